@@ -1,6 +1,6 @@
-"""The engine on a cluster, made by the settings: the only place that joins it to AMQP.
+"""Makes the engine on a RabbitMQ cluster from the settings. This is the only place that joins the engine to AMQP.
 
-The extra `curbstone[cluster]` brings what it needs; without `--engine` none of it is imported.
+The extra `curbstone[cluster]` installs the packages it needs. Without `--engine` none of them is imported.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ log = logging.getLogger("curbstone")
 
 
 class ServedEngine(Broker, Protocol):
-    """An engine, with what the server beside the protocols asks of it."""
+    """An engine, and the methods that the server itself calls beside those of the protocols."""
 
     @property
     def troubles(self) -> Troubles:
-        """Where listeners tell that they are full."""
+        """The troubles that health reports. Listeners add to them when they are full."""
 
 
 class NoBackups:
-    """See `gateway.resources.backup.Source`: there is nothing here to back up."""
+    """See `gateway.resources.backup.Source`. The messages are on the cluster, so there is nothing to back up here."""
 
     def begin(
         self, had: Mapping[str, tuple[int, str]], on_done: Callable[[CurbstoneError | None, Archive | None], None]
     ) -> None:
-        """Not here."""
+        """Refuse."""
         raise NotSupported("A backup needs the local engine: the messages of a cluster are with its nodes.")
 
 
 def prepare(host: AsyncioHost, loop: asyncio.AbstractEventLoop, settings: Settings) -> ServedEngine:
-    """Return the engine of `--engine`, not connected yet; raise Unavailable."""
+    """Return the engine that `--engine` asks for. It is not connected yet. Raise Unavailable if it can't be made."""
     try:
         from curbstone.rabbit.connection import PikaDoor
     except ImportError as error:
@@ -61,7 +61,7 @@ def prepare(host: AsyncioHost, loop: asyncio.AbstractEventLoop, settings: Settin
         except OSError as error:
             raise Unavailable(f"can't read {settings.engine_password_file}: {error.strerror}") from error
         address = address._replace(password=password)
-    logging.getLogger("pika").setLevel(logging.CRITICAL)  # what is to be told of a connection the engine tells
+    logging.getLogger("pika").setLevel(logging.CRITICAL)  # the engine itself logs what happens to its connections
     log.info("curbstone %s, engine %s", __version__, address)
     return Engine(
         host,
@@ -74,7 +74,7 @@ def prepare(host: AsyncioHost, loop: asyncio.AbstractEventLoop, settings: Settin
 
 
 async def connect(engine: ServedEngine, stop_asked: asyncio.Event) -> None:
-    """Wait until the engine serves, or a stop was asked for; raise Unavailable if that takes too long."""
+    """Wait until the engine serves or a stop was asked for. Raise Unavailable if it takes too long."""
     from curbstone.rabbit.engine import Engine
 
     assert isinstance(engine, Engine)

@@ -1,19 +1,21 @@
-"""Garbage collections: seldom, short, and followed by giving freed memory back.
+"""Makes garbage collections rare and short, and gives freed memory back to the system after them.
 
-Whenever 700 more objects were made than dropped, Python looks at the young ones, to find dead cycles. A message is some
-20 objects until it is on disk, and a thousand are under way at a time: so nearly all that was looked at was alive, and
-that was a tenth of the CPU time of a server with many queues. `YOUNG` is more than what is under way.
+By default Python collects the young generation whenever 700 more objects were made than dropped. A message is about 20
+objects until it is on disk, and a thousand messages are under way at a time. So nearly all objects that were examined
+were alive, and examining them took a tenth of the CPU time of a server with many queues. `YOUNG` is larger than the
+number of objects under way.
 
-Python starts a full collection whenever enough was allocated, and it looks at all that lives. Under a load that makes
-and drops connections and subscriptions that was twice a second, for 40 to 95 ms each. So here they are called by the
-clock: each `LOOK_EVERY_MS`, if there were enough collections of young objects. In between only `FULL_AFTER` of those
-start one, which bounds the memory that dead cycles may take. Connections leave no cycles
-(`tests/test_gone_connections.py`), so mostly there is nothing to find, and then the next look comes later and later.
+Python starts a full collection whenever enough was allocated, and a full collection examines every object. Under a load
+that makes and drops connections and subscriptions, this happened twice a second and took 40 to 95 ms each time. So full
+collections run by the clock here: every `LOOK_EVERY_MS`, if there have been enough collections of young objects.
+Between two looks Python itself starts a full one only after `FULL_AFTER` collections of the middle generation, which
+bounds the memory that dead cycles can take. Connections leave no cycles (`tests/test_gone_connections.py`), so mostly
+there is nothing to find; the pauses between full collections then become longer and longer.
 
-What lives long is not even looked at: it is frozen. It is thawed and looked at once whenever the number of queues has
-doubled, or halved; so what has died since is kept for so long at most, and that is never more than what once lived.
+Objects that live long are frozen, so that they are not examined at all. They are thawed and examined once whenever the
+number of queues has doubled or halved. Dead cycles among them are kept until then, at most.
 
-What a burst of large messages has used, the C library keeps for the next one, unless it is asked to give it back.
+After a burst of large messages, the C library keeps the freed memory unless it is asked to give it back.
 """
 
 from __future__ import annotations
@@ -26,36 +28,39 @@ from contextlib import contextmanager, suppress
 from curbstone.core.host import Host
 
 YOUNG = 30_000
-"""So many objects more made than dropped start a collection of the young ones; it takes one or two ms."""
+"""A young collection starts when so many more objects were made than dropped. It takes one or two ms."""
 YOUNG_BEFORE_MIDDLE = 2
-"""More collections of the young start one of the middle generation: what outlived them is 90,000 objects at most."""
+"""After more young collections than this, one of the middle generation starts, of at most 90,000 objects."""
 LOOK_EVERY_MS = 10_000
 MIDDLE_MIN = 1
-"""After fewer collections of the middle generation there is little that a full one could find."""
+"""If there were fewer collections of the middle generation, a full one would find little and is left out."""
 FULL_AFTER = 15
-"""So many of them start a full one at once: by then more than a million objects more were made than dropped."""
+"""After more collections of the middle generation than this, Python starts a full one itself.
+
+By then more than a million more objects were made than dropped.
+"""
 FOUND_MIN = 1_000
-"""One that finds fewer dead objects was not worth its pause."""
+"""A full collection that finds fewer dead objects was not worth its pause."""
 LOOKS_MAX = 30
-"""The most looks of which all but one are left out while there is nothing to find."""
+"""If full collections find nothing, at least one look in so many still collects."""
 QUEUES_MIN = 100
-"""Fewer take no time worth the trouble."""
+"""With fewer queues, thawing is not worth the trouble, because examining everything takes little time."""
 
 
 class Collections:
-    """Looks after the memory of a server that has `queues()` queues."""
+    """Runs the collections of a server. `queues` returns how many queues it has."""
 
     def __init__(self, host: Host, queues: Callable[[], int]) -> None:
         self._host = host
         self._queues = queues
         self._frozen = 0
-        """How many queues there were when last frozen."""
+        """How many queues there were when the objects were last frozen."""
         self._looks = 1
-        """Of so many looks one counts."""
+        """One look in so many collects."""
         self._looked = 0
 
     def start(self) -> None:
-        """Freeze what there is, and begin to look after what comes."""
+        """Freeze the objects there are, and begin to look by the clock."""
         gc.set_threshold(YOUNG, YOUNG_BEFORE_MIDDLE, FULL_AFTER)
         self._freeze()
         self._host.call_later(LOOK_EVERY_MS, self._look)
@@ -84,7 +89,7 @@ class Collections:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Have no collection while queues are recovered: all that is made is to stay, and is looked at again and again."""
+    """Turn collections off while queues are recovered, because all objects made then stay and need not be examined."""
     is_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -95,6 +100,6 @@ def undisturbed() -> Iterator[None]:
 
 
 def give_back() -> None:
-    """Give freed memory back to the system, if the C library can; it takes some ms, so not on the loop's thread."""
-    with suppress(AttributeError, OSError):  # another C library than glibc
+    """Give freed memory back to the system, if the C library can. This takes some ms: not for the event loop."""
+    with suppress(AttributeError, OSError):  # a C library other than glibc
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,7 +1,8 @@
-"""File descriptors: how many there may be, and who gets them.
+"""File descriptors: how many the process may have, and how they are shared out.
 
-A connection takes one, a segment that is being written to another. Files give theirs up when they are idle, so that a
-few do for any number of queues; connections can't. So connections get what files, threads and listeners do not need.
+Each connection takes one, and so does each segment that is being written to. A file is closed when it is idle, so a few
+descriptors are enough for any number of queues; a connection can't do that. So connections get all the descriptors that
+files, threads and listeners do not need.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from curbstone.core.errors import Unavailable
 
 try:
     import resource
-except ImportError:  # there is none on Windows
+except ImportError:  # Windows has no such module
     resource = None  # type: ignore[assignment]
 
 OWN = 64
-"""For listeners, the event loop, logs, and what the disk threads have open for a moment."""
+"""Descriptors for listeners, the event loop, logs, and files that the disk threads open for a moment."""
 FILES_MIN = 8
 CONNECTIONS_MIN = 8
 FILES_MAX = 4096
@@ -25,14 +26,14 @@ UNLIMITED = 1 << 20
 
 
 class Shares(NamedTuple):
-    """How many descriptors there are for each."""
+    """How many descriptors each may have."""
 
     connections: int
     files: int
 
 
 def limit() -> int:
-    """Return how many descriptors the process may have now."""
+    """Return how many descriptors the process may have at present."""
     if resource is None:
         return UNLIMITED
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -40,7 +41,7 @@ def limit() -> int:
 
 
 def raise_limit() -> int:
-    """Set the limit as high as the system lets us, and return it; raise Unavailable if that is not enough."""
+    """Set the limit as high as the system allows, and return it. Raise Unavailable if that is not enough."""
     if resource is not None:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         with suppress(OSError, ValueError):
@@ -53,7 +54,7 @@ def raise_limit() -> int:
 
 
 def shares(most: int) -> Shares:
-    """Return how many of `most` descriptors connections and files may have."""
+    """Return how many of `most` descriptors connections may have, and how many files."""
     left = most - OWN
     files = max(FILES_MIN, min(left // 4, FILES_MAX))
     return Shares(max(left - files, 0), files)

@@ -1,4 +1,4 @@
-"""Which file system a directory is on, and whether one can believe it."""
+"""Which file system a directory is on, and whether its syncs can be trusted."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 VOLATILE = {"tmpfs", "ramfs", "devtmpfs", "rootfs"}
 REMOTE = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "virtiofs"}
 TOO_FAST_S = 15e-6
-"""No storage behind a bus writes and flushes in this time."""
+"""A sync that takes less than this has not reached any device."""
 
 
 def doubts(file_system: str, typical_s: float = 1.0) -> list[str]:
-    """Return what speaks against believing a disk of which a sync takes that long."""
+    """Return reasons to doubt a disk with this file system, of which a sync typically takes `typical_s` seconds."""
     found = []
     if file_system in VOLATILE:
         found.append(f"{file_system} is memory: a power cut takes everything")
@@ -23,9 +23,9 @@ def doubts(file_system: str, typical_s: float = 1.0) -> list[str]:
 
 
 def writable_by_others(directory: Path) -> list[str]:
-    """Return what to warn of if other users of the machine can replace what is in a directory.
+    """Return warnings if other users of the machine can replace the files in a directory.
 
-    They can't read it: the folders in it are made for their owner only.
+    They can't read the files, because the folders in it are made for their owner only.
     """
     mode = directory.stat().st_mode & 0o7777
     if not mode & 0o022:
@@ -34,7 +34,7 @@ def writable_by_others(directory: Path) -> list[str]:
 
 
 def file_system_of(directory: Path) -> str:
-    """Return the type of the file system a directory is on, `?` if the system does not tell."""
+    """Return the type of the file system that a directory is on, or `?` if the system does not say."""
     try:
         lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,7 +1,7 @@
-"""What the server logs, on stderr: lines for people, or one JSON object a line for programs (`--log-format json`).
+"""The server's log on stderr: lines for people, or one JSON object per line for programs (`--log-format json`).
 
-The names of the JSON's members are an interface: docs/operations.md lists them, one may be added and none changes its
-meaning. `message` is a sentence and may change with any version.
+The names of the JSON's members are an interface, listed in docs/operations.md: members may be added, but none changes
+its meaning. The text of `message` may change with any version.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 ALWAYS = ("time", "level", "logger", "message")
 MAYBE = ("queue", "peer", "listener", "address", "matter")
-"""Members of records that are about one: a record's `extra` of that name."""
+"""Members that only some records have. A record sets one by an `extra` of that name."""
 
 
 class TextFormatter(logging.Formatter):
-    """One line a record, and more only for a traceback: what others wrote can begin no line of its own."""
+    """Writes one line per record, and further lines only for a traceback.
+
+    Text that clients sent is escaped, so that it can't begin a line and look like a record.
+    """
 
     def __init__(self) -> None:
         super().__init__(TEXT)
@@ -35,10 +38,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One line of JSON a record."""
+    """Writes one line of JSON per record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; whatever is in the record, it is one."""
+        """Return the record as one line of JSON, whatever the record contains."""
         told: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -54,7 +57,7 @@ class JsonFormatter(logging.Formatter):
             }
         try:
             return orjson.dumps(told).decode()
-        except orjson.JSONEncodeError:  # a text with half of a surrogate pair
+        except orjson.JSONEncodeError:  # a text contains half of a surrogate pair
             return orjson.dumps(_printable(told)).decode()
 
 
@@ -65,7 +68,7 @@ def _printable(value: object) -> object:
 
 
 def begin(level: str, form: LogFormat, stream: TextIO | None = None) -> None:
-    """Log from now on, to stderr; warnings of Python's too."""
+    """Begin to log to stderr, Python's own warnings included."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)

@@ -1,9 +1,9 @@
-"""JSON Schemas for the engine, on jsonschema-rs, which is imported when a queue has one.
+"""JSON Schemas for the engine, based on jsonschema-rs, which is imported only when a queue has a schema.
 
-A schema comes from whoever may manage a queue, and bodies from whoever may publish to it; neither may hold up the
-server. So it refers to nothing outside of itself, has no patterns that take longer than a pass over the text, and is
-bounded with all its references put in: one to itself, or a few that double each time, would make a small body take for
-ever.
+A schema comes from anybody who may manage a queue, and a body from anybody who may publish to it. Neither must be able
+to hold up the server. So a schema must not refer to anything outside of itself, its patterns must run in linear time,
+and its size is limited with all references expanded. Without that limit, a reference to itself, or a chain of
+references that doubles at each step, would make the check of a small body take for ever.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from jsonschema_rs import ValidationError
 
 PARTS_MAX = 2000
-"""Objects and lists of a schema, those of what it refers to counted each time."""
+"""The most objects and lists in a schema. Those behind a reference count each time they are referred to."""
 DEPTH_MAX = 64
 PATTERN_BYTES_MAX = 1 << 20
-"""Of a pattern, compiled."""
+"""The largest size of a compiled pattern."""
 TEXT_CHARS_MAX = 300
 _ELSEWHERE = ("$dynamicRef", "$recursiveRef", "$dynamicAnchor", "$recursiveAnchor", "$anchor", "$id")
 _OLD = ("draft-03", "draft-04")
-"""There `id` says what references are relative to."""
+"""Drafts in which references are relative to `id`, not to `$id`."""
 
 
 class JsonSchemas:
     """See `core.schemas.Schemas`."""
 
     def rule(self, schema: str) -> Rule:
-        """Return the rule of a JSON Schema; raise BadRequest where it can't be used."""
+        """Return the rule that a JSON Schema stands for. Raise BadRequest if the schema can't be used."""
         document = json.loads(schema)
         _Size(document).check()
         try:
@@ -71,12 +71,12 @@ def _pointer(path: list[str | int]) -> str:
 
 
 def _short(text: str) -> str:
-    """Return what is said of a value, of which it shows all."""
+    """Return an error's text, shortened, because it quotes the whole value."""
     return text if len(text) <= TEXT_CHARS_MAX else f"…{text[-TEXT_CHARS_MAX:]}"
 
 
 class _Size:
-    """How much a schema comes to with all it refers to."""
+    """Measures a schema with all its references expanded."""
 
     def __init__(self, document: Any) -> None:
         self._document = document
@@ -84,7 +84,7 @@ class _Size:
         self._open: list[str] = []
 
     def check(self) -> None:
-        """Raise BadRequest where that is too much."""
+        """Raise BadRequest if the schema is too large."""
         document = self._document
         if isinstance(document, dict):
             if any(old in str(document.get("$schema", "")) for old in _OLD):

@@ -1,7 +1,8 @@
 """The composition root of the server: the only file that knows the engine and all the protocols.
 
-Order of the start: data directory locked, queues recovered, listeners bound, the ready line on stdout.
-Order of the stop: listeners (no new clients, commits under way confirmed, clients told), engine, disk threads.
+Order of the start: lock the data directory, recover the queues, bind the listeners, print the ready line to stdout.
+Order of the stop: listeners (take no new clients, confirm the commits under way, tell the clients), engine, disk
+threads.
 """
 
 from __future__ import annotations
@@ -64,38 +65,38 @@ from curbstone.stomp.websocket import StompSockets
 
 log = logging.getLogger("curbstone")
 
-# Together less than the 10 s within which a stopped server has to be gone.
+# Together these are less than the 10 s within which a stopped server has to have ended.
 LISTENERS_STOP_S = 6
 ENGINE_STOP_S = 3
 
 STRANGERS_MAX, ADDRESS_STRANGERS_MAX = 1024, 64
-"""If there are users: the most connections that have not logged in, in all and from one address of another machine."""
+"""With users: the most connections that have not logged in yet, in all and from one address of another machine."""
 
 WARN_EVERY_MS = 60_000
 
 # A disk thread that returns from a sync needs the interpreter lock to report it, and a busy event loop keeps
-# the lock for a whole interval. The default of 5 ms is many times as long as a sync.
+# the lock for a whole switch interval. The default of 5 ms is many times as long as a sync.
 SWITCH_INTERVAL_S = 0.0005
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Server(Protocol):
-    """A protocol's server."""
+    """The server of one protocol."""
 
     def connections(self) -> Mapping[str, int]:
-        """Return how many clients there are, by protocol; "" is that of its name in the ready line."""
+        """Return how many clients there are, by protocol. The key "" stands for the name in the ready line."""
 
     async def start(self, address: Address) -> tuple[str, int]:
-        """Bind and listen there, too; return host and port bound. OSError when that is impossible."""
+        """Begin to listen at one more address. Return the host and port bound. Raise OSError if that is impossible."""
 
     async def stop(self) -> None:
-        """Take no new clients, wait for confirms that are under way, then tell clients goodbye and close."""
+        """Take no new clients, wait for the confirms under way, then say goodbye to the clients and close."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A server with its name in the ready line and where it is to listen."""
+    """A protocol's server, with its name in the ready line and the addresses it listens at."""
 
     name: str
     addresses: Sequence[Address]
@@ -103,12 +104,12 @@ class Listener:
 
 
 def run(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT and return the exit code; raise CurbstoneError if it can't start."""
+    """Serve until SIGTERM or SIGINT, and return the exit code. Raise CurbstoneError if the server can't start."""
     logs.begin(settings.log_level, settings.log_format)
     for line in warnings():
         log.warning("%s", line)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    # Everything imported so far stays until the process ends; the garbage collector need not look at it again.
+    # Everything imported so far stays until the process ends, so the garbage collector need not examine it again.
     gc.freeze()
     gc.enable()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -118,7 +119,7 @@ def run(settings: Settings) -> int:
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
-    except ImportError:  # there is none for Windows
+    except ImportError:  # there is no uvloop for Windows
         return None
     return uvloop.new_event_loop
 
@@ -135,7 +136,7 @@ async def _serve(settings: Settings) -> int:
                 loop.add_signal_handler(number, stop_asked.set)
         if settings.engine is not None:
             await cluster.connect(broker, stop_asked)
-    except _Stopped:  # what recovery has changed so far the next start would change in the same way
+    except _Stopped:  # recovery may end anywhere, because the next start makes the same changes again
         log.info("stopped before all queues were recovered")
         host.close()
         return 0
@@ -169,7 +170,7 @@ async def _serve(settings: Settings) -> int:
         for end in ends:
             end()
         if clean:
-            host.close()  # else a disk thread hangs; it must not keep the process
+            host.close()  # otherwise a disk thread hangs, and waiting for it would keep the process alive
     return 0 if clean else 1
 
 
@@ -179,7 +180,7 @@ class _Stopped(BaseException):
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[None]:
-    """Raise _Stopped at the first signal, wherever the code is: so only for code that a crash may end anywhere."""
+    """Raise _Stopped at the first signal, wherever the code is. Use it only for code that may be cut off anywhere."""
     asked = False
 
     def stop(_number: int, _frame: object) -> None:
@@ -191,12 +192,12 @@ def _stopped_by_signals() -> Iterator[None]:
     for number in SIGNALS:
         signal.signal(number, stop)
     yield
-    if asked:  # it was raised where nothing can be raised, as in a destructor
+    if asked:  # the exception was raised where Python ignores it, such as in a destructor
         raise _Stopped
 
 
 def _open(host: AsyncioHost, settings: Settings) -> Broker:
-    """Lock the data directory and recover every queue in it. Blocks: nobody is connected yet."""
+    """Lock the data directory and recover every queue in it. This blocks, as nobody is connected yet."""
     started_s = time.monotonic()
     with undisturbed():
         broker = Broker.open(
@@ -230,7 +231,7 @@ def _open(host: AsyncioHost, settings: Settings) -> Broker:
 
 
 def _traced(broker: Engine, host: AsyncioHost, settings: Settings, ends: list[Callable[[], None]]) -> Engine:
-    """Return the engine that protocols see: with spans if they are wanted. `ends` is what the stop has to call."""
+    """Return the engine for the protocols, which makes spans with `--otlp`. Add to `ends` what the stop must call."""
     if settings.otlp is None:
         return broker
     try:
@@ -244,7 +245,7 @@ def _traced(broker: Engine, host: AsyncioHost, settings: Settings, ends: list[Ca
 
 
 def _gate(broker: Engine, host: AsyncioHost, settings: Settings, reloads: Reloads) -> Gate:
-    """Read the users, if there are any; nothing is served before that."""
+    """Return the gate of the server. It reads the users file, if there is one, before anything is served."""
     if settings.users is None:
         return OpenGate(broker, host)
     from curbstone.access.login import LoginGate
@@ -252,7 +253,7 @@ def _gate(broker: Engine, host: AsyncioHost, settings: Settings, reloads: Reload
     gate = LoginGate(broker, host, settings.users, settings.data)
     try:
         if settings.engine is not None:
-            files.make_directory(settings.data)  # of which the local engine has made sure
+            files.make_directory(settings.data)  # the local engine would have made it
         gate.open()
     except UsersError as error:
         raise Unavailable(f"the users file can't be used: {error}") from error
@@ -275,7 +276,7 @@ def _entrance(broker: ServedEngine, host: AsyncioHost, settings: Settings, reloa
 
 
 def _certificates(host: AsyncioHost, settings: Settings, reloads: Reloads) -> Certificates | None:
-    """Read the certificate, and again when it changes or somebody asks for it."""
+    """Read the certificate, if there is one. It is read again when it changes or a reload is asked for."""
     files = settings.certificate_files
     if files is None:
         return None
@@ -364,13 +365,13 @@ def _backups(broker: ServedEngine, host: AsyncioHost, settings: Settings) -> Sou
 
 
 def _own_names() -> tuple[str, ...]:
-    """Return what this machine is called by itself and in its own network."""
+    """Return the names of this machine, by itself and in its network."""
     name = socket.gethostname().partition(".")[0]
     return (socket.gethostname(), name, f"{name}.local") if name else ()
 
 
 def warn_of_strangers(host: Host, listeners: Sequence[Listener]) -> None:
-    """Say now, and again each minute, which listeners anybody can reach; a warning that is said once scrolls away."""
+    """Warn now and every minute of listeners that anybody can reach. A warning that comes once would scroll away."""
     open_to_all = [
         (listener.name, address) for listener in listeners for address in listener.addresses if not address.is_loopback
     ]
@@ -386,13 +387,13 @@ async def _start(listener: Listener, address: Address) -> Address:
         host, port = await listener.server.start(address)
         return address._replace(host=host, port=port)
     except OSError as error:
-        # The loop's own text names neither the option nor, for a bad host, the address.
+        # The event loop's own text does not name the option, nor the address if the host is bad.
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         raise Unavailable(f"can't listen for {listener.name} on {address}: {reason}") from error
 
 
 async def _stop(started: list[Listener], broker: ServedEngine) -> bool:
-    """Stop everything in order, each step within its time; return whether the engine finished its commits."""
+    """Stop everything in order, each step within its time. Return whether the engine finished its commits."""
     goodbyes = [asyncio.ensure_future(listener.server.stop()) for listener in started]
     if goodbyes:
         _, late = await asyncio.wait(goodbyes, timeout=LISTENERS_STOP_S)

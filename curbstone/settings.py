@@ -1,8 +1,8 @@
-"""What an operator can set, where it comes from, and the rules it keeps.
+"""The settings that an operator can make, their sources, and their rules.
 
-One frozen `Settings` is made at start and handed on; nothing else reads the environment. A value is taken
-from the first of: the command line, `CURBSTONE_*`, the older names `PORT` and `NARCONI_*`, the TOML file of
-`--config`, the default. Whatever is wrong becomes one `SettingsError` of one line that names its source.
+One frozen `Settings` is made at start and passed on; nothing else reads the environment. A value is taken from the
+first source that has it: the command line, `CURBSTONE_*`, the older names `PORT` and `NARCONI_*`, the TOML file of
+`--config`, the default. Any error becomes a `SettingsError`, one line that names the source of the value.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LISTENERS = ("stomp_addr", "http_addr", "mqks_addr")
 OF_THE_LOCAL_ENGINE = ("data", "sync", "max_staged", "staged_ttl")
 OF_A_CLUSTER = ("engine_password_file", "engine_ca", "engine_prefix")
 
-# What other servers call these settings. The value is rewritten into our own form first.
+# The names that other servers have for these settings. The value is rewritten into our own form first.
 OLDER_NAMES = {
     "PORT": ("http_addr", ":{}"),
     "NARCONI_MAX_MESSAGE_SIZE": ("max_message_size", "{}"),
@@ -53,11 +53,11 @@ OLDER_NAMES = {
 }
 
 FOREIGN_BROKER = "NARCONI_AMQP_URI"
-"""Where Narconi's messages were. There is nothing here to connect to."""
+"""The broker that Narconi connected to. Curbstone has no use for it, and warns if it is set."""
 
 
 class SettingsError(CommandFailed):
-    """A setting is unknown or bad; the text is one line that names where it was set and the rule it breaks."""
+    """A setting is unknown or bad. The text is one line that names where it was set and which rule it breaks."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason, WRONG)
@@ -84,7 +84,7 @@ def _listed(value: object) -> object:
 
 
 def _addresses(value: object) -> tuple[Address, ...]:
-    """Return the addresses of a listener: of a list, or of a text with commas; none if there is nothing in it."""
+    """Return the addresses of a listener, given as a list or as a text with commas. An empty value means none."""
     texts = value.split(",") if isinstance(value, str) else value
     if not isinstance(texts, (list, tuple)):
         raise ValueError(f"bad value {value!r}: a text in quotes is wanted, or a list of them")
@@ -108,7 +108,7 @@ Size = Annotated[int, BeforeValidator(_size)]
 
 
 class Settings(BaseSettings):
-    """The settings of `curbstone serve`; the field names are the options', with underscores."""
+    """The settings of `curbstone serve`. The fields have the names of the options, with underscores."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENVIRONMENT_PREFIX, frozen=True, extra="forbid", enable_decoding=False, validate_default=False
@@ -181,7 +181,7 @@ class Settings(BaseSettings):
     @field_validator("*", mode="wrap")
     @classmethod
     def _engine_errors_are_bad_values(cls, value: object, handler: Any) -> object:
-        """The engine's parsers raise its own errors; here they are bad values like any other. Must stay the last."""
+        """Turn the errors of the engine's parsers into those of a bad value. This validator must stay the last one."""
         try:
             return handler(value)
         except CurbstoneError as error:
@@ -189,7 +189,7 @@ class Settings(BaseSettings):
 
     @property
     def addresses(self) -> Mapping[str, tuple[Address, ...]]:
-        """All that is listened on, by the name of its option."""
+        """All addresses to listen at, by the name of their option."""
         return {name: getattr(self, name) for name in LISTENERS}
 
     @property
@@ -199,7 +199,7 @@ class Settings(BaseSettings):
 
     @property
     def certificate_files(self) -> CertificateFiles | None:
-        """Where the certificate is, if there is one."""
+        """The files of the certificate, if one is set."""
         return CertificateFiles(self.tls_cert, self.tls_key, self.tls_client_ca) if self.tls_cert else None
 
     @classmethod
@@ -211,7 +211,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Put the sources in the order the module promises; there is no .env file and no secrets directory."""
+        """Put the sources in the order that the module promises. No .env file and no secrets directory is read."""
         file = init_settings().get("config") or env_settings().get("config")
         return (
             init_settings,
@@ -222,7 +222,7 @@ class Settings(BaseSettings):
 
 
 def load(command_line: Mapping[str, object]) -> Settings:
-    """Return the settings with what the command line gave; raise SettingsError with one line."""
+    """Return the settings, with the values given on the command line. Raise SettingsError."""
     try:
         settings = Settings(**dict(command_line))  # type: ignore[arg-type]
     except ValidationError as error:
@@ -241,7 +241,7 @@ def load(command_line: Mapping[str, object]) -> Settings:
 
 
 def _why_not(address: Address, settings: Settings) -> str:
-    """Return why nobody may listen there, "" if one may."""
+    """Return why the server must not listen at an address, or "" if it may."""
     if address.tls and settings.tls_cert is None:
         return f"{address} needs a certificate: --tls-cert, and --tls-key where the key is in another file"
     if address.proxy and not settings.trusted_proxy:
@@ -262,12 +262,12 @@ def _why_not(address: Address, settings: Settings) -> str:
 
 
 def _check_engine(settings: Settings, command_line: Mapping[str, object]) -> None:
-    """What belongs to one engine means nothing for the other."""
+    """Raise SettingsError if a setting was given that means nothing for the chosen engine."""
     given = settings.model_fields_set
     wrong = OF_THE_LOCAL_ENGINE if settings.engine is not None else OF_A_CLUSTER
     for name in wrong:
         if name == "data" and settings.users is not None:
-            continue  # the audit of who came through this gateway
+            continue  # the audit of this gateway is kept in the data directory
         if name in given:
             other = (
                 "has no meaning with --engine: the cluster keeps the messages" if settings.engine else "needs --engine"
@@ -276,7 +276,7 @@ def _check_engine(settings: Settings, command_line: Mapping[str, object]) -> Non
 
 
 def warnings() -> list[str]:
-    """Return a line for each variable of another server that is set and means nothing here; never its value."""
+    """Return a line for each environment variable of another server that has no meaning here. Values are not shown."""
     if not os.environ.get(FOREIGN_BROKER):
         return []
     return [
@@ -292,7 +292,7 @@ def _from_older_names(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _from_file(file: str | Path | None) -> dict[str, Any]:
-    """Return what the TOML file says; `stomp-addr` and `stomp_addr` are the same key."""
+    """Return the values of the TOML file. `stomp-addr` and `stomp_addr` are the same key."""
     if not file:
         return {}
     try:
@@ -318,7 +318,7 @@ def _explain(error: ValidationError, command_line: Mapping[str, object]) -> str:
 
 
 def _origin(field: str, command_line: Mapping[str, object]) -> str:
-    """Return where the value of `field` came from, as the operator knows it."""
+    """Return the source of a field's value, by the name that the operator knows."""
     if field in command_line:
         return "--" + field.replace("_", "-")
     if (variable := ENVIRONMENT_PREFIX + field.upper()) in {name.upper() for name in os.environ}:

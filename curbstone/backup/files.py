@@ -1,4 +1,4 @@
-"""What a backup is: files of a data directory, an index, and checksums. The same as a directory and as a tar archive.
+"""The format of a backup: files of a data directory, an index, and checksums; as a directory or as a tar archive.
 
 ::
 
@@ -6,8 +6,9 @@
     data/...        the files, by their paths in the data directory, each cut to the bytes that count
     SHA256SUMS      of all of the above, as sha256sum(1) writes and checks it
 
-On the wire, and in an archive, the files come in this order. Of a file that the receiver says it has, only what was
-added since comes; its entry then says from where on (`OFFSET`), and its checksum is that of the whole file.
+On the wire, and in an archive, the files come in this order. If the receiver says that it has the beginning of a file,
+only the rest is sent. The entry then names the position where it goes on (`OFFSET`), and the checksum is still that of
+the whole file.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ INDEX = "index.json"
 SUMS = "SHA256SUMS"
 DATA = "data"
 OFFSET = "CURBSTONE.offset"
-"""The pax header of an entry that has the end of a file."""
+"""The pax header of an entry that has only the end of a file."""
 
 PIECE_BYTES = 1024 * 1024
 
@@ -31,18 +32,18 @@ _NAME = re.compile(r"[A-Za-z0-9_.~%+:@-]+")
 
 
 class BackupError(Exception):
-    """A backup is not what it should be; the text says how."""
+    """A backup is damaged or incomplete. The text says how."""
 
 
 class Had(NamedTuple):
-    """What the receiver has of a file already."""
+    """The part of a file that the receiver has already."""
 
     size: int
     sha256: str
 
 
 def checked_path(path: str) -> str:
-    """Return a path that stays below where it is put; raise BackupError for another."""
+    """Return the path if it stays below the directory it is written to. Raise BackupError if it does not."""
     if not all(_NAME.fullmatch(part) and part not in (".", "..") for part in path.split("/")):
         raise BackupError(f"it has a file {path[:200]!r}, which no data directory has")
     return path
@@ -54,7 +55,7 @@ def encode_sums(sums: Mapping[str, str]) -> bytes:
 
 
 def decode_sums(data: bytes) -> dict[str, str]:
-    """Return checksums by path; raise BackupError."""
+    """Return the checksums by path. Raise BackupError if the data are malformed."""
     found: dict[str, str] = {}
     for line in data.decode("utf-8", "replace").splitlines():
         match = _LINE.fullmatch(line)
@@ -70,7 +71,7 @@ def encode_index(facts: Mapping[str, object]) -> bytes:
 
 
 def decode_index(data: bytes) -> dict[str, object]:
-    """Return what an index says; raise BackupError for one of a newer format."""
+    """Return the contents of an index. Raise BackupError if its format is newer."""
     try:
         facts = json.loads(data)
         number = int(facts["format"])

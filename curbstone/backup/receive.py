@@ -1,7 +1,7 @@
-"""Writing a backup down, and reading one back: every byte is compared with its checksum on the way.
+"""Writes a received backup to disk, and reads a backup. Every byte is compared with its checksum on the way.
 
-A directory is made under another name and gets its own when all of it is on disk and correct. So a backup that is
-there under its name is whole, whatever was killed when.
+A directory is written under a temporary name, and gets its own name when all of it is on disk and correct. So a backup
+that exists under its name is complete, whenever a process was killed.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Reader(Protocol):
 
 
 def receive(stream: Reader, target: Path, since: Path | None = None) -> dict[str, object]:
-    """Write an archive as a directory and return its index; raise BackupError or OSError, and leave nothing then.
+    """Write an archive as a directory and return its index. Raise BackupError or OSError, and then leave nothing.
 
-    `since` is the backup it goes on from: what did not change is linked to it, or copied from there.
+    `since` is an earlier backup that this one continues. Unchanged files are hard links to it, or copies.
     """
     with _made(target) as partial:
         sums = extract(stream, partial, since)
@@ -52,7 +52,7 @@ def receive(stream: Reader, target: Path, since: Path | None = None) -> dict[str
 
 
 def extract(stream: Reader, into: Path, since: Path | None = None) -> dict[str, str]:
-    """Write the files of an archive below a directory, durably; return their checksums, which they have."""
+    """Write the files of an archive below a directory, durably. Return their checksums, after comparing them."""
     found: dict[str, str] = {}
     sums: dict[str, str] | None = None
     try:
@@ -82,17 +82,17 @@ def extract(stream: Reader, into: Path, since: Path | None = None) -> dict[str, 
 
 
 def _take_whole(old: Path, path: Path, size: int) -> str:
-    """Use a file of the backup before, which has not changed."""
+    """Take over a file of the earlier backup that has not changed; return its checksum."""
     digest = digest_of(old, size)
     if old.stat().st_size == size:
-        with suppress(OSError):  # another file system, or one without hard links
+        with suppress(OSError):  # on another file system, or on one without hard links
             os.link(old, path)
             return digest
     return _take(io.BytesIO(), path, old, size)
 
 
 def _take(content: IO[bytes], path: Path, old: Path | None, offset: int) -> str:
-    """Write a file: the beginning from an older one, the rest as it comes."""
+    """Write a file, its beginning from the earlier backup and the rest from the archive; return its checksum."""
     hashed = hashlib.sha256()
     with path.open("xb") as file:
         if old is not None:
@@ -111,7 +111,7 @@ def _take(content: IO[bytes], path: Path, old: Path | None, offset: int) -> str:
 
 
 def digest_of(path: Path, size: int | None = None) -> str:
-    """Return the SHA-256 of a file, or of its first bytes."""
+    """Return the SHA-256 of a file, or of its first `size` bytes."""
     hashed = hashlib.sha256()
     left = path.stat().st_size if size is None else size
     with path.open("rb") as file:
@@ -132,13 +132,13 @@ def _compare(sums: dict[str, str], found: dict[str, str]) -> None:
 
 
 def had_in(folder: Path) -> dict[str, tuple[int, str]]:
-    """Return what a backup has, by name, after comparing all of it with its checksums."""
+    """Return the size and checksum of each file of a backup, by name, after comparing all of it with its checksums."""
     sums = verify(folder)
     return {name: ((folder / name).stat().st_size, digest) for name, digest in sums.items() if name != INDEX}
 
 
 def verify(folder: Path) -> dict[str, str]:
-    """Return the checksums of a backup, which its files have; raise BackupError."""
+    """Compare a backup with its checksums, and return them. Raise BackupError."""
     try:
         sums = decode_sums((folder / SUMS).read_bytes())
         decode_index((folder / INDEX).read_bytes())
@@ -151,7 +151,7 @@ def verify(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def unpacked(source: str, beside: Path) -> Iterator[Path]:
-    """Give the data directory of a backup, a new copy that may be changed or moved away, in a directory `beside`."""
+    """Yield a new copy of the data directory of a backup, made in `beside`. The caller may change or move the copy."""
     work = beside.with_name(beside.name + PARTIAL)
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(mode=0o700, parents=True)
@@ -180,7 +180,7 @@ def unpacked(source: str, beside: Path) -> Iterator[Path]:
 
 @contextmanager
 def _made(target: Path) -> Iterator[Path]:
-    """Give a directory that gets the name `target` when all went well, and is removed otherwise."""
+    """Yield a directory that is renamed to `target` if the block succeeds, and is removed if it fails."""
     if target.exists():
         raise BackupError(f"{target} is there already")
     partial = target.with_name(target.name + PARTIAL)
@@ -204,7 +204,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _sync_tree(folder: Path, *, files: bool = False) -> None:
-    """Make the names in a directory and all below it durable, and what is in the files if that is not known."""
+    """Make the names in a directory and below it durable, and with `files` also the contents of the files."""
     for path in folder.rglob("*"):
         if path.is_dir() or files:
             sync_dir(path)
@@ -212,7 +212,7 @@ def _sync_tree(folder: Path, *, files: bool = False) -> None:
 
 
 def sync_dir(path: Path) -> None:
-    """Make a directory's names, or a file, durable."""
+    """Make the names in a directory, or the contents of a file, durable."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -221,7 +221,7 @@ def sync_dir(path: Path) -> None:
 
 
 class Tee:
-    """Reads a stream, and writes all of it down as it was read."""
+    """Reads a stream, and writes every byte of it to another on the way."""
 
     def __init__(self, stream: Reader, out: IO[bytes]) -> None:
         self._stream = stream
@@ -235,7 +235,7 @@ class Tee:
 
 
 def pass_on(stream: Reader, out: IO[bytes]) -> None:
-    """Write an archive on, and raise BackupError where it is not whole or not what its checksums say."""
+    """Copy an archive to `out`. Raise BackupError if it is incomplete or does not match its checksums."""
     tee = Tee(stream, out)
     found: dict[str, str] = {}
     sums: dict[str, str] | None = None

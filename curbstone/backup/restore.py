@@ -1,4 +1,4 @@
-"""From a backup to a data directory on which no server runs: all of it, or one queue under a name of its own."""
+"""Restores a backup to a data directory on which no server runs: all of it, or one queue under a new name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DEFAULTS = QueueOptions()
 
 
 def restore(source: str, target: Path) -> None:
-    """Make a data directory of a backup; it is there when it is whole, and was not there before. Raise BackupError."""
+    """Make a new data directory from a backup. It gets its name only when it is complete. Raise BackupError."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise BackupError(f"{target} is there already, and is not empty: move it away, or restore beside it")
     with unpacked(source, target) as data:
@@ -38,9 +38,9 @@ def restore(source: str, target: Path) -> None:
 
 
 def restore_queue(source: str, target: Path, name: QueueName, new_name: QueueName) -> None:
-    """Put one queue of a backup into a data directory on which no server runs, or which is not there yet.
+    """Put one queue of a backup into a data directory on which no server runs, or which does not exist yet.
 
-    It has a life of its own there: another uid, and so other message ids; and no event is bound to it.
+    The queue is a new one there: it has another uid, so its messages have other ids, and no event is bound to it.
     """
     with unpacked(source, target) as data:
         _finish(data)
@@ -57,7 +57,7 @@ def restore_queue(source: str, target: Path, name: QueueName, new_name: QueueNam
 
 
 def _finish(data: Path) -> None:
-    """Let the engine do what a start does: bring what the journal and staged transactions have into the queues."""
+    """Let the engine do what it does at a start: apply the journal and committed staged transactions to the queues."""
 
     async def open_and_close() -> None:
         host = AsyncioHost(asyncio.get_running_loop(), threads=2)
@@ -97,7 +97,7 @@ def _is_there(disk: OsDisk, name: QueueName) -> bool:
 
 
 def _put(disk: OsDisk, target: Path, found: Path, name: QueueName) -> None:
-    """Copy a queue's directory under a name that the next start removes, and give it its own when it is whole."""
+    """Copy a queue's directory under a name that the next start would remove, and rename it when it is complete."""
     uid = secrets.token_hex(6)
     coming = target / QUEUES / (uid + GONE_SUFFIX)
     coming.mkdir(mode=0o700)

@@ -1,8 +1,8 @@
-"""The server's side of a backup: its files as they are at one instant, sent while it goes on.
+"""The server's side of a backup: the files as they are at one instant, sent while the server goes on.
 
-At that instant no job is under way (see `core.snapshot`), and each file gets a second name, in `.backup` of the data
-directory; that takes as long as a few syncs, and is all that publishers may notice. What a queue drops meanwhile keeps
-its room on the disk until it was sent.
+At that instant no job is under way on the disk (see `core.snapshot`), and each file gets a second name (a hard link) in
+`.backup` of the data directory. This takes as long as a few syncs, and publishers notice nothing else. Files that a
+queue drops meanwhile keep their room on the disk until the backup was sent.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from curbstone.core.snapshot import Content, contents, hold
 
 FOLDER = ".backup"
 WAIT_MS = 2000
-"""How long publishers may wait for other work on the disk to end."""
+"""How long publishers may have to wait for other work on the disk to end."""
 TRIES = 5
 STALLED_MS = 300_000
 
 _NOT_WHOLE = (".new",)
 _COMING_IN = "t."
-"""A part of a staged transaction that has not come to its end."""
+"""The prefix of a part of a staged transaction that is still being uploaded."""
 
 logger = logging.getLogger("curbstone")
 
 
 class Kept(NamedTuple):
-    """A file of the snapshot: its path in the data directory, the bytes that count, and where they are kept."""
+    """A file of the snapshot: its path in the data directory, how many of its bytes count, and where it is kept."""
 
     path: str
     size: int
@@ -59,7 +59,7 @@ class Backups:
     def begin(
         self, had: Mapping[str, tuple[int, str]], on_done: Callable[[CurbstoneError | None, Archive | None], None]
     ) -> None:
-        """Take a snapshot; what it gives must be closed. Raise Conflict if another one is not."""
+        """Take a snapshot. The archive that `on_done` gets must be closed. Raise Conflict if another one is open."""
         if self._is_busy:
             raise Conflict("another backup is under way; there is one at a time")
         self._is_busy = True
@@ -115,7 +115,7 @@ class Backups:
 
 
 class Archive:
-    """A backup on its way out. Who does not read on for `STALLED_MS` does not get the rest."""
+    """A backup that is being sent. It is given up if nobody reads for `STALLED_MS`."""
 
     def __init__(self, host: AsyncioHost, root: Path, pieces: Iterator[bytes], over: Callable[[], None]) -> None:
         self._host = host
@@ -135,26 +135,26 @@ class Archive:
             self._host.call_later(STALLED_MS, lambda: self._watch(seen))
 
     def read(self) -> bytes:
-        """Return the next piece, nothing at the end; blocking, and in one thread at a time. OSError where it fails."""
+        """Return the next piece, empty at the end. This blocks; call it from one thread at a time. Raise OSError."""
         self._reads += 1
         if self._is_closed:
             raise OSError(errno.ETIMEDOUT, "the backup was given up")
         return next((piece for piece in self._pieces if piece), b"")
 
     def close(self) -> None:
-        """End it, wherever it is; on the host's thread."""
+        """End the backup, complete or not. Call this on the host's thread."""
         if not self._is_closed:
             self._is_closed = True
             self._host.submit(lambda: clear(self._root), lambda _result, _error: self._over())
 
 
 def clear(root: Path) -> None:
-    """Remove what a backup keeps, also what a process that was killed left of one; blocking."""
+    """Remove the files that a backup keeps, also those that a killed process left. This blocks."""
     shutil.rmtree(root / FOLDER, ignore_errors=True)
 
 
 def _keep(root: Path, wanted: list[Content]) -> list[Kept]:
-    """Give each file a second name, or copy it where it will be written over; blocking, and with no other job."""
+    """Give each file a second name, or copy it if it will be overwritten. This blocks; no other job may run."""
     clear(root)
     folder = root / FOLDER
     folder.mkdir(mode=0o700)
@@ -187,7 +187,7 @@ def _link(path: Path, at: Path) -> None:
 
 
 def archive(facts: Mapping[str, object], files: list[Kept], had: Mapping[str, Had]) -> Iterator[bytes]:
-    """Yield a tar archive of these files; OSError where one can't be read. It then has no `SHA256SUMS`."""
+    """Yield a tar archive of these files. Raise OSError if one can't be read; the archive then has no `SHA256SUMS`."""
     index = encode_index(facts)
     sums = {INDEX: hashlib.sha256(index).hexdigest()}
     yield _entry(INDEX, len(index)) + _padded(index)
@@ -212,7 +212,7 @@ def archive(facts: Mapping[str, object], files: list[Kept], had: Mapping[str, Ha
 
 
 def _known(read: Callable[[int], bytes], had: Had | None, size: int) -> tuple[int, hashlib._Hash]:
-    """Return how many bytes the receiver has, as far as its checksum proves it, with their hash so far."""
+    """Return how many bytes of a file the receiver has, and their hash. It is 0 if its checksum does not match."""
     if had is None or not 0 < had.size <= size:
         return 0, hashlib.sha256()
     hashed = hashlib.sha256()

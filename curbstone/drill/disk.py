@@ -1,7 +1,7 @@
-"""How long a disk takes to make something durable, and what speaks against believing it.
+"""How long a disk takes to make something durable, and reasons not to trust it.
 
-No program can prove that a disk keeps what it confirmed: only a power cut can refute it. What can be seen is which file
-system it is, and whether a sync takes as long as the device must need.
+No program can prove that a disk keeps what it confirmed; only a power cut can refute it. A program can see which file
+system it is, and whether a sync takes as long as such a device must need.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from curbstone.file_system import doubts, file_system_of
 BLOCK = bytes(range(256)) * 16
 ROOM_BYTES = 4 * 1024 * 1024
 ROTATION_S = 1e-3
-"""Nor a disk that turns in this."""
+"""A sync of a rotating disk that takes less than this has not reached the disk."""
 
 
 @dataclass
 class DiskCheck:
-    """What was measured and seen; times in seconds."""
+    """What was measured and found. Times are in seconds."""
 
     file_system: str = "?"
     syncs_s: list[float] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
-    """Why what this disk confirms is not durable."""
+    """Reasons why a confirmed write is not durable on this disk."""
     remarks: list[str] = field(default_factory=list)
-    """What is odd, and may be right all the same."""
+    """Findings that are odd but may be right."""
 
 
 def check_disk(directory: Path, seconds: float) -> DiskCheck:
-    """Write and sync one block after the other; raise OSError."""
+    """Write and sync one block after the other for so many seconds. Raise OSError."""
     found = DiskCheck()
     path = directory / "sync-check"
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -62,7 +62,7 @@ def check_disk(directory: Path, seconds: float) -> DiskCheck:
 
 
 def is_rotating(directory: Path) -> bool:
-    """Return whether the system says that the directory's disk turns."""
+    """Return whether the system says that the directory is on a rotating disk."""
     device = os.stat(directory).st_dev
     base = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
     for path in (base / "queue/rotational", base / "../queue/rotational"):

@@ -1,7 +1,9 @@
-"""The load of `curbstone drill`: a server that is killed again and again, clients that keep account, and the account.
+"""The load of `curbstone drill`: a server that is killed again and again, its clients, and their account of the
+messages.
 
-Every message has a value of its own, from which its body follows; one that got no answer is sent again under a new
-value. So after everything was drained the account says what was lost, came back, was changed or was never sent.
+Every message has a value of its own, from which its body is derived. A message that got no answer is sent again under a
+new value. So after everything was drained, the account tells which messages were lost, came again after their ack was
+confirmed, were changed, or were never sent.
 """
 
 from __future__ import annotations
@@ -36,24 +38,24 @@ PAUSE_S = 0.02
 
 
 def body_of(value: str) -> bytes:
-    """Return the body of the message of that name."""
+    """Return the body of the message with this value."""
     dice = Random(crc32(value.encode()))
     return value.encode() + b" " + dice.randbytes(dice.randrange(BODY_BYTES_MAX))
 
 
 @dataclass
 class Account:
-    """What clients did and saw. Times are seconds since the beginning; any thread may add."""
+    """What the clients did and saw. Times are in seconds since the beginning. Any thread may add to it."""
 
     started: float = field(default_factory=time.perf_counter)
     sent: set[str] = field(default_factory=set)
     confirmed: set[str] = field(default_factory=set)
     delivered: set[str] = field(default_factory=set)
     settled: dict[str, int] = field(default_factory=dict)
-    """Value to the life of the server in which its ack was confirmed."""
+    """For each value, the life of the server in which its ack was confirmed."""
     refused: int = 0
     confirms: list[tuple[float, float]] = field(default_factory=list)
-    """When, and after how long."""
+    """When each confirm came, and after how long."""
     kills: list[float] = field(default_factory=list)
     starts: list[tuple[float, float]] = field(default_factory=list)
     """When the server was started, and after how long it was ready."""
@@ -65,7 +67,7 @@ class Account:
         return time.perf_counter() - self.started
 
     def deliver(self, body: bytes, life: int) -> str:
-        """Take a delivery, and return its value."""
+        """Record a delivery, and return its value."""
         value = body.partition(b" ")[0].decode("latin-1")
         if value not in self.sent:
             self.wrong.append(f"never sent: {body[:40]!r}")
@@ -77,12 +79,12 @@ class Account:
         return value
 
     def close(self) -> None:
-        """Everything was drained: what was confirmed and not seen is lost."""
+        """Count confirmed messages that never came as lost. Call this after everything was drained."""
         self.wrong += [f"lost: message {value}" for value in sorted(self.confirmed - self.delivered)]
 
 
 class Server:
-    """The server under drill."""
+    """The server that is drilled. A life is the time from one start to the next kill."""
 
     def __init__(self, directory: Path, account: Account) -> None:
         self.data = directory / "data"
@@ -95,7 +97,7 @@ class Server:
         self.is_over = False
 
     def start(self) -> None:
-        """Begin the next life."""
+        """Start the server, which begins its next life."""
         began = self._account.now()
         addresses = ["--http-addr=127.0.0.1:0", "--stomp-addr=", "--mqks-addr="]
         command = [sys.executable, "-m", "curbstone", "serve", "--data", str(self.data), "--cap", CAP_TEXT, *addresses]
@@ -113,7 +115,7 @@ class Server:
         self._account.starts.append((began, self._account.now() - began))
 
     def kill(self) -> None:
-        """Kill it, which must have lived until now."""
+        """Kill the server. It must have been alive until now."""
         assert self._process is not None
         if self._process.poll() is not None:
             self._account.wrong.append(f"the server ended by itself, with code {self._process.returncode}")
@@ -124,18 +126,18 @@ class Server:
         self._account.kills.append(self._account.now())
 
     def wait_for_life_after(self, life: int) -> None:
-        """Wait until the server was started again, or all is over."""
+        """Wait until the server was started again after this life, or `end` was called."""
         with self._changed:
             self._changed.wait_for(lambda: self.life > life or self.is_over, TIMEOUT_S)
 
     def end(self) -> None:
-        """No further life comes."""
+        """Note that the server will not be started again."""
         with self._changed:
             self.is_over = True
             self._changed.notify_all()
 
     def look(self) -> None:
-        """Take the size of the queue's directory, to compare it with the cap. Files that go meanwhile don't count."""
+        """Measure the queue's directory, to compare it with the cap. Files that vanish meanwhile do not count."""
         for directory in (self.data / "queues").glob("*"):
             before = _sizes(directory)
             after = _sizes(directory)
@@ -163,7 +165,7 @@ def _first_line(process: subprocess.Popen[str], stdout: IO[str]) -> str:
 
 
 class Clients:
-    """Producers and a consumer, each on a thread, through all lives of a server."""
+    """Producers and a consumer, each in a thread of its own, through all lives of a server."""
 
     def __init__(self, server: Server, account: Account) -> None:
         self._server = server
@@ -174,12 +176,12 @@ class Clients:
         self._threads = [threading.Thread(target=work, daemon=True) for work in [*works, self._consume]]
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def finish(self) -> bool:
-        """Send no more, drain everything; return whether that came to an end."""
+        """Stop sending, and drain everything. Return whether that came to an end in time."""
         self._done_sending.set()
         is_drained = self.is_drained.wait(2 * START_S_MAX)
         self._server.end()
@@ -188,7 +190,7 @@ class Clients:
         return is_drained
 
     def _through_all_lives(self, work: Callable[[httpx.Client, int], bool]) -> None:
-        """Do `work` until it returns false; after a lost connection go on with the next life."""
+        """Call `work` until it returns False. After a lost connection, go on in the server's next life."""
         while not self._server.is_over:
             life = self._server.life
             try:

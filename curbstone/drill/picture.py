@@ -1,4 +1,4 @@
-"""The picture of a drill, one SVG that needs nothing else: how long confirms took, and what happened when."""
+"""The picture of a drill as one self-contained SVG: how long confirms took, and what happened when."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _bar(x: float, y: float, width: float, height: float, kind: str) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Return a time for people."""
+    """Return a duration as text for people."""
     for unit, factor in (("s", 1.0), ("ms", 1e3)):
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"
@@ -56,7 +56,7 @@ def time_text(seconds: float) -> str:
 
 
 def _shares(times_s: Sequence[float], low: int, high: int) -> list[float]:
-    """Return which part of the times is in each bin between the powers of ten `low` and `high`."""
+    """Return the share of the times in each bin, from 10**`low` to 10**`high` seconds."""
     bins = [0] * ((high - low) * BINS_PER_DECADE)
     for took in times_s:
         place = int((math.log10(max(took, 1e-9)) - low) * BINS_PER_DECADE)
