@@ -1,6 +1,6 @@
-"""`curbstone access init|check|explain` and `curbstone user hash`: the files that say who may come in.
+"""`curbstone access init|check|explain` and `curbstone user hash`: the files that say who may log in.
 
-They work on files alone; `curbstone token` asks a running server. Nothing here takes a secret on the command line.
+These commands work on files alone; `curbstone token` asks a running server. None takes a secret on the command line.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def hash_password() -> None:
 
 
 def _load(path: Path) -> Users | str:
-    """Return what a users file says, or what is wrong with it."""
+    """Return the users of a users file, or a text that says what is wrong with it."""
     from curbstone.access import files
     from curbstone.access.users import UsersError, load
 
@@ -162,7 +162,7 @@ def _load(path: Path) -> Users | str:
 
 
 def _layers(users: Users, name: str, roles: list[str]) -> list[Grants]:
-    """Return what a user has its rights from: each has to give a right. Empty for no user."""
+    """Return the layers of grants that a user has; a right must be in each of them. Empty if there is no such user."""
     from curbstone.access.issued import roles_of
 
     if name in users.users:
@@ -172,7 +172,7 @@ def _layers(users: Users, name: str, roles: list[str]) -> list[Grants]:
 
 
 def _rate(users: Users, name: str, roles: list[str]) -> Rate:
-    """Return what a user may publish."""
+    """Return how much a user may publish."""
     from curbstone.access.issued import rate_of
 
     if name in users.users:
@@ -182,7 +182,7 @@ def _rate(users: Users, name: str, roles: list[str]) -> Rate:
 
 
 def _gives(grant: Grant, asked: Grant) -> bool:
-    """Return whether a grant gives all that is asked for."""
+    """Return whether a grant includes everything that is asked for."""
     from curbstone.access.rights import Right
 
     if grant.rights & Right.ADMIN:

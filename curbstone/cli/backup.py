@@ -1,4 +1,4 @@
-"""`curbstone backup` and `curbstone restore`: all of a running server, at one instant, and back."""
+"""`curbstone backup` and `curbstone restore`: save all data of a running server at one instant, and restore them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def restore(
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Tell what went wrong in one line."""
+    """Turn errors into a `CommandFailed` with one line of text."""
     from curbstone.backup.files import BackupError
 
     try:
@@ -113,14 +113,14 @@ def _to_file(stream: _Stream, target: Path) -> None:
 
 
 class _Stream:
-    """The pieces of a reply as a file that is read."""
+    """The pieces of a reply as a file to read from."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
         self._rest = b""
 
     def read(self, size: int = -1, /) -> bytes:
-        """Return up to so many bytes, fewer only at the end."""
+        """Return so many bytes, fewer only at the end."""
         parts = [self._rest]
         there = len(self._rest)
         while size < 0 or there < size:

@@ -1,8 +1,8 @@
 """`curbstone bench`: a quick load on a running server, in a queue of its own that is deleted afterwards.
 
-One WebSocket publishes, one consumes and settles. Told are the rate, how long a confirm took (which is a
-commit to disk) and how long a message took from one end to the other. The load generator shares the machine
-and is written in Python: this is a check and a picture, no record.
+One WebSocket publishes, another consumes and settles. The command prints the rate, the time to a confirm (which is a
+commit to disk), and the time of a message from one end to the other. The load generator shares the machine and is
+written in Python, so the figures are a check of the server, not its limits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STAMP_BYTES = 8
 
 @dataclass
 class Run:
-    """What has been measured so far; times in seconds."""
+    """What has been measured so far. Times are in seconds."""
 
     count: int
     started_s: float
@@ -44,11 +44,11 @@ class Run:
     confirms_s: list[float] = field(default_factory=list)
     travels_s: list[float] = field(default_factory=list)
     history: deque[int] = field(default_factory=lambda: deque(maxlen=PICTURE_COLUMNS))
-    """Messages that arrived in each tick."""
+    """How many messages arrived in each tick."""
 
     @property
     def rate(self) -> float:
-        """Messages a second that made the whole way."""
+        """Return how many messages a second came through from end to end."""
         return len(self.travels_s) / max((self.ended_s or time.perf_counter()) - self.started_s, 1e-9)
 
     def picture(self) -> str:
@@ -132,7 +132,7 @@ def _first(group: BaseExceptionGroup[Any]) -> BaseException:
 
 
 async def _publish(socket: Any, run: Run, size: int, window: int) -> None:
-    """Publish with `window` unconfirmed at most; confirms come in the order of the messages."""
+    """Publish, with at most `window` messages unconfirmed. Confirms come in the order of the messages."""
     unconfirmed: deque[float] = deque()
     padding = b"x" * (size - STAMP_BYTES)
     while run.sent < run.count or unconfirmed:
@@ -157,7 +157,7 @@ async def _consume(socket: Any, run: Run) -> None:
 
 
 async def _draw(run: Run, show: bool) -> None:
-    """Count what arrives in each tick and, on a terminal, draw it."""
+    """Count the messages that arrive in each tick and, on a terminal, draw them."""
     from rich.live import Live
     from rich.text import Text
 

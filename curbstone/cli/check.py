@@ -1,4 +1,4 @@
-"""`curbstone check`: verify a data directory while no server runs on it. It never writes."""
+"""`curbstone check`: verifies a data directory while no server runs on it. It never writes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from curbstone.repair.dry_recovery import DryRecovery
 from curbstone.repair.staging_check import check_staging
 
 _ENTRY = re.compile(r"[0-9a-f]{12}(\.gone|\.twin)?")
-# What the defaults are does not matter here: only what is wrong in the file does.
+# Any defaults will do, because only errors in the file matter here.
 _DEFAULTS = QueueOptions()
 
 
 class ReadOnlyFile(OsFile):
-    """A file that can't be changed: it is open for reading only, and shows what redo files say of it."""
+    """A file that can't be changed. It is open for reading only, and what is read has the redo files applied."""
 
     def __init__(self, fd: int, redo: Sequence[Redo] = ()) -> None:
         super().__init__(fd)
@@ -66,17 +66,17 @@ class ReadOnlyFile(OsFile):
 
 
 class ReadOnlyDisk:
-    """A data directory to look at. Implements `core.disk.Disk`; whatever would change something is a bug."""
+    """A data directory that is only read. Implements `core.disk.Disk`; calling a method that changes it is a bug."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._redo: dict[str, list[Redo]] = {}
         self.redo_damage: list[str] = []
-        """What is wrong with the redo files."""
+        """The damage found in the redo files."""
         self._redo = read_redo(self, self.redo_damage)
 
     def open(self, path: str, *, create: bool = False) -> ReadOnlyFile:
-        """See `Disk.open`. What redo files say of a file is as if the next start had written it."""
+        """See `Disk.open`. What is read has the redo files applied, as the next start will write them to the file."""
         if create:
             _never()
         fd = os.open(self.root / path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -119,29 +119,29 @@ class ReadOnlyDisk:
         _never()
 
     def close(self) -> None:
-        """Nothing was taken."""
+        """Do nothing, because no lock was taken."""
 
 
 @dataclass
 class Checked:
-    """What was found in one queue's directory."""
+    """The findings in the directory of one queue."""
 
     directory: str
     queue: str = ""
     segments: int = 0
     batches: int = 0
     messages: int = 0
-    """Message records in the log, settled ones too."""
+    """Message records in the log, including those of settled messages."""
     live: int | None = None
-    """Messages that are not settled in every group; None where damage leaves no answer."""
+    """Messages that are not settled in every group; None if damage makes it impossible to know."""
     pending: dict[str, int] = field(default_factory=dict)
-    """How many of them each group has to settle; "" is the unnamed one."""
+    """How many messages each group has to settle; "" is the unnamed group."""
     bytes: int = 0
     bindings: list[str] = field(default_factory=list)
-    """The events that are stored in it, too."""
+    """The events that are bound to the queue."""
     damage: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Odd, and no damage: what a crash leaves and the next start clears away."""
+    """Findings that are odd but no damage, such as what a crash leaves and the next start clears away."""
 
 
 def check(
@@ -196,10 +196,10 @@ def check(
 
 @contextmanager
 def nobody_else(directory: Path) -> Iterator[None]:
-    """Refuse where a server runs on the directory, and keep one from starting meanwhile. Writes nothing."""
+    """Refuse if a server runs on the directory, and keep one from starting meanwhile. Writes nothing."""
     try:
         lock = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:  # a copy without it
+    except FileNotFoundError:  # a copy of a data directory may have no lock file
         yield
         return
     try:
@@ -216,18 +216,18 @@ def nobody_else(directory: Path) -> Iterator[None]:
 
 
 def _check_journal(revival: DryRecovery) -> tuple[int, list[str]]:
-    """Read the journal of transactions over several queues; return how many it holds, and what is wrong."""
+    """Read the journal of transactions over several queues. Return how many it holds, and its damage."""
     damage: list[str] = []
     try:
         return revival.read_journal(damage), damage
     except OSError:
         raise
-    except Exception as error:  # its checksum is right, and it is not what was written
+    except Exception as error:  # the checksum is right, yet the contents can't be read
         return 0, [f"journal: it can't be decoded: {error}"]
 
 
 def check_queue(disk: ReadOnlyDisk, directory: str, revival: DryRecovery) -> Checked:
-    """Return what is found in the directory of one queue."""
+    """Check the directory of one queue and return the findings."""
     checked = Checked(directory)
     entry = directory.rpartition("/")[2]
     uid = entry[:12]
@@ -272,7 +272,7 @@ def check_queue(disk: ReadOnlyDisk, directory: str, revival: DryRecovery) -> Che
 
 
 def _check_meta(disk: ReadOnlyDisk, meta: Meta, names: list[str], checked: Checked) -> None:
-    """Look at what a queue is, and what lies beside its log."""
+    """Check a queue's `meta`, and the files beside its log."""
     checked.bindings = sorted(meta.bindings)
     if meta.doubt:
         checked.notes.append(f"{checked.directory}: {meta.doubt}")
@@ -284,7 +284,7 @@ def _check_meta(disk: ReadOnlyDisk, meta: Meta, names: list[str], checked: Check
 
 
 def check_names(found: list[Checked]) -> None:
-    """Tell which directories hold a queue of the same name."""
+    """Report directories that hold a queue of the same name."""
     served = [c for c in found if c.queue and not c.directory.endswith(TWIN_SUFFIX)]
     for checked in served:
         others = [other.directory for other in served if other.queue == checked.queue and other is not checked]
@@ -293,12 +293,12 @@ def check_names(found: list[Checked]) -> None:
 
 
 def _count_live(revival: DryRecovery, meta: Meta, checked: Checked) -> None:
-    """Replay the log as a start would, for what is still to be delivered."""
+    """Replay the log as a start would, and count the messages still to be delivered."""
     try:
         revived = revival.queue(meta, checked.directory)
     except OSError:
         raise
-    except Exception as error:  # a fault in what checks, or in recovery: either way it would not start
+    except Exception as error:  # a fault in the check or in recovery, with which the server would not start either
         checked.damage.append(f"{checked.directory}: the log can't be replayed: {type(error).__name__}: {error}")
         return
     checked.live = revived.live
@@ -307,7 +307,7 @@ def _count_live(revival: DryRecovery, meta: Meta, checked: Checked) -> None:
 
 
 def _check_chain(disk: ReadOnlyDisk, chain: Chain, checked: Checked) -> None:
-    """Scan the segments. What lies below the floor was dropped, and is no damage whatever it looks like."""
+    """Scan the segments. Bytes below the floor were dropped, so they are no damage whatever they look like."""
     floor = 1
     last_batch = 0
     damage = [(number, f"{checked.directory}: {_gap(number, chain)}") for number in chain.missing]
@@ -339,7 +339,7 @@ def _check_chain(disk: ReadOnlyDisk, chain: Chain, checked: Checked) -> None:
 
 
 def _gap(number: int, chain: Chain) -> str:
-    """Say what is missing where there is no segment `number`: the one before it is known from itself alone."""
+    """Say what is missing if there is no segment `number`. Of the segment before it only its own batches are known."""
     before = max((segment.number for segment, _ in chain.segments if segment.number < number), default=0)
     if before == number - 1:
         return f"segment {number} is missing"
@@ -347,12 +347,12 @@ def _gap(number: int, chain: Chain) -> str:
 
 
 def _check_batch(batch: Batch, checked: Checked, damage: list[tuple[int, str]], number: int) -> int:
-    """Read what a batch holds, whose checksum is right; return the floor it sets, or 0."""
+    """Read the records of a batch whose checksum is right. Return the floor that it sets, or 0."""
     header = batch.header
     try:
         messages = batch.messages()
         notes = list(decode_notes(batch.data, batch.notes_at, batch.end_at))
-    except Exception as error:  # whatever it is, the bytes are not what was written
+    except Exception as error:  # whatever error it is, these bytes are not what was written
         damage.append((number, f"{checked.directory}: batch {header.number} can't be decoded: {error}"))
         return 0
     if not header.flags & Flag.COPY:

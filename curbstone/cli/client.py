@@ -1,6 +1,7 @@
-"""A running server as the commands see it: its HTTP interface. Every failure is a `CommandFailed`.
+"""The HTTP client of the commands. Every failure is a `CommandFailed`.
 
-httpx is imported where it is used: it takes longer than all the rest, and the server starts without it.
+httpx is imported only where it is used, because importing it takes longer than everything else, and the server does not
+need it.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ class Client:
 
         self.url = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
         if "@" in re.split(r"[/?#]", self.url.partition("://")[2], maxsplit=1)[0]:
-            # Not shown: it would be in terminals and logs from then on.
+            # The URL is not shown, because its password would then be in terminals and logs.
             raise CommandFailed(
                 "bad server address: no user or password in it; a token goes into a file, see --token-file", WRONG
             )
         try:
-            # Not through a proxy: the server is most often on this machine.
+            # Environment variables for proxies are ignored, because the server is most often on this machine.
             self._http = httpx.Client(
                 base_url=self.url, timeout=TIMEOUT_S, trust_env=False, headers=login(), verify=tls_to(self.url) or True
             )
@@ -61,7 +62,7 @@ class Client:
         self._http.close()
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Return the reply; raise CommandFailed for one that is an error."""
+        """Return the reply. Raise CommandFailed if it is an error."""
         import httpx
 
         try:
@@ -74,7 +75,7 @@ class Client:
 
     @contextmanager
     def stream(self, method: str, path: str, **options: Any) -> Iterator[Iterator[bytes]]:
-        """Give the body of a reply as it comes; raise CommandFailed as `call` does, also while it is read."""
+        """Yield the body of a reply as it comes. Raise CommandFailed as `call` does, also while the body is read."""
         import httpx
 
         try:
@@ -87,14 +88,15 @@ class Client:
             raise CommandFailed(f"can't reach {self.url}: {error or type(error).__name__}", UNREACHABLE) from None
 
     def queue(self, method: str, queue: QueueName, path: str = "", **options: Any) -> httpx.Response:
-        """Call something of a queue."""
+        """Call a path below that of a queue."""
         return self.call(method, path_of(queue) + path, **options)
 
     def publish(
         self, queue: QueueName, path: str, *, waiting: Callable[[float], object] = lambda _s: None, **options: Any
     ) -> httpx.Response:
-        """Publish. A user that publishes more than its rate waits as long as the server says, `waiting` is told how
-        long, and it is published then.
+        """Publish. If the user has reached its rate, wait as long as the server says, and publish again.
+
+        `waiting` is called with the seconds of each wait.
         """
         while True:
             try:
@@ -106,12 +108,12 @@ class Client:
                 time.sleep(error.retry_after)
 
     def json(self, method: str, queue: QueueName, path: str = "", **options: Any) -> Any:
-        """Call something of a queue that answers with JSON."""
+        """Call a path below that of a queue, and return the JSON of the reply."""
         return self.queue(method, queue, path, **options).json()
 
 
 def login() -> dict[str, str]:
-    """Return the header that logs in, if a token is given; raise CommandFailed where its file can't be read."""
+    """Return the header that logs in, if a token is given. Raise CommandFailed if the token's file can't be read."""
     file = os.environ.get(TOKEN_FILE_VARIABLE)
     token = os.environ.get(TOKEN_VARIABLE, "")
     if file:
@@ -123,7 +125,7 @@ def login() -> dict[str, str]:
 
 
 def tls_to(url: str) -> ssl.SSLContext | None:
-    """Return how a connection to the server is encrypted, None where it is not; raise CommandFailed."""
+    """Return the TLS context of a connection to the server, or None if it is not encrypted. Raise CommandFailed."""
     if not url.startswith("https:"):
         return None
     import ssl
@@ -136,7 +138,7 @@ def tls_to(url: str) -> ssl.SSLContext | None:
         name = CERT_FILE_VARIABLE
         if certificate:
             context.load_cert_chain(certificate)
-    except OSError as error:  # which an SSLError is, too
+    except OSError as error:  # SSLError is an OSError, too
         why = error.strerror if not isinstance(error, ssl.SSLError) else "it holds no certificate that can be used"
         raise CommandFailed(f"can't use {found[name]}: {why}", WRONG) from None
     return context
@@ -149,20 +151,20 @@ class Refused(CommandFailed):
         super().__init__(reason, NO_QUEUE if status == 404 else FAILED)
         self.status = status
         self.kind = kind
-        """The `type` of the problem."""
+        """The `type` of the problem document."""
         self.retry_after = retry_after
-        """Seconds after which it may be tried again, where that is of use."""
+        """After how many seconds to try again, if that may help."""
 
 
 def refused(reply: httpx.Response) -> Refused:
-    """Return the error that a reply is."""
+    """Return the error that a reply stands for."""
     told = reply.headers.get("retry-after", "")
     kind = str(_problem_in(reply).get("type", ""))
     return Refused(reply.status_code, reason_in(reply), kind, float(told) if told.isdigit() else 1.0)
 
 
 def queue_of(text: str) -> QueueName:
-    """Return the queue named `queue` or `project/queue`; raise CommandFailed."""
+    """Return the name of the queue given as `queue` or `project/queue`. Raise CommandFailed for a bad name."""
     try:
         return parse_queue_name(text)
     except BadRequest as error:
@@ -170,17 +172,17 @@ def queue_of(text: str) -> QueueName:
 
 
 def path_of(queue: QueueName) -> str:
-    """Return the path of a queue."""
+    """Return the HTTP path of a queue."""
     return f"/v2/{queue.project}/queues/{quote(queue.queue, safe='')}"
 
 
 def socket_url(url: str, queue: QueueName, query: str) -> str:
-    """Return the address of a queue's WebSocket."""
+    """Return the URL of a queue's WebSocket."""
     return f"{url.replace('http', 'ws', 1)}{path_of(queue)}/messages?{query}"
 
 
 def reason_in(reply: httpx.Response) -> str:
-    """Return what a reply says went wrong."""
+    """Return the reason that an error reply gives."""
     detail = _problem_in(reply).get("detail")
     plain = _PLAIN_ERRORS.format(reply.url, reply.status_code, reply.reason_phrase)
     return plain if detail is None else str(detail)

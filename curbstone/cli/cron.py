@@ -1,8 +1,8 @@
-"""`curbstone cron FILE`: messages by the clock. A producer like any other, so the server needs no schedule of its own.
+"""`curbstone cron FILE`: publishes messages by the clock. It is a producer like any other; the server has no schedules.
 
-The number of a message is its minute, and the job is a numbered producer: so each run is published once, however often
-this is killed and started again, and also where several of these run with the same file. What was done is in a file,
-too, for a server forgets a producer that was idle for a week.
+Each job is a numbered producer, and the number of a message is its minute. So each run is published once, however often
+the command is killed and started again, and even if it runs several times with the same file. The last runs are also
+kept in a file, because a server forgets a producer that was idle for a week.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 Missed = Literal["last", "all", "none"]
 
 LATE = timedelta(minutes=1)
-"""What is later than that was missed."""
+"""A run that is later than this was missed."""
 MISSED_MAX = 1000
-"""So many missed runs of a job are made up for at most: the last ones."""
+"""At most so many missed runs of a job are made up for, the last ones."""
 LOOK_S_MAX = 30.0
-"""The clock is looked at so often: it may have been set, or the machine have slept."""
+"""The clock is read at least this often, because it may have been set, or the machine may have slept."""
 RETRY_S_MAX = 30.0
 
 _MEMBERS = {"schedule", "queue", "body", "type", "headers", "zone", "missed", "alone"}
@@ -45,7 +45,7 @@ _MEMBERS = {"schedule", "queue", "body", "type", "headers", "zone", "missed", "a
 
 @dataclass(frozen=True)
 class Job:
-    """One table of the file."""
+    """A job: one table of the file."""
 
     name: str
     schedule: Schedule
@@ -56,7 +56,7 @@ class Job:
     alone: bool = False
 
     def due(self, last: datetime, now: datetime) -> list[datetime]:
-        """Return the runs behind `last` that are due now and are to be made."""
+        """Return the runs after `last` that are due now and are to be published."""
         runs = list(takewhile(lambda run: run <= now, self.schedule.after(last)))[-MISSED_MAX:]
         if self.missed == "last":
             return runs[-1:]
@@ -89,7 +89,7 @@ def cron(
 
 
 def read_jobs(file: Path) -> list[Job]:
-    """Return the jobs of a file; raise CommandFailed."""
+    """Return the jobs of a file. Raise CommandFailed if the file is missing or wrong."""
     try:
         found = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -143,10 +143,10 @@ def _zone(name: str) -> Any:
 
 
 class Done:
-    """The last run of each job, in a file that is replaced as a whole."""
+    """The last run of each job, kept in a file that is replaced as a whole."""
 
     def __init__(self, file: Path) -> None:
-        """Raise CommandFailed where there is one that can't be read."""
+        """Read the file, if there is one. Raise CommandFailed if it can't be read."""
         self._file = file
         self._runs: dict[str, int] = {}
         try:
@@ -169,7 +169,7 @@ class Done:
 
 
 class Clockwork:
-    """Publishes what is due, and waits for what comes next."""
+    """Publishes the runs that are due, and waits for the next."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Clockwork:
         wait: Callable[[float], bool],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`wait` waits so many seconds, and returns whether it is time to end."""
+        """`wait` is called with a number of seconds to wait, and returns whether it is time to end."""
         self._jobs = jobs
         self._client = client
         self._done = done
@@ -188,7 +188,7 @@ class Clockwork:
         self._last: dict[str, datetime] = {}
 
     def run(self) -> None:
-        """Go on until `wait` says that it is time to end; a server that is away, or refuses, is tried again."""
+        """Go on until `wait` says that it is time to end. If the server is away or refuses, try again."""
         retry_s = 1.0
         while True:
             try:
@@ -221,7 +221,7 @@ class Clockwork:
             self._last[job.name] = max(self._last[job.name], now)
 
     def _begin(self, job: Job) -> datetime:
-        """Return from where on a job's runs are due: its last, or now where there was none."""
+        """Return the time after which a job's runs are due: that of its last run, or now if there was none."""
         known = [self._done[job.name], self._stored(job)]
         runs = [run for run in known if run is not None]
         if runs:

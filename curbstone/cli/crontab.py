@@ -1,8 +1,9 @@
-"""When scheduled messages are due: the five fields of cron, in a time zone. Pure.
+"""The times when scheduled messages are due: the five fields of cron, in a time zone. Pure.
 
-`minute hour day month weekday`, each `*`, a number, a range `1-5`, a list `1,15` or steps `*/10`, `8-18/2`; months and
-weekdays also by their English names, Sunday is 0 or 7. Where day and weekday are both restricted one of them is enough,
-as in every cron. What summer time passes over is due when the clock goes on; what comes twice is due the first time.
+The fields are `minute hour day month weekday`. Each is `*`, a number, a range (`1-5`), a list (`1,15`), or steps
+(`*/10`, `8-18/2`). Months and weekdays may also be English names; Sunday is 0 or 7. If both day and weekday are
+restricted, one match is enough, as in every cron. A time that the change to summer time skips is due right after the
+gap. A time that comes twice is due the first time.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
     ("weekday", 0, 7, WEEKDAYS),
 )
 YEARS_MAX = 9
-"""A 29th of February comes at least so often."""
+"""A 29th of February comes at least once in so many years."""
 
 _PART = re.compile(r"(\*|[a-z0-9]+)(?:-([a-z0-9]+))?(?:/([0-9]+))?", re.ASCII)
 _MINUTE = timedelta(minutes=1)
@@ -39,14 +40,14 @@ _DAY = timedelta(days=1)
 
 
 class BadSchedule(ValueError):
-    """A schedule that can't be read; the text names the rule."""
+    """A schedule can't be read. The text names the rule it breaks."""
 
 
 class Schedule:
-    """The moments of one line of cron."""
+    """The times of one line of cron."""
 
     def __init__(self, text: str, zone: tzinfo = UTC) -> None:
-        """Raise BadSchedule."""
+        """Parse the five fields. Raise BadSchedule."""
         fields = NICKNAMES.get(text.strip().lower(), text.lower()).split()
         if len(fields) != len(FIELDS):
             raise BadSchedule(f"bad schedule {text!r}: five fields (minute hour day month weekday), or @daily and such")
@@ -59,7 +60,7 @@ class Schedule:
             raise BadSchedule(f"bad schedule {text!r}: it never comes")
 
     def after(self, moment: datetime) -> Iterator[datetime]:
-        """Yield the moments behind this one in their order, in UTC; end where none comes in years."""
+        """Yield the times after `moment` in order, in UTC. End if none comes in `YEARS_MAX` years."""
         at = moment.astimezone(UTC).replace(second=0, microsecond=0) + _MINUTE
         end = at + 366 * YEARS_MAX * _DAY
         while at < end:
@@ -75,7 +76,7 @@ class Schedule:
             at += _MINUTE
 
     def _passed_over(self, at: datetime, local: datetime) -> list[datetime]:
-        """Return the minutes of local time that are left out just before this one."""
+        """Return the minutes of local time that the clock skips just before this one."""
         before = (at - _MINUTE).astimezone(self._zone).replace(tzinfo=None)
         gap = round((local.replace(tzinfo=None) - before) / _MINUTE) - 1
         return [before + step * _MINUTE for step in range(1, gap + 1)]
@@ -89,7 +90,7 @@ class Schedule:
 
 
 def _numbers(text: str, what: str, least: int, most: int, names: dict[str, int]) -> set[int]:
-    """Return the numbers that a field stands for; raise BadSchedule."""
+    """Return the numbers that a field stands for. Raise BadSchedule."""
     found: set[int] = set()
     for part in text.split(","):
         match = _PART.fullmatch(part)

@@ -1,5 +1,7 @@
-"""`curbstone drill`: is the promise kept on this disk? A server is killed again and again under load, and what was
-confirmed is looked for; the disk's syncs are timed. Everything happens in a fresh directory in the one given.
+"""`curbstone drill`: tests whether the promise is kept on this disk.
+
+A server is killed again and again under load, and afterwards every confirmed message must be there. The disk's syncs
+are timed. Everything happens in a new directory inside the given one.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from curbstone.drill.load import Account
 
 SYNC_PART = 0.1
-"""How much of the time goes into timing syncs."""
+"""The part of the time that is used to time syncs."""
 SYNC_S_MAX = 10
 KILL_S = (0.3, 3.0)
 SHOWN_MAX = 10

@@ -1,11 +1,12 @@
-"""`curbstone dump QUEUE`: what a queue holds, a line for each message, as Curb writes its file.
+"""`curbstone dump QUEUE`: prints a queue, a line for each message, in the form of Curb's file.
 
     001⇥rdy⇥hello
     002⇥wip⇥two lines\\nin one
 
-Number, state and body, separated by tabs; oldest first. A body is escaped so that a line is a message and nothing in
-it reaches a terminal as a command: `\\\\`, `\\t`, `\\n`, `\\r`, and `\\xHH` for every other byte that is not part of
-printable UTF-8 text. It asks a running server over HTTP and changes nothing.
+The columns are number, state and body, separated by tabs; the oldest message comes first. Bodies are escaped so that
+each message is one line, and so that nothing in them acts as a command on a terminal: `\\\\`, `\\t`, `\\n`, `\\r`, and
+`\\xHH` for every other byte that is not part of printable UTF-8 text. The command asks a running server over HTTP and
+changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 PAGE = 50
 
-# Curb's words have three letters, and to it a message whose time has not come is rdy.
+# In Curb all states have three letters, and a delayed message is rdy.
 _STATES = {"delayed": "rdy"}
 _SHORT = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
@@ -40,20 +41,20 @@ def dump(queue: Queue, server: ServerUrl = DEFAULT_SERVER) -> int:
                 sys.stdout.buffer.write(line_of(message).encode())
         sys.stdout.buffer.flush()
     except BrokenPipeError:
-        # Whoever reads has seen enough. What is buffered must not fail again at exit.
+        # The reader has closed the pipe. Without this, Python would fail again at exit when it flushes its buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 def line_of(message: dict[str, Any]) -> str:
-    """Return the line for a message of the HTTP interface's JSON with its body in base64."""
+    """Return the line of a message, which is given as the JSON of the HTTP interface with a base64 body."""
     number = int(message["id"].rpartition("-")[2])
     state = message["state"]
     return f"{number:03d}\t{_STATES.get(state, state)}\t{escape(base64.b64decode(message['message']))}\n"
 
 
 def escape(body: bytes) -> str:
-    """Return a body as one line of printable text, of which the body can be made again; see the module's text."""
+    """Return a body as one line of printable text, from which the body can be restored; see the module's docstring."""
     parts = []
     for char in body.decode("utf-8", "surrogateescape"):
         if char in _SHORT:
@@ -66,7 +67,7 @@ def escape(body: bytes) -> str:
 
 
 def messages_of(client: Client, name: QueueName, **asked: str) -> Iterator[dict[str, Any]]:
-    """Yield the messages, a page at a time; a page of large ones has fewer than were asked for."""
+    """Yield the messages, page by page. A page of large messages has fewer than were asked for."""
     parameters = {"limit": str(PAGE), "after": "", **asked}
     while page := client.json("GET", name, "/messages", params=parameters)["messages"]:
         yield from page

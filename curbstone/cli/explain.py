@@ -1,4 +1,4 @@
-"""`curbstone explain`: why nothing is delivered."""
+"""`curbstone explain`: says why a queue delivers nothing."""
 
 from __future__ import annotations
 

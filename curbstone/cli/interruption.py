@@ -1,7 +1,8 @@
-"""SIGTERM, by which systemd, docker and Kubernetes end a process, does to a command what Ctrl-C does.
+"""Makes SIGTERM, by which systemd, docker and Kubernetes end a process, do the same to a command as Ctrl-C.
 
-It gives back what it holds, says what was done, and ends with 128 + 15. So nothing else in a command knows of it.
-Commands that are done when a signal comes (`serve`, `cron`, `push`, `pipeline archive`) have handlers of their own.
+The command gives back the messages it holds, says what was done, and exits with 128 + 15. Its own code only has to
+handle KeyboardInterrupt. Commands that run until a signal comes (`serve`, `cron`, `push`, `pipeline archive`) have
+handlers of their own.
 """
 
 from __future__ import annotations
@@ -13,25 +14,25 @@ from types import FrameType
 
 
 class Termination:
-    """Whether SIGTERM came, from `listen` on."""
+    """Notes whether SIGTERM came since `listen` was called."""
 
     def __init__(self) -> None:
         self.came = False
 
     def listen(self) -> None:
-        """Interrupt what is under way when it comes. Only in the main thread."""
+        """Interrupt the command when SIGTERM comes. Call this in the main thread."""
         signal.signal(signal.SIGTERM, self._interrupt)
 
     def _interrupt(self, _number: int, frame: FrameType | None) -> None:
         self.came = True
-        # Not sent as a signal: a shell lets commands in the background ignore SIGINT.
+        # The handler is called directly, because in a command that a shell runs in the background SIGINT is ignored.
         interrupt = signal.getsignal(signal.SIGINT)
         (interrupt if callable(interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
 
 
 @contextmanager
 def summing_up(say: Callable[[], None]) -> Iterator[None]:
-    """Say at the end what was done, also of work that was interrupted; an error speaks for itself."""
+    """Call `say` at the end, also if the work was interrupted, to sum up what was done; but not after an error."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,7 +1,6 @@
-"""The `curbstone` command. Each sub-command is a function in a file of its own, registered here.
+"""The `curbstone` command. Each subcommand is a function in a file of its own, registered here.
 
-A command returns its exit code, or None for 0. What goes wrong is told in one line on stderr; the exit codes
-are in `exit_codes`.
+A command returns its exit code, or None for 0. An error is one line on stderr. The exit codes are in `exit_codes`.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ EXIT_CODES = (
 
 app = typer.Typer(
     name="curbstone",
-    rich_markup_mode=None,  # plain text wraps anywhere and reads well in a pipe
+    rich_markup_mode=None,  # plain text wraps to any width and is readable in a pipe
     context_settings={"help_option_names": ["-h", "--help"]},
     # A traceback with the values of local variables could show messages and secrets.
     pretty_exceptions_enable=False,
@@ -132,7 +131,7 @@ def main() -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
-        # Not standalone, so that errors come here instead of being drawn in a box.
+        # With standalone_mode=False errors are raised here, and not printed in a box.
         code = app(arguments, prog_name="curbstone", standalone_mode=False)
     except TyperException as error:
         return _fail(f"{error.format_message()} (see curbstone --help)", WRONG)
@@ -140,7 +139,7 @@ def _run(arguments: list[str]) -> int:
         return _fail(str(error), error.code)
     except CurbstoneError as error:
         return _fail(str(error), FAILED)
-    except BrokenPipeError:  # who reads our output had enough, as `head` does
+    except BrokenPipeError:  # the reader of our output has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Abort:

@@ -1,7 +1,7 @@
-"""`curbstone move`: a durable shovel from one queue to another, on one server or between two.
+"""`curbstone move`: moves messages from one queue to another, on one server or between two.
 
-Each few messages are leased, published, and only then settled: a crash at any point loses nothing, and
-brings at most those few twice. Their bodies and metadata stay, their ids do not.
+A few messages at a time are leased, published, and only then settled. So a crash at any point loses nothing, and
+duplicates at most those few. Bodies and metadata stay the same; ids do not.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def move(
             raise CommandFailed("--from and --to are the same queue", WRONG)
         if create:
             far.queue("PUT", given)
-        far.queue("GET", given)  # before anything is taken
+        far.queue("GET", given)  # fails before any message is taken
         info = near.json("GET", taken)
         total = None if follow else min(info["rdy"], limit or info["rdy"])
         moved = twice = 0
@@ -87,8 +87,8 @@ def _hand_over(
 ) -> Generator[tuple[int, int]]:
     """Publish leased messages, then settle them. Yield how many, and how many had returned to their queue before.
 
-    What was not published goes back at once, so that nobody has to wait for the leases to end; what was is settled,
-    also where an interruption came in between.
+    Messages that were not published are given back at once, so that nobody has to wait for their leases to end.
+    Messages that were published are settled, even if an interruption came in between.
     """
     from curbstone.cli.send import publish, publishable
 
@@ -97,13 +97,13 @@ def _hand_over(
     unsettled: list[str] = []
 
     def keep(seconds: float) -> None:
-        """Keep the leases over a wait."""
+        """Extend the leases for the time of a wait."""
         tokens = [message["ackId"] for message in left]
         near.queue("POST", taken, "/messages/extend", json={"ackIds": tokens, "seconds": seconds + LEASE_S})
 
     try:
         while left:
-            # Few at a time where they are large: a batch is one commit.
+            # Large messages are published in small batches, because a batch is one commit.
             size = count = 0
             while count < len(left) and (not count or size + len(left[count]["message"]) <= 256 * 1024):
                 size += len(left[count]["message"])

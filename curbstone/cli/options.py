@@ -1,4 +1,4 @@
-"""What several commands take: the server, a queue, JSON; and the completion of queue names."""
+"""Options that several commands share: the server, a queue, JSON; and the completion of queue names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_SERVER = "http://127.0.0.1:8080"
 
 
 def complete_queue(incomplete: str) -> list[str]:
-    """Return the queues of the server whose names begin so; [] where it can't be asked."""
+    """Return the server's queues whose names begin with `incomplete`, or [] if the server can't be asked."""
     from curbstone.cli.client import Client
     from curbstone.exit_codes import CommandFailed
 

@@ -1,7 +1,7 @@
-"""What commands print: tables and progress for people, nothing but data in a pipe.
+"""The output of commands: tables and progress for people, and nothing but data in a pipe.
 
-Data goes to stdout, progress to stderr and only where that is a terminal. What producers wrote is shown on a
-terminal without control characters: an escape sequence in a message must not reach it.
+Data goes to stdout. Progress goes to stderr, and only if that is a terminal. Text that producers wrote is shown on a
+terminal without control characters, so that an escape sequence in a message can't reach the terminal.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ PIPE_WIDTH = 1000
 
 
 def console() -> Console:
-    """Return the console for stdout; in a pipe no line is cut or wrapped."""
+    """Return the console for stdout. In a pipe, lines are neither cut nor wrapped."""
     return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> Table:
-    """Return a table; numbers stand on the right."""
+    """Return a table. Numbers are aligned to the right."""
     shown = [[value if isinstance(value, str) else f"{value:,}" for value in row] for row in rows]
     numeric = [all(_is_number(row[place]) for row in shown) for place in range(len(columns))]
     grid = Table(title=title or None, box=None, header_style="bold", pad_edge=False)
@@ -45,7 +45,7 @@ def print_json(value: Any) -> None:
 
 
 def print_body(body: bytes) -> None:
-    """Print a message's body and a line feed: byte for byte in a pipe, without control characters on a terminal."""
+    """Print a message's body and a line feed: unchanged in a pipe, without control characters on a terminal."""
     sys.stdout.flush()
     if sys.stdout.isatty():
         body = printable(body.decode("utf-8", "replace"), "\n\t").encode("utf-8", "replace")
@@ -54,14 +54,14 @@ def print_body(body: bytes) -> None:
 
 
 def printable(text: str, kept: str = "") -> str:
-    """Return text in which control characters and other invisible ones are shown as escapes."""
+    """Return the text with control characters and other invisible characters, except those in `kept`, as escapes."""
     if text.isprintable():
         return text
     return "".join([c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text])
 
 
 def size(number: float) -> str:
-    """Return a number of bytes for people."""
+    """Return a number of bytes as text for people."""
     for unit in UNITS[:-1]:
         if number < 1024:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
@@ -71,7 +71,7 @@ def size(number: float) -> str:
 
 @contextmanager
 def progress(text: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Show how far long work has got; yields what is called with each number of things done."""
+    """Show the progress of long work. Yield a function to be called with the number of things just done."""
     err = Console(stderr=True)
     if not err.is_terminal:
         yield lambda _count: None
@@ -83,7 +83,7 @@ def progress(text: str, total: int | None = None) -> Iterator[Callable[[int], No
 
 
 def note(text: str) -> None:
-    """Say something to people, on stderr and only on a terminal."""
+    """Print a remark for people to stderr, if that is a terminal."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr)
 

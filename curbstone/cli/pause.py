@@ -1,4 +1,4 @@
-"""`curbstone pause` and `resume`: whether a queue delivers, and whether it takes messages."""
+"""`curbstone pause` and `resume`: stop and restart a queue's deliveries, or its taking of messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`curbstone pipeline …`: the jobs on Spark and on its lake, if the extra `spark` is installed.
 
-Their command lines are their own (`python -m curbstone.spark.archive` is the same); nothing of Spark is imported
-before one of them is asked for.
+Each job has a command line of its own (`python -m curbstone.spark.archive` is the same). Nothing of Spark is imported
+before a job is asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ JOBS = {
     "upgrade": "Take over a lake that an earlier release wrote.",
 }
 
-# All that follows the name of a job is the job's own, --help too.
+# All arguments after the name of a job are passed to the job, also --help.
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 pipeline = typer.Typer(name="pipeline")

@@ -1,5 +1,6 @@
-"""`curbstone push`: a queue's messages as webhooks. A consumer like any other, so the server opens no connection
-outwards.
+"""`curbstone push`: sends a queue's messages as webhooks.
+
+It is a consumer like any other, so the server itself opens no connection to the outside.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def push(
         raise CommandFailed("curbstone-client not installed; pip install 'curbstone[client]'", FAILED) from None
 
     def token() -> str | None:
-        # Read at each connection: a token may be replaced while this runs.
+        # The file is read for each connection, because the token may be replaced while this runs.
         return token_file.read_text(encoding="utf-8").strip() if token_file else None
 
     try:
@@ -84,7 +85,7 @@ def push(
 
 
 class Pace:
-    """Lets so many a second go on, from any thread."""
+    """Limits how many calls of `wait` return each second. Safe for threads."""
 
     def __init__(self, rate: float) -> None:
         self._gap_s = 1 / rate if rate else 0.0
@@ -92,7 +93,7 @@ class Pace:
         self._lock = threading.Lock()
 
     def wait(self) -> None:
-        """Return when it is one's turn."""
+        """Wait until it is the caller's turn."""
         if not self._gap_s:
             return
         with self._lock:

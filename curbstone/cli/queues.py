@@ -1,4 +1,4 @@
-"""`curbstone queues`: what there is."""
+"""`curbstone queues`: lists the queues."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def queues(
     rows = []
     for queue in found:
         counts = (queue["rdy"], queue["wip"], queue.get("delayed", "?"), queue["consumers"])
-        on_disk = queue.get("bytes")  # which a cluster can't tell
+        on_disk = queue.get("bytes")  # missing on a cluster, which can't tell
         disk = ("?", "?") if on_disk is None else (size(on_disk), f"{100 * on_disk / queue['cap']:.0f} %")
         rows.append([queue["name"], *counts, *disk, "damaged" if queue.get("damaged") else ""])
         for name, group in queue["groups"].items():

@@ -1,4 +1,4 @@
-"""`curbstone recv`: receive messages, print them, and settle them if asked to."""
+"""`curbstone recv`: receives messages, prints them, and settles them if asked to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEASE_S = 60
 AT_ONCE = 100
 WINDOW = 100
 WINDOW_UNSETTLED = 100_000
-"""Without --ack nothing is settled, so the window has to hold all that is shown."""
+"""Without --ack nothing is settled, so the window must be large enough for everything that is shown."""
 
 Shown = dict[str, Any]
 
@@ -59,7 +59,7 @@ def recv(
 def _take(
     client: Client, queue: QueueName, count: int, ack: bool, group: str, wait: float, show: Callable[[Shown], None]
 ) -> int:
-    """Lease until there is no more or `count` is reached. What is not settled is given back at the end."""
+    """Lease messages until there are no more or `count` is reached. Those not settled are given back at the end."""
     held: list[str] = []
     received = 0
     try:
@@ -93,7 +93,7 @@ async def _follow(
     received = 0
     async with aclosing(_deliveries(client.url, queue, WINDOW if ack else WINDOW_UNSETTLED, group)) as deliveries:
         async for message, settle in deliveries:
-            await asyncio.to_thread(show, message)  # a pipe may be full: the server's pings are answered meanwhile
+            await asyncio.to_thread(show, message)  # so that pings are answered while a full pipe blocks
             if ack:
                 await settle()
             received += 1
@@ -105,9 +105,10 @@ async def _follow(
 async def _deliveries(
     url: str, queue: QueueName, window: int, group: str
 ) -> AsyncGenerator[tuple[Shown, Callable[[], Awaitable[None]]]]:
-    """Yield messages as they come over a WebSocket, each with what settles it.
+    """Yield messages as they come over a WebSocket, each with a function that settles it.
 
-    All in one thread: Python's TLS breaks a connection now and then that one thread reads and another writes.
+    Everything runs in one thread, because Python's TLS sometimes breaks a connection that is read in one thread and
+    written in another.
     """
     from websockets.asyncio.client import connect
     from websockets.typing import Subprotocol
@@ -141,7 +142,7 @@ async def _deliveries(
 
 @contextmanager
 def _told(url: str, queue: QueueName) -> Iterator[None]:
-    """Say what is wrong with a connection as a command says it."""
+    """Turn the errors of a connection into a `CommandFailed`."""
     from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
     try:
@@ -155,7 +156,7 @@ def _told(url: str, queue: QueueName) -> Iterator[None]:
 
 
 def _as_text(message: Shown) -> Shown:
-    """Return a message that came as base64 with its body as text where it is text."""
+    """Return a message whose body came as base64; the body is text if it is valid text."""
     try:
         text = base64.b64decode(message["message"]).decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""`curbstone redrive`: dead letters go home."""
+"""`curbstone redrive`: moves dead letters back to the queues they came from."""
 
 from __future__ import annotations
 

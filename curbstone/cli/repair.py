@@ -1,4 +1,4 @@
-"""`curbstone repair`: save what can be saved of a damaged data directory; it shows how, and with `--apply` does it."""
+"""`curbstone repair`: shows what can be saved of a damaged data directory, and with `--apply` saves it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`curbstone schema`: the JSON Schema at the door of a queue."""
+"""`curbstone schema`: the JSON Schema that a queue's messages must match."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def schema(
         raise CommandFailed("--remove takes no file", WRONG)
     name = queue_of(queue)
     with Client(server) as client:
-        info = client.json("GET", name)  # a PUT would make it
+        info = client.json("GET", name)  # fails if there is no such queue, which a PUT would create
         if remove or file is not None:
             client.queue("PUT", name, json={"schema": _read(file) if file is not None else None})
         elif info["options"].get("schema") is not None:

@@ -1,4 +1,4 @@
-"""`curbstone send`: publish from arguments, from the lines of stdin, or from JSONL."""
+"""`curbstone send`: publishes messages from arguments, from the lines of stdin, or from JSONL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BATCH_MESSAGES = 500
 BATCH_BYTES = 256 * 1024
 
-# They split, and the halves may fit.
+# After these statuses a batch is split, because its halves may fit.
 TOO_MUCH_AT_ONCE = (413, 507)
 
 Fields = dict[str, Any]
@@ -91,7 +91,7 @@ def send(
 def publish(
     client: Client, queue: QueueName, batch: list[Fields], waiting: Callable[[float], object] = lambda _s: None
 ) -> Iterator[list[str]]:
-    """Publish a batch, in halves where it is too much at once. Yield the ids. `waiting`: see `Client.publish`."""
+    """Publish a batch, in halves if it is too much at once. Yield the ids. For `waiting` see `Client.publish`."""
 
     def at_once(part: list[Fields]) -> list[str]:
         ids: list[str] = client.publish(queue, "/messages/batch", waiting=waiting, json=part).json()["ids"]
@@ -101,7 +101,7 @@ def publish(
 
 
 def in_halves(batch: list[Fields], at_once: Callable[[list[Fields]], T]) -> Iterator[T]:
-    """Publish a batch, all or nothing; where it is too much at once, halves of it. Yield what `at_once` returned."""
+    """Publish a batch, all or nothing; if it is too much at once, its halves. Yield what `at_once` returns for each."""
     from curbstone.cli.client import Refused
 
     try:
@@ -140,7 +140,7 @@ def _of_bytes(body: bytes) -> Fields:
 
 
 def _lines(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """Yield the lines as they come: what is there now goes off before more is waited for."""
+    """Yield the lines as they come, in groups: all lines that are there now, before waiting for more."""
     begun = b""
     while chunk := cast(BufferedReader, stream).read1(BATCH_BYTES):
         *lines, begun = (begun + chunk).split(b"\n")
@@ -177,13 +177,13 @@ def _of_json(line: bytes, number: int) -> Fields:
 
 
 def publishable(message: Fields) -> Fields:
-    """Return what of a received message is published again: its body, its metadata, what it asks for."""
+    """Return the fields of a received message that are published again: body, metadata, and options."""
     kept = ("Content-Type", "message", "encoding", "ttl", "delay", "groups", "key")
     return {name: value for name, value in message.items() if name in kept or name.startswith(("x-", "ce-"))}
 
 
 def _batches(groups: Iterable[Iterable[Fields]]) -> Iterator[list[Fields]]:
-    """Yield the messages in batches that one request takes."""
+    """Yield the messages in batches, each small enough for one request."""
     for group in groups:
         batch: list[Fields] = []
         size = 0

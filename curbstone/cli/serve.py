@@ -1,6 +1,6 @@
-"""`curbstone serve`: its options. What they mean and allow is in `settings`; the work is done in `serve`.
+"""`curbstone serve`: its options. `settings` defines their meaning and their rules; `serve` does the work.
 
-Every option is None until it is given, so that `settings` can tell it from a default.
+An option that is not given is None, so that `settings` can tell it from one that was given the default's value.
 """
 
 from __future__ import annotations
@@ -242,12 +242,12 @@ def serve(
     NARCONI_MAX_MESSAGE_TTL and NARCONI_DEFAULT_LIMIT are honoured too; NARCONI_AMQP_URI is not, which a warning
     says. Logs go to stderr; one line on stdout says when everything listens.
     """
-    # Only now, for no other command needs them: settings, and what the server consists of, take a while to import; a
-    # tenth less without collecting garbage. `run` turns that on again.
+    # The settings and the server are imported only here, because that takes a while and no other command needs them.
+    # Without garbage collection it takes a tenth less. `run` turns collection on again.
     gc.disable()
     from curbstone.settings import load
 
     chosen = load({name: value for name, value in ctx.params.items() if value not in (None, [], ())})
-    from curbstone.serve import run  # behind that: who set something wrong hears of it at once
+    from curbstone.serve import run  # after `load`, so that a wrong setting is reported at once
 
     return run(chosen)

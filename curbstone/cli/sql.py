@@ -1,4 +1,4 @@
-"""`curbstone sql`: ask what was archived and what is still queued."""
+"""`curbstone sql`: queries what was archived and what is still queued."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from curbstone.cli.options import DEFAULT_SERVER, ServerUrl
 from curbstone.exit_codes import FAILED, WRONG, CommandFailed
 
 ROWS_SHOWN = 1000
-"""A table on a terminal is for looking at; JSON and CSV have no end."""
+"""The most rows in a table, which is for people to look at. JSON and CSV have no limit."""
 BARS_WIDTH = 40
 
 
 class Format(StrEnum):
-    """How rows are printed."""
+    """The format in which rows are printed."""
 
     TABLE = "table"
     JSON = "json"
@@ -113,7 +113,7 @@ def _print_chart(names: list[str], rows: Iterator[list[Any]]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; of bytes the text, or base64 where they are none."""
+    """Return a value for JSON. Bytes become text, or base64 if they are not valid text."""
     if isinstance(value, bytes):
         try:
             return value.decode()

@@ -32,14 +32,14 @@ class Look:
     at_s: float
     queues: Figures
     chosen: int
-    """How many there are in all."""
+    """How many queues there are in all."""
 
     def rates(self, earlier: Look | None) -> dict[str, dict[str, float]]:
-        """Return per second what the counters rose since; nothing without an earlier look."""
+        """Return how much the counters rose per second since an earlier look; nothing if there is none."""
         if earlier is None or self.at_s <= earlier.at_s:
             return {}
         found: dict[str, dict[str, float]] = {}
-        for name in self.queues.keys() & earlier.queues.keys():  # others were not among the busiest then
+        for name in self.queues.keys() & earlier.queues.keys():  # the other queues were not shown in both looks
             figures, before = self.queues[name], earlier.queues[name]
             risen = {key: figures[counter] - before[counter] for key, counter in _COUNTERS.items()}
             found[name] = {key: max(value, 0) / (self.at_s - earlier.at_s) for key, value in risen.items()}
@@ -96,7 +96,7 @@ def top(
 
 
 def figures_in(stats: Mapping[str, Any]) -> Figures:
-    """Return the figures of each queue by its name."""
+    """Return the figures of each queue, by its name."""
     return {
         f"{queue['project']}/{queue['queue']}": {name: queue[name] for name in (*_GAUGES, *_COUNTERS.values())}
         for queue in stats["queues"]

@@ -1,7 +1,7 @@
 """`curbstone export` and `curbstone import`: queues with their messages as JSON lines, to be moved elsewhere.
 
-A queue is a line `{"queue":"project/name","options":{...}}`; behind it come its messages, each an object with `queue`
-and what `recv --json` prints. Nothing of the server is in it that another broker would not know what to do with.
+A queue is a line `{"queue":"project/name","options":{...}}`. Its messages follow, each an object with `queue` and the
+fields that `recv --json` prints. Internals of the server, which mean nothing to another broker, are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Fields = dict[str, Any]
 
 KEY_REUSED = "#key-reused"
 PARTS_OF_CAP = 64
-"""A batch is so small a part of its queue's cap: larger ones leave gaps in the log, and less has room."""
+"""A batch is at most this part of its queue's cap, because larger ones leave gaps in the log and so waste room."""
 
 
 def export(
@@ -80,29 +80,29 @@ def import_(server: ServerUrl = DEFAULT_SERVER) -> None:
 
 
 def _publish(client: Client, name: QueueName, keeps_keys: bool, batch: list[Fields]) -> int:
-    """Publish messages, all or nothing, once; return how many."""
+    """Publish messages, all or nothing, and only once. Return how many."""
     from curbstone.cli.client import Refused
 
-    # Two equal batches of one file differ in the ids of their messages.
+    # The ids of the messages are in the key, so that it differs for batches with equal contents.
     key = hashlib.sha256(json.dumps([batch, str(name)], sort_keys=True).encode()).hexdigest()
     headers = {"idempotency-key": f'"{key}"'} if keeps_keys else {}
     now_ms = time.time() * 1000
     try:
         client.publish(name, "/messages/batch", json=[_on_time(line, now_ms) for line in batch], headers=headers)
     except Refused as error:
-        if not error.kind.endswith(KEY_REUSED):  # else published before, with delays from that moment on
+        if not error.kind.endswith(KEY_REUSED):  # it was published before, with other delays
             raise
     return len(batch)
 
 
 def _batch_bytes(options: Any) -> int:
-    """Return how large batches may be in a queue with these options; what is wrong with them the server says."""
+    """Return the largest batch for a queue with these options. Errors in the options are left to the server."""
     cap = options.get("cap") if isinstance(options, dict) else None
     return min(BATCH_BYTES, cap // PARTS_OF_CAP) if isinstance(cap, int) else BATCH_BYTES
 
 
 def _on_time(line: Fields, now_ms: float) -> Fields:
-    """Return the message of a line, delayed until it was due."""
+    """Return the message of a line, with a delay that ends when it was due originally."""
     due_ms = line.get("due")
     if not isinstance(due_ms, int) or due_ms <= now_ms:
         return publishable(line)
@@ -128,7 +128,7 @@ def _lines(stream: Iterable[bytes]) -> Iterator[Fields]:
 
 
 def _batches(lines: Iterable[Fields]) -> Iterator[tuple[str, list[Fields]]]:
-    """Yield what one request takes: a queue's options, or messages of one queue."""
+    """Yield the contents of one request each: the options of a queue, or messages of one queue."""
     batch: list[Fields] = []
     queue, size, bytes_max = "", 0, BATCH_BYTES
     for fields in lines:

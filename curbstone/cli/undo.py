@@ -1,4 +1,4 @@
-"""`curbstone undo`: what was settled comes back."""
+"""`curbstone undo`: brings back settled messages."""
 
 from __future__ import annotations
 

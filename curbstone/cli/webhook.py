@@ -1,7 +1,8 @@
-"""One message as an HTTP request to somebody's URL, signed as Standard Webhooks says, and what the answer means.
+"""Sends a message as an HTTP request to a URL, signed as Standard Webhooks specifies, and interprets the answer.
 
-Only to addresses that are public, unless that is allowed: whoever may publish could else reach what only this
-machine can. The name is looked up once for a connection, and the connection goes to the address that was looked at.
+Requests go only to public addresses, unless private ones are allowed: otherwise whoever may publish could reach
+services that only this machine can reach. The name is looked up once for each connection, and the connection goes to
+the very address that was checked.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
     from curbstone_client.sync import Message
 
 _AGAIN = (408, 425, 429)
-"""Of the 4xx those that say nothing against the message."""
+"""The 4xx statuses after which the same message may be sent again."""
 
 _ANSWER_BYTES_MAX = 64 * 1024
-"""More of an answer is not read: what it says does not matter, and its sender is somebody else."""
+"""No more of an answer is read, because its contents do not matter and its sender is not trusted."""
 
 _PASSED = ("traceparent", "tracestate", "baggage", "correlation-id")
 
@@ -41,7 +42,7 @@ class Refused(Exception):
 
 
 class Failed(Exception):
-    """The receiver did not take it this time; `retry_after` in seconds if it said when."""
+    """The receiver did not take the message this time. `retry_after` is in seconds, if the receiver named a time."""
 
     def __init__(self, reason: str, retry_after: float | None = None) -> None:
         super().__init__(reason)
@@ -49,7 +50,7 @@ class Failed(Exception):
 
 
 def secret_of(text: str) -> bytes:
-    """Return the key that a secret file holds: `whsec_` and base64, or any text."""
+    """Return the key in a secret file, whose text is `whsec_` and base64, or any other text."""
     text = text.strip()
     if not text:
         raise CommandFailed("the secret file is empty", WRONG)
@@ -62,14 +63,14 @@ def secret_of(text: str) -> bytes:
 
 
 def signature(secret: bytes, message_id: str, timestamp: int, body: bytes) -> str:
-    """Return the header `webhook-signature`."""
+    """Return the value of the header `webhook-signature`."""
     signed = b"%b.%d.%b" % (message_id.encode(), timestamp, body)
     return "v1," + base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where messages go."""
+    """The URL that messages are sent to, and how."""
 
     url: str
     secret: bytes | None
@@ -83,7 +84,7 @@ class Target:
 
 
 class Sender:
-    """Sends messages to a target, one after the other, over a connection that is kept."""
+    """Sends messages to a target, one after the other, over a connection that is kept open."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -91,14 +92,14 @@ class Sender:
         self._connection: http.client.HTTPConnection | None = None
 
     def send(self, message: Message) -> None:
-        """Have the receiver take a message; raise Refused or Failed."""
+        """Send a message; return once the receiver has taken it. Raise Refused or Failed."""
         path = (self._parts.path or "/") + (f"?{self._parts.query}" if self._parts.query else "")
         kept = self._connection is not None
         try:
             status, retry_after = self._post(path, message)
         except (OSError, http.client.HTTPException) as error:
             self._close()
-            # One that was kept may have been closed by the receiver before this request.
+            # The receiver may have closed a kept connection before this request, so try a new one.
             if not kept or isinstance(error, TimeoutError):
                 raise Failed(f"{type(error).__name__}: {error}") from None
             self.send(message)
@@ -168,13 +169,16 @@ class Sender:
 
 @contextmanager
 def _within(seconds: float, connected: socket.socket) -> Iterator[None]:
-    """End what takes longer, though something came all the time: raise TimeoutError. Only a read alone has a limit."""
+    """Cut the connection and raise TimeoutError if the block takes longer.
+
+    The timeout of the socket limits only a single read, and a slow sender could go on for ever.
+    """
     is_over = threading.Event()
 
     def end() -> None:
         is_over.set()
-        with suppress(OSError):  # closed meanwhile
-            socket.socket.shutdown(connected, socket.SHUT_RDWR)  # that of TLS is not to be called from here
+        with suppress(OSError):  # it may have been closed meanwhile
+            socket.socket.shutdown(connected, socket.SHUT_RDWR)  # the method of SSLSocket is not safe for threads
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True
@@ -186,7 +190,7 @@ def _within(seconds: float, connected: socket.socket) -> Iterator[None]:
             raise
     finally:
         timer.cancel()
-    if is_over.is_set():  # also where nothing was raised: to the parser a head that was cut off is a whole one
+    if is_over.is_set():  # even if nothing was raised, because the parser takes a head that was cut off as complete
         raise TimeoutError(f"it took more than {seconds:g} s")
 
 

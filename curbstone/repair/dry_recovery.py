@@ -1,7 +1,7 @@
-"""What the next start of the server would find in a data directory: each queue replayed, and nothing written.
+"""Finds out what the next start of the server would find in a data directory, by replaying each queue without writing.
 
-It is the engine's own recovery on a disk that is only read: where that would cut a file or remove one, nothing
-happens. What the broker's journal still has to bring into the logs counts as if it were there.
+It runs the engine's own recovery on a disk that is only read: if recovery would cut or remove a file, nothing happens.
+Transactions that the journal has yet to bring into the logs count as if they were there.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from curbstone.core.writing.journal import read_journal
 
 @dataclass
 class Revived:
-    """What would be pending in one queue; `transactions` are those that the journal has and the log has not."""
+    """What would be pending in one queue. `transactions` are those that the journal has and the log does not."""
 
     live: int = 0
-    """Messages that some group has not settled. What is past its time to live counts until it is removed."""
+    """Messages that some group has not settled. Expired messages count until they are removed."""
     pending: dict[str, int] = field(default_factory=dict)
     """Unsettled messages of each group; "" is the unnamed one."""
     transactions: list[str] = field(default_factory=list)
 
 
 class DryRecovery:
-    """Brings queues back to life in memory."""
+    """Replays queues into memory."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = WriteBehindDisk(_Untouched(disk))
@@ -49,7 +49,7 @@ class DryRecovery:
         self._recorded: dict[int, list[Recorded]] = {}
 
     def read_journal(self, damage: list[str]) -> int:
-        """Read the journal, before the queues; return how many transactions it holds, and add what is wrong with it."""
+        """Read the journal; call this before `queue`. Return how many transactions it holds, and tell its damage."""
         recorded, _end = read_journal(self._disk, damage)
         for part in recorded:
             self._recorded.setdefault(part.uid, []).append(part)
@@ -76,7 +76,7 @@ class DryRecovery:
 
 
 def _take_part(state: QueueState, pending: Pending, part: Recorded, found: Revived) -> str:
-    """Let a transaction's part come true in memory; return what it does."""
+    """Apply a queue's part of a transaction in memory; return a text that says what it does."""
     settled = sum(len(pending.settle_replayed(each)[2]) for each in part.settled)
     for message in part.messages:
         message.seq = state.next_seq
@@ -95,12 +95,12 @@ def _raise(error: Exception) -> None:
 
 
 def _nothing() -> None:
-    """There are no turns."""
+    """Do nothing between the turns of a replay, as nothing else runs here."""
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Let recovery keep to itself what it has to tell of damage: whoever checks finds it, too."""
+    """Keep recovery from logging the damage it finds, because the check finds and tells it, too."""
     logger = logging.getLogger("curbstone.core")
     logger.disabled = True
     try:
@@ -110,7 +110,7 @@ def _quiet() -> Iterator[None]:
 
 
 class _UntouchedFile:
-    """A file that stays as it is. Implements `core.disk.File`."""
+    """A file that is never changed. Implements `core.disk.File`."""
 
     def __init__(self, file: File) -> None:
         self.read = file.read
@@ -118,18 +118,18 @@ class _UntouchedFile:
         self.close = file.close
 
     def write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-        """Recovery writes nothing."""
+        """Fail, because recovery writes nothing."""
         raise AssertionError("recovery writes nothing")
 
     def sync(self) -> None:
-        """There is nothing to sync."""
+        """Do nothing, as nothing was written."""
 
     def truncate(self, size: int) -> None:
-        """A start would cut the file; here it stays as it is."""
+        """Do nothing. A real start would cut the file."""
 
 
 class _Untouched:
-    """A data directory that stays as it is. Implements `core.disk.Disk`, as far as recovery goes."""
+    """A data directory that is never changed. Implements as much of `core.disk.Disk` as recovery uses."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -147,10 +147,10 @@ class _Untouched:
         return self.open(path, create=create)
 
     def remove(self, path: str) -> None:
-        """A start would remove it; here it stays."""
+        """Do nothing. A real start would remove it."""
 
     def rename(self, old: str, new: str) -> None:
-        """A start would set it aside; here it stays."""
+        """Do nothing. A real start would set it aside."""
 
     def sync_dir(self, path: str) -> None:
         """Nothing was changed."""
@@ -161,7 +161,7 @@ class _Untouched:
 
 
 class _Still:
-    """A host on which nothing happens. Implements `core.host.Host`."""
+    """A host that never runs anything. Implements `core.host.Host`."""
 
     def now_ms(self) -> int:
         """See `Host.now_ms`."""
@@ -176,17 +176,17 @@ class _Still:
         return time.time_ns() // 1_000_000
 
     def call_soon(self, fn: Callable[[], object]) -> object:
-        """Never."""
+        """Never call it."""
         return None
 
     def call_later(self, delay_ms: int, fn: Callable[[], object]) -> Timer:
-        """Never."""
+        """Never call it."""
         return _Never()
 
     def submit(self, job: Job, done: JobDone) -> None:
-        """Never."""
+        """Never run it."""
 
 
 class _Never:
     def cancel(self) -> None:
-        """It does not happen anyway."""
+        """Do nothing, as the call would not happen anyway."""

@@ -1,4 +1,4 @@
-"""What can be saved of a queue's `meta`: all of it where one bit is wrong, else each thing it says that is possible."""
+"""Saves what can be saved of a queue's `meta`: all of it if a single bit is wrong, or else each value that is valid."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from curbstone.core.options import QueueOptions
 
 _DEFAULTS = QueueOptions()
 _BITS_TRIED = 8 * 4096
-"""In a larger file no single bit is looked for: each is tried."""
+"""In a larger file no wrong bit is looked for, because each bit would have to be tried."""
 
 
 def meta_again(disk: Disk, directory: str, uid: str) -> tuple[Meta, list[str]]:
-    """Return what can be believed of a damaged or missing `meta`, and what is to be said of it."""
+    """Return a `meta` made of what is valid in a damaged or missing one, and remarks for the operator."""
     data = _read(disk, f"{directory}/meta")
     meta = _with_one_bit_right(data, uid)
     if meta is not None:
@@ -53,7 +53,10 @@ def meta_again(disk: Disk, directory: str, uid: str) -> tuple[Meta, list[str]]:
 
 
 def renamed(meta: Meta, uid: str, other: Meta) -> tuple[Meta, list[str]]:
-    """Return the `meta` of a queue whose name another has; the events that are bound to that one stay its own."""
+    """Return a `meta` with a new name for a queue whose name `other` has, too; and remarks for the operator.
+
+    The event bindings stay with the other queue.
+    """
     name = QueueName(meta.name.project, f"{meta.name.queue[:180]}.recovered-{uid}")
     both = sorted(meta.bindings & other.bindings)
     told = [f"another directory holds queue {meta.name}: this one is queue {name} from now on"]

@@ -1,9 +1,9 @@
-"""What can be saved of a damaged data directory: a plan, and its execution. No server may run on it.
+"""Repairs a damaged data directory: makes a plan, and carries it out. No server may run on the directory.
 
-A damaged segment is written anew: its good commits stay where they are, one in which a single bit is wrong is put
-right, the place of what is lost is filled with an empty commit. The old file goes to `damaged/` in the data directory,
-and so do the files that the server set aside; nothing is deleted. Messages found in those are not put back, as they may
-have been settled since: they are written to a file of JSON lines that `curbstone send --jsonl` takes.
+A damaged segment is written anew. Its good commits stay where they are, a commit in which a single bit is wrong is
+corrected, and lost stretches are filled with empty commits. The old file goes to `damaged/` in the data directory, as
+do the files that the server had set aside; nothing is deleted. Messages found in the files set aside are not put back,
+because they may have been settled since. They are written to a file of JSON lines that `curbstone send --jsonl` takes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _DEFAULTS = QueueOptions()
 
 @dataclass
 class NewFile:
-    """A file to be written in the place of a damaged or missing one."""
+    """A file to be written in place of a damaged or missing one."""
 
     path: str
     data: bytes
@@ -62,7 +62,7 @@ class NewFile:
 
 @dataclass
 class Aside:
-    """A file that the server set aside, and the messages that are in it and were not readable then."""
+    """A file that the server set aside, and the messages in it that the server could not read."""
 
     path: str
     messages: list[Message]
@@ -70,25 +70,25 @@ class Aside:
 
 @dataclass
 class Plan:
-    """What is to be done in one queue's directory."""
+    """The changes to make in the directory of one queue."""
 
     directory: str
     name: QueueName
     files: list[NewFile] = field(default_factory=list)
     asides: list[Aside] = field(default_factory=list)
     hopeless: list[str] = field(default_factory=list)
-    """Damage that stays."""
+    """Damage that can't be repaired."""
     directory_after: str = ""
-    """Its new name, for one that had been set aside."""
+    """The new name of a directory that had been set aside."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there is nothing to repair and nothing that can't be repaired."""
         return not (self.files or self.asides or self.hopeless)
 
 
 def plan(disk: Disk) -> Iterator[Plan]:
-    """Yield a plan for each queue; raise DataDirectoryError for what a newer version wrote."""
+    """Yield a plan for each queue. Raise DataDirectoryError if a newer version wrote the directory."""
     whole: dict[QueueName, list[Meta]] = {}
     later: list[tuple[str, Meta | None, str]] = []
     for entry in sorted(disk.list_dir(QUEUES)):
@@ -114,18 +114,18 @@ def plan(disk: Disk) -> Iterator[Plan]:
             whole.setdefault(meta.name, []).append(meta)
     taken: dict[QueueName, Meta] = {}
     for metas in whole.values():
-        if len(metas) > 1:  # the next start serves the one written to last
+        if len(metas) > 1:  # the next start serves the directory that was written to last
             metas.sort(key=lambda meta: last_commit_ms(disk, f"{QUEUES}/{meta.uid}", int(meta.uid, 16)))
             later += [(meta.uid, meta, f"{QUEUES}/{meta.uid} is the older of two") for meta in metas[:-1]]
         taken[metas[-1].name] = metas[-1]
     for meta in taken.values():
         yield _plan_log(disk, Plan(f"{QUEUES}/{meta.uid}", meta.name), int(meta.uid, 16))
-    for entry, known, why in later:  # when all names that are taken are known
+    for entry, known, why in later:  # only now are all names known that are taken
         yield _plan_meta(disk, entry, known, why, taken)
 
 
 def _plan_meta(disk: Disk, entry: str, known: Meta | None, why: str, taken: dict[QueueName, Meta]) -> Plan:
-    """Plan for a queue whose `meta` is damaged, or whose name another directory has."""
+    """Return the plan for a queue whose `meta` is damaged, or whose name another directory has, too."""
     directory, uid = f"{QUEUES}/{entry}", entry[:12]
     meta, told = (known, []) if known is not None else meta_again(disk, directory, uid)
     other = taken.get(meta.name)
@@ -167,7 +167,7 @@ def _plan_log(disk: Disk, made: Plan, uid: int) -> Plan:
 
 
 class _Mended:
-    """One segment as it will be: see the module's docstring."""
+    """A segment as it will be after the repair; see the module's docstring."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class _Mended:
         self.told = [text for number, text in chain.damage if number == segment.number]
         self.hopeless: list[str] = []
         self._numbers: dict[int, int] = {}
-        """Where each commit begins, and its number."""
+        """The number of each commit, by the position where it begins."""
         self.floor = header.floor if header else 1
         data = bytearray(_read(disk, segment.path)[:end].ljust(end, b"\0"))
         if header is None:
@@ -207,7 +207,7 @@ class _Mended:
         self.data = bytes(data)
 
     def _fill(self, data: bytearray, start: int, stop: int, segment: Segment, next_batch: int) -> None:
-        """Put right or fill what lies from `start` to `stop`."""
+        """Correct the damaged stretch from `start` to `stop`, or fill it with empty commits."""
         if _put_right(data, start, stop, segment.salt):
             mended = decode_batch_header(bytes(data[start : start + BATCH_BYTES]), 0)
             assert mended is not None
@@ -226,13 +226,13 @@ class _Mended:
         self.told.append(text)
 
     def _last_commit(self, data: bytearray, segment: Segment, torn_bytes: int, start: int) -> None:
-        """A crash tears a commit in many bits: if only one is wrong, it was whole and is damaged."""
+        """Correct the last commit if only one bit of it is wrong. A commit torn by a crash has many wrong bits."""
         if torn_bytes and _put_right(data, start, start + torn_bytes, segment.salt):
             self.told.append(f"{segment.path}: the last commit: one bit was wrong and is put right")
 
 
 def _joined(holes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the stretches, in order, those that touch or overlap as one."""
+    """Return the stretches in order. Those that touch or overlap are joined."""
     joined: list[tuple[int, int]] = []
     for start, stop in sorted(holes):
         if joined and start <= joined[-1][1]:
@@ -243,7 +243,7 @@ def _joined(holes: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _put_right(data: bytearray, start: int, stop: int, salt: int) -> bool:
-    """Flip the one bit that makes a batch of this stretch, if there is one; return whether there was."""
+    """Flip the one bit that makes this stretch a valid batch. Return False if there is no such bit."""
     piece = bytes(data[start:stop])
     place = flipped_bit(piece, salt)
     if place is None:
@@ -263,14 +263,14 @@ def _floor_in(batch: Batch) -> int:
 
 
 def _aside(disk: Disk, path: str) -> Aside:
-    """Return a file set aside, with the messages of the commits that only a repair can read."""
+    """Read a file that was set aside, and return it with the messages of commits that only a repair can read."""
     data = _read(disk, path)
     header = decode_segment_header(data)
     messages: list[Message] = []
     if header is None:
         return Aside(path, messages)
     scan = Scan(disk, Segment(0, path, header.salt, len(data), len(data)), header.next_batch - 1, is_active=False)
-    for _ in scan.batches():  # these were read when the file was part of the log
+    for _ in scan.batches():  # these batches were read when the file was part of the log
         pass
     for start, stop in scan.holes:
         piece = bytearray(data[start:stop])
@@ -291,7 +291,7 @@ def _read(disk: Disk, path: str) -> bytes:
 
 
 def apply(root: Path, made: Plan) -> None:
-    """Carry out a plan: whatever happens on the way, each file is there as it was or as it will be. Raise OSError."""
+    """Carry out a plan. Wherever this is interrupted, each file is either as it was or as it will be. Raise OSError."""
     kept = root / DAMAGED_DIR / Path(made.directory).name
     if made.files or made.asides:
         kept.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -323,13 +323,13 @@ def apply(root: Path, made: Plan) -> None:
 
 
 def line_of(aside: Aside, message: Message) -> bytes:
-    """Return a message as `curbstone send --jsonl` takes it."""
+    """Return a message as a line that `curbstone send --jsonl` takes."""
     message_id = f"{Path(aside.path).parent.name}-{message.seq}"
     return b"{%b,%b}\n" % (metadata_json(message, message_id, 0), body_json(message.body, None))
 
 
 def _free(path: Path) -> Path:
-    """Return the path, or one like it that is not taken."""
+    """Return the path, or a similar one if it exists."""
     candidate, number = path, 1
     while candidate.exists():
         number += 1

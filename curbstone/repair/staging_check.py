@@ -1,4 +1,4 @@
-"""What `curbstone check` says of staged transactions: their parts, their markers, and the ids that were committed."""
+"""Checks the staged transactions for `curbstone check`: their parts, their markers, and the ids that were committed."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from curbstone.core.staging.files import (
 
 @dataclass
 class CheckedStaging:
-    """What was found under `staging/`."""
+    """The findings under `staging/`."""
 
     staged: int = 0
     """Transactions that are not committed yet."""
     committing: int = 0
-    """Those that the next start goes on with."""
+    """Transactions whose commit the next start will finish."""
     committed: int = 0
-    """Ids that are remembered."""
+    """Ids of committed transactions that are remembered."""
     damage: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def check_staging(disk: Disk) -> CheckedStaging:
-    """Read every byte that is staged."""
+    """Read and check every byte that is staged."""
     checked = CheckedStaging()
     try:
         names = sorted(disk.list_dir(ROOT))
@@ -105,7 +105,7 @@ def _check_transaction(disk: Disk, directory: str, checked: CheckedStaging) -> N
 
 
 def _end_of(disk: Disk, directory: str, file: PartFile) -> PartFile:
-    """Return what the end of a part's file says of it: the first release's markers have no checksums."""
+    """Return a part with the checksum from the end of its file, as the markers of the first release have none."""
     try:
         part = load_part(disk, directory, file.name)
     except FileNotFoundError:

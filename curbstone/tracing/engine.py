@@ -1,8 +1,8 @@
-"""An engine that makes spans of what is published and delivered, around any other: it stands behind the same port.
+"""An engine around another one that makes spans of publishes and deliveries. It implements the same port.
 
-All protocols go through the port, so all are traced alike, and a server without traces has nothing of this in its way.
-What is not named here is passed on as it is. A message is read for its trace, and gets one if it has none; nothing
-else of it changes. Called on the host's thread.
+All protocols go through the port, so all are traced alike, and a server without traces runs none of this code. Methods
+that are not defined here are passed on as they are. The trace of a message is read from its headers, and added if the
+message has none; nothing else of a message changes. Call all of it on the host's thread.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from curbstone.core.values import Done, Published
 from curbstone.tracing.queue import TracedConsumer, TracedQueue, published
 from curbstone.tracing.spans import PublishSpans, Settled, begin_publish, end, end_publish
 
-if TYPE_CHECKING:  # each method here is checked against the port's
+if TYPE_CHECKING:  # so that each method here is checked against the port's
     BrokerPort = Broker
     StagingPort = Staging
-else:  # what is not named here is passed on by `__getattr__`, which is asked only for what no base class has
+else:  # `__getattr__` passes on the methods that are not defined here; a base class must not have them
     BrokerPort = StagingPort = object
 
 
@@ -43,13 +43,15 @@ class TracedBroker(BrokerPort):
         self._host = host
         self._tracer = tracer
         self._queues: WeakValueDictionary[Queue, TracedQueue] = WeakValueDictionary()
-        """Those that somebody holds, or that have leases under way."""
+        """The traced queues that somebody holds, or that have leases under way."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._broker, name)
 
     def _traced(self, queue: Queue) -> Queue:
-        """Return the one traced queue around a queue: leases taken over one connection are settled over another."""
+        """Return the traced queue around a queue. There is only one, because leases may be settled over another
+        connection than the one they were taken over.
+        """
         found = self._queues.get(queue)
         if found is None:
             found = TracedQueue(queue, self._host, self._tracer)  # type: ignore[abstract]  # the rest is passed on
@@ -100,7 +102,7 @@ class TracedBroker(BrokerPort):
 
 
 class TracedTransaction:
-    """See `core.port.Transaction`: one publish, whatever its queues, and the settling of what was delivered."""
+    """See `core.port.Transaction`. It has one publish span, however many queues it publishes to."""
 
     def __init__(self, transaction: Transaction, tracer: Tracer) -> None:
         self._transaction = transaction
@@ -131,7 +133,7 @@ class TracedTransaction:
         self._transaction.reject(self._settled(consumer, seqs, "reject"), seqs, error)
 
     def _settled(self, consumer: Consumer, seqs: Sequence[int], outcome: str) -> Consumer:
-        """Note what the commit settles; return the engine's own consumer."""
+        """Note which deliveries the commit settles; return the engine's own consumer."""
         assert isinstance(consumer, TracedConsumer)
         self._settling.append((consumer, seqs, outcome))
         return consumer.inner
@@ -156,7 +158,7 @@ class TracedTransaction:
 
 
 class TracedStaging(StagingPort):
-    """See `core.port_staging.Staging`: its commit is a publish, without a look at its messages, which may be many."""
+    """See `core.port_staging.Staging`. A commit has one publish span; its messages, which may be many, are not read."""
 
     def __init__(self, staging: Staging, tracer: Tracer) -> None:
         self._staging = staging

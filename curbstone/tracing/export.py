@@ -1,8 +1,8 @@
-"""Where spans go: to a collector, by OTLP over HTTP, from a thread of the SDK's own.
+"""Sends spans to a collector by OTLP over HTTP, from a thread of the SDK.
 
-The SDK's own variables hold: `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER` and its `_ARG`,
-`OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_BSP_…`. A collector that can't be reached costs spans and log
-lines, never a message.
+The environment variables of the SDK apply: `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER` and
+its `_ARG`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_BSP_…`. If the collector can't be reached, spans are lost and log lines
+are written, but no message is lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FLUSH_S_MAX = 0.9
 
 
 class Export:
-    """Spans on their way to one collector."""
+    """The export of spans to one collector."""
 
     def __init__(self, url: str) -> None:
         ours = Resource.create({"service.name": "curbstone", "service.version": __version__})
@@ -31,11 +31,11 @@ class Export:
 
     @property
     def tracer(self) -> Tracer:
-        """What makes spans."""
+        """Return the tracer, which makes spans."""
         return self._provider.get_tracer("curbstone", __version__)
 
     def close(self) -> None:
-        """Send what is left, for as long as a stop may wait for it."""
+        """Send the remaining spans, for as long as a stop may wait."""
         thread = threading.Thread(target=self._provider.shutdown, name="curbstone-spans", daemon=True)
         thread.start()
         thread.join(FLUSH_S_MAX)

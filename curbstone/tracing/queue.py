@@ -1,4 +1,4 @@
-"""One queue with spans, and its consumers; see `tracing.engine`."""
+"""A queue with spans, and its consumers; see `tracing.engine`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from curbstone.core.values import (
 from curbstone.tracing.spans import DeliverySpans, PublishSpans, Settled, end, now_ns
 
 SWEEP_MS = 1000
-"""How often leases are looked at that may have run out."""
+"""How often the traced leases are checked for those that have run out."""
 
 
 @contextmanager
 def published(spans: PublishSpans) -> Iterator[None]:
-    """End the spans of a call that is refused at once."""
+    """End the spans if the call in the block raises, that is, if it is refused at once."""
     try:
         yield
     except CurbstoneError as error:
@@ -39,15 +39,15 @@ def published(spans: PublishSpans) -> Iterator[None]:
         raise
 
 
-if TYPE_CHECKING:  # each method here is checked against the port's
+if TYPE_CHECKING:  # so that each method here is checked against the port's
     QueuePort = Queue
     ConsumerPort = Consumer
-else:  # what is not named here is passed on by `__getattr__`, which is asked only for what no base class has
+else:  # `__getattr__` passes on the methods that are not defined here; a base class must not have them
     QueuePort = ConsumerPort = object
 
 
 class TracedQueue(QueuePort):
-    """See `core.port.Queue`. Arguments that tracing does not look at are passed on as `more`."""
+    """See `core.port.Queue`. Arguments that tracing does not need are passed on as `more`."""
 
     def __init__(self, queue: Queue, host: Host, tracer: Tracer) -> None:
         self._name = str(queue.name)
@@ -67,7 +67,7 @@ class TracedQueue(QueuePort):
             self.inner.publish(messages, spans.then(on_done), **more)
 
     def begin(self, delivery: Delivery, group: str, start_ns: int | None = None) -> Span | None:
-        """Return the span of a delivery, if it is traced."""
+        """Return the span of a delivery that begins now, or at `start_ns`; None if its message is in no trace."""
         return self._spans.begin(delivery, self.inner.message_id(delivery.message.seq), group, start_ns)
 
     # --- consumers
@@ -103,7 +103,7 @@ class TracedQueue(QueuePort):
         is_wanted: Callable[[], bool] | None = None,
         **more: Any,
     ) -> Waiter:
-        """See `Queue.pop`: its delivery begins just before its settle is written."""
+        """See `Queue.pop`. The span of the delivery begins just before its settle is written."""
         began_ns: int | None = None
 
         def wanted() -> bool:
@@ -138,7 +138,7 @@ class TracedQueue(QueuePort):
         self._leased[lease.token] = span, lease
 
     def _sweep(self) -> None:
-        """End the spans of leases that have run out; whoever extends a lease changes when it does."""
+        """End the spans of leases that have run out. The time is read from the lease, because it may be extended."""
         now_ms = self._host.now_ms()
         self._end([token for token, (_, lease) in self._leased.items() if lease.expires_ms <= now_ms], "expired")
         if self._leased:
@@ -183,7 +183,7 @@ class TracedQueue(QueuePort):
 
 
 class ConsumerSpans:
-    """The spans of what one consumer holds."""
+    """The spans of the deliveries that one consumer holds."""
 
     def __init__(self, queue: TracedQueue, group: str, auto: bool) -> None:
         self._queue = queue
@@ -193,7 +193,7 @@ class ConsumerSpans:
         self._is_closed = False
 
     def begin(self, deliveries: Sequence[Delivery]) -> None:
-        """Messages are handed to the consumer."""
+        """Begin the spans of messages that are handed to the consumer."""
         for delivery in deliveries:
             span = self._queue.begin(delivery, self._group)
             if span is None:
@@ -204,17 +204,17 @@ class ConsumerSpans:
                 self._open[delivery.message.seq] = span
 
     def take(self, seqs: Sequence[int]) -> dict[int, Span]:
-        """Return the spans of what is being settled."""
+        """Take out and return the spans of deliveries that are being settled."""
         return {seq: self._open.pop(seq) for seq in seqs if seq in self._open}
 
     def put_back(self, spans: Mapping[int, Span]) -> None:
-        """What was to be settled was not: it is held still, unless the consumer is gone."""
+        """Take back the spans of deliveries whose settling failed. If the consumer is gone, end them."""
         self._open |= spans
         if self._is_closed:
             self.end_all()
 
     def end_all(self) -> None:
-        """The consumer is gone: what it held goes back."""
+        """End all spans, because the consumer is gone and its deliveries go back to the queue."""
         self._is_closed = True
         for span in self._open.values():
             end(span, Settled("returned"))
@@ -251,7 +251,10 @@ class TracedConsumer(ConsumerPort):
         self._settle("reject", seqs, on_done, lambda done: self.inner.reject(seqs, error, done))
 
     def _settle(self, outcome: str, seqs: Sequence[int], on_done: Done | None, call: Callable[[Done], None]) -> None:
-        """Settle; the spans end when that is on disk. What is handed out again meanwhile has a span of its own."""
+        """Settle deliveries, and end their spans when the settle is on disk.
+
+        A message that is delivered again meanwhile gets a new span.
+        """
         spans: list[Span] = []
 
         def done(error: CurbstoneError | None) -> None:

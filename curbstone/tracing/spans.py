@@ -1,8 +1,9 @@
-"""The spans of publishes and deliveries: when they begin and end, and how they hang together.
+"""The spans of publishes and deliveries: when they begin and end, and how they are related.
 
-A message's trace is in its header `traceparent` (W3C Trace Context). One that comes with a `traceparent` keeps it; one
-that comes without gets that of the span of its publish, if that is sampled. So a delivery's span belongs to the trace
-that the message names, and is linked to the same place; it is made for such messages only: no delivery begins a trace.
+The trace of a message is in its header `traceparent` (W3C Trace Context). A message that comes with a `traceparent`
+keeps it. A message without one gets that of the span of its publish, if that span is sampled. The span of a delivery
+belongs to the trace that the message names, and has a link to the same place. Only messages with a trace have such
+spans: a delivery never begins a trace.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from curbstone.core.values import Published
 TRACEPARENT = b"traceparent:"
 TRACESTATE = b"tracestate:"
 
-# W3C Trace Context section 3.3.1. A list that breaks the rules counts as none: OpenTelemetry would write it to the log.
+# W3C Trace Context section 3.3.1. A malformed list is ignored, because OpenTelemetry would write it to the log.
 _MEMBER = r"[a-z0-9][a-z0-9_*/@-]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
 _STATE = re.compile(rf"{_MEMBER}(?:[ \t]*,[ \t]*{_MEMBER})*")
 STATE_CHARS_MAX = 512
@@ -36,11 +37,11 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 _NOTHING = Context()
 
 Place = tuple[str, str]
-"""`traceparent` and `tracestate` as a message has them; two empty texts if it has none."""
+"""The `traceparent` and `tracestate` of a message; two empty texts if it has none."""
 
 
 class Settled(NamedTuple):
-    """How a delivery ended, and what went wrong with that."""
+    """How a delivery ended, and the error if settling it failed."""
 
     outcome: str
     """ack, nack, reject, auto, returned (the consumer is gone), expired (the lease ran out), deleted."""
@@ -48,7 +49,7 @@ class Settled(NamedTuple):
 
 
 def place_of(message: Message) -> Place:
-    """Return where in which trace a message was made."""
+    """Return the place in a trace that a message came from."""
     return _value(message.headers, TRACEPARENT), _value(message.headers, TRACESTATE)
 
 
@@ -81,7 +82,7 @@ def begin_publish(tracer: Tracer, name: str, destination: str, place: Place = ("
 
 
 def end_publish(span: Span, error: CurbstoneError | None, count: int) -> None:
-    """End the span of a publish: its messages are on disk, or refused."""
+    """End the span of a publish, whose messages are now on disk or refused."""
     span.set_attribute("messaging.batch.message_count", count)
     if error is not None:
         _fail(span, error)
@@ -89,9 +90,9 @@ def end_publish(span: Span, error: CurbstoneError | None, count: int) -> None:
 
 
 class PublishSpans:
-    """The spans of one publish: one for each place that its messages come from, and one for all that have none.
+    """The spans of one publish: one for each place that its messages come from, and one for all without a place.
 
-    Each ends when all of its messages are on disk, or refused; so the commit is inside of it.
+    A span ends when all of its messages are on disk or refused, so it includes the commit.
     """
 
     def __init__(self, tracer: Tracer, name: str, destination: str = "", messages: Sequence[Message] = ()) -> None:
@@ -104,7 +105,7 @@ class PublishSpans:
             self.add(message)
 
     def add(self, message: Message) -> None:
-        """Take one more message, before it is published: it may get a `traceparent`."""
+        """Add a message. Call this before it is published, because it may get a `traceparent`."""
         place = place_of(message)
         part = self._parts.get(place)
         if part is None:
@@ -120,7 +121,7 @@ class PublishSpans:
                 message.headers += line.encode()
 
     def answered(self, error: CurbstoneError | None, count: int) -> None:
-        """The next `count` messages are on disk, or refused."""
+        """Note that the next `count` messages are on disk or refused."""
         for _ in range(count):
             part = self._unanswered.popleft()
             part.left -= 1
@@ -129,11 +130,11 @@ class PublishSpans:
                 end_publish(part.span, part.error, part.count)
 
     def all_answered(self, error: CurbstoneError | None) -> None:
-        """All messages are on disk, or refused."""
+        """Note that all messages are on disk or refused."""
         self.answered(error, len(self._unanswered))
 
     def then(self, on_done: Published) -> Published:
-        """Return the callback of a publish that ends the spans, and then calls `on_done`."""
+        """Return a callback for the publish that ends the spans and then calls `on_done`."""
 
         def done(error: CurbstoneError | None, first: int, count: int) -> None:
             self.answered(error, count)
@@ -155,14 +156,14 @@ class _Part:
 
 
 class DeliverySpans:
-    """The spans of the deliveries of one queue: from handing a message out until it is settled."""
+    """The spans of the deliveries of one queue. Each lasts from handing a message out until it is settled."""
 
     def __init__(self, tracer: Tracer, destination: str) -> None:
         self._tracer = tracer
         self._destination = destination
 
     def begin(self, delivery: Delivery, message_id: str, group: str, start_ns: int | None = None) -> Span | None:
-        """Return the span of a delivery that begins now, or did before; None if its message is in no trace."""
+        """Return the span of a delivery that begins now, or at `start_ns`; None if its message is in no trace."""
         place = place_of(delivery.message)
         if not place[0]:
             return None
@@ -200,7 +201,7 @@ def end(span: Span, settled: Settled) -> None:
 
 
 def now_ns() -> int:
-    """Return the time as spans know it."""
+    """Return the current time in the unit of spans."""
     return time.time_ns()
 
 
