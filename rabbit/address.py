@@ -1,4 +1,4 @@
-"""Where the cluster is: `amqp://user:password@a,b:5673,c/vhost`, parsed. Pure."""
+"""The address of a cluster, such as `amqp://user:password@a,b:5673,c/vhost`, parsed. Pure."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Address(NamedTuple):
     ca: str | None = None
 
     def __str__(self) -> str:
-        """Without the password."""
+        """Return the URL without the password."""
         scheme = "amqps" if self.is_tls else "amqp"
         hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.nodes)
         return f"{scheme}://{self.user}@{hosts}/{self.vhost}"
 
 
 def parse(url: str, password: str = "", ca: str | None = None) -> Address:
-    """Return what a URL says; raise BadRequest, which never shows a password."""
+    """Return the address in a URL. Raise BadRequest if it is malformed; its text never shows a password."""
     scheme, separator, rest = url.partition("://")
     if scheme not in _PORTS or not separator:
         raise BadRequest("bad engine: amqp://user:password@host,host:port/vhost, or amqps://…")

@@ -1,8 +1,9 @@
-"""Carrying out one committed unit: all of its messages are published, each under its number.
+"""Carries out one committed unit: publishes all of its messages, each under its number.
 
-What goes to several groups is published to each by itself, and so is an event once a queue has refused it: what one of
-them refuses must not be stored in the others again. What is refused or not confirmed waits on the ladder of delays, as
-a unit of its own, and comes back to `cs/tx` from there: it holds up nothing else, and no gateway has to remember it.
+A message for several groups is published to each group by itself. So is a message for an event, once a queue has
+refused it: a message that one queue refuses must not be stored again in the others. Messages that are refused or not
+confirmed become a unit of their own, which waits on the ladder of delays and comes back to `cs/tx` from there. So they
+hold up nothing else, and no gateway has to remember them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from curbstone.rabbit.sending import EVENT_UID
 from curbstone.rabbit.unit import Addressed, Unit, encode
 
 WAITS_MS = 2048
-"""What has to wait comes again after this; one step of the ladder."""
+"""After so long the messages that have to wait are tried again. It is one step of the ladder."""
 AGAIN_MS = 500
 
 logger = logging.getLogger("curbstone.rabbit")
@@ -40,9 +41,9 @@ class Carrying:
         on_full: Callable[[str], None],
         on_done: Callable[[], None],
     ) -> None:
-        """`channel` is the one that the unit came over: once that is lost, the unit comes again somewhere.
+        """`channel` is the one that the unit came over. If it is lost, the unit is delivered again to some gateway.
 
-        `on_full(uid)` is told of each queue at its cap; `on_done` when the unit may be settled.
+        `on_full(uid)` is called for each queue that is at its cap, and `on_done` when the unit may be settled.
         """
         self._engine = engine
         self._unit = unit
@@ -51,25 +52,25 @@ class Carrying:
         self._on_done = on_done
         self._left = 0
         self._waiting: list[Addressed] = []
-        """What is to come again."""
+        """The messages to be tried again."""
 
     @property
     def knows_all(self) -> bool:
-        """Whether all queues it is for are known here."""
+        """Return whether this gateway knows all queues that the unit is for."""
         by_uid = self._engine.by_uid
         return all(
             each.name is None or each.name.is_private or by_uid(each.place) is not None for each in self._unit.messages
         )
 
     def begin(self) -> None:
-        """Publish it."""
+        """Publish the messages."""
         parts = [part for each in self._unit.messages for part in self._parts(each)]
         self._left = 1
         self._publish_all(parts)
         self._ended()
 
     def _parts(self, addressed: Addressed) -> list[Addressed]:
-        """Return a message once for each group that gets it."""
+        """Return the message once for each group that gets it."""
         queue = self._engine.by_uid(addressed.place)
         if queue is None:
             return [addressed]
@@ -99,10 +100,10 @@ class Carrying:
         elif (queue := engine.by_uid(place)) is not None:
             queue.storing.store(message, max(due_ms - now_ms, 1) if due_ms else 0, on_done)
         else:
-            on_done(NoSuchQueue(f"no such queue: {name}"))  # it was deleted after the commit, and the message with it
+            on_done(NoSuchQueue(f"no such queue: {name}"))  # it was deleted after the commit, with its messages
 
     def _told(self, addressed: Addressed, error: CurbstoneError | None) -> None:
-        """A message is stored, or not."""
+        """Act on the outcome of a message."""
         if isinstance(error, QueueFull) and addressed.name is None:
             self._publish_to_each(addressed)
         elif isinstance(error, QueueFull | Unavailable):
@@ -114,7 +115,7 @@ class Carrying:
         self._ended()
 
     def _publish_to_each(self, addressed: Addressed) -> None:
-        """Publish an event to each queue that may have refused it; a private one refuses nothing."""
+        """Publish an event's message to each queue that may have refused it. Private queues refuse nothing."""
         bound = self._engine.bound_by_key(addressed.place)
         if not bound:
             self._waiting.append(addressed)
@@ -122,7 +123,7 @@ class Carrying:
             self._publish_all(self._parts(Addressed(queue.name, queue.uid, addressed.message)))
 
     def _lose(self, addressed: Addressed, error: CurbstoneError) -> None:
-        """It can never be stored in its queue: it goes to the queue of the lost."""
+        """Put a message that its queue can never store into the queue of lost messages."""
         engine, message = self._engine, addressed.message
         lost = engine.names.lost
         logger.error(
@@ -142,7 +143,7 @@ class Carrying:
             self._on_done()
 
     def _wait(self) -> None:
-        """Have the rest come again."""
+        """Send the remaining messages up the ladder, to be tried again."""
         engine = self._engine
         number = engine.numbers.take(1)
         path = ladder.way(WAITS_MS, engine.names.transactions)

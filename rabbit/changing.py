@@ -1,7 +1,8 @@
-"""Changes of what a queue is: known here at once, so that they add up, then for all, then done in RabbitMQ.
+"""Changes of a queue's definition. A change applies here at once, so that changes add up; then it is put into the
+registry for all gateways; then it is carried out in RabbitMQ.
 
-A gateway may die half-way, or hear nothing any more; whoever asks again, here or elsewhere, has what is missing done.
-All of it is idempotent.
+A gateway may die half-way, or lose its connection. Then the next one that asks for the change, here or elsewhere,
+carries out what is missing. Every step is idempotent.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from curbstone.rabbit.registry import Known
 
 
 def change(engine: Engine, queue: Queue, after: Known, do: str, on_done: Done, **members: Any) -> None:
-    """Change what a queue is; if that fails, this gateway goes back to what the registry says."""
+    """Change a queue's definition. If that fails, this gateway goes back to the one in the registry."""
     before = queue.known
     engine.know(queue, after)
     queue.changes_under_way += 1
@@ -45,7 +46,7 @@ def change(engine: Engine, queue: Queue, after: Known, do: str, on_done: Done, *
 
 
 def make_sure(queue: Queue, without: Known, on_done: Done) -> None:
-    """Do again in RabbitMQ what makes the difference between `without` and what is known of a queue."""
+    """Carry out again in RabbitMQ the difference between `without` and the queue's definition."""
 
     def opened(error: CurbstoneError | None) -> None:
         if error is not None or queue.is_closed:
@@ -57,6 +58,6 @@ def make_sure(queue: Queue, without: Known, on_done: Done) -> None:
 
 
 def replace_known(known: Known, **changes: Any) -> Known:
-    """Return what is known of a queue, changed."""
+    """Return a queue's definition with some fields changed."""
     changed = replace(known, **changes)
     return replace(changed, groups=(changed.groups - set(known.options.groups)) | set(changed.options.groups))

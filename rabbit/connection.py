@@ -1,6 +1,7 @@
-"""pika on the server's loop: the only door to AMQP. Messages and their confirms pass pika: see `rabbit.wire`.
+"""pika on the server's event loop: the only implementation of `rabbit.door`.
 
-Which node comes next is chosen here: one after the other, beginning with any.
+Messages and their confirms bypass pika; see `rabbit.wire`. The nodes are tried one after the other, beginning with a
+random one.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def _opened(
 
 
 def _reason(error: object) -> str:
-    """Return pika's reasons as one line: the last of several, and what is behind it."""
+    """Return pika's error as one line: the last of several, with its cause."""
     while (inner := _behind(error)) is not None:
         error = inner
     return " ".join(str(error).split()) or type(error).__name__
@@ -119,7 +120,7 @@ class PikaConnection:
     def channel(self, on_open: Callable[[Channel], None], on_closed: Callable[[AmqpError], None]) -> None:
         """See `Connection.channel`."""
         if not self._raw.is_open:
-            return  # its end is told to all that use the connection
+            return  # all users of the connection are told of its end
         channel = PikaChannel(on_closed, self._wire)
         try:
             self._raw.channel(on_open_callback=lambda raw: on_open(channel.opened(raw)))
@@ -128,7 +129,7 @@ class PikaConnection:
             self._loop.call_soon(lambda: on_closed(error))
 
     def _received(self, count: int) -> None:
-        self._raw.bytes_received += count  # pika takes a connection without them for dead
+        self._raw.bytes_received += count  # pika considers a connection dead if this does not grow
 
     def close(self) -> None:
         """See `Connection.close`."""
@@ -146,15 +147,15 @@ class PikaChannel:
         self._number = 0
         self._frame_max = 0
         self._tags: set[str] = set()
-        """Of consumers whose deliveries do not pass pika."""
+        """The tags of consumers whose deliveries bypass pika."""
         self._waiting: dict[int, Callable[[AmqpError], None]] = {}
-        """What to call of each call under way when the channel ends."""
+        """For each call under way, the function to call if the channel ends."""
         self._calls = 0
         self._gets: deque[tuple[str, Got]] = deque()
         self._on_end: Callable[[], None] | None = None
 
     def opened(self, raw: Any) -> PikaChannel:
-        """It is open: give it pika's channel."""
+        """Take over pika's channel, which is open now; return self."""
         self._raw = raw
         self._number = raw.channel_number
         self._frame_max = raw.connection.params.frame_max
@@ -184,7 +185,7 @@ class PikaChannel:
             self._on_closed(error)
 
     def _leave_wire(self) -> None:
-        """Nobody takes what still comes; the number may be another channel's soon."""
+        """Stop taking frames from the wire, because another channel may get this number soon."""
         self._wire.confirmed.pop(self._number, None)
         for tag in list(self._tags):
             self._forget(tag)
@@ -195,7 +196,7 @@ class PikaChannel:
             del self._wire.consumers[self._number, tag.encode()]
 
     def _call(self, start: Callable[[Callable[..., None]], object], done: Callable[[Any], None], fail: Settled) -> None:
-        """Make a call that is answered: `done(frame)`, or `fail(error)` if the channel ends first."""
+        """Make a call that gets an answer. `done(frame)` is called, or `fail(error)` if the channel ends first."""
         if not self.is_open:
             fail(AmqpError(LOST, "the channel is closed"))
             return
@@ -326,15 +327,15 @@ class PikaChannel:
         self._raw.add_on_cancel_callback(cancelled)
 
     def cancel(self, tag: str, on_done: Settled) -> None:
-        """See `Channel.cancel`. pika gives back what is on its way."""
+        """See `Channel.cancel`. pika gives back the deliveries that are on their way."""
         self._forget(tag)
         if tag in self._raw.consumer_tags:
             self._simple(lambda done: self._raw.basic_cancel(tag, callback=done), on_done)
-        else:  # the broker was quicker
+        else:  # the broker has ended the consumer already
             self.qos(1, on_done)
 
     def get(self, queue: str, on_done: Got) -> None:
-        """See `Channel.get`. pika has one under way at a time."""
+        """See `Channel.get`. pika allows only one at a time."""
         if not self.is_open:
             on_done(AmqpError(LOST, "the channel is closed"), None)
             return

@@ -1,4 +1,4 @@
-"""A consumer: a channel of its own, with the client's window as its prefetch."""
+"""A consumer. It has a channel of its own, with the client's window as the prefetch."""
 
 from __future__ import annotations
 
@@ -39,34 +39,34 @@ class Consumer:
         self._window = AUTO_WINDOW if auto else min(window, PREFETCH_MAX)
         self._weight = min(weight, self._window)
         self._prefetch = self._window
-        """How many unsettled ones the broker allows."""
+        """How many unsettled deliveries the broker allows."""
         self._auto = auto
         self._on_closed = on_closed
         self._settling: Settling | None = None
         self._tags: dict[int, int] = {}
-        """The tag of each delivery that is unsettled or gathered, by seq."""
+        """The tag of each delivery that is unsettled or waits to be handed out, by seq."""
         self._gathered: list[Delivery] = []
         self._is_due = False
         self._held = False
         self._paused = False
         self._made = 0
-        """How many consumers there have been in RabbitMQ: each has a tag of its own."""
+        """How many consumers were made in RabbitMQ. It is counted so that each has another tag."""
         self._taking: list[str] = []
-        """Of those that there are."""
+        """The tags of the consumers that exist in RabbitMQ."""
         self._owed = 0
-        """Deliveries whose end is under way: a dead letter, or a delay."""
+        """How many deliveries are being ended by a dead letter or a delay."""
         self._on_open: list[Callable[[], None]] = []
         self._is_open = False
         self.closed = False
 
     @property
     def surplus(self) -> int:
-        """How many more than one it is for the broker."""
+        """How many consumers it is for the broker, beyond one."""
         return max(len(self._taking) - 1, 0) if self._is_open else 0
 
     @property
     def holder(self) -> Holder:
-        """What is told about it."""
+        """The information about this consumer for operators."""
         count = len(self.unsettled)
         state = "held" if self._held else "full" if count >= self._window else "ready"
         return Holder("consumer", self.group, 0 if self._auto else self._window, count, state, 0)
@@ -83,7 +83,7 @@ class Consumer:
             self._on_open.append(on_open)
 
     def queue_opened(self, error: CurbstoneError | None) -> None:
-        """The queue is there, or can't be had: open the channel."""
+        """Open the channel, or fail, now that the queue exists or can't be made."""
         if self.closed:
             return
         link = self.queue.link
@@ -105,7 +105,7 @@ class Consumer:
             self._take(self._consuming)
 
     def _take(self, on_done: Callable[[AmqpError | None], None]) -> None:
-        """Have messages come: the window is shared out to as many consumers as the weight is."""
+        """Start consuming. The window is shared out to as many RabbitMQ consumers as the weight says."""
         assert self._settling is not None
         self._prefetch = self._window
         self._settling.set_window(-(-self._window // self._weight), _ignore)
@@ -121,7 +121,7 @@ class Consumer:
         self._settling.channel.consume(name, tag, self._arrived, on_done)
 
     def _take_no_more(self) -> None:
-        """Have nothing come, and give back what no client has."""
+        """Stop consuming, and give back the messages that were not handed to the client."""
         if self._settling is None:
             return
         for tag in self._taking:
@@ -152,12 +152,12 @@ class Consumer:
             self.queue.channel_lost(error, self._lose)
 
     def _cancelled(self, _tag: str) -> None:
-        """The broker has ended it: the queue is gone, or it took too long."""
+        """The broker has ended a consumer, because the queue is gone or a delivery was held too long."""
         if not self.closed:
             self.queue.look_after_loss(self._lose)
 
     def _lose(self, error: CurbstoneError) -> None:
-        """It has ended, and its client is told."""
+        """End the consumer with an error, and tell the client."""
         if self.closed:
             return
         self.closed = True
@@ -188,7 +188,7 @@ class Consumer:
         if delivery is None:
             return
         seq = delivery.message.seq
-        if seq in self._tags:  # published twice, after the loss of a connection
+        if seq in self._tags:  # the message was published twice, because a connection was lost
             settling.ack(arrived.tag)
             return
         self._tags[seq] = arrived.tag
@@ -216,17 +216,20 @@ class Consumer:
         self.queue.changed()
 
     def hold(self) -> None:
-        """Stop deliveries for a while: what the window lets in waits in memory."""
+        """Stop deliveries for a while. The messages that the window lets in wait in memory."""
         self._held = True
 
     def resume(self) -> None:
-        """Go on after `hold`."""
+        """Resume the deliveries after `hold`."""
         if self._held:
             self._held = False
             self._later()
 
     def resize(self, window: int) -> None:
-        """Change how many may be unsettled: more come over one more consumer, what is too much waits here."""
+        """Change how many deliveries may be unsettled.
+
+        For a larger window another RabbitMQ consumer is added. With a smaller one, excess messages wait here.
+        """
         self._window = AUTO_WINDOW if self._auto else min(window, PREFETCH_MAX)
         more = self._window - self._prefetch
         if more > 0 and self._settling is not None and self._is_open and self._taking:
@@ -236,7 +239,7 @@ class Consumer:
         self._later()
 
     def pause(self) -> None:
-        """End deliveries; what is unsettled stays and can still be settled."""
+        """End the deliveries. Those that are unsettled can still be settled."""
         self._paused = True
         if not self.closed:
             self._take_no_more()
@@ -272,7 +275,7 @@ class Consumer:
     def settle_all(
         self, ended: list[tuple[Delivery, str]], delay_ms: int | None, error: str, on_done: Done | None
     ) -> None:
-        """Give back or bury claimed deliveries; `on_done` when all of that is done."""
+        """Give back or bury claimed deliveries. `on_done` is called when all of it is done."""
         settling = self._settling
         assert settling is not None
         left = len(ended) + 1
@@ -308,7 +311,7 @@ class Consumer:
         self._settling.fence(lambda lost: on_done(self.queue.engine.lost(lost)))
 
     def claim(self, seqs: Sequence[int]) -> list[Delivery]:
-        """Take deliveries out of `unsettled`: all of them, or StaleDelivery and none."""
+        """Take deliveries out of `unsettled`. Raise StaleDelivery, and take none, if one of them is not there."""
         unsettled = self.unsettled
         claimed = [unsettled[seq] for seq in seqs if seq in unsettled]
         if len(claimed) < len(seqs) or len(set(seqs)) < len(seqs):
@@ -318,14 +321,14 @@ class Consumer:
         return claimed
 
     def unclaim(self, deliveries: list[Delivery]) -> None:
-        """Undo `claim`: what was to be settled with them could not be done."""
+        """Undo `claim`, because the transaction that was to settle them failed."""
         if not self.closed:
             self.unsettled.update((delivery.message.seq, delivery) for delivery in deliveries)
 
     # --- the end
 
     def close(self) -> None:
-        """End the consumer: what is unsettled goes back, with one more try."""
+        """End the consumer. Unsettled messages go back to the queue, with one more try counted."""
         if self.closed:
             return
         self.closed = True
@@ -338,7 +341,7 @@ class Consumer:
         self.queue.changed()
 
     def _end_channel(self) -> None:
-        """Acks, the end of the consumers, a round trip, and only then the end of the channel."""
+        """Send the acks, end the consumers, wait for a round trip, and only then close the channel."""
         settling = self._settling
         if settling is None:
             return
@@ -351,13 +354,13 @@ class Consumer:
 
 
 def gone(name: object) -> NoSuchQueue:
-    """Return what consumers of a deleted queue are told."""
+    """Return the error for the consumers of a deleted queue."""
     return NoSuchQueue(f"no such queue: {name}")
 
 
 def _ignore(_error: AmqpError | None) -> None:
-    """The end of the channel says it, too."""
+    """Ignore an error that the end of the channel tells, too."""
 
 
 def _nothing() -> None:
-    """Nobody waits for it."""
+    """Do nothing, as nobody waits for this."""

@@ -1,7 +1,8 @@
-"""The numbers of one queue, as they were when somebody looked last.
+"""The counts of one queue, as of the last time somebody looked.
 
-The broker says how many messages are ready and how many consumers there are; what is unsettled each gateway knows of
-its own, and tells the others every second. How many are delayed and how many bytes a queue takes nobody can say.
+The broker says how many messages are ready and how many consumers there are. Each gateway knows how many messages its
+own clients have unsettled, and tells the others every second. How many messages are delayed, and how many bytes a queue
+takes, can't be known.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from curbstone.rabbit.inside import Queue
 
 LOOK_MS_MIN = 250
 LOOK_MS_MAX = 2000
-"""While somebody watches: soon after something happened here, else not so often."""
+"""The longest time between two looks while somebody watches. After a change here the next look comes sooner."""
 
 
 class Counting:
@@ -24,7 +25,7 @@ class Counting:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._seen: dict[str, tuple[int, int]] = {}
-        """Ready messages and consumers, by group."""
+        """The counts of ready messages and of consumers, by group."""
         self._watchers: list[Callable[[], None]] = []
         self._pause_ms = LOOK_MS_MIN
         self._is_looking = False
@@ -32,10 +33,10 @@ class Counting:
         self.is_sure = False
         """Whether RabbitMQ has answered the last look."""
         self._waiting: list[Done] = []
-        """Who waits for the look that begins next."""
+        """Callbacks of those who wait for the next look."""
 
     def counts(self, group: str) -> Counts:
-        """Return what is known."""
+        """Return the counts of a group as they are known."""
         queue = self._queue
         ready, _ = self._seen.get(group, (0, 0))
         consumers = sum(consumers for _, consumers in self._seen.values())
@@ -44,13 +45,13 @@ class Counting:
         return Counts(ready, wip, 0, 0, max(consumers - own, len(queue.takers)))
 
     def unsettled(self, group: str) -> int:
-        """How many messages of a group are with clients of this gateway."""
+        """Return how many messages of a group the clients of this gateway have unsettled."""
         queue = self._queue
         held = sum(len(consumer.unsettled) for consumer in queue.takers if consumer.group == group)
         return held + queue.leasing.unsettled(group)
 
     def refresh(self, on_done: Done) -> None:
-        """Look, then call back; looks that are asked for together are one."""
+        """Look, then call back. Requests that come together share one look."""
         self._waiting.append(on_done)
         if len(self._waiting) == 1:
             self._queue.engine.host.call_soon(self._look)
@@ -92,7 +93,7 @@ class Counting:
         return unwatch
 
     def changed(self) -> None:
-        """Something happened here: look soon, if somebody watches."""
+        """Look soon, if somebody watches, because something changed here."""
         self._pause_ms = LOOK_MS_MIN
         if self._watchers and not self._is_looking:
             self._is_looking = True
@@ -117,7 +118,7 @@ class Counting:
         queue.engine.host.call_later(self._pause_ms, self._look_again)
 
     def close(self) -> None:
-        """The queue is no more: all watchers are told."""
+        """Tell all watchers that the queue is gone."""
         watchers, self._watchers = self._watchers, []
         for fn in watchers:
             fn()

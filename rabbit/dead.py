@@ -1,7 +1,7 @@
-"""Dead letters: published with their provenance, confirmed, and only then settled in the queue they died in.
+"""Dead letters. A letter is published with its provenance, confirmed, and only then settled in the queue it died in.
 
-A crash between the two leaves both: a letter may come twice, and is never lost. Where the dead-letter queue takes
-nothing the message is held and dies again later.
+After a crash between the two both exist, so a letter may come twice, but none is lost. If the dead-letter queue refuses
+the letter, the message is held and buried again later.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ REJECTED, MAX_TRIES, EXPIRED = "rejected", "max_tries", "expired"
 
 
 def without_provenance(block: bytes) -> bytes:
-    """Return a header block without what an earlier death added."""
+    """Return a header block without the lines that an earlier death added."""
     if PREFIX not in block:
         return block
     return b"".join(line for line in block.splitlines(keepends=True) if not line.startswith(PREFIX))
 
 
 def letter(queue: Queue, delivery: Delivery, reason: str, tries: int, error: str) -> Message:
-    """Return the message as it goes to the dead-letter queue: a new one, with its provenance."""
+    """Return the dead letter of a message: a new message with its provenance."""
     message = delivery.message
     provenance = [
         ("x-dead-queue", str(queue.name)),
@@ -48,7 +48,7 @@ def letter(queue: Queue, delivery: Delivery, reason: str, tries: int, error: str
 
 
 def provenance_of_expired(properties: Properties, name_of_queue: str, tries: int) -> bytes:
-    """Return the lines for a message that the broker let expire: what it noted of that, in our words."""
+    """Return the provenance lines of a message that the broker let expire, made from the broker's own notes."""
     deaths = properties.headers.get("x-death")
     first = deaths[0] if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict) else {}
     when = first.get("time")
@@ -68,7 +68,7 @@ def provenance_of_expired(properties: Properties, name_of_queue: str, tries: int
 
 
 def origin(message: Message) -> QueueName | None:
-    """Return the queue that a letter says it came from, or None."""
+    """Return the queue that a letter came from, or None if it does not say."""
     for name, value in headers.decode(message.headers):
         if name == "x-dead-queue":
             try:
@@ -88,7 +88,7 @@ def bury(
     error: str = "",
     on_done: Done | None = None,
 ) -> None:
-    """Move a delivery to the dead-letter queue, or drop it if there is none; repeated until it succeeds."""
+    """Move a delivery to the dead-letter queue, or drop it if there is none. This is repeated until it succeeds."""
     if not queue.options.dead_letter:
         queue.stats.dropped += reason != EXPIRED
         settling.ack(tag)

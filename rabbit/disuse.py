@@ -1,9 +1,9 @@
-"""Queues that go when nobody has taken from them for so long, on any gateway: their option `unused`.
+"""Deletes queues that nobody, on any gateway, has taken from for as long as their option `unused` says.
 
-Each gateway tells the others every second which of these queues its clients use. One that has heard of no use for as
-long as the option says asks RabbitMQ for consumers, which may be other programs', and deletes the queue if there is
-none. The time runs anew when a gateway starts. A queue that goes at once, when its last consumer has left, is given a
-minute for the first to come.
+Each gateway tells the others every second which of these queues its clients use. A gateway that has heard of no use for
+that long asks RabbitMQ whether the queue has consumers, which may be those of other programs, and deletes the queue if
+it has none. The time begins anew when a gateway starts. A queue that is deleted as soon as its last consumer leaves is
+given a minute for the first consumer to come.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from curbstone.rabbit.inside import Engine, Queue
 
 TELL_MS = 1000
 HEARD_MS = 3 * TELL_MS
-"""So long what others have to say may be on its way."""
+"""News from other gateways may take so long to come."""
 FIRST_MS = 60_000
 
 logger = logging.getLogger("curbstone.rabbit")
 
 
 class _Use:
-    """What is known of the use of one queue."""
+    """The known use of one queue."""
 
     __slots__ = ("delivered", "is_asking", "last_ms", "was_used")
 
@@ -34,7 +34,7 @@ class _Use:
         self.is_asking = False
 
     def seen(self, now_ms: int) -> None:
-        """Somebody uses it."""
+        """Note that somebody uses the queue."""
         self.last_ms = now_ms
         self.was_used = True
 
@@ -45,14 +45,14 @@ class Disuse:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._uses: dict[str, _Use] = {}
-        """By the uid of the queue; of those alone that have the option."""
+        """The use of the queues that have the option, by uid."""
 
     def start(self) -> None:
-        """Look each second, until the server stops."""
+        """Begin to look every second, until the server stops."""
         self._engine.host.call_later(TELL_MS, self._look)
 
     def hear(self, uids: list[str]) -> None:
-        """Another gateway's clients use these."""
+        """Note that clients of another gateway use these queues."""
         now_ms = self._engine.host.now_ms()
         for uid in uids:
             if uid in self._uses:
@@ -73,7 +73,7 @@ class Disuse:
         self._engine.host.call_later(TELL_MS, self._look)
 
     def _is_used(self, queue: Queue, now_ms: int) -> bool:
-        """Whether clients of this gateway have used it since the last look."""
+        """Return whether clients of this gateway have used the queue since the last look."""
         use = self._uses[queue.uid]
         was_served = queue.stats.delivered != use.delivered
         use.delivered = queue.stats.delivered
@@ -89,7 +89,7 @@ class Disuse:
         return not use.is_asking and now_ms - use.last_ms >= wait_ms + HEARD_MS
 
     def _ask(self, queue: Queue) -> None:
-        """Have the queue deleted, unless RabbitMQ knows of consumers, or another gateway of leases."""
+        """Delete the queue, unless RabbitMQ knows of consumers or another gateway of leases."""
         use = self._uses[queue.uid]
         use.is_asking = True
 

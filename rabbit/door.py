@@ -1,8 +1,8 @@
-"""What the engine asks of AMQP, in Protocols and plain values.
+"""The part of AMQP that the engine uses, as Protocols and plain values.
 
-`rabbit.connection` has the real thing; the tests have a model of a broker behind the same. Everything is called on the
-host's thread, and callbacks come there. A broken rule of AMQP closes the channel it was broken on: all calls that wait
-on it then get the error, and so does `on_closed`.
+`rabbit.connection` implements it; the tests have a model of a broker behind the same Protocols. All methods are called
+on the host's thread, and all callbacks come there. Breaking a rule of AMQP closes the channel it was broken on: then
+all calls that wait on the channel get the error, and so does `on_closed`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REFUSED = 406
 
 
 class AmqpError(Exception):
-    """A channel or connection has ended; `code` is AMQP's, or LOST."""
+    """A channel or connection has ended. `code` is that of AMQP, or LOST."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -25,7 +25,7 @@ class AmqpError(Exception):
 
 
 class Properties(NamedTuple):
-    """What goes with a body."""
+    """The properties of a message."""
 
     headers: Mapping[str, object]
     message_id: str | None = None
@@ -40,7 +40,7 @@ class Properties(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """A message that was delivered or got."""
+    """A message that came by a delivery or a `get`."""
 
     tag: int
     redelivered: bool
@@ -52,26 +52,26 @@ class Arrived(NamedTuple):
 
 Settled = Callable[[AmqpError | None], None]
 Declared = Callable[[AmqpError | None, int, int], None]
-"""(error, messages that are ready, consumers)."""
+"""(error, count of ready messages, count of consumers)."""
 Counted = Callable[[AmqpError | None, int], None]
 Got = Callable[[AmqpError | None, Arrived | None], None]
 Confirmed = Callable[[int, bool, bool], None]
-"""(tag, whether all before it are meant too, whether they are stored)."""
+"""(tag, whether it also stands for all tags before it, whether the messages are stored)."""
 Returned = Callable[[Properties], None]
 
 
 class Channel(Protocol):
-    """One channel; calls on it are carried out in their order."""
+    """One channel. Its calls are carried out in order."""
 
     @property
     def is_open(self) -> bool:
         """Whether calls can be made."""
 
     def confirms(self, on_confirm: Confirmed, on_return: Returned, on_done: Settled) -> None:
-        """Have what is published here confirmed; the first message has the tag 1."""
+        """Turn on confirms for messages published on this channel. The first message has the tag 1."""
 
     def publish(self, exchange: str, key: str, properties: Properties, body: bytes, *, mandatory: bool) -> None:
-        """Publish a durable message; raise AmqpError if it can't be sent, and then it has no tag."""
+        """Publish a durable message. Raise AmqpError if it can't be sent; it then takes no tag."""
 
     def declare_queue(
         self,
@@ -83,16 +83,16 @@ class Channel(Protocol):
         durable: bool = True,
         arguments: Mapping[str, object] | None = None,
     ) -> None:
-        """Make a queue, or look at it."""
+        """Make a queue, or look whether it exists."""
 
     def delete_queue(self, name: str, on_done: Settled) -> None:
         """Delete a queue, if there is one."""
 
     def purge_queue(self, name: str, on_done: Counted) -> None:
-        """Remove what is ready; tells how many."""
+        """Remove the ready messages; `on_done` gets how many."""
 
     def bind_queue(self, name: str, exchange: str, key: str, on_done: Settled) -> None:
-        """Have what an exchange gets under a key copied to a queue."""
+        """Have the messages that an exchange gets with a key copied to a queue."""
 
     def unbind_queue(self, name: str, exchange: str, key: str, on_done: Settled) -> None:
         """Undo `bind_queue`."""
@@ -103,10 +103,10 @@ class Channel(Protocol):
         """Make an exchange."""
 
     def bind_exchange(self, name: str, source: str, key: str, on_done: Settled) -> None:
-        """Have what `source` gets under a key go on to the exchange `name`."""
+        """Have the messages that the exchange `source` gets with a key passed on to the exchange `name`."""
 
     def qos(self, count: int, on_done: Settled) -> None:
-        """Let each consumer that is made from now on have so many unacknowledged."""
+        """Set how many unacknowledged messages each consumer made from now on may have."""
 
     def consume(
         self,
@@ -123,19 +123,19 @@ class Channel(Protocol):
         """Have `call(tag)` called if the broker ends a consumer."""
 
     def cancel(self, tag: str, on_done: Settled) -> None:
-        """End a consumer; what it has unacknowledged stays so."""
+        """End a consumer. Its unacknowledged messages stay unacknowledged."""
 
     def get(self, queue: str, on_done: Got) -> None:
-        """Take one message, to be acknowledged; None if there is none."""
+        """Take one message, which must be acknowledged. `on_done` gets None if there is none."""
 
     def ack(self, tag: int, *, multiple: bool = False) -> None:
-        """Settle a delivery, or all up to it."""
+        """Settle a delivery, or with `multiple` all deliveries up to it."""
 
     def reject(self, tag: int, *, requeue: bool) -> None:
-        """Give a delivery back."""
+        """Give a delivery back to its queue, or with `requeue=False` drop it."""
 
     def close(self, on_done: Callable[[], None]) -> None:
-        """End it; what is unacknowledged goes back."""
+        """Close the channel. Unacknowledged messages go back to their queues."""
 
 
 class Connection(Protocol):
@@ -147,13 +147,13 @@ class Connection(Protocol):
 
     @property
     def version(self) -> str:
-        """The version of RabbitMQ there."""
+        """The version of RabbitMQ on the node."""
 
     def channel(self, on_open: Callable[[Channel], None], on_closed: Callable[[AmqpError], None]) -> None:
         """Open a channel."""
 
     def close(self) -> None:
-        """End it; `on_lost` is called."""
+        """Close the connection; `on_lost` is called."""
 
 
 class Door(Protocol):
@@ -166,7 +166,8 @@ class Door(Protocol):
         on_lost: Callable[[str], None],
         on_blocked: Callable[[str], None],
     ) -> None:
-        """Connect to the next node: one of `on_open` or `on_lost`, and after `on_open` one `on_lost` at the end.
+        """Connect to the next node. Either `on_open` or `on_lost` is called; after `on_open`, `on_lost` at the end.
 
-        `on_blocked(reason)`: the broker takes no messages; with an empty reason it does again.
+        `on_blocked(reason)` is called when the broker stops taking messages, and with an empty reason when it takes
+        them again.
         """

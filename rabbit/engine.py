@@ -1,7 +1,7 @@
-"""The engine on a RabbitMQ cluster: all queues, as one of any number of gateways sees them. See `core.port.Broker`.
+"""The engine on a RabbitMQ cluster: all queues, as seen by one of any number of gateways. See `core.port.Broker`.
 
-A gateway keeps nothing on disk. What is confirmed is on the disks of a majority of a queue's nodes; what the queues are
-is in the registry, which all gateways read.
+A gateway keeps nothing on disk. Confirmed messages are on the disks of a majority of a queue's nodes. The definitions
+of the queues are in the registry, which all gateways read.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ logger = logging.getLogger("curbstone.rabbit")
 
 
 class Engine:
-    """See the module's docstring. Everything is called on the host's thread."""
+    """See the module's docstring. All methods are called on the host's thread."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Engine:
         self.numbers = Numbers(host)
         self._queues: dict[QueueName, Queue] = {}
         self._events: dict[str, int] = {}
-        """How many queues known here are bound to each event."""
+        """For each event, how many queues known here are bound to it."""
         self._control = Link(host, door, "curbstone control")
         self._errands = Errands(host, self._control)
         publishing = [Link(host, door, f"curbstone publishing {n}") for n in range(PUBLISHING_LINKS)]
@@ -107,7 +107,7 @@ class Engine:
     # --- the start
 
     def start(self, on_ready: Callable[[], None]) -> None:
-        """Connect; `on_ready` once this gateway knows all queues and can serve them."""
+        """Connect. `on_ready` is called once this gateway knows all queues and can serve them."""
         self._on_ready = on_ready
         for link in self._links:
             link.start()
@@ -117,7 +117,7 @@ class Engine:
 
     @property
     def waits_for(self) -> str:
-        """What the start still waits for, for people."""
+        """Return what the start still waits for, as text for people."""
         return f"{', '.join(sorted(self._starting))}: {self._control.trouble or 'no answer yet'}"
 
     def _infrastructure_made(self, error: CurbstoneError | None) -> None:
@@ -146,54 +146,54 @@ class Engine:
     # --- what queues use
 
     def link_for(self, name: QueueName) -> Link:
-        """Return the connection a queue is consumed over: all of a client's own are on one, which they end with."""
+        """Return the connection that a queue is consumed over. All private queues share one, and end with it."""
         if name.is_private:
             return self._consuming[0]
         return self._consuming[hash(name) % len(self._consuming)]
 
     def errands_for(self, name: QueueName) -> Errands:
-        """Return what declares and deletes it: an exclusive queue needs the connection it belongs to."""
+        """Return the errands that declare and delete a queue. An exclusive queue needs the connection it belongs to."""
         return self._private_errands if name.is_private else self._errands
 
     def registered(self, queue: inside.Queue) -> Known | None:
-        """Return what the registry says of a queue; None if it does not know it."""
+        """Return a queue's definition in the registry, or None if it is not there."""
         return self._log.known.by_uid.get(queue.uid)
 
     def propose(self, entry: Entry, on_done: Done) -> None:
-        """Have the registry take an entry in; `on_done` right after that."""
+        """Put an entry into the registry. `on_done` is called right after it was applied here."""
         self._log.propose(entry, on_done)
 
     def catch_up(self, on_done: Done) -> None:
-        """Call back once everything that other gateways have changed by now is known here."""
+        """Call back once this gateway knows all changes that other gateways have made so far."""
         self._log.catch_up(on_done)
 
     @staticmethod
     def lost(error: Exception | None) -> CurbstoneError | None:
-        """Return what to say if a channel has ended before it answered."""
+        """Return the error to report if a channel has ended before it answered; None if there was no error."""
         return None if error is None else Unavailable(f"it is not known whether that was done: {error}")
 
     @staticmethod
     def name_of(text: str) -> QueueName:
-        """Return the name in an option."""
+        """Return the queue name that an option's text stands for."""
         return parse_queue_name(text)
 
     def by_uid(self, uid: str) -> Queue | None:
-        """Return a queue of this life."""
+        """Return the queue with this uid, or None if it does not exist any more."""
         known = self._log.known.by_uid.get(uid)
         return self._queues.get(known.name) if known is not None else None
 
     def closing(self, channel: Channel) -> None:
-        """A channel is being closed; a stop waits for it."""
+        """Note that a channel is being closed. A stop of the server waits for it."""
         self._closing.add(channel)
 
     def closed(self, channel: Channel) -> None:
-        """It is."""
+        """Note that the channel is closed."""
         self._closing.discard(channel)
 
     # --- the registry
 
     def _changed(self, entry: Entry, change: Change) -> None:
-        """An entry was applied."""
+        """Act on an entry that was applied to the registry."""
         before, after = change.before, change.after
         if after is None:
             assert before is not None
@@ -209,7 +209,7 @@ class Engine:
             self.know(queue, after)
 
     def know(self, queue: inside.Queue, known: Known) -> None:
-        """This is what is known of a queue from now on."""
+        """Set a queue's definition, as this gateway knows it."""
         self._count_events(queue.name, queue.known.bindings, known.bindings)
         queue.know(known)
 
@@ -231,18 +231,18 @@ class Engine:
         queue.close(reason)
 
     def could_not_make(self, queue: inside.Queue, error: CurbstoneError) -> None:
-        """The registry did not take a queue in."""
+        """Note that the registry did not accept a new queue."""
         mine = self._queues.get(queue.name)
         if mine is queue:
             self._forget(mine, error)
 
     def _private_lost(self, reason: str) -> None:
-        """The clients' own queues went with their connection."""
+        """End the private queues, which are gone with their connection."""
         for queue in self.private_queues():
             self._forget(queue, Unavailable(f"the connection to RabbitMQ was lost: {reason}"))
 
     def _dropped(self, text: str) -> None:
-        """A private queue had no room for a message: it ends, and its client is told."""
+        """End a private queue that had no room for a message, and tell its client."""
         for queue in self.private_queues():
             if queue.opening.text == text:
                 self._end_private(queue, QueueFull(f"queue {queue.name} is at its cap"), lambda _error: None)
@@ -251,19 +251,19 @@ class Engine:
 
     @property
     def engine(self) -> EngineInfo:
-        """What it runs on, and which nodes this gateway is connected to."""
+        """What the engine runs on, and which nodes this gateway is connected to."""
         connections = [link.connection for link in self._links if link.connection is not None]
         version = next((connection.version for connection in connections), "")
         return EngineInfo("rabbitmq", version, tuple(sorted({connection.node for connection in connections})))
 
     @property
     def shares_queues(self) -> bool:
-        """All gateways share all queues."""
+        """True, as all gateways share all queues."""
         return True
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """A cluster lacks most of them."""
+        """The optional capabilities of the engine. A cluster lacks most of them."""
         return frozenset({Capability.DELETING})
 
     def queues(self) -> Sequence[Queue]:
@@ -271,7 +271,7 @@ class Engine:
         return [queue for queue in self._queues.values() if not queue.name.is_private]
 
     def private_queues(self) -> Sequence[Queue]:
-        """Return those that belong to clients of this gateway."""
+        """Return the private queues of this gateway's clients."""
         return [queue for queue in self._queues.values() if queue.name.is_private]
 
     def get(self, name: QueueName) -> Queue:
@@ -282,7 +282,7 @@ class Engine:
         return queue
 
     def ensure(self, name: QueueName) -> Queue:
-        """Return a queue, creating it if need be; publishes wait until it is there."""
+        """Return a queue, creating it if need be. Publishes wait until it exists."""
         return self._queues.get(name) or self._create(name, self.defaults)
 
     def _create(self, name: QueueName, options: QueueOptions) -> Queue:
@@ -293,7 +293,7 @@ class Engine:
         return queue
 
     def declare(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> None:
-        """Create a queue, or merge options into one."""
+        """Create a queue, or merge options into those of an existing one."""
         if self.is_stopping:
             raise shutting_down()
         queue = self._queues.get(name)
@@ -311,7 +311,7 @@ class Engine:
             changing.change(self, queue, after, "options", on_done, options=dict(changes))
 
     def _made(self, queue: Queue, changes: Mapping[str, object], on_done: Done, error: CurbstoneError | None) -> None:
-        """Another gateway may have been quicker, with other options: then they are merged into its queue."""
+        """Finish a creation. If another gateway was quicker, with other options, merge ours into its queue."""
         if error is None and queue.options.merged(changes, queue.name.project) != queue.options:
             try:
                 self.declare(queue.name, changes, on_done)
@@ -326,9 +326,9 @@ class Engine:
         on_done: Callable[[bool | CurbstoneError], None],
         reason: CurbstoneError | None = None,
     ) -> None:
-        """Delete a queue with all its messages; tells whether there was one.
+        """Delete a queue with all its messages; `on_done` gets whether there was one.
 
-        `reason`: what the consumer of a private one is told.
+        `reason` is told to the consumer of a private queue.
         """
         queue = self._queues.get(name)
         if queue is None:
@@ -359,11 +359,11 @@ class Engine:
 
     @property
     def events_bound(self) -> int:
-        """How many events have a queue that this gateway knows to be bound to them."""
+        """How many events have a queue bound to them, as far as this gateway knows."""
         return len(self._events)
 
     def bind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
-        """Have messages published to `event` copied to a queue, which is made if need be."""
+        """Have messages published to `event` copied to a queue, which is created if need be."""
         queue = self.ensure(name)
         asked = frozenset([binding_of(name, event, project)])
         after = replace_known(queue.known, bindings=queue.known.bindings | asked)
@@ -385,7 +385,7 @@ class Engine:
         )
 
     def occupy(self, name: QueueName, events: frozenset[str], unused_s: float | None, on_done: Done) -> None:
-        """Like `rebind`, and note after how many seconds without a consumer the queue is to go."""
+        """Like `rebind`, and set after how many seconds without a consumer the queue is deleted."""
         queue = self.ensure(name)
         asked = frozenset(map(event_name, events))
         after = replace_known(queue.known, bindings=asked, unused_s=unused_s)
@@ -403,31 +403,31 @@ class Engine:
             changing.change(self, queue, after, do, on_done, **members)
 
     def bindings(self, name: QueueName) -> frozenset[str]:
-        """Return the events bound to a queue; raise NoSuchQueue."""
+        """Return the events bound to a queue. Raise NoSuchQueue."""
         return self.get(name).known.bindings
 
     def unused_s(self, name: QueueName) -> float | None:
-        """Return after how many seconds without a consumer a queue is to go, or None; raise NoSuchQueue."""
+        """Return after how many seconds without a consumer a queue is deleted, or None. Raise NoSuchQueue."""
         return self.get(name).known.unused_s
 
     def bound_count(self, event: str, project: str = DEFAULT_PROJECT) -> int:
-        """Return how many queues get a copy of what is published to an event, as far as this gateway knows."""
+        """Return how many queues get a copy of a message for an event, as far as this gateway knows."""
         known = [(queue.name, queue.known.bindings) for queue in self._queues.values()]
         return sum(takes(name, bindings, event, project) for name, bindings in known)
 
     def bound_by_key(self, key: str) -> list[Queue]:
-        """Return the queues that get what has a routing key; not private ones, which refuse nothing."""
+        """Return the queues that get messages with a routing key, without private ones, which refuse nothing."""
         project, _, event = key.partition(".")
         return [queue for queue in self.queues() if takes(queue.name, queue.known.bindings, event, project)]
 
     def publish_event(
         self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT
     ) -> None:
-        """Publish to all queues bound to `event`, on whatever gateway: one publish, confirmed when all have it."""
+        """Publish to all queues bound to `event`, on any gateway. Confirmed when all of them have the messages."""
         sending.publish_event(self, project, event, messages, on_done)
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
-        """Publish to another connection's private queue, which any gateway may hold; one that is gone takes nothing."""
+        """Publish to the private queue of another connection, on any gateway. If the queue is gone, nothing happens."""
         sending.reply(self, self._queues.get(name), name, messages, on_done)
         return True
 
@@ -438,7 +438,7 @@ class Engine:
         return Transaction(self)
 
     def health(self) -> Health:
-        """Return whether messages can be taken."""
+        """Return whether messages can be taken, and the reasons if not."""
         reasons = ["shutting down"] if self.is_stopping else []
         reasons += sorted({f"RabbitMQ: {link.trouble or link.blocked}" for link in self._links if link.trouble})
         reasons += sorted({f"RabbitMQ takes no messages: {link.blocked}" for link in self._links if link.blocked})
@@ -446,7 +446,7 @@ class Engine:
         return Health(well, [*reasons, *self.troubles.reasons], SYNC)
 
     def shutdown(self, on_done: Callable[[], None]) -> None:
-        """Refuse new publishes, wait for confirms under way, then end consumers and connections."""
+        """Refuse new publishes, wait for the confirms under way, then end consumers and connections."""
         self.is_stopping = True
         self.journal.stop()
         self._wait_for_confirms(on_done)

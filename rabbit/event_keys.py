@@ -1,6 +1,6 @@
-"""What events are called in RabbitMQ: `project.event`, whose words are those of a topic exchange. Pure.
+"""The names of events in RabbitMQ: `project.event`, a routing key of a topic exchange. Pure.
 
-The masks of bindings mean there what they mean here; only `>` at the end is written `#`.
+The masks of bindings have the same meaning there as here; only `>` at the end is written `#`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from curbstone.rabbit.topology import NAME_BYTES_MAX
 
 
 def routing_key(project: str, event: str) -> str:
-    """Return the routing key of an event; raise BadRequest if it is too long."""
+    """Return the routing key of an event. Raise BadRequest if it is too long."""
     key = f"{project}.{event}"
     if len(key.encode()) > NAME_BYTES_MAX:
         raise BadRequest(f"bad event name: on a cluster it has at most {NAME_BYTES_MAX} bytes with its project")
@@ -20,7 +20,7 @@ def routing_key(project: str, event: str) -> str:
 
 
 def event_key(name: QueueName, binding: str) -> str:
-    """Return the routing key that a binding of a queue stands for; a private queue's says the project, too."""
+    """Return the routing key that a binding of a queue stands for. The binding of a private queue names the project."""
     project, event = binding.split("/", 1) if name.is_private else (name.project, binding)
     if event == THE_REST or event.endswith("." + THE_REST):
         event = event[: -len(THE_REST)] + ANY_WORDS
@@ -28,7 +28,7 @@ def event_key(name: QueueName, binding: str) -> str:
 
 
 def binding_of(name: QueueName, event: str, project: str) -> str:
-    """Return the binding of a queue to an event; raise BadRequest if it is another project's."""
+    """Return the binding of a queue to an event. Raise BadRequest if the event belongs to another project."""
     if name.is_private:
         return f"{project}/{event_name(event)}"
     if project != name.project:
@@ -37,7 +37,7 @@ def binding_of(name: QueueName, event: str, project: str) -> str:
 
 
 def takes(name: QueueName, bindings: frozenset[str], event: str, project: str) -> bool:
-    """Return whether a queue with these bindings gets what is published to an event of a project."""
+    """Return whether a queue with these bindings gets the messages for an event of a project."""
     masks = Masks()
     for binding in bindings:
         own_project, _, mask = binding.partition("/") if name.is_private else (name.project, "", binding)

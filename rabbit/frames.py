@@ -1,7 +1,7 @@
-"""The frames of AMQP that every message costs, in bytes: publishes out, deliveries in. Pure.
+"""Writes and reads the AMQP frames that every message needs: publishes out, deliveries and confirms in. Pure.
 
-pika makes and reads all others. It does these as well, through objects for each field of each frame, which takes longer
-than all else that a gateway does with a message.
+pika handles all other frames. It could handle these, too, but it makes an object for each field of each frame, which
+takes longer than everything else that a gateway does with a message.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from curbstone.rabbit.door import Arrived, Properties
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 KINDS = frozenset({METHOD, HEADER, BODY, HEARTBEAT})
 START = Struct(">BHI")
-"""Kind, channel, bytes of the payload. Behind the payload comes one byte more."""
+"""The start of a frame: kind, channel, size of the payload. One more byte follows the payload."""
 AROUND = START.size + 1
 END = b"\xce"
 PUBLISH, DELIVER, ACK = b"\0\x3c\0\x28", b"\0\x3c\0\x3c", b"\0\x3c\0\x50"
 HOT = frozenset({DELIVER, ACK})
 SHORT_MAX = 255
 CACHED_BYTES_MAX = 1024
-"""Larger tables are read each time: the cache stays small."""
+"""Larger tables are not cached, so that the cache stays small."""
 
 _BASIC = 60
 _HEADER = Struct(">BHIHHQ")
@@ -55,7 +55,7 @@ _OCTETS = {"delivery_mode", "priority"}
 _PLACES = {name: place for place, name in enumerate(Properties._fields)}
 _NO_HEADERS: Mapping[str, object] = {}
 _NO_FIELDS = (None,) * len(_PLACES)
-"""Each field that may be absent, and a place for those that nobody uses."""
+"""None for each field that may be absent, and one more place for all fields that are not used."""
 _DURABLE = b"\x02"
 _NOTHING = bytes(_U32.size)
 
@@ -64,7 +64,7 @@ _NOTHING = bytes(_U32.size)
 
 
 class Unsayable(ValueError):
-    """AMQP has no bytes for it."""
+    """A value can't be expressed in AMQP."""
 
 
 def _short(text: str) -> bytes:
@@ -82,15 +82,15 @@ _ENCODED: dict[str, Callable[[Any], bytes]] = {
     "timestamp": _U64.pack,
     "type": _short,
 }
-"""The fields that are written behind those that are always there, in their order."""
+"""The optional fields, in the order in which they follow the fields that are always there."""
 _BEHIND = [(_PLACES[name], _BITS[name], encoded) for name, encoded in _ENCODED.items()]
-"""Of each its place in `Properties`, the flag that says it is there, and how it is written."""
+"""For each optional field: its place in `Properties`, the flag of its presence, and how it is written."""
 
 
 def publish(
     channel: int, exchange: str, key: str, properties: Properties, body: bytes, *, mandatory: bool, frame_max: int
 ) -> bytes:
-    """Return the frames of a durable message; raise Unsayable."""
+    """Return the frames of a durable message. Raise Unsayable if a property can't be expressed."""
     fields = _fields(properties)
     if len(fields) + _HEADER_BYTES + AROUND > frame_max:
         raise Unsayable(f"its properties have {len(fields)} bytes, more than a frame of {frame_max} has room for")
@@ -160,7 +160,7 @@ _known_short = lru_cache(maxsize=1024)(_short)
 
 
 class Delivered(NamedTuple):
-    """A message in the bytes that came."""
+    """A delivered message, found in the bytes that came."""
 
     consumer: bytes
     arrived: Arrived
@@ -169,19 +169,19 @@ class Delivered(NamedTuple):
 
 
 def method(data: bytes, at: int) -> bytes:
-    """Return which method is in the frame that begins at `at`."""
+    """Return the method of the frame that begins at `at`."""
     return data[at + START.size : at + START.size + len(ACK)]
 
 
 def confirmed(data: bytes, at: int) -> tuple[int, bool, int]:
-    """Return the tag in the ack of a publish, whether all before it are meant, too, and where its frame ends."""
+    """Return the tag of a confirm, whether it also stands for all tags before it, and where its frame ends."""
     place = at + START.size + len(ACK)
     tag, multiple = _TAG.unpack_from(data, place)
     return tag, bool(multiple), place + _TAG.size + len(END)
 
 
 def delivered(data: bytes, at: int) -> Delivered | None:
-    """Return the message whose first frame begins at `at`; None unless it is in three frames that have all come."""
+    """Return the message whose first frame begins at `at`; None unless it has exactly three frames, all here."""
     _kind, channel, size = START.unpack_from(data, at)
     head = at + AROUND + size
     fields = head + START.size + _HEADER_BYTES
@@ -239,7 +239,7 @@ def _properties(data: bytes) -> Properties:
 
 @lru_cache(maxsize=256)
 def _present(flags: int) -> list[tuple[str, int]]:
-    """Return the names of the fields that are there, in their order, with their places; unused ones have the last."""
+    """Return the names and places of the fields that are present, in order. Unused fields have the last place."""
     return [(name, _PLACES.get(name, len(_PLACES))) for name, bit in _BITS.items() if flags & bit]
 
 

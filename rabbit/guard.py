@@ -1,7 +1,8 @@
-"""What a queue takes in: nothing while `publish_paused` is set, nothing too large, nothing that breaks its schema.
+"""The rules for messages that enter a queue: `publish_paused`, the largest size, and the schema.
 
-Each gateway checks what is published through it. What RabbitMQ itself puts into a queue passes no gateway: copies of an
-event, so a queue that is guarded so can't be bound to one; and what has expired in a queue whose dead letters it gets.
+Each gateway checks the messages that are published through it. RabbitMQ itself puts some messages into queues, which no
+gateway can check. These are the copies of an event, so a queue with such rules can't be bound to an event; and messages
+that expired in another queue, if this is its dead-letter queue.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from curbstone.rabbit.registry import Known
 
 
 class Guard:
-    """The rules of one queue, as its options are now."""
+    """The rules of one queue, from its current options."""
 
     __slots__ = ("_bytes_max", "_door", "_paused")
 
@@ -27,11 +28,11 @@ class Guard:
         self._door = Door(lambda: schemas, options.schema) if options.schema else None
 
     def refusal(self) -> CurbstoneError | None:
-        """Return why nothing may come in, or None."""
+        """Return why the queue takes no messages at all, or None if it does."""
         return self._paused
 
     def unfit(self, message: Message) -> CurbstoneError | None:
-        """Return why a message may not come in, or None."""
+        """Return why the queue does not take this message, or None if it does."""
         size = len(message.body)
         if size > self._bytes_max:
             return MessageTooLarge(f"the message has {size} bytes, the queue's max_message_size is {self._bytes_max}")
@@ -39,7 +40,7 @@ class Guard:
 
 
 def check_options(name: QueueName, options: QueueOptions, known: Known | None, max_cap: int, schemas: Schemas) -> None:
-    """Raise what keeps a queue, or a new one, from having these options."""
+    """Raise the error that keeps a queue, existing or new, from having these options."""
     lacking.check_options(options)
     if options.dead_letter == str(name):
         raise BadRequest("bad option dead_letter: a queue can't be its own")

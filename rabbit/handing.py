@@ -1,4 +1,4 @@
-"""From what AMQP hands over to what a client gets: not before its time, not after it, not too often."""
+"""Decides which messages from AMQP are handed to clients: not before they are due, not expired, not tried too often."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from curbstone.rabbit.settling import Settling
 
 
 def admit(queue: Queue, group: str, arrived: Arrived, settling: Settling) -> Delivery | None:
-    """Return the delivery, or None for what must not be handed out: then it is dealt with here."""
+    """Return the delivery of a message, or None if it must not be handed out. In that case it is dealt with here."""
     engine = queue.engine
     properties = arrived.properties
     now_ms = engine.host.wall_ms()
@@ -55,16 +55,16 @@ def admit(queue: Queue, group: str, arrived: Arrived, settling: Settling) -> Del
 
 
 def _known(_error: CurbstoneError | None) -> None:
-    """Where the others do not hear of it they remember it for longer."""
+    """Ignore the outcome. Gateways that do not hear of it only remember the deletion for longer."""
 
 
 def _is_of_the_past(queue: Queue, number: int, uid: str) -> bool:
-    """Whether a delayed message was published to an earlier queue of this name, or before a purge."""
+    """Return whether a delayed message was published to an earlier queue of this name, or before a purge."""
     return (bool(uid) and uid != queue.uid) or number < queue.purged
 
 
 def climb_again(queue: Queue, group: str, arrived: Arrived, delay_ms: int, settling: Settling) -> None:
-    """Send a message that has come too early on its way again, and settle it once that is confirmed."""
+    """Send a message that came too early up the ladder again, and settle it once that is confirmed."""
     engine = queue.engine
     path = ladder.way(delay_ms, engine.names.queue(queue.name, group))
     headers = {name: value for name, value in arrived.properties.headers.items() if name.startswith("x-cs-")}

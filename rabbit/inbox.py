@@ -1,7 +1,7 @@
-"""This gateway's number, and how gateways call each other.
+"""The number of this gateway, and calls between gateways.
 
-Each holds a queue for itself, whose name has the lowest free number from a random one on; what is sent there it
-answers. A gateway that is gone has no queue: the call comes back.
+Each gateway holds an exclusive queue, whose name has the first free number from a random one on, and answers the calls
+sent there. A gateway that is gone has no queue, so a call to it is returned.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TAG = "inbox"
 
 logger = logging.getLogger("curbstone.rabbit")
 Answered = Callable[[dict[str, Any] | None], None]
-"""What the other gateway says; None if there is none, or if it does not answer."""
+"""Gets the answer of the other gateway, or None if there is no such gateway or it does not answer."""
 Answer = Callable[[dict[str, Any]], None]
 
 _GATEWAY = re.compile(r"[0-9]{1,3}")
@@ -43,7 +43,7 @@ class Inbox:
         on_call: Callable[[dict[str, Any], Answer], None],
         on_dropped: Callable[[str], None],
     ) -> None:
-        """`on_dropped(queue)`: a private queue of this gateway had no room for a message."""
+        """`on_dropped(queue)` is called if a private queue of this gateway had no room for a message."""
         self._host = host
         self._link = link
         self._names = names
@@ -59,7 +59,7 @@ class Inbox:
 
     @property
     def address(self) -> str:
-        """What others call this gateway by, in this life."""
+        """The address by which others call this gateway. It changes with each start."""
         return f"{self._number}-{self._life}"
 
     def _up(self, connection: Connection) -> None:
@@ -107,16 +107,16 @@ class Inbox:
     # --- calls
 
     def is_mine(self, address: str) -> bool:
-        """Whether this gateway, in this life, is meant."""
+        """Return whether an address is that of this gateway since its last start."""
         return address == self.address
 
     def number_of(self, address: str) -> int | None:
-        """Return the number of the gateway that is meant; None if there can be none."""
+        """Return the number of the gateway with this address, or None if the address is malformed."""
         number = address.partition("-")[0]
         return int(number) if _GATEWAY.fullmatch(number) and int(number) < GATEWAYS_MAX else None
 
     def call(self, number: int, what: dict[str, Any], on_answer: Answered) -> None:
-        """Call another gateway. An earlier one of this number may have been meant: it answers that it knows nothing."""
+        """Call another gateway. If an earlier one with this number was meant, the present one has nothing to say."""
         if self._channel is None:
             self._host.call_soon(lambda: on_answer(None))
             return
@@ -124,12 +124,12 @@ class Inbox:
         self._send("", self._names.gateway(number), {**what, "key": key, "from": self.address, "life": ""}, key)
 
     def call_all(self, what: dict[str, Any], wait_ms: int, on_answer: Answered) -> None:
-        """Call all others; the first one that has something to say answers."""
+        """Call all other gateways. The first one that has something to say answers, within `wait_ms`."""
         key = self._expect(on_answer, wait_ms)
         self._send(self._names.gateways, "", {**what, "key": key, "from": self.address, "life": ""}, "")
 
     def tell_all(self, what: dict[str, Any]) -> None:
-        """Tell all others something that needs no answer."""
+        """Tell all other gateways something that needs no answer."""
         self._send(self._names.gateways, "", {**what, "from": self.address, "life": ""}, "")
 
     def _expect(self, on_answer: Answered, wait_ms: int = CALL_MS_MAX) -> str:
@@ -151,7 +151,7 @@ class Inbox:
             channel.publish(exchange, to, Properties({}, message_id=key or None), body, mandatory=bool(key))
 
     def _returned(self, properties: Properties) -> None:
-        """There is no such gateway."""
+        """Answer a call that came back, because there is no such gateway."""
         self._end(properties.message_id or "", None)
 
     def _arrived(self, channel: Channel, arrived: Arrived) -> None:

@@ -1,4 +1,7 @@
-"""What all queues share in RabbitMQ: the exchanges of events and of the dead, and the ladder. Made at each start."""
+"""The objects in RabbitMQ that all queues share: the exchanges of events and of dead letters, and the ladder.
+
+They are made at each start.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ Run = Callable[[Channel, Callable[[AmqpError | None], None]], None]
 
 
 def make(names: Names, errands: Errands, on_done: Done) -> None:
-    """Make all of it: exchanges, then queues, then what binds them."""
+    """Make all of them: first the exchanges, then the queues, then the bindings."""
 
     def step(run: Run) -> Step:
         def take(done: Done) -> None:

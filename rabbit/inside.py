@@ -1,7 +1,7 @@
-"""What the parts of the engine on a cluster ask of each other, in Protocols: of all queues, of one, and of its parts.
+"""The Protocols by which the parts of the engine on a cluster call each other: all queues, one queue, and its parts.
 
-`rabbit.engine` and `rabbit.queue` put the parts together and are known by none of them, as adapters know an engine by
-`core.port` alone.
+`rabbit.engine` and `rabbit.queue` put the parts together. No part imports them, just as adapters know an engine only by
+`core.port`.
 """
 
 from __future__ import annotations
@@ -40,44 +40,44 @@ class Opening(Protocol):
     groups: set[str]
 
     def when_open(self, on_open: Done) -> None:
-        """Call at once if the queue is known to be there, else when it is, or with what went wrong."""
+        """Call at once if the queue is known to exist, otherwise when it does, or with the error."""
 
     def with_groups(self, groups: set[str], on_open: Done) -> None:
         """Like `when_open`, and for the queues of these groups, too."""
 
     def with_ladder(self, group: str, on_done: Done) -> None:
-        """Have the end of the ladder lead to a group's queue."""
+        """Bind a group's queue to the end of the ladder."""
 
     def again(self, on_open: Done) -> None:
-        """Make the queue again: the broker does not know what was known to be there."""
+        """Make the queue again, because the broker does not know it although it was known to exist."""
 
     def changed(self, before: Known, after: Known, on_done: Done) -> None:
-        """Do in RabbitMQ what a change of the registry means."""
+        """Carry out a change of the registry in RabbitMQ."""
 
     def count(self, group: str, on_done: Callable[[AmqpError | None, int, int], None]) -> None:
         """Tell how many messages are ready, and how many consumers there are."""
 
 
 class Storing(Protocol):
-    """How messages get into one queue; see `rabbit.storing`."""
+    """Publishing into one queue; see `rabbit.storing`."""
 
     def store(self, message: Message, delay_ms: int, on_done: Done) -> None:
-        """Publish a message that has its number and its times."""
+        """Publish a message that has its number and its times already."""
 
 
 class Leasing(Protocol):
-    """What clients have of a queue without a consumer; see `rabbit.leasing`."""
+    """Pops and leases of one queue; see `rabbit.leasing`."""
 
     @property
     def waiting(self) -> int:
-        """How many calls wait as consumers of the broker."""
+        """How many calls wait for a message; each is a consumer for the broker."""
 
     @property
     def is_used(self) -> bool:
-        """Whether clients have leases, or wait for messages."""
+        """Whether clients have leases or wait for messages."""
 
     def unsettled(self, group: str) -> int:
-        """How many leases of a group there are."""
+        """Return how many leases of a group there are."""
 
     def settle(
         self,
@@ -88,22 +88,22 @@ class Leasing(Protocol):
         error: str,
         owner: str,
     ) -> None:
-        """Settle leases of this gateway; all other tokens are stale."""
+        """Settle leases of this gateway. All other tokens are stale."""
 
     def settle_seq(self, seq: int, owner: str) -> bool | None:
-        """Settle the lease of a message; False if it is another's, None if there is none."""
+        """Settle the lease of a message. Return False if it belongs to another owner, None if there is no lease."""
 
     def extend(self, tokens: list[str], duration_ms: int, owner: str) -> list[str]:
-        """Let leases of this gateway end later; return the stale tokens."""
+        """Extend leases of this gateway; return the stale tokens."""
 
 
 class Counting(Protocol):
-    """The numbers of one queue; see `rabbit.counting`."""
+    """The counts of one queue; see `rabbit.counting`."""
 
     is_sure: bool
 
     def unsettled(self, group: str) -> int:
-        """How many messages of a group are with clients of this gateway."""
+        """Return how many messages of a group the clients of this gateway have unsettled."""
 
 
 class Taker(Protocol):
@@ -114,7 +114,7 @@ class Taker(Protocol):
 
     @property
     def surplus(self) -> int:
-        """How many more than one it is for the broker."""
+        """How many consumers it is for the broker, beyond one."""
 
 
 # --- one queue
@@ -135,11 +135,11 @@ class Queue(Protocol):
 
     @property
     def name(self) -> QueueName:
-        """Its project and name."""
+        """The project and name of the queue."""
 
     @property
     def uid(self) -> str:
-        """Of this life of the queue."""
+        """The uid of the queue. A queue that is deleted and created again has another one."""
 
     @property
     def options(self) -> QueueOptions:
@@ -147,15 +147,15 @@ class Queue(Protocol):
 
     @property
     def purged(self) -> int:
-        """Delayed messages with a smaller number are no more."""
+        """Delayed messages with a smaller number have been purged."""
 
     @property
     def opening(self) -> Opening:
-        """What it is in RabbitMQ."""
+        """The objects of the queue in RabbitMQ."""
 
     @property
     def storing(self) -> Storing:
-        """How messages get in."""
+        """Publishing into the queue."""
 
     @property
     def leasing(self) -> Leasing:
@@ -163,45 +163,45 @@ class Queue(Protocol):
 
     @property
     def counting(self) -> Counting:
-        """Its numbers."""
+        """The counts of the queue."""
 
     @property
     def takers(self) -> Sequence[Taker]:
         """The consumers of this gateway."""
 
     def know(self, known: Known) -> None:
-        """This is what it is from now on."""
+        """Set the queue's definition, as this gateway knows it."""
 
     def message_id(self, seq: int) -> str:
         """Return the id of a message."""
 
     @property
     def guard(self) -> Guard:
-        """What it takes in."""
+        """The rules for messages that enter the queue."""
 
     def refusal(self) -> CurbstoneError | None:
-        """Return why nothing can be published now, or None."""
+        """Return why nothing can be published to the queue now, or None if it can."""
 
     def publish(self, messages: list[Message], on_done: Published) -> None:
-        """Store messages; see `core.port.Queue.publish`."""
+        """Publish messages; see `core.port.Queue.publish`."""
 
     def counts(self, group: str) -> Counts:
-        """Return the numbers of a group as they were seen last."""
+        """Return the counts of a group as of the last look."""
 
     def refresh(self, on_done: Done) -> None:
-        """Look at the numbers now."""
+        """Look at the counts now."""
 
     def changed(self) -> None:
-        """Something happened to its messages here: watchers look soon."""
+        """Note that messages of the queue changed here, so that watchers look soon."""
 
     def when_open(self, on_open: Done) -> None:
-        """Call when the queue is there, or can't be had."""
+        """Call when the queue exists, or with an error if it can't be made."""
 
     def when_changed(self, on_done: Callable[[], None]) -> None:
-        """Call when all changes of it that were asked for here are done."""
+        """Call when all changes of the queue that were asked for here are done."""
 
     def change_ended(self) -> None:
-        """One of them is done, or failed."""
+        """Note that one of the changes is done or failed."""
 
     def end_delivery(
         self,
@@ -214,49 +214,49 @@ class Queue(Protocol):
         error: str,
         on_done: Done,
     ) -> None:
-        """Give a delivery back, one try older, or bury it."""
+        """Give a delivery back with one more try counted, or bury it."""
 
     def left(self, consumer: Taker) -> None:
-        """A consumer has ended."""
+        """Note that a consumer has ended."""
 
     def channel_lost(self, error: AmqpError, fail: Callable[[CurbstoneError], None]) -> None:
-        """A channel of a consumer or taker has ended by itself: tell it why."""
+        """Find out why a channel of a consumer or taker has ended by itself, and call `fail` with it."""
 
     def look_after_loss(self, fail: Callable[[CurbstoneError], None]) -> None:
-        """The broker has ended a consumer: find out why."""
+        """Find out why the broker has ended a consumer."""
 
 
 # --- all queues
 
 
 class Journal(Protocol):
-    """Publishes that happen together; see `rabbit.journal`."""
+    """Messages that are published as a whole; see `rabbit.journal`."""
 
     def begin(self, messages: list[Addressed], on_committed: Done, on_done: Callable[[], None]) -> None:
-        """Publish these as a whole: `on_committed` says whether they will be; if so, `on_done` when they are."""
+        """Publish messages as a whole. `on_committed` tells whether they will be published; if so, `on_done` when."""
 
     def carried_out(self, number: int) -> None:
-        """A unit has been, or it is no longer waited for."""
+        """Note that a unit was carried out, or that nobody waits for it any longer."""
 
     def mark_full(self, uid: str) -> None:
-        """A queue has no room for what is committed."""
+        """Note that a queue has no room for committed messages."""
 
 
 class Unsettled(Protocol):
-    """How many messages clients hold; see `rabbit.unsettled`."""
+    """How many messages clients have unsettled; see `rabbit.unsettled`."""
 
     def hear(self, gateway: str, counts: dict[str, int]) -> None:
-        """Another gateway says what its clients hold."""
+        """Take the counts that another gateway tells of its clients."""
 
     def elsewhere(self, uid: str, group: str) -> int:
-        """How many messages are with clients of other gateways."""
+        """Return how many messages clients of other gateways have unsettled."""
 
 
 class Disuse(Protocol):
-    """Queues that go when nobody takes from them; see `rabbit.disuse`."""
+    """Deletes queues that nobody takes from; see `rabbit.disuse`."""
 
     def hear(self, uids: list[str]) -> None:
-        """Another gateway's clients use these."""
+        """Note that clients of another gateway use these queues."""
 
 
 class Engine(Protocol):
@@ -275,15 +275,15 @@ class Engine(Protocol):
 
     @property
     def journal(self) -> Journal:
-        """What is published as a whole."""
+        """Publishes messages as a whole."""
 
     @property
     def unsettled(self) -> Unsettled:
-        """What the clients of all gateways hold."""
+        """How many messages the clients of all gateways have unsettled."""
 
     @property
     def disuse(self) -> Disuse:
-        """Queues that go."""
+        """Deletes queues that nobody takes from."""
 
     def queues(self) -> Sequence[Queue]:
         """Return all queues but private ones."""
@@ -295,46 +295,46 @@ class Engine(Protocol):
         """Return a queue, creating it if need be."""
 
     def by_uid(self, uid: str) -> Queue | None:
-        """Return a queue of this life."""
+        """Return the queue with this uid, or None if it does not exist any more."""
 
     def bound_by_key(self, key: str) -> Sequence[Queue]:
-        """Return the queues that get what has a routing key; not private ones."""
+        """Return the queues, without private ones, that get messages with a routing key."""
 
     def delete(self, name: QueueName, on_done: Callable[[bool | CurbstoneError], None]) -> None:
-        """Delete a queue with all its messages; tells whether there was one."""
+        """Delete a queue with all its messages; `on_done` gets whether there was one."""
 
     def link_for(self, name: QueueName) -> Link:
-        """Return the connection a queue is consumed over."""
+        """Return the connection that a queue is consumed over."""
 
     def errands_for(self, name: QueueName) -> Errands:
-        """Return what declares and deletes it."""
+        """Return the errands that declare and delete a queue."""
 
     def name_of(self, text: str) -> QueueName:
-        """Return the name in an option."""
+        """Return the queue name that an option's text stands for."""
 
     def registered(self, queue: Queue) -> Known | None:
-        """Return what the registry says of a queue; None if it does not know it."""
+        """Return a queue's definition in the registry, or None if it is not there."""
 
     def know(self, queue: Queue, known: Known) -> None:
-        """This is what is known of a queue from now on."""
+        """Set a queue's definition, as this gateway knows it."""
 
     def could_not_make(self, queue: Queue, error: CurbstoneError) -> None:
-        """The registry did not take a queue in."""
+        """Note that the registry did not accept a new queue."""
 
     def propose(self, entry: Entry, on_done: Done) -> None:
-        """Have the registry take an entry in; `on_done` right after that."""
+        """Put an entry into the registry. `on_done` is called right after it was applied here."""
 
     def catch_up(self, on_done: Done) -> None:
-        """Call back once everything that other gateways have changed by now is known here."""
+        """Call back once this gateway knows all changes that other gateways have made so far."""
 
     def publish_event(self, event: str, messages: list[Message], on_done: Published, project: str) -> None:
         """Publish to all queues bound to `event`."""
 
     def lost(self, error: Exception | None) -> CurbstoneError | None:
-        """Return what to say if a channel has ended before it answered."""
+        """Return the error to report if a channel has ended before it answered; None if there was no error."""
 
     def closing(self, channel: Channel) -> None:
-        """A channel is being closed; a stop waits for it."""
+        """Note that a channel is being closed. A stop of the server waits for it."""
 
     def closed(self, channel: Channel) -> None:
-        """It is."""
+        """Note that the channel is closed."""

@@ -1,4 +1,7 @@
-"""What pika asks of a loop, by asyncio's own transports: they read much at a time, and pika's read 4 KiB a call."""
+"""The services that pika needs of an event loop, based on asyncio's own transports.
+
+pika's own implementation reads only 4 KiB with each call; asyncio's transports read much more.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class _Timer(nbio_interface.AbstractTimerReference):  # type: ignore[misc]
 
 
 class _Task(nbio_interface.AbstractIOReference):  # type: ignore[misc]
-    """Something under way: `on_done` gets its result or exception, unless it is cancelled before."""
+    """A task under way. `on_done` gets its result or exception, unless it is cancelled before."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], on_done: Callable[[Any], None]
@@ -40,7 +43,7 @@ class _Task(nbio_interface.AbstractIOReference):  # type: ignore[misc]
 
 
 class IoServices(nbio_interface.AbstractIOServices):  # type: ignore[misc]
-    """For one connection, whose bytes go through `wire` once there is one."""
+    """The services for one connection. Once it is made, its bytes go through `wire`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -51,7 +54,7 @@ class IoServices(nbio_interface.AbstractIOServices):  # type: ignore[misc]
         return self._loop
 
     def run(self) -> None:
-        """Refuse: only pika's own tests call this, `stop` and `close`, to drive a loop of theirs."""
+        """Refuse. Only pika's own tests call this, `stop` and `close`, to run their own loop."""
         raise RuntimeError("the loop is the server's: no connection runs, stops or closes it")
 
     stop = close = run

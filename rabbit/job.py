@@ -1,4 +1,4 @@
-"""One call of `publish`: which of its messages are stored, told as prefixes of its list."""
+"""The outcomes of one call of `publish`, reported in the order of its messages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from curbstone.core.values import Published
 
 
 class Soon:
-    """Calls what is due in the next turn: all of it in one, for a turn of its own costs as much as what it does."""
+    """Calls functions in the next turn of the loop, all in one turn: a turn for each would double the cost."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._due: deque[Callable[[], None]] = deque()
 
     def call(self, fn: Callable[[], None]) -> None:
-        """Call `fn` in the next turn, behind what is due already."""
+        """Call `fn` in the next turn, after the functions that are due already."""
         if not self._due:
             self._host.call_soon(self._run)
         self._due.append(fn)
@@ -28,38 +28,38 @@ class Soon:
         try:
             while due:
                 due.popleft()()
-        finally:  # what one of them raises ends none of the others
+        finally:  # if one of them raises, the others are called all the same
             for fn in due:
                 self._host.call_soon(fn)
 
 
 class Job:
-    """Gathers outcomes, and tells them in order: neighbours of which the same is to be said together."""
+    """Gathers the outcomes of messages and reports them in order. Neighbours with the same outcome share one report."""
 
     __slots__ = ("_ends", "_first", "_is_due", "_left", "_next", "_on_done", "_on_stored", "_outcomes", "_soon")
 
     def __init__(
         self, soon: Soon, count: int, first: int, on_done: Published, on_stored: Callable[[int], None]
     ) -> None:
-        """`first`: the number of the first message, the others follow; `on_stored(count)` comes beside `on_done`."""
+        """`first` is the number of the first of `count` messages. `on_stored(count)` is called before `on_done`."""
         self._soon = soon
         self._first = first
         self._on_done = on_done
         self._on_stored = on_stored
         self._outcomes: list[CurbstoneError | None] = [None] * count
         self._ends = bytearray(count)
-        """1 for each message whose outcome is known."""
+        """For each message, 1 if its outcome is known."""
         self._left: dict[int, int] = {}
-        """How many copies are under way of those that have several."""
+        """For each message with several copies, how many copies are under way."""
         self._next = 0
         self._is_due = False
 
     def several(self, place: int, copies: int) -> None:
-        """This message is published so many times; it is stored when all are."""
+        """Note that a message is published in several copies. It counts as stored when all of them are."""
         self._left[place] = copies
 
     def ended(self, place: int, error: CurbstoneError | None) -> None:
-        """The outcome of one message, or of a copy."""
+        """Take the outcome of a message, or of one of its copies."""
         if error is not None:
             self._outcomes[place] = error
         if self._left and place in self._left:
@@ -90,5 +90,5 @@ class Job:
 
 
 def _is_same(one: CurbstoneError | None, other: CurbstoneError | None) -> bool:
-    """Whether the same is to be said of two messages."""
+    """Return whether two messages have the same outcome."""
     return one is other or (one is not None and other is not None and str(one) == str(other))

@@ -1,11 +1,13 @@
-"""Publishes that happen together: a message in the quorum queue `cs/tx` is the commit, and one gateway carries it out.
+"""Publishes several messages as a whole. A message in the quorum queue `cs/tx` is the commit; one gateway carries it
+out.
 
-A unit that is confirmed there is on the disks of a majority, so it happens: whichever gateway has the queue publishes
-its messages and only then settles it. Where that gateway dies between, another one does all of it again, under the same
-numbers: a message may be stored twice, and none is left out. A unit that is not confirmed has published nothing.
+A unit that is confirmed in `cs/tx` is on the disks of a majority, so it will happen: the gateway that consumes from
+`cs/tx` publishes the messages of the unit and only then settles it. If that gateway dies in between, another one does
+all of it again under the same numbers; so a message may be stored twice, but none is left out. A unit that is not
+confirmed has published nothing.
 
-A queue that is at its cap when a unit is carried out gets its message when it has room. Meanwhile all gateways know
-that, and commit nothing more for it.
+If a queue is at its cap when a unit is carried out, it gets its message when it has room. Meanwhile all gateways know
+this, and commit nothing more for the queue.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from curbstone.rabbit.settling import Settling
 from curbstone.rabbit.unit import UNIT_BYTES_MAX, Addressed, Unit, decode, encode
 
 WINDOW = 100
-"""Units that are carried out at once."""
+"""How many units are carried out at the same time."""
 AGAIN_MS = 500
 APPLIED_MS_MAX = 5000
-"""So long a commit waits until what is committed can be seen; it happens all the same."""
+"""A commit waits at most this long until its messages are published. They will be published in any case."""
 FULL_MS = 3000
 TAKEN_MAX = 10_000
 TAG = "tx"
@@ -36,14 +38,15 @@ TAG = "tx"
 logger = logging.getLogger("curbstone.rabbit")
 
 _Taken = dict[int, None]
-"""The last units that came over one channel: one that a lost connection left twice in the queue is carried out once.
+"""The last units that came over one channel.
 
-What is not settled when the channel ends comes again over the next one, and is new there.
+If a lost connection left a unit twice in the queue, it is carried out once. Units that are not settled when the channel
+ends are delivered again over the next channel, and are new there.
 """
 
 
 class _Begun:
-    """A unit of this gateway that is under way."""
+    """A unit that this gateway has begun to commit."""
 
     __slots__ = ("is_known", "on_committed", "on_done")
 
@@ -54,7 +57,7 @@ class _Begun:
         """Whether `on_committed` was called."""
 
     def known(self, error: CurbstoneError | None) -> None:
-        """Tell whether it is committed, once."""
+        """Call `on_committed`, once."""
         if not self.is_known:
             self.is_known = True
             self.on_committed(error)
@@ -70,17 +73,17 @@ class Journal:
         self._settling: Settling | None = None
         self._begun: dict[int, _Begun] = {}
         self._full: dict[str, int] = {}
-        """Until when it is thought so, by the uid of the queue."""
+        """Until when each queue is considered full, by its uid."""
         link.when(self._up, self._down)
 
     # --- committing
 
     def mark_full(self, uid: str) -> None:
-        """A queue has no room for what is committed."""
+        """Note that a queue has no room for committed messages."""
         self._full[uid] = self._engine.host.now_ms() + FULL_MS
 
     def begin(self, messages: list[Addressed], on_committed: Done, on_done: Callable[[], None]) -> None:
-        """Publish these as a whole: `on_committed` says whether they will be; if so, `on_done` when they are."""
+        """Publish messages as a whole. `on_committed` tells whether they will be published; if so, `on_done` when."""
         engine = self._engine
         refusal = self._refusal(messages)
         if refusal is not None:
@@ -93,7 +96,7 @@ class Journal:
         engine.publisher.send(engine.names.transactions, parcel, partial(self._confirmed, number))
 
     def _refusal(self, messages: list[Addressed]) -> CurbstoneError | None:
-        """Return why these can't be published as a whole, or None: what was committed already waits for room, too."""
+        """Return why messages can't be committed, or None. A queue is full while committed messages wait for room."""
         now_ms = self._engine.host.now_ms()
         full = next((each.name for each in messages if self._full.get(each.place, 0) > now_ms), None)
         if full is not None:
@@ -108,7 +111,7 @@ class Journal:
     def _confirmed(self, number: int, error: CurbstoneError | None) -> None:
         begun = self._begun.get(number)
         if begun is None:
-            return  # it was carried out before its confirm came
+            return  # the unit was carried out before its confirm came
         if error is not None:
             del self._begun[number]
             if isinstance(error, QueueFull):
@@ -120,7 +123,7 @@ class Journal:
         self._engine.host.call_later(wait_ms, partial(self.carried_out, number))
 
     def carried_out(self, number: int) -> None:
-        """A unit has been, or it is no longer waited for."""
+        """Note that a unit was carried out, or that nobody waits for it any longer."""
         begun = self._begun.pop(number, None)
         if begun is not None:
             begun.known(None)
@@ -129,7 +132,7 @@ class Journal:
     # --- the queue of what is committed
 
     def start(self) -> None:
-        """The queue is there: take units from it."""
+        """Begin to consume units from `cs/tx`, which exists now."""
         self._is_started = True
         if self._link.connection is not None:
             self._up(self._link.connection)
@@ -173,7 +176,7 @@ class Journal:
         self._begin(unit, settling, arrived.tag)
 
     def _begin(self, unit: Unit, settling: Settling, tag: int) -> None:
-        """Carry out a unit, once its queues are known here: they may have been made elsewhere just now."""
+        """Carry out a unit once its queues are known here. Another gateway may just have created one."""
 
         def stored() -> None:
             settling.ack(tag)
@@ -186,7 +189,7 @@ class Journal:
                 self._engine.host.call_later(AGAIN_MS, look)
 
         def look() -> None:
-            if settling.channel.is_open and not self._engine.is_stopping:  # else it comes again, somewhere
+            if settling.channel.is_open and not self._engine.is_stopping:  # otherwise some gateway gets it again
                 self._engine.catch_up(caught_up)
 
         carrying = Carrying(self._engine, unit, settling.channel, self._tell_full, stored)
@@ -210,7 +213,7 @@ class Journal:
     # --- the end
 
     def stop(self) -> None:
-        """Take no more, and wait no longer for what others carry out."""
+        """Begin no more units, and wait no longer for those that other gateways carry out."""
         settling = self._settling
         if settling is not None and settling.channel.is_open:
             settling.channel.cancel(TAG, _ignore)
@@ -219,7 +222,7 @@ class Journal:
                 self.carried_out(number)
 
     def close(self) -> None:
-        """Hand over the last acks, and end the channel behind them; units that are not carried out go back."""
+        """Send the last acks, and then close the channel. Units that were not carried out go back to the queue."""
         settling, self._settling = self._settling, None
         if settling is None or not settling.channel.is_open:
             return
@@ -230,4 +233,4 @@ class Journal:
 
 
 def _ignore(_error: AmqpError | None) -> None:
-    """A channel that ends says so elsewhere."""
+    """Ignore an error that the end of the channel tells, too."""

@@ -1,4 +1,4 @@
-"""What a cluster can't do, said in one sentence each."""
+"""What a cluster can't do, with an error of one sentence for each."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _refuse(text: str) -> NoReturn:
 
 
 class NoReading:
-    """See `core.port_reading.Reading`: there is none."""
+    """See `core.port_reading.Reading`, which a cluster does not have."""
 
     @property
     def next(self) -> int:
@@ -83,7 +83,7 @@ class NoReading:
 
 
 class NoStaging:
-    """See `core.port.Staging`: there is none."""
+    """See `core.port.Staging`, which a cluster does not have."""
 
     bytes = 0
     bytes_max = 0

@@ -1,7 +1,8 @@
-"""Delays: a ladder of queues, each of which holds a message twice as long as the one below.
+"""Delays by a ladder of queues, each of which holds a message twice as long as the one below. Pure.
 
-The bits of a delay, in steps, are the first words of the routing key, the queue it is for is the rest. Where a bit is
-set the message waits on that step, else it goes on to the next one. Pure.
+The delay, in units of the lowest step, is written in binary: its bits are the first words of the routing key, and the
+destination queue is the rest. If the bit of a step is set, the message waits there; otherwise it goes on to the next
+one.
 """
 
 from __future__ import annotations
@@ -12,21 +13,24 @@ from typing import NamedTuple
 from curbstone.rabbit.topology import LADDER_STEP_MS, LADDER_STEPS, NAME_BYTES_MAX
 
 BITS_MAX = 8
-"""A delay is rounded up to so many bits, so that no message climbs down more steps than that."""
+"""A delay is rounded up to so many significant bits, so that no message waits on more steps than that."""
 STEPS_MAX = (1 << LADDER_STEPS) - 1
 QUEUE_BYTES_MAX = NAME_BYTES_MAX - 2 * LADDER_STEPS
-"""What a routing key has room for behind the bits, a dot after each."""
+"""The room in a routing key after the bits, each of which is followed by a dot."""
 
 
 class Way(NamedTuple):
-    """Where a delayed message goes."""
+    """The step where a delayed message starts, and its routing key."""
 
     step: int
     key: str
 
 
 def way(delay_ms: int, queue: str) -> Way:
-    """Return the way of a message that may come to `queue` after a delay, no sooner; longer ones take it again."""
+    """Return the way of a message that comes to `queue` after a delay, no sooner.
+
+    A delay that is longer than the whole ladder needs the way again.
+    """
     steps = max(1, -(-delay_ms // LADDER_STEP_MS))
     surplus = max(0, steps.bit_length() - BITS_MAX)
     steps = min(_rounded(steps, surplus), STEPS_MAX)
@@ -39,16 +43,16 @@ def _rounded(steps: int, surplus: int) -> int:
 
 
 def pattern(step: int, bit: int) -> str:
-    """Return the pattern of the routing keys that have this bit at this step."""
+    """Return the binding pattern for routing keys that have this bit at this step."""
     return "*." * (LADDER_STEPS - 1 - step) + f"{bit}.#"
 
 
 def end_pattern(queue: str) -> str:
-    """Return the pattern of the routing keys that lead to a queue."""
+    """Return the binding pattern for routing keys that lead to a queue."""
     return f"#.{_short(queue)}"
 
 
 def _short(queue: str) -> str:
-    """Return what a queue is called behind the bits: its name, or a digest if that is too long."""
+    """Return the name of a queue in a routing key: its name, or a digest of it if it is too long."""
     name = queue.encode()
     return queue if len(name) <= QUEUE_BYTES_MAX else blake2b(name, digest_size=16).hexdigest()

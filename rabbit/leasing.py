@@ -1,4 +1,4 @@
-"""Pops and leases of one queue. A lease is known to the gateway that gave it; its token says which one that is."""
+"""Pops and leases of one queue. Only the gateway that gave a lease knows it; the token names that gateway."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Settled = Callable[[CurbstoneError | None, int, list[str]], None]
 
 
 class _Held:
-    """A lease, and what settles it."""
+    """A lease, and the channel and tag that settle it."""
 
     __slots__ = ("lease", "settling", "tag", "timer")
 
@@ -31,30 +31,30 @@ class _Held:
 
 
 class Leasing:
-    """What clients have of a queue without a consumer."""
+    """The pops and leases of one queue, that is, what clients take without a consumer."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._takes: dict[str, Takes] = {}
         self._held: dict[str, _Held] = {}
-        """By token."""
+        """The leases, by token."""
 
     def unsettled(self, group: str) -> int:
-        """How many leases of a group there are."""
+        """Return how many leases of a group there are."""
         return sum(held.lease.group == group for held in self._held.values())
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for a message; the broker counts them as consumers."""
+        """How many calls wait for a message. The broker counts each as a consumer."""
         return sum(takes.waiting for takes in self._takes.values())
 
     @property
     def is_used(self) -> bool:
-        """Whether clients have leases, or wait for messages."""
+        """Whether clients have leases or wait for messages."""
         return bool(self._held) or any(takes.has_wants for takes in self._takes.values())
 
     def holders(self) -> list[Holder]:
-        """Return what is told about the leases of each group."""
+        """Return the information about the leases of each group for operators."""
         ends: dict[str, list[int]] = {}
         for held in self._held.values():
             ends.setdefault(held.lease.group, []).append(held.lease.expires_ms)
@@ -126,7 +126,7 @@ class Leasing:
             self._give_back(held, dead.MAX_TRIES, 0, "the lease ran out", _ignore)
 
     def _take(self, token: str, owner: str | None = None) -> _Held | None:
-        """Return a lease and forget it; None if it is stale: another owner's, or one whose channel is lost."""
+        """Take out and return a lease; None if it is stale, belongs to another owner, or its channel is lost."""
         held = self._held.get(token)
         if held is None or owner not in (None, held.lease.owner):
             return None
@@ -144,7 +144,7 @@ class Leasing:
     def settle(
         self, tokens: list[str], outcome: Outcome, on_done: Settled, delay_ms: int | None, error: str, owner: str
     ) -> None:
-        """Settle leases of this gateway; all other tokens are stale."""
+        """Settle leases of this gateway. All other tokens are stale."""
         stale: list[str] = []
         settled = 0
         left = 1
@@ -179,7 +179,10 @@ class Leasing:
         self._queue.engine.host.call_soon(lambda: done(None))
 
     def settle_seq(self, seq: int, owner: str) -> bool | None:
-        """Settle the lease of a message of the unnamed group; False if it is another's, None if there is none."""
+        """Settle the lease of a message of the unnamed group.
+
+        Return False if it belongs to another owner, and None if there is no lease.
+        """
         for token, held in self._held.items():
             if held.lease.delivery.message.seq == seq and held.lease.group == UNNAMED:
                 taken = self._take(token, owner)
@@ -191,7 +194,7 @@ class Leasing:
         return None
 
     def extend(self, tokens: list[str], duration_ms: int, owner: str) -> list[str]:
-        """Let leases of this gateway end `duration_ms` from now; return the stale tokens."""
+        """Extend leases of this gateway to `duration_ms` from now; return the stale tokens."""
         stale = []
         for token in tokens:
             held = self._held.get(token)
@@ -204,7 +207,7 @@ class Leasing:
         return stale
 
     def give_back(self, leases: list[Lease]) -> None:
-        """End leases that nobody has seen."""
+        """End leases that no client has seen, without counting a try."""
         for lease in leases:
             held = self._take(lease.token)
             if held is not None:
@@ -212,7 +215,7 @@ class Leasing:
         self._queue.changed()
 
     def close(self, error: CurbstoneError) -> None:
-        """The queue is gone, or the server stops: what is leased goes back."""
+        """Give leased messages back, because the queue is gone or the server stops."""
         for held in self._held.values():
             held.timer.cancel()
             self._queue.engine.leased.drop(held.lease)
@@ -222,4 +225,4 @@ class Leasing:
 
 
 def _ignore(_error: CurbstoneError | None) -> None:
-    """Where it fails the message is held and tried again."""
+    """Ignore an error, as the message is then held and tried again."""

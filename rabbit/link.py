@@ -1,6 +1,6 @@
-"""One connection that is kept: when it is lost, the next node is tried, until the server stops.
+"""One connection that is made again whenever it is lost, to the next node, until the server stops.
 
-And what is asked of it one call at a time: declarations and deletions, each of which may break its channel.
+`Errands` makes calls over it that may break their channel, such as declarations and deletions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from curbstone.core.host import Host
 from curbstone.rabbit.door import LOST, AmqpError, Channel, Connection, Door
 
 AGAIN_MS = 200
-"""Between the loss of a connection and the next try, or between two tries."""
+"""The pause between the loss of a connection and the next try, and between two tries."""
 CALL_MS_MAX = 20_000
 CHANNELS = 8
 
@@ -22,7 +22,7 @@ logger = logging.getLogger("curbstone.rabbit")
 
 
 class Link:
-    """A connection to any node. `up(connection)` and `down(reason)` are told to all that asked."""
+    """A connection to any node. Those who asked by `when` are told when it is made and when it is lost."""
 
     def __init__(self, host: Host, door: Door, name: str) -> None:
         self._host = host
@@ -38,7 +38,7 @@ class Link:
         """Why the broker takes no messages; empty if it does."""
 
     def when(self, up: Callable[[Connection], None], down: Callable[[str], None]) -> None:
-        """Tell of each connection from now on, and of its end; before `start`."""
+        """Call `up(connection)` for each connection, and `down(reason)` at its end. Call this before `start`."""
         self._up.append(up)
         self._down.append(down)
 
@@ -47,13 +47,13 @@ class Link:
         self._door.connect(self._name, self._opened, self._lost, self._now_blocked)
 
     def close(self) -> None:
-        """Connect no more, and end what there is."""
+        """End the connection, and do not connect again."""
         self._is_stopping = True
         if self.connection is not None:
             self.connection.close()
 
     def leave(self) -> None:
-        """This node is of no use: try the next."""
+        """Leave this node, which is of no use at the moment, and try the next one."""
         if self.connection is not None:
             self.connection.close()
 
@@ -89,7 +89,7 @@ class Link:
 
 
 class Errand:
-    """A call that one channel carries out alone: `run(channel, done)` makes it, `done(error)` ends it."""
+    """A call with a channel of its own. `run(channel, done)` makes the call, and `done(error)` ends it."""
 
     def __init__(
         self,
@@ -103,9 +103,10 @@ class Errand:
 
 
 class Errands:
-    """Calls over a link, a few at a time. What a lost connection leaves unanswered is made again: all are idempotent.
+    """Calls over a link, a few at a time. Calls that a lost connection leaves unanswered are made again, as all of them
+    are idempotent.
 
-    An errand's `on_done` gets what AMQP said, or the error LOST once CALL_MS_MAX are over.
+    An errand's `on_done` gets the error of AMQP or None, or the error LOST after CALL_MS_MAX.
     """
 
     def __init__(self, host: Host, link: Link) -> None:
@@ -120,7 +121,7 @@ class Errands:
 
     @property
     def is_working(self) -> bool:
-        """Whether something is under way."""
+        """Whether a call is under way."""
         return bool(self._waiting or self._busy)
 
     def do(
@@ -128,7 +129,7 @@ class Errands:
         run: Callable[[Channel, Callable[[AmqpError | None], None]], None],
         on_done: Callable[[AmqpError | None], None],
     ) -> None:
-        """Have a call made."""
+        """Make a call as soon as possible."""
         self._waiting.append(Errand(run, on_done, self._host.now_ms() + CALL_MS_MAX))
         self._fill()
         self._watch()
@@ -192,5 +193,5 @@ class Errands:
 
 
 def unavailable(error: AmqpError, what: str) -> Unavailable:
-    """Return what to say if AMQP refused or did not answer."""
+    """Return the error to report if AMQP refused or did not answer."""
     return Unavailable(f"{what}: RabbitMQ {'can not be reached' if error.code == LOST else 'refused it'}: {error}")

@@ -1,7 +1,7 @@
-"""A message as AMQP has it, and back. Pure.
+"""Converts messages to AMQP and back. Pure.
 
-The header block of a message travels as one header, byte by byte: AMQP's tables keep neither the order of headers nor
-two of one name. What other programs published has its table turned into lines instead.
+The header block of a message travels unchanged as one AMQP header, because AMQP's tables keep neither the order of
+headers nor two headers with one name. If another program published a message, its table is turned into header lines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NOTHING = (None,) * (len(Properties._fields) - _BEHIND)
 def properties_of(
     message: Message, message_id: str, *, now_ms: int, due_ms: int = 0, tries: int = 0, copies: list[str] | None = None
 ) -> Properties:
-    """Return the properties of a message that is published now; `copies` are the queues that get it as well."""
+    """Return the properties of a message that is published now. `copies` are the other queues that get it, too."""
     table: dict[str, object] = {}
     if message.headers:
         table[BLOCK] = message.headers
@@ -50,7 +50,7 @@ def properties_of(
 
 @lru_cache(maxsize=1024)
 def _content_type(block: bytes) -> str | None:
-    """Return the content type for other readers."""
+    """Return the content type of a header block, for other programs that read the message."""
     if b"content-type:" not in block:
         return None
     found = next((value for name, value in headers.decode(block) if name == headers.CONTENT_TYPE), None)
@@ -58,7 +58,7 @@ def _content_type(block: bytes) -> str | None:
 
 
 def number_of(properties: Properties) -> int | None:
-    """Return the number in a message id of ours."""
+    """Return the number in a message id, or None if the id is not one of ours."""
     _uid, dash, number = (properties.message_id or "").rpartition("-")
     return int(number) if dash and number.isascii() and number.isdigit() and len(number) < 20 else None
 
@@ -82,24 +82,24 @@ def message_of(arrived: Arrived, number: int) -> Message:
 
 
 def tries_of(properties: Properties) -> int:
-    """Return how often a message was handed out before, in all its copies."""
+    """Return how often a message was delivered before, all its copies included."""
     table = properties.headers
     counted = table.get("x-acquired-count", table.get("x-delivery-count"))
     return whole(table.get(TRIES)) + whole(counted)
 
 
 def due_of(properties: Properties) -> int:
-    """Return the wall-clock milliseconds before which a message must not be delivered; 0 for any time."""
+    """Return the wall-clock time in ms before which a message must not be delivered, or 0."""
     return whole(properties.headers.get(DUE))
 
 
 def whole(value: object) -> int:
-    """Return the number in a table's value, 0 if there is none."""
+    """Return the number in a value of a table, or 0 if it is no number."""
     return int(value) if isinstance(value, int) else 0
 
 
 def _foreign_block(properties: Properties) -> bytes:
-    """Return the header block of what another program published, or of what has none."""
+    """Return a header block for a message without one, such as that of another program."""
     if not properties.headers and properties.content_type is None and properties[_BEHIND:] == _NOTHING:
         return b""
     lines: list[tuple[str, str]] = []

@@ -1,23 +1,23 @@
-"""What is wrong at the moment, except with the connections to RabbitMQ."""
+"""The current troubles of the gateway, except those of the connections to RabbitMQ."""
 
 from __future__ import annotations
 
 
 class Notes:
-    """One text for each matter. Listeners say here that they are full."""
+    """Keeps one text for each matter. Listeners note here that they are full."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
 
     @property
     def reasons(self) -> list[str]:
-        """What is wrong, for people."""
+        """Return the troubles as texts for people."""
         return [f"{matter}: {text}" for matter, text in self._texts.items()]
 
     def note(self, matter: str, text: str) -> None:
-        """Something is wrong with it."""
+        """Note that something is wrong with a matter."""
         self._texts[matter] = text
 
     def over(self, matter: str) -> None:
-        """It is well again."""
+        """Note that a matter is well again."""
         self._texts.pop(matter, None)

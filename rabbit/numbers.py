@@ -1,7 +1,7 @@
-"""The numbers of messages: unique over all gateways, and nearly in the order of time.
+"""The numbers of messages. They are unique over all gateways, and nearly in the order of time.
 
-63 bits: milliseconds since 2023-11-14 (41), the gateway's number (8), a counter (14), which borrows from the next
-millisecond if it runs over.
+A number has 63 bits: milliseconds since 2023-11-14 (41), the gateway's number (8), and a counter (14). If the counter
+overflows, it takes numbers of the next millisecond.
 """
 
 from __future__ import annotations
@@ -37,5 +37,5 @@ class Numbers:
 
 
 def time_of(number: int) -> int:
-    """Return the wall-clock milliseconds when a number was given."""
+    """Return the wall-clock time in ms when a number was given."""
     return (number >> GATEWAY_BITS + COUNTER_BITS) + EPOCH_MS

@@ -1,6 +1,6 @@
-"""Making a queue in RabbitMQ, and finding it there: each gateway does it once before it uses a queue, whoever made it.
+"""Makes a queue in RabbitMQ, or finds it there. Each gateway does this once before it uses a queue.
 
-All calls are idempotent, so it does not matter that others do the same, or that one of them died half-way.
+All calls are idempotent, so it does not matter if other gateways do the same, or if one of them died half-way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Step = Callable[[Done], None]
 
 
 def together(steps: Sequence[Step], on_done: Done) -> None:
-    """Take all steps at once; `on_done` after the last, with the first error. At once if there are none."""
+    """Take all steps at once. `on_done` is called after the last, with the first error; at once if there are none."""
     left = len(steps)
     first: CurbstoneError | None = None
 
@@ -60,20 +60,20 @@ class Opening:
         self._names = queue.engine.names
         self._errands = queue.engine.errands_for(queue.name)
         self.text = self._names.queue(queue.name)
-        """What the queue is called in RabbitMQ."""
+        """The name of the queue in RabbitMQ."""
         self.is_open = False
         self.groups: set[str] = set()
-        """Groups whose queues are known to be there."""
+        """The groups whose queues are known to exist."""
         self._wanted: set[str] = set()
         self._laddered: set[str] = set()
         self._is_working = False
         self._is_new = False
-        """Whether this gateway has asked for it and not heard that the registry has it."""
+        """Whether this gateway creates the queue, and the registry has not accepted it yet."""
         self._waiting: list[Done] = []
         self._refused: CurbstoneError | None = None
 
     def make(self) -> None:
-        """Nobody knows the queue yet: have the registry take it in, then make it."""
+        """Put the queue, which is new, into the registry, and then make it."""
         self._is_new = not self._queue.name.is_private
         self._start()
 
@@ -189,7 +189,7 @@ class Opening:
         self._errand(run, on_done, f"queue {self._queue.name} can't be bound")
 
     def _bind_dead(self, dead_letter: str, on_done: Done, *, unbind: bool = False) -> None:
-        """What the broker lets expire here goes to the dead-letter queue, which is made first."""
+        """Bind the dead-letter queue, which is made first, to the messages that the broker lets expire here."""
         engine = self._queue.engine
         target = engine.ensure(engine.name_of(dead_letter))
         texts = [self._names.queue(self._queue.name, group) for group in (UNNAMED, *self._queue.options.groups)]
@@ -221,7 +221,7 @@ class Opening:
     # --- changes
 
     def changed(self, before: Known, after: Known, on_done: Done) -> None:
-        """Do in RabbitMQ what a change of the registry means; `after` is in force already."""
+        """Carry out a change of the registry in RabbitMQ. The definition `after` is in force already."""
         steps: list[Step] = []
         old, new = set(before.options.groups), set(after.options.groups)
         steps += [partial(self._bind_one, UNNAMED, event) for event in sorted(after.bindings - before.bindings)]
@@ -253,7 +253,7 @@ class Opening:
         self.with_groups(new, opened)
 
     def with_ladder(self, group: str, on_done: Done) -> None:
-        """Have the end of the ladder lead to a group's queue."""
+        """Bind a group's queue to the end of the ladder."""
         if group in self._laddered:
             on_done(None)
             return
@@ -270,7 +270,7 @@ class Opening:
         self._errand(run, bound, f"delays for queue {self._queue.name} can't be set up")
 
     def again(self, on_open: Done) -> None:
-        """The broker does not know what was known to be there: make it again."""
+        """Make the queue again, because the broker does not know it although it was known to exist."""
         if self.is_open:
             self.is_open = False
             self._wanted |= self.groups
@@ -285,7 +285,7 @@ class Opening:
         return [self._names.queue(self._queue.name, group) for group in (UNNAMED, *sorted(groups))]
 
     def look(self, on_done: Done) -> None:
-        """Tell whether the queue is there: NoSuchQueue if it is not."""
+        """Find out whether the queue exists. `on_done` gets NoSuchQueue if it does not."""
 
         def looked(error: AmqpError | None) -> None:
             if error is not None and error.code == NOT_FOUND:
@@ -298,7 +298,7 @@ class Opening:
         )
 
     def count(self, group: str, on_done: Callable[[AmqpError | None, int, int], None]) -> None:
-        """Tell how many messages are ready, and how many consumers there are: none if it can't be known."""
+        """Tell how many messages are ready, and how many consumers there are; none if that can't be known."""
         text = self._names.queue(self._queue.name, group)
         found = (0, 0)
 
@@ -313,7 +313,7 @@ class Opening:
         self._errands.do(run, lambda error: on_done(error, *found))
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
-        """Remove what is ready in all groups; tells how many entries that were."""
+        """Remove the ready messages of all groups; `on_done` gets how many entries those were."""
         removed = 0
 
         def purge_one(text: str, done: Done) -> None:
@@ -346,7 +346,7 @@ class Opening:
         together([partial(self._delete_one, group) for group in (UNNAMED, *sorted(groups))], on_done)
 
     def close(self, error: CurbstoneError) -> None:
-        """It is gone, or the server stops."""
+        """Refuse all that wait, because the queue is gone or the server stops."""
         self._refused = error
         self.is_open = False
         waiting, self._waiting = self._waiting, []

@@ -1,9 +1,10 @@
-"""Publishing: every message is confirmed by the broker before anybody hears that it is stored.
+"""Publishing. Every message is confirmed by the broker before it is reported as stored.
 
-A few connections share the queues out, each queue always has the same one, so the order of what is sent to it holds.
-When a connection is lost, what was not confirmed goes out again on the next one, in order: it may be stored twice,
-and never not at all. A message that the broker refuses is sent again for a second, for that happens while a queue
-changes its leader; then the queue is full. After `UNCONFIRMED_MS_MAX` nobody knows.
+The queues are shared out among a few connections. A queue always has the same one, so the order of its messages is
+kept. When a connection is lost, its unconfirmed messages are sent again on the next one, in order; a message may be
+stored twice, but none is left out. A message that the broker refuses is sent again for a second, because that also
+happens while a queue changes its leader; after that the queue counts as full. After `UNCONFIRMED_MS_MAX` without a
+confirm, the outcome is reported as unknown.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Outcome = Callable[[CurbstoneError | None], None]
 
 
 class Parcel(NamedTuple):
-    """A message, addressed."""
+    """A message with its address."""
 
     exchange: str
     key: str
@@ -39,7 +40,10 @@ class Parcel(NamedTuple):
     body: bytes
     mandatory: bool
     several: bool = False
-    """It goes to several queues: a refusal is told at once, for those that took it would store it once more."""
+    """Whether it goes to several queues. Then it is not sent again after a refusal, because those that took it would
+    store
+    it once more.
+    """
 
 
 class _Sent:
@@ -66,11 +70,13 @@ class Shard:
         self._channel: Channel | None = None
         self._next_tag = 1
         self._unconfirmed: dict[int, _Sent] = {}
-        """By tag, in the order they were sent."""
+        """The parcels that were sent, by tag, in the order they were sent."""
         self._waiting: deque[_Sent] = deque()
-        """Nobody has sent these yet, or they were sent over a connection that is lost."""
+        """Parcels that were not sent yet, or that were sent over a connection that is lost."""
         self._by_id: dict[str, int] = {}
-        """The tag that a message was sent with last; two with one id are under way if one was published again."""
+        """The last tag that a message was sent with, by its id. A message may be under way twice, if it was published
+        again.
+        """
         link.when(self._up, self._down)
 
     def __len__(self) -> int:
@@ -78,12 +84,12 @@ class Shard:
 
     @property
     def trouble(self) -> str:
-        """Why it can't publish now, or an empty text."""
+        """Why nothing can be published now; empty if it can."""
         return self._link.trouble or self._link.blocked
 
     @property
     def blocked(self) -> str:
-        """Why the broker takes no messages, or an empty text."""
+        """Why the broker takes no messages; empty if it does."""
         return self._link.blocked
 
     def send(self, sent: _Sent) -> None:
@@ -96,7 +102,7 @@ class Shard:
         sent.is_returned = False
         try:
             channel.publish(exchange, key, properties, body, mandatory=mandatory)
-        except AmqpError as error:  # it was not sent, and the broker counts on without it
+        except AmqpError as error:  # it was not sent, so the broker does not count it
             self._host.call_soon(partial(self._end, sent, Unavailable(f"the message can't be sent: {error}")))
             return
         self._unconfirmed[self._next_tag] = sent
@@ -120,10 +126,10 @@ class Shard:
         connection.channel(opened, lambda error: self._closed(connection, error))
 
     def _closed(self, connection: Connection, error: AmqpError) -> None:
-        """The channel has ended and the connection has not, as a message that is too large does it."""
+        """Act on the end of a channel whose connection goes on, which a message that is too large causes."""
         if self._link.connection is connection:
             self._down(str(error))
-            if error.code == REFUSED and self._waiting:  # which one it was it does not say: the oldest is given up
+            if error.code == REFUSED and self._waiting:  # it does not say which message, so the oldest is given up
                 text = f"it is not known whether the message was stored: RabbitMQ closed the channel: {error}"
                 self._end(self._waiting.popleft(), Unavailable(text))
             self._host.call_later(AGAIN_MS, lambda: self._up_again(connection))
@@ -155,7 +161,7 @@ class Shard:
                 self._end(sent, None)
 
     def _returned(self, properties: Properties) -> None:
-        """Nobody gets this one; its confirm follows."""
+        """Note that no queue gets a message. Its confirm follows."""
         sent = self._unconfirmed.get(self._by_id.get(properties.message_id or "", 0))
         if sent is not None:
             sent.is_returned = True
@@ -179,7 +185,7 @@ class Shard:
             self._publisher.ended(sent, error)
 
     def look(self, now_ms: int) -> None:
-        """Give up what was not confirmed in time."""
+        """Give up the messages that were not confirmed in time."""
         late = [
             sent
             for sent in [*self._unconfirmed.values(), *self._waiting]
@@ -204,18 +210,18 @@ class Publisher:
         self._looks = False
         self.is_stopping = False
         self.under_way = 0
-        """Parcels that nobody has heard of yet, those that wait to be tried again included."""
+        """How many parcels have no outcome yet, including those that wait to be sent again."""
 
     @property
     def troubles(self) -> list[str]:
-        """Why messages can't be taken now."""
+        """Return why messages can't be taken now."""
         return [shard.trouble for shard in self._shards if shard.trouble]
 
     def _choose(self, place: str) -> Shard:
         return self._shards[crc32(place.encode()) % len(self._shards)]
 
     def send(self, place: str, parcel: Parcel, on_done: Outcome) -> None:
-        """Publish; `place` says which others it keeps its order with. `on_done` comes in a later turn."""
+        """Publish. Parcels with the same `place` keep their order. `on_done` is called in a later turn of the loop."""
         shard = self._shard_of(place)
         refusal = ""
         if self._bytes > UNCONFIRMED_BYTES_MAX:
@@ -233,7 +239,7 @@ class Publisher:
             self._host.call_later(LOOK_MS, self._look)
 
     def ended(self, sent: _Sent, error: CurbstoneError | None) -> None:
-        """A shard is done with it."""
+        """Report the outcome of a parcel."""
         self._bytes -= len(sent.parcel.body)
         self.under_way -= 1
         sent.on_done(error)

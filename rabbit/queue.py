@@ -1,4 +1,4 @@
-"""One queue of a cluster, as one gateway sees it; see `core.port.Queue`."""
+"""A queue of a cluster, as one gateway sees it; see `core.port.Queue`."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ from curbstone.rabbit.taking import Want
 
 
 class Queue:
-    """See the module's docstring. All gateways that know the queue have one of these."""
+    """See the module's docstring. Each gateway that knows the queue has such an object."""
 
     def __init__(self, engine: Engine, known: Known) -> None:
         self.engine = engine
         self.known = known
-        """What the registry says of it, with what this gateway has asked for and not read back yet."""
+        """The definition in the registry, with the changes that this gateway asked for and has not read back yet."""
         self.guard = Guard(known.name, known.options, engine.schemas)
         self.stats = Stats()
         self.damaged: list[str] = []
@@ -63,7 +63,7 @@ class Queue:
         self.consumers: dict[Consumer, None] = {}
         self.reading = NoReading()
         self.link: Link = engine.link_for(known.name)
-        """What it is consumed over."""
+        """The connection that the queue is consumed over."""
         self.opening = Opening(self)
         self.storing = Storing(self)
         self.leasing = Leasing(self)
@@ -76,12 +76,12 @@ class Queue:
 
     @property
     def name(self) -> QueueName:
-        """Its project and name."""
+        """The project and name of the queue."""
         return self.known.name
 
     @property
     def uid(self) -> str:
-        """Of this life of the queue."""
+        """The uid of the queue. A queue that is deleted and created again has another one."""
         return self.known.uid
 
     @property
@@ -90,7 +90,7 @@ class Queue:
         return self.known.options
 
     def know(self, known: Known) -> None:
-        """This is what it is from now on."""
+        """Set the queue's definition, as this gateway knows it."""
         before = self.options
         self.known = known
         if self.options != before:
@@ -103,7 +103,7 @@ class Queue:
 
     @property
     def purged(self) -> int:
-        """Delayed messages with a smaller number are no more."""
+        """Delayed messages with a smaller number have been purged."""
         return self.known.purged
 
     def message_id(self, seq: int) -> str:
@@ -116,18 +116,18 @@ class Queue:
         return int(seq) if dash and uid == self.uid and seq.isascii() and seq.isdigit() and len(seq) < 20 else None
 
     def when_open(self, on_open: Done) -> None:
-        """Call at once if the queue is known to be there, else when it is, or with what went wrong."""
+        """Call at once if the queue is known to exist, otherwise when it does, or with the error."""
         self.opening.when_open(on_open)
 
     def when_changed(self, on_done: Callable[[], None]) -> None:
-        """Call when all changes of it that were asked for here are done; at once if none is under way."""
+        """Call when all changes of the queue that were asked for here are done; at once if there are none."""
         if self.changes_under_way:
             self._when_changed.append(on_done)
         else:
             on_done()
 
     def change_ended(self) -> None:
-        """One of them is done, or failed."""
+        """Note that one of the changes is done or failed."""
         self.changes_under_way -= 1
         if not self.changes_under_way:
             waiting, self._when_changed = self._when_changed, []
@@ -137,7 +137,7 @@ class Queue:
     # --- producers
 
     def refusal(self) -> CurbstoneError | None:
-        """Return why nothing can be published now, or None."""
+        """Return why nothing can be published to the queue now, or None if it can."""
         if self.engine.is_stopping:
             return Unavailable("the server is shutting down")
         return gone(self.name) if self.is_closed else self.guard.refusal()
@@ -179,7 +179,7 @@ class Queue:
         auto: bool = False,
         on_closed: Callable[[CurbstoneError], None],
     ) -> Consumer:
-        """Return a consumer that `deliver` is called for."""
+        """Return a new consumer, whose deliveries `deliver` gets."""
         consumer = Consumer(self, deliver, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed)
         self.consumers[consumer] = None
         self.opening.with_groups({group} - {UNNAMED}, consumer.queue_opened)
@@ -226,17 +226,18 @@ class Queue:
         remote.settle(self, tokens, outcome, on_done, delay_ms, error, owner)
 
     def extend(self, tokens: list[str], duration_ms: int, on_done: Stale, owner: str = NOBODY) -> None:
-        """Let leases of any gateway end `duration_ms` from now; tells the stale ones."""
+        """Extend leases of any gateway to `duration_ms` from now; `on_done` gets the stale tokens."""
         remote.extend(self, tokens, duration_ms, on_done, owner)
 
     def give_back(self, leases: list[Lease]) -> None:
-        """End leases that nobody has seen."""
+        """End leases that no client has seen, without counting a try."""
         self.leasing.give_back(leases)
 
     def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
-        """Settle a message that is leased somewhere; one that is not is dropped when its turn comes.
+        """Settle a message that is leased on some gateway. If it is not leased, it is dropped when its turn comes.
 
-        Whether such a one is there is not known: it passes for there unless it can't be.
+        Whether a message that is not leased exists can't be known. It is reported as existing, unless its number is
+        impossible.
         """
         remote.settle_seq(self, seq, on_done, owner)
 
@@ -251,7 +252,7 @@ class Queue:
         error: str,
         on_done: Done,
     ) -> None:
-        """Give a delivery back, one try older, or bury it: it was rejected, has expired or was tried too often."""
+        """Give a delivery back with one more try counted, or bury it if it was rejected, expired or tried too often."""
         tries = delivery.tries + 1
         most = self.options.max_tries
         bury = partial(dead.bury, self, settling, tag, delivery)
@@ -288,19 +289,19 @@ class Queue:
     # --- looking, emptying
 
     def counts(self, group: str = UNNAMED) -> Counts:
-        """Return the numbers of a group as they were seen last."""
+        """Return the counts of a group as of the last look."""
         return self.counting.counts(group)
 
     def holders(self) -> list[Holder]:
-        """Return the consumers of this gateway, and its leases of each group together."""
+        """Return the consumers of this gateway, and its leases as one entry for each group."""
         return [*(consumer.holder for consumer in self.consumers), *self.leasing.holders()]
 
     def refresh(self, on_done: Done) -> None:
-        """Look at the numbers now."""
+        """Look at the counts now."""
         self.counting.refresh(on_done)
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
-        """Call `fn` after the counts were seen to change, and at the end of the queue."""
+        """Call `fn` whenever a look finds other counts, and at the end of the queue."""
         return self.counting.watch(fn)
 
     def peek(
@@ -316,7 +317,7 @@ class Queue:
         raise NotSupported(lacking.LOOKING)
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
-        """Remove what is ready now, and what is delayed when it comes due; nothing can be kept."""
+        """Remove ready messages now, and delayed ones when they come due. Nothing can be kept for an undo."""
         if keep:
             raise NotSupported(lacking.UNDOING)
         entry = {"do": "purged", "uid": self.uid, "number": self.engine.numbers.take(1)}
@@ -352,12 +353,12 @@ class Queue:
         return list(self.consumers)
 
     def left(self, consumer: Taker) -> None:
-        """A consumer has ended."""
+        """Note that a consumer has ended."""
         assert isinstance(consumer, Consumer)
         self.consumers.pop(consumer, None)
 
     def channel_lost(self, error: AmqpError, fail: Callable[[CurbstoneError], None]) -> None:
-        """A channel of a consumer or taker has ended by itself: tell it why."""
+        """Find out why a channel of a consumer or taker has ended by itself, and call `fail` with it."""
         if error.code == NOT_FOUND or self.is_closed:
             self.look_after_loss(fail)
         elif error.code == LOST:
@@ -366,7 +367,7 @@ class Queue:
             fail(Unavailable(f"RabbitMQ ended it: {error}"))
 
     def look_after_loss(self, fail: Callable[[CurbstoneError], None]) -> None:
-        """The broker has ended a consumer: it took too long, or the queue is gone. Find out which."""
+        """Find out why the broker has ended a consumer: a delivery was held too long, or the queue is gone."""
         if self.is_closed:
             self.engine.host.call_soon(partial(fail, gone(self.name)))
             return
@@ -380,7 +381,7 @@ class Queue:
         self.opening.look(looked)
 
     def close(self, error: CurbstoneError) -> None:
-        """It is gone, or the server stops: consumers are told, what is leased goes back."""
+        """End the consumers and give leased messages back, because the queue is gone or the server stops."""
         if self.is_closed:
             return
         self.is_closed = True

@@ -1,4 +1,4 @@
-"""Sending dead letters home, one after the other: published, confirmed, then settled here."""
+"""Moves dead letters back where they came from, one after the other: published, confirmed, then settled here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STAYING_MAX = 1000
 
 
 class Redrive:
-    """Moves up to `limit` letters to a queue, or each where it came from; `on_done` once."""
+    """Moves up to `limit` letters to one queue, or each to the queue it came from. `on_done` is called once."""
 
     def __init__(self, queue: Queue, to: QueueName | None, limit: int, on_done: Moved, may: May | None) -> None:
         self._queue = queue
@@ -31,7 +31,7 @@ class Redrive:
         self._full: QueueFull | None = None
 
     def begin(self) -> None:
-        """Start; raise NoSuchQueue or BadRequest if there is nowhere to move them."""
+        """Start. Raise NoSuchQueue or BadRequest if the letters can't be moved anywhere."""
         if self._to is not None:
             if self._to == self._queue.name:
                 raise BadRequest("bad to: the letters are in this very queue")

@@ -1,10 +1,10 @@
-"""What all gateways know of the queues: the entries of one stream, read in one order by all of them.
+"""The registry: the definitions of all queues, as entries of one stream that all gateways read in the same order.
 
-`Registry` is pure: it applies entries, and all gateways that applied the same ones know the same. `RegistryLog` writes
-entries and reads them. A change counts once its own entry was read back; the first of two creations wins. Entries name
-the uid of the queue they mean, so one that comes twice, or too late, changes nothing.
+`Registry` is pure. It applies entries, so all gateways that applied the same entries know the same queues.
+`RegistryLog` writes and reads entries. A change counts once its own entry was read back; the first of two creations
+wins. An entry names its queue by the uid, so an entry that comes twice, or too late, changes nothing.
 
-Each SNAPSHOT_EVERY entries somebody adds a snapshot, so that the stream may forget its beginning.
+After SNAPSHOT_EVERY entries a gateway adds a snapshot, so that the stream can forget its beginning.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Entry = dict[str, Any]
 
 @dataclass(slots=True)
 class Known:
-    """What is known of one queue."""
+    """The definition of one queue."""
 
     name: QueueName
     uid: str
@@ -45,14 +45,14 @@ class Known:
     bindings: frozenset[str] = frozenset()
     unused_s: float | None = None
     groups: frozenset[str] = frozenset()
-    """Groups that messages or consumers named, declared ones among them."""
+    """The groups that were declared, or named by messages or consumers."""
     purged: int = 0
-    """Delayed messages with a smaller number are no more."""
+    """Delayed messages with a smaller number have been purged."""
     deleted: tuple[int, ...] = ()
-    """Messages of the unnamed group that are dropped when their turn comes; the last DELETED_MAX."""
+    """Messages of the unnamed group to be dropped when their turn comes; the last DELETED_MAX of them."""
 
     def as_entry(self) -> Entry:
-        """Return the entry that makes it."""
+        """Return the entry that creates this queue."""
         return {
             "do": "make",
             "project": self.name.project,
@@ -84,7 +84,7 @@ def _known(entry: Entry) -> Known:
 
 @dataclass(slots=True)
 class Change:
-    """What an entry did: the queue before it and after it."""
+    """The effect of an entry: the queue's definition before and after it."""
 
     before: Known | None = None
     after: Known | None = None
@@ -98,7 +98,7 @@ class Registry:
     by_uid: dict[str, Known] = field(default_factory=dict)
 
     def apply(self, entry: Entry) -> Change:
-        """Apply an entry; one that makes no sense any more changes nothing."""
+        """Apply an entry. An entry that makes no sense any more changes nothing."""
         do = entry["do"]
         if do == "make":
             return self._make(_known(entry))
@@ -121,11 +121,11 @@ class Registry:
         return Change(before, after)
 
     def snapshot(self) -> Entry:
-        """Return an entry that holds all."""
+        """Return an entry that holds the whole registry."""
         return {"do": "snapshot", "queues": [known.as_entry() for known in self.by_name.values()]}
 
     def restore(self, entry: Entry) -> None:
-        """Know what a snapshot holds and nothing else."""
+        """Replace the whole registry by a snapshot."""
         self.by_name.clear()
         self.by_uid.clear()
         for each in entry["queues"]:
@@ -167,8 +167,8 @@ def _with(known: Known, **changes: Any) -> Known:
 class RegistryLog:
     """Writes and reads the stream.
 
-    `on_change(entry, change)` is called for each entry in its order, `on_read()` once, when all that was there at the
-    start has been read.
+    `on_change(entry, change)` is called for each entry that changes something, in order. `on_read()` is called once,
+    when all entries that existed at the start have been read.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class RegistryLog:
         on_change: Callable[[Entry, Change], None],
         on_read: Callable[[], None],
     ) -> None:
-        """`life` names this gateway in this life."""
+        """`life` names this gateway from this start to its end."""
         self.known = Registry()
         self._host = host
         self._link = link
@@ -198,12 +198,12 @@ class RegistryLog:
         """Entries before the first snapshot of a stream that has forgotten its beginning."""
         self._since_snapshot = 0
         self._proposed: dict[str, tuple[Entry, Done, int]] = {}
-        """What was written and not read back yet: the entry, whom to tell, until when."""
+        """Entries that were written and not read back yet, by key: the entry, its callback, and the deadline."""
         self._is_watching = False
         link.when(self._up, self._down)
 
     def propose(self, entry: Entry, on_done: Done) -> None:
-        """Write an entry; `on_done(None)` right after it was applied, or Unavailable if that is not known."""
+        """Write an entry. `on_done` gets None right after it was applied, or Unavailable if that is not known."""
         self._number += 1
         key = f"{self._life}.{self._number}"
         self._proposed[key] = (entry, on_done, self._host.now_ms() + ANSWER_MS_MAX)
@@ -211,7 +211,7 @@ class RegistryLog:
         self._watch()
 
     def catch_up(self, on_done: Done) -> None:
-        """Call back when all that others have changed by now is known."""
+        """Call back when all changes that other gateways have made so far are known here."""
         self.propose({"do": "mark"}, on_done)
 
     def _write(self, key: str, entry: Entry) -> None:
@@ -230,7 +230,7 @@ class RegistryLog:
 
         def opened(channel: Channel) -> None:
             self._channel = channel
-            channel.on_cancelled(lambda _tag: self._link.leave())  # as when its replica here goes
+            channel.on_cancelled(lambda _tag: self._link.leave())  # for example, if the node's replica is removed
             channel.declare_queue(self._stream, lambda *_: None, arguments=registry_arguments())
             channel.qos(WINDOW, lambda _error: None)
             start: object = "first" if self._next_offset is None else self._next_offset
@@ -245,7 +245,7 @@ class RegistryLog:
         connection.channel(opened, failed)
 
     def _consuming(self) -> None:
-        """What others have written before this is read before it: write again what may be lost."""
+        """Write entries again that may be lost, and a mark: once it is read back, all earlier entries were read."""
         for key, (entry, _on_done, _deadline_ms) in list(self._proposed.items()):
             self._write(key, entry)
         if self._next_offset is None or not self._is_reading:
@@ -265,7 +265,7 @@ class RegistryLog:
         channel.ack(arrived.tag)
         offset = int(str(arrived.properties.headers.get("x-stream-offset", 0)))
         if self._next_offset is not None and offset < self._next_offset:
-            return  # a chunk of the stream comes whole
+            return  # the stream delivers whole chunks, so also entries from before the offset that was asked for
         self._next_offset = offset + 1
         try:
             entry: Entry = json.loads(arrived.body)
@@ -279,7 +279,7 @@ class RegistryLog:
         self._since_snapshot += 1
         if entry["do"] == "snapshot":
             self._since_snapshot = 0
-            if self._first_offset > 0:  # the beginning is gone: this is where knowledge begins
+            if self._first_offset > 0:  # the beginning of the stream is gone, so start from this snapshot
                 self._first_offset = 0
                 early = [(place, each) for place, each in self._early if place >= entry["next"]]
                 self._restore(entry)
@@ -324,7 +324,7 @@ class RegistryLog:
             if deadline_ms <= now_ms:
                 del self._proposed[key]
                 on_done(Unavailable(f"it is not known whether that was done: {self._link.trouble or 'no answer'}"))
-            else:  # what a stream without a leader got is lost without a word; entries may come twice
+            else:  # a stream without a leader loses entries silently, so write it again: entries may come twice
                 self._write(key, entry)
         if self._proposed:
             self._watch()

@@ -1,6 +1,7 @@
-"""Leases of other gateways: the gateway that gave a lease settles it, whichever gateway is asked to.
+"""Leases of other gateways. Any gateway can be asked to settle a lease; the one that gave it settles it.
 
-A token begins with the address of its gateway. A gateway that is gone has no leases: the broker has its messages back.
+A token begins with the address of its gateway. A gateway that is gone has no leases, as the broker has got its messages
+back.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from curbstone.rabbit.numbers import time_of
 
 CLOCKS_APART_MS_MAX = 60_000
 ANY_MS_MAX = 500
-"""How long to wait for whichever gateway holds a message."""
+"""How long to wait for an answer if any gateway may hold the message."""
 
 Settled = Callable[[CurbstoneError | None, int, list[str]], None]
 
 
 class _Shares(NamedTuple):
-    """Tokens, by the gateway that may know them: one call to each, even if they name several lives of it."""
+    """Tokens by the number of their gateway, so that each gateway is called once, even if tokens name several of its
+    lives.
+    """
 
     mine: list[str]
     others: dict[int, list[str]]
@@ -131,13 +134,13 @@ def settle_seq(queue: Queue, seq: int, on_done: WasThere, owner: str) -> None:
 
 
 def _may_be_there(queue: Queue, seq: int) -> bool:
-    """Whether a message of this number may wait in the queue."""
+    """Return whether a message with this number may be in the queue."""
     is_of_the_past = time_of(seq) <= queue.engine.host.wall_ms() + CLOCKS_APART_MS_MAX
     return is_of_the_past and seq > queue.purged and seq not in queue.known.deleted
 
 
 def answer(engine: Engine, what: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
-    """Carry out what another gateway asks for."""
+    """Carry out a call of another gateway. `say` takes the answer."""
     queue = engine.by_uid(what.get("uid", ""))
     match what["do"]:
         case "settle" if queue is not None:

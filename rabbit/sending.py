@@ -1,4 +1,4 @@
-"""Publishing to what this gateway need not know: the queues bound to an event, and private queues of others."""
+"""Publishing to queues that this gateway need not know: those bound to an event, and other gateways' private queues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from curbstone.rabbit.mapping import properties_of
 from curbstone.rabbit.publisher import Parcel
 
 EVENT_UID = "event"
-"""Stands in the id of a message for the uid of a queue, if it is sent to none."""
+"""Takes the place of a queue's uid in the id of a message that is not published to one queue."""
 
 
 def publish_event(engine: Engine, project: str, event: str, messages: list[Message], on_done: Published) -> None:
@@ -54,7 +54,7 @@ def publish_event(engine: Engine, project: str, event: str, messages: list[Messa
 
 
 def _event_told(engine: Engine, key: str, message: Message, on_done: Done, error: CurbstoneError | None) -> None:
-    """All bound queues have a message, or one of them has refused it and it is not known which: ask each."""
+    """Act on the outcome of an event's message. If a queue refused it, and it is not known which, ask each of them."""
     bound = engine.bound_by_key(key)
     if not isinstance(error, QueueFull) or not bound:
         on_done(error)
@@ -75,7 +75,7 @@ def _event_told(engine: Engine, key: str, message: Message, on_done: Done, error
 
 
 def reply(engine: Engine, queue: Queue | None, name: QueueName, messages: list[Message], on_done: Published) -> None:
-    """See `Engine.reply`; `queue` if it is one of this gateway."""
+    """See `Engine.reply`. `queue` is given if the private queue belongs to this gateway."""
 
     def done(error: CurbstoneError | None, first_seq: int, count: int) -> None:
         on_done(error if isinstance(error, Unavailable) else None, first_seq, count)
@@ -94,4 +94,4 @@ def reply(engine: Engine, queue: Queue | None, name: QueueName, messages: list[M
 
 
 def _nothing(_count: int) -> None:
-    """No queue of this gateway counts it."""
+    """Do nothing, as no queue of this gateway counts these messages."""

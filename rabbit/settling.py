@@ -1,7 +1,8 @@
-"""Settling on one channel: acks of a turn are joined, and done when a round trip behind them has come back.
+"""Settling on one channel. The acks of a turn are joined, and they are done when a round trip after them has come back.
 
-A channel hands at most 32 commands at a time to a quorum queue and keeps the rest; what it keeps when it is closed is
-lost. So what can be said in one ack is, and a channel is closed only behind a fence.
+A channel hands at most 32 commands at a time to a quorum queue and keeps the rest, and when the channel is closed, the
+commands it keeps are lost. So deliveries are acked in as few commands as possible, and a channel is closed only after a
+fence.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from curbstone.rabbit.door import AmqpError, Channel
 
 
 class Settling:
-    """The deliveries of one channel that are not settled, by tag."""
+    """The unsettled deliveries of one channel, by tag."""
 
     def __init__(self, host: Host, channel: Channel) -> None:
         self._host = host
         self._channel = channel
         self._open: dict[int, None] = {}
-        """Tags that were not settled, in their order."""
+        """The tags that are not settled, in order."""
         self._acks: set[int] = set()
         self._rejects: list[int] = []
         self._fences: list[Callable[[AmqpError | None], None]] = []
@@ -35,11 +36,11 @@ class Settling:
         return self._channel
 
     def delivered(self, tag: int) -> None:
-        """This one has to be settled."""
+        """Note a delivery that has to be settled."""
         self._open[tag] = None
 
     def ack(self, tag: int) -> None:
-        """Settle a delivery with the others of this turn."""
+        """Ack a delivery, together with the others of this turn."""
         self._acks.add(tag)
         self._later()
 
@@ -49,7 +50,7 @@ class Settling:
         self._later()
 
     def fence(self, on_done: Callable[[AmqpError | None], None]) -> None:
-        """Call back when everything settled so far has been taken; with an error if the channel has ended."""
+        """Call back when the broker has everything settled so far, or with an error if the channel has ended."""
         self._fences.append(on_done)
         self._later()
 
@@ -59,7 +60,7 @@ class Settling:
             self._host.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Send what was gathered."""
+        """Send the gathered acks."""
         self._is_due = False
         for tag in self._rejects:
             self._open.pop(tag, None)
@@ -94,6 +95,6 @@ class Settling:
                 self._channel.ack(tag)
 
     def set_window(self, window: int, on_done: Callable[[AmqpError | None], None]) -> None:
-        """Let consumers that are made from now on have so many unsettled."""
+        """Set how many unsettled deliveries each consumer made from now on may have."""
         self._window = window
         self._channel.qos(window, on_done)

@@ -1,4 +1,4 @@
-"""How messages get into one queue: one by one, as a whole, after a delay."""
+"""Publishing into one queue: messages one by one, as a whole, or after a delay."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Storing:
                 self._publish(piece, on_done)
 
     def _publish_as_a_whole(self, messages: list[Message], on_done: Published) -> None:
-        """Have the journal store all of them, or none."""
+        """Have the journal publish all of the messages, or none."""
         engine, count = self._queue.engine, len(messages)
         first = 0
         began_us = engine.host.now_us()
@@ -121,7 +121,7 @@ class Storing:
             if not isinstance(error, QueueFull):
                 on_done(error)
                 return
-            alone = properties_of(message, identifier, now_ms=now_ms)  # it does not say which of them has it
+            alone = properties_of(message, identifier, now_ms=now_ms)  # without the queues that get it as well
             together(
                 [partial(self._send_parcel, 3, Parcel("", name, alone, message.body, True)) for name in names], on_done
             )
@@ -129,7 +129,7 @@ class Storing:
         self._send_parcel(3, Parcel("", names[0], properties, message.body, True, several=True), done)
 
     def _send_parcel(self, times: int, parcel: Parcel, on_done: Done) -> None:
-        """Publish. If the broker does not know a queue that the registry knows, it is made again first."""
+        """Publish a parcel. If the broker does not know a queue that is in the registry, make the queue again first."""
         self._queue.engine.publisher.send(self._opening.text, parcel, partial(self._sent, times, parcel, on_done))
 
     def _sent(self, times: int, parcel: Parcel, on_done: Done, error: CurbstoneError | None) -> None:
@@ -139,7 +139,7 @@ class Storing:
         self._opening.again(lambda failed: on_done(failed) if failed else self._send_parcel(times - 1, parcel, on_done))
 
     def store(self, message: Message, delay_ms: int, on_done: Done) -> None:
-        """Publish a message of a transaction, which has its number and its times."""
+        """Publish a message of a transaction, which has its number and its times already."""
         message.delay_ms = delay_ms
 
         def opened(error: CurbstoneError | None) -> None:
@@ -154,7 +154,7 @@ class Storing:
         self._opening.with_groups(set(message.groups), opened)
 
     def send_later(self, message: Message, group: str, delay_ms: int, tries: int, on_done: Done) -> None:
-        """Publish a copy to one group after a delay, with the tries it has behind it."""
+        """Publish a copy of a message to one group after a delay, with the number of its earlier tries."""
         engine = self._queue.engine
 
         def bound(error: CurbstoneError | None) -> None:

@@ -1,7 +1,7 @@
-"""Taking single messages, for pops and leases: a channel for each queue and group, on which one `get` follows another.
+"""Takes single messages, for pops and leases. Each queue and group has a channel, on which one `get` follows another.
 
-Who waits for a message is a consumer of window 1 there until it has one. What was taken stays unsettled on the channel
-until it is settled; when the channel is lost, the broker has it back.
+A call that waits for a message is a consumer with a window of 1 until it has one. Messages that were taken stay
+unsettled on the channel until they are settled. When the channel is lost, they go back to the broker.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from curbstone.rabbit.inside import Queue
 from curbstone.rabbit.settling import Settling
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
-"""One answer takes no more messages once theirs are so many bytes."""
+"""An answer takes no more messages once their bodies are this large."""
 
 Taken = tuple[Delivery, int, Settling]
-"""A delivery, its tag, and where it is settled."""
+"""A delivery, its tag, and the `Settling` of its channel."""
 
 
 class Want:
@@ -38,17 +38,17 @@ class Want:
         self.is_over = False
         self.timer: Timer | None = None
         self.tag = ""
-        """Of the consumer that waits for it."""
+        """The tag of the consumer that waits for it."""
         self._takes = takes
         self._on_done = on_done
 
     @property
     def is_full(self) -> bool:
-        """Whether it takes no more."""
+        """Whether it takes no more messages."""
         return len(self.taken) >= self.count or self.size >= ANSWER_BYTES_MAX
 
     def take(self, taken: Taken) -> None:
-        """It gets one."""
+        """Take a message."""
         message = taken[0].message
         self.size += len(message.body) + len(message.headers)
         self.taken.append(taken)
@@ -62,7 +62,7 @@ class Want:
             self._on_done(result)
 
     def cancel(self) -> bool:
-        """Give it up: what it has goes back."""
+        """Give the call up. Messages that it has already go back."""
         if self.is_over:
             return False
         self.is_over = True
@@ -73,15 +73,15 @@ class Want:
 
 
 class Takes:
-    """The channel of one queue and group, and the calls that want something of it."""
+    """The channel of one queue and group, and the calls that want messages."""
 
     def __init__(self, queue: Queue, group: str) -> None:
         self._queue = queue
         self._group = group
         self._wants: deque[Want] = deque()
-        """Those that are served by `get`, the first one now."""
+        """The calls served by `get`, the first one now."""
         self._waiting: dict[str, Want] = {}
-        """By the tag of their consumer."""
+        """The calls that wait as consumers, by the tag of the consumer."""
         self._settling: Settling | None = None
         self._is_opening = False
         self._is_getting = False
@@ -89,12 +89,12 @@ class Takes:
 
     @property
     def waiting(self) -> int:
-        """How many wait as consumers."""
+        """How many calls wait as consumers."""
         return len(self._waiting)
 
     @property
     def has_wants(self) -> bool:
-        """Whether anybody waits for a message, in whatever way."""
+        """Whether any call wants a message, by `get` or as a consumer."""
         return bool(self._waiting) or any(not want.is_over for want in self._wants)
 
     @property
@@ -102,7 +102,7 @@ class Takes:
         return self._queue.engine.names.queue(self._queue.name, self._group)
 
     def want(self, count: int, wait_ms: int, on_done: Callable[[list[Taken] | CurbstoneError], None]) -> Want:
-        """Take up to `count` messages, now or, if there is none, one within `wait_ms`."""
+        """Take up to `count` messages now; or if there are none, one message within `wait_ms`."""
         want = Want(self, count, wait_ms, on_done)
         if wait_ms > 0:
             want.timer = self._queue.engine.host.call_later(wait_ms, lambda: self._time_out(want))
@@ -121,7 +121,7 @@ class Takes:
         return self._queue.options.paused
 
     def queue_paused(self) -> None:
-        """The queue's option `paused` has changed: calls that wait do so without a consumer, or with one again."""
+        """Act on a change of the option `paused`: while it is set, waiting calls have no consumer."""
         if self._is_paused:
             for want in list(self._waiting.values()):
                 self._stop_waiting(want)
@@ -145,7 +145,7 @@ class Takes:
         self._settling.channel.get(self._name, self._got)
 
     def _refuse_all(self) -> None:
-        """Who does not wait gets what it has."""
+        """End the calls that have messages already or do not wait, with what they have. The others keep waiting."""
         wants, self._wants = self._wants, deque()
         for want in wants:
             if want.taken or want.wait_ms <= 0:
@@ -234,7 +234,7 @@ class Takes:
             want.end(want.taken)
 
     def give_up(self, want: Want) -> None:
-        """Nobody wants that any more."""
+        """Forget a call that is over."""
         self._stop_waiting(want)
         for _delivery, tag, settling in want.taken:
             settling.give_back(tag)
@@ -255,7 +255,7 @@ class Takes:
             want.end(error)
 
     def close(self, error: CurbstoneError) -> None:
-        """The queue is gone, or the server stops."""
+        """End all calls with this error, because the queue is gone or the server stops."""
         self._fail(error)
         settling, self._settling = self._settling, None
         if settling is not None and settling.channel.is_open:

@@ -1,4 +1,4 @@
-"""What the objects in RabbitMQ are called, and what they are made with. Pure."""
+"""The names of the objects in RabbitMQ, and the arguments they are made with. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from curbstone.core.values import UNNAMED
 
 NAME_BYTES_MAX = 255
 DELIVERY_LIMIT = 1_000_000
-"""Returned messages are served first only if there is a limit; without one they go to the tail."""
+"""A limit that is never reached. Without a limit, returned messages would go to the tail and not be delivered first."""
 CONSUMER_TIMEOUT_MS = 8 * 86_400_000
-"""More than the longest lease. RabbitMQ heeds it on a queue from 3.12 on."""
+"""More than the longest lease. RabbitMQ respects this argument of a queue from 3.12 on."""
 LADDER_STEPS = 24
 LADDER_STEP_MS = 64
 LOST_MAX = 1000
@@ -23,24 +23,24 @@ REGISTRY_SEGMENT_BYTES = 4 * 1024 * 1024
 
 
 class Names(NamedTuple):
-    """The names under one prefix."""
+    """The names of all objects under one prefix."""
 
     prefix: str
 
     def queue(self, name: QueueName, group: str = UNNAMED) -> str:
-        """Return the name of a queue, or that of one of its groups; raise BadRequest if it is too long."""
+        """Return the name of a queue, or that of one of its groups. Raise BadRequest if it is too long."""
         text = f"{self.prefix}{name.project}/{name.queue}" + (f"#{group}" if group else "")
         if len(text) > NAME_BYTES_MAX:
             raise BadRequest(f"on a cluster project, queue and group have at most {NAME_BYTES_MAX} bytes together")
         return text
 
     def of_queue(self, text: str) -> str:
-        """Return project/queue of the name of a queue, without its group."""
+        """Return the project/queue in the name of a queue, without its group."""
         return text.removeprefix(self.prefix).partition("#")[0]
 
     @property
     def registry(self) -> str:
-        """The stream that all changes of queues are in."""
+        """The stream with all changes of queues."""
         return f"{self.prefix}registry"
 
     @property
@@ -50,12 +50,12 @@ class Names(NamedTuple):
 
     @property
     def dead(self) -> str:
-        """The exchange of what the broker lets expire."""
+        """The exchange of messages that the broker lets expire."""
         return f"{self.prefix}dead"
 
     @property
     def lost(self) -> str:
-        """The exchange and the queue of what nobody gets."""
+        """The exchange, and the queue, of messages that no queue gets."""
         return f"{self.prefix}lost"
 
     @property
@@ -64,28 +64,29 @@ class Names(NamedTuple):
         return f"{self.prefix}end"
 
     def step(self, step: int) -> str:
-        """The exchange and the queue of one step of the ladder; below the last one is `due`."""
+        """The exchange, and the queue, of one step of the ladder. After the last step comes `due`."""
         return f"{self.prefix}d{step}" if step >= 0 else self.due
 
     def gateway(self, number: int) -> str:
-        """The queue that gateway `number` holds, and hears the others by."""
+        """The queue of gateway `number`, to which the others send their calls."""
         return f"{self.prefix}gw.{number}"
 
     @property
     def transactions(self) -> str:
-        """The queue of transactions that are committed and not carried out."""
+        """The queue of transactions that are committed and not carried out yet."""
         return f"{self.prefix}tx"
 
     @property
     def gateways(self) -> str:
-        """The exchange that all gateways hear."""
+        """The exchange by which all gateways are reached."""
         return f"{self.prefix}gws"
 
 
 def queue_arguments(names: Names, text: str, options: QueueOptions) -> dict[str, object]:
-    """Return what a queue, or a group of it, is made with.
+    """Return the arguments of a queue, or of the queue of one of its groups.
 
-    One that drops its oldest messages has no dead letters of the broker: what it drops would be among them.
+    A queue that drops its oldest messages must not have dead letters made by the broker, because the dropped messages
+    would be among them.
     """
     common: dict[str, object] = {
         "x-queue-type": "quorum",
@@ -105,7 +106,7 @@ def queue_arguments(names: Names, text: str, options: QueueOptions) -> dict[str,
 
 
 def private_arguments(names: Names, options: QueueOptions, gateway: int) -> dict[str, object]:
-    """Return what a client's own queue is made with: what it has no room for goes to its gateway, which ends it."""
+    """Return the arguments of a private queue. A message that it has no room for goes to its gateway, which ends it."""
     return {
         "x-max-length-bytes": options.cap,
         "x-overflow": "drop-head",
@@ -115,7 +116,7 @@ def private_arguments(names: Names, options: QueueOptions, gateway: int) -> dict
 
 
 def step_arguments(names: Names, step: int) -> dict[str, object]:
-    """Return what a step of the ladder is made with."""
+    """Return the arguments of the queue of a step of the ladder."""
     return {
         "x-queue-type": "quorum",
         "x-message-ttl": LADDER_STEP_MS << step,
@@ -127,7 +128,7 @@ def step_arguments(names: Names, step: int) -> dict[str, object]:
 
 
 def registry_arguments() -> dict[str, object]:
-    """Return what the registry is made with."""
+    """Return the arguments of the registry's stream."""
     return {
         "x-queue-type": "stream",
         "x-max-length-bytes": REGISTRY_BYTES_MAX,
@@ -136,7 +137,7 @@ def registry_arguments() -> dict[str, object]:
 
 
 def lost_arguments() -> dict[str, object]:
-    """Return what the queue of what nobody gets is made with."""
+    """Return the arguments of the queue of lost messages."""
     return {
         "x-queue-type": "quorum",
         "x-max-length": LOST_MAX,
@@ -146,7 +147,7 @@ def lost_arguments() -> dict[str, object]:
 
 
 def transactions_arguments() -> dict[str, object]:
-    """Return what the queue of committed transactions is made with: one gateway at a time takes from it, in order."""
+    """Return the arguments of the queue of committed transactions. One gateway at a time consumes it, in order."""
     return {
         "x-queue-type": "quorum",
         "x-single-active-consumer": True,

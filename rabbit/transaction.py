@@ -1,8 +1,8 @@
-"""Several publishes and settles together: the messages are published as a whole, then deliveries are settled.
+"""Transactions: the messages are published as a whole, then the deliveries are settled.
 
-A transaction of several messages is committed by the journal: all of them are stored, or none is. What is settled with
-them follows at once; a gateway that dies between the two leaves deliveries that come again, and then a client may
-publish what follows from them twice. Nothing is lost.
+A transaction of several messages is committed by the journal, so all of them are stored or none. The deliveries are
+settled right after that. If the gateway dies in between, they are delivered again, and a client may publish the
+messages that follow from them twice. Nothing is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from curbstone.rabbit.unit import Addressed
 
 
 class _Wish(NamedTuple):
-    """Deliveries to be settled; what has come again since then is another one."""
+    """Deliveries to be settled. If a message is delivered again meanwhile, that is another delivery."""
 
     consumer: Consumer
     deliveries: list[Delivery]
@@ -33,7 +33,7 @@ class _Wish(NamedTuple):
 
     @property
     def seqs(self) -> list[int]:
-        """Of which messages."""
+        """The numbers of their messages."""
         return [delivery.message.seq for delivery in self.deliveries]
 
 
@@ -43,7 +43,7 @@ class Transaction:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._publishes: dict[Queue | tuple[str, str], list[Message]] = {}
-        """To a queue, or to an event of a project."""
+        """The messages for each queue, or for each event of a project."""
         self._wishes: list[_Wish] = []
         self._asked: dict[Consumer, set[Delivery]] = {}
 
@@ -57,17 +57,17 @@ class Transaction:
         self._publishes.setdefault((project, event), []).append(message)
 
     def ack(self, consumer: port.Consumer, seqs: Sequence[int]) -> None:
-        """Add an ack; raise StaleDelivery."""
+        """Add an ack. Raise StaleDelivery."""
         mine, deliveries = self._ask(consumer, seqs)
         self._wishes.append(_Wish(mine, deliveries, lambda done: mine.ack(seqs, done)))
 
     def nack(self, consumer: port.Consumer, seqs: Sequence[int], delay_ms: int | None = None, error: str = "") -> None:
-        """Add a nack; raise StaleDelivery."""
+        """Add a nack. Raise StaleDelivery."""
         mine, deliveries = self._ask(consumer, seqs)
         self._wishes.append(_Wish(mine, deliveries, lambda done: mine.nack(seqs, delay_ms, error, done)))
 
     def reject(self, consumer: port.Consumer, seqs: Sequence[int], error: str = "") -> None:
-        """Add a reject; raise StaleDelivery."""
+        """Add a reject. Raise StaleDelivery."""
         mine, deliveries = self._ask(consumer, seqs)
         self._wishes.append(_Wish(mine, deliveries, lambda done: mine.reject(seqs, error, done)))
 
@@ -81,7 +81,7 @@ class Transaction:
         return consumer, deliveries
 
     def commit(self, on_done: Done) -> None:
-        """Publish all or nothing, then settle."""
+        """Publish all messages or none, then settle the deliveries."""
         for wish in self._wishes:
             for delivery in wish.deliveries:
                 seq = delivery.message.seq
@@ -146,7 +146,7 @@ class Transaction:
         together(steps, opened)
 
     def _addressed(self) -> list[Addressed]:
-        """Return all messages with their numbers and places; raise what is wrong with one of them."""
+        """Return all messages with their numbers and places. Raise the error of the first one that is not accepted."""
         now_ms = self._engine.host.wall_ms()
         found: list[Addressed] = []
         for target, messages in self._publishes.items():
@@ -159,7 +159,7 @@ class Transaction:
 
     @staticmethod
     def _claim(wish: _Wish) -> list[Delivery]:
-        """Nobody else may settle these meanwhile."""
+        """Take the deliveries out of their consumer, so that nobody else settles them meanwhile."""
         return wish.consumer.claim(wish.seqs)
 
     def _published(

@@ -1,10 +1,10 @@
-"""What a transaction publishes, as one message in RabbitMQ: bytes. Pure.
+"""The bytes of a unit: all messages of a transaction as one message in RabbitMQ. Pure.
 
     u32 bytes of the head, big-endian; the head; header block and body of each message, one after the other
 
-The head is JSON: the gateway it comes from, its number, and of each message [project, queue, uid of the queue or
-routing key of the event, number, due, expires, groups, bytes of the header block, bytes of the body]; times in ms, 0
-for none.
+The head is JSON: the gateway that made the unit, the number of the unit, and for each message [project, queue, uid of
+the queue or routing key of the event, number, due, expires, groups, size of the header block, size of the body]. Times
+are in ms, 0 for none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LENGTH_BYTES = 4
 
 
 class Addressed(NamedTuple):
-    """A message that has its number, and where it goes."""
+    """A message with its number, and where it goes."""
 
     name: QueueName | None
     """None for an event."""
@@ -35,7 +35,7 @@ class Addressed(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """What is published as a whole."""
+    """Messages that are published as a whole."""
 
     origin: str
     number: int
@@ -56,7 +56,7 @@ def encode(unit: Unit) -> bytes:
 
 
 def decode(data: bytes) -> Unit:
-    """Return the unit that these bytes are; raise ValueError."""
+    """Return the unit in these bytes. Raise ValueError if they are malformed."""
     at = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "big")
     messages = []
     try:

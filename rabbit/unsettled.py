@@ -1,4 +1,4 @@
-"""How many messages clients hold: each gateway tells the others each second."""
+"""How many messages clients have unsettled. Each gateway tells the others every second."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ TELL_MS = 1000
 
 
 class Unsettled:
-    """What this gateway tells, and what it has heard."""
+    """The counts of this gateway, which it tells the others, and those that it heard from them."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._elsewhere: dict[str, tuple[int, dict[str, int]]] = {}
-        """When a gateway told it, and what."""
+        """For each other gateway, when it told its counts, and the counts."""
         self._told: dict[str, int] = {}
 
     def start(self) -> None:
-        """Tell it each second, until the server stops."""
+        """Begin to tell the counts every second, until the server stops."""
         self._engine.host.call_later(TELL_MS, self._tell)
 
     def _tell(self) -> None:
@@ -36,11 +36,11 @@ class Unsettled:
         self._engine.host.call_later(TELL_MS, self._tell)
 
     def hear(self, gateway: str, counts: dict[str, int]) -> None:
-        """Another gateway says what its clients hold."""
+        """Take the counts that another gateway tells of its clients."""
         self._elsewhere[gateway] = (self._engine.host.now_ms(), counts)
 
     def elsewhere(self, uid: str, group: str) -> int:
-        """How many messages are with clients of other gateways, as they said last."""
+        """Return how many messages clients of other gateways have unsettled, as they told last."""
         since_ms = self._engine.host.now_ms() - 3 * TELL_MS
         key = f"{uid}#{group}"
         return sum(counts.get(key, 0) for when_ms, counts in self._elsewhere.values() if when_ms >= since_ms)

@@ -1,4 +1,4 @@
-"""What is to be published as a whole: messages that are checked, numbered and addressed, for the journal."""
+"""Checks, numbers and addresses messages that the journal is to publish as a whole."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from curbstone.rabbit.unit import Addressed
 
 
 class Target(Protocol):
-    """What is asked of a queue."""
+    """The part of a queue that is needed here."""
 
     @property
     def name(self) -> QueueName:
-        """Its project and name."""
+        """The project and name of the queue."""
 
     @property
     def uid(self) -> str:
-        """Of this life of the queue."""
+        """The uid of the queue. A queue that is deleted and created again has another one."""
 
     @property
     def options(self) -> QueueOptions:
@@ -32,14 +32,14 @@ class Target(Protocol):
 
     @property
     def guard(self) -> Guard:
-        """What it takes in."""
+        """The rules for messages that enter the queue."""
 
     def refusal(self) -> CurbstoneError | None:
-        """Return why nothing can be published now, or None."""
+        """Return why nothing can be published to the queue now, or None if it can."""
 
 
 def to_queue(target: Target, messages: Sequence[Message], numbers: Iterable[int], now_ms: int) -> list[Addressed]:
-    """Address messages to a queue; raise what is wrong with one of them."""
+    """Address messages to a queue. Raise the error of the first one that is not accepted."""
     refusal = target.refusal()
     if refusal is not None:
         raise refusal
@@ -58,7 +58,7 @@ def to_queue(target: Target, messages: Sequence[Message], numbers: Iterable[int]
 def to_event(
     project: str, event: str, messages: Sequence[Message], numbers: Iterable[int], now_ms: int
 ) -> list[Addressed]:
-    """Address messages to the queues bound to an event; raise what is wrong with one of them."""
+    """Address messages to the queues bound to an event. Raise the error of the first one that is not accepted."""
     if any(message.delay_ms > 0 for message in messages):
         raise NotSupported(lacking.EVENT_DELAY)
     lacking.check_keys(messages)

@@ -1,7 +1,7 @@
-"""The bytes of one connection to RabbitMQ, between the socket and pika.
+"""Sits between the socket of one connection to RabbitMQ and pika.
 
-Deliveries and confirms are read here and handed to whoever takes them; every other frame goes on to pika, byte by byte
-and in its place. What pika and the engine send in one turn goes out in one go.
+Deliveries and confirms are parsed here and handed to those who registered for them. Every other frame is passed on to
+pika unchanged and in order. Everything that pika and the engine send in one turn of the loop goes out in one write.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from curbstone.rabbit.door import Arrived, Confirmed
 
 
 class Wire(asyncio.Protocol):
-    """To the socket a protocol, to pika the transport; `protocol` is pika's own."""
+    """A protocol for the socket, and a transport for pika. `protocol` is pika's own protocol."""
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object], protocol: Any) -> None:
         self._call_soon = call_soon
@@ -23,47 +23,47 @@ class Wire(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._gathered: list[bytes] = []
         self._rest = b""
-        """A frame that is not here whole."""
+        """The bytes of a frame that is not complete yet."""
         self._is_over = False
         self.consumers: dict[tuple[int, bytes], Callable[[Arrived], None]] = {}
-        """Who takes deliveries, by channel and consumer tag."""
+        """The takers of deliveries, by channel and consumer tag."""
         self.confirmed: dict[int, Confirmed] = {}
-        """Who takes confirms, by channel."""
+        """The takers of confirms, by channel."""
         self.on_received: Callable[[int], None] = lambda _count: None
-        """Told of bytes that pika does not see, so that it knows the node to be alive."""
+        """Called with the number of bytes that pika does not see, so that it knows that the node is alive."""
 
     # --- the socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is connected."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by what it can do only
+        """See asyncio.Protocol."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from this class
         self._protocol.connection_made(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """It is no more."""
+        """See asyncio.Protocol. Pass the end on to pika."""
         self._is_over = True
         self._gathered.clear()
         self._protocol.connection_lost(exc)
 
     def eof_received(self) -> bool | None:
-        """The node sends nothing any more."""
+        """See asyncio.Protocol."""
         return bool(self._protocol.eof_received())
 
     def data_received(self, data: bytes) -> None:
-        """Read what is for the engine, and let pika have the rest."""
+        """Parse the frames for the engine, and pass the others on to pika."""
         if self._rest:
             data = self._rest + data
         at = given = taken = 0
         while at + frames.AROUND <= len(data) and not self._is_over:
             kind, channel, size = frames.START.unpack_from(data, at)
             end = at + frames.AROUND + size
-            if kind not in frames.KINDS:  # as when the node speaks another version
+            if kind not in frames.KINDS:  # for example, if the node speaks another version
                 at = len(data)
                 break
             if end > len(data):
                 break
             if kind == frames.METHOD and frames.method(data, at) in frames.HOT:
-                self._give(data, given, at)  # it comes first, and may end what this one is for
+                self._give(data, given, at)  # pika must see the earlier frames first; one may end this frame's channel
                 given = at
                 if (after := self._take(data, at, channel)) is not None:
                     taken += after - at
@@ -76,7 +76,7 @@ class Wire(asyncio.Protocol):
             self.on_received(taken)
 
     def _take(self, data: bytes, at: int, channel: int) -> int | None:
-        """Hand over the delivery or confirm that begins at `at`: return where it ends, None if it is for pika."""
+        """Hand over the delivery or confirm that begins at `at`. Return where it ends, or None if it is for pika."""
         if frames.method(data, at) == frames.ACK:
             confirmed = self.confirmed.get(channel)
             if confirmed is None:
@@ -98,7 +98,7 @@ class Wire(asyncio.Protocol):
     # --- pika's transport
 
     def write(self, data: bytes) -> None:
-        """Send with all else of this turn."""
+        """Send bytes, together with everything else of this turn."""
         if not self._gathered:
             self._call_soon(self._send)
         self._gathered.append(data)
@@ -109,7 +109,7 @@ class Wire(asyncio.Protocol):
             self._gathered.clear()
 
     def abort(self) -> None:
-        """End it now; what was not sent is dropped."""
+        """End the connection at once. Bytes that were not sent are dropped."""
         self._is_over = True
         self._gathered.clear()
         self._transport.abort()
@@ -119,5 +119,5 @@ class Wire(asyncio.Protocol):
         return self._protocol
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes are not on their way yet."""
+        """Return how many bytes have not been sent yet."""
         return sum(map(len, self._gathered)) + self._transport.get_write_buffer_size()
