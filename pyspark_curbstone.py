@@ -1,7 +1,7 @@
-"""Where Spark looks for `format("curbstone")`: it imports every installed module named pyspark_*, so this is small.
+"""The module in which Spark finds `format("curbstone")`. Spark imports every installed module named pyspark_*.
 
-`from pyspark_curbstone import register` and `register(spark)` do the same for sessions that can't search, such as
-those that run from a checkout.
+It is small, because every PySpark process imports it. Sessions that can't find it, such as those run from a checkout,
+can call `register(spark)` after `from pyspark_curbstone import register`.
 """
 
 from __future__ import annotations

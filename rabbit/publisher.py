@@ -41,8 +41,7 @@ class Parcel(NamedTuple):
     mandatory: bool
     several: bool = False
     """Whether it goes to several queues. Then it is not sent again after a refusal, because those that took it would
-    store
-    it once more.
+    store it once more.
     """
 
 

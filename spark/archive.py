@@ -1,8 +1,8 @@
-"""`curbstone pipeline archive`: queues to a lake of Parquet files, once or for ever.
+"""`curbstone pipeline archive`: archives queues to a lake of Parquet files, once or for ever.
 
-It reads through a group of its own, so it takes no message from anybody, and acks what is in the lake. A kill at
-any point loses nothing and doubles nothing: see `lake`. What the group lost because it may be overtaken is written
-down as a gap.
+It reads through a group of its own, so it takes no message from anybody, and it acks messages that are in the lake. A
+kill at any point loses nothing and duplicates nothing; see `lake`. Messages that the group lost, because a group may be
+overtaken in a full queue, are recorded as a gap.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 POLL_S = 0.3
 GROUP = "archive"
 PER_BATCH = 500_000
-"""More than a stream's default: fewer and larger files, and nothing is staged on the server."""
+"""More than the default of a stream, because nothing is staged on the server, and files become fewer and larger."""
 
 
 @dataclass
 class Archived:
-    """What one run has stored."""
+    """How much one run has stored."""
 
     messages: int = 0
     events: int = 0
@@ -60,7 +60,7 @@ def archive(
     checkpoint: str = "",
     stop: threading.Event | None = None,
 ) -> Archived:
-    """Archive until there is nothing more (`once`), or until `stop` is set; return what was stored.
+    """Archive until there is nothing more (`once`), or until `stop` is set. Return how much was stored.
 
     `options` are those of the data source; the group is `archive` unless they name another. Raises what Spark
     raises, and PipelineError.
@@ -115,8 +115,8 @@ def _start(
             done.events += count
         done.batches += bool(count)
 
-    # Each query has a registration of its own: Spark 4 keeps one map of environment variables for each of them, changes
-    # it when it plans a batch, and must not send it to its executors meanwhile for another query.
+    # Each query has a registration of its own. Spark 4 keeps a map of environment variables for each registration and
+    # changes the map when it plans a batch; meanwhile it must not send the same map to its executors for another query.
     register(lake.spark, LakeSource)
     stream = lake.spark.readStream.format(LakeSource.name()).options(**options, path=lake.path).load()
     writer = stream.writeStream.foreachBatch(store).option("checkpointLocation", checkpoint)
@@ -138,7 +138,7 @@ def _raise_failed(queries: Sequence[Any]) -> None:
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    """Return the command line; ends the process with code 2 where it is wrong."""
+    """Parse and return the command line. End the process with code 2 if it is wrong."""
     parser = jobs.parser("archive", "Archive queues to a lake of Parquet files; each message once, whatever is killed.")
     parser.add_argument("queues", nargs="*", metavar="QUEUE", help="queue, or project/queue")
     parser.add_argument("--pattern", default="", metavar="REGEX", help="all queues of a project whose names match")
@@ -192,7 +192,7 @@ def _job(known: argparse.Namespace) -> str:
 
 
 def _queues(known: argparse.Namespace) -> dict[str, str]:
-    """Return the options that say which queues; raise Wrong where nobody did, or twice."""
+    """Return the options that name the queues. Raise Wrong if they are not named, or named twice."""
     if bool(known.queues) == bool(known.pattern):
         raise jobs.Wrong("which queues? Name them, or give --pattern")
     which = {"queuePattern": known.pattern} if known.pattern else {"queues": ",".join(known.queues)}
@@ -200,7 +200,7 @@ def _queues(known: argparse.Namespace) -> dict[str, str]:
 
 
 def _check(known: argparse.Namespace, source: ReadOptions) -> None:
-    """Raise PipelineError for what would end the job as soon as Java runs."""
+    """Raise PipelineError now for errors that would end the job as soon as Java runs."""
     checks.check_writable(known.lake, "--lake")
     checkpoint = checks.local_folder(known.checkpoint or checkpoint_in(known.lake, known.group))
     is_new = checkpoint is not None and not checkpoint.exists()
@@ -210,7 +210,7 @@ def _check(known: argparse.Namespace, source: ReadOptions) -> None:
         checks.check_server(source.address, source.queues, must_exist=is_new)
     if checkpoint is not None:
         with locked(checkpoint):
-            pass  # it is taken for good where the work begins, as a program may call `archive`, too
+            pass  # only tried here: `archive` takes the lock itself, because a program may call it directly
 
 
 def main(given: Sequence[str] | None = None) -> int:

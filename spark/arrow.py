@@ -1,6 +1,7 @@
-"""Pages to Arrow and back. Arrow does the copying; Python touches each message only to find where it is.
+"""Converts pages to Arrow and back. Arrow copies the bytes; Python only finds the position of each message.
 
-The columns and their types are those of `schemas`: Spark wants them exactly, timestamps in microseconds and UTC.
+The columns and their types are exactly those of `schemas`, because Spark checks them; timestamps are in microseconds
+and UTC.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
 def int64(numbers: Sequence[int]) -> pa.Array:
-    """Return an int64 array of what is in an `array("q")` or a list."""
+    """Return an int64 array with the numbers of an `array("q")` or a list."""
     values = numbers if isinstance(numbers, array) else array("q", numbers)
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
@@ -55,12 +56,12 @@ TYPES = {
 
 
 def arrow_schema(columns: Columns) -> pa.Schema:
-    """Return the schema that Spark expects of batches with these columns: it compares what may be null as well."""
+    """Return the schema that Spark expects of batches with these columns. It also compares which may be null."""
     return pa.schema([pa.field(name, TYPES[name], nullable) for name, nullable in columns])
 
 
 def message_batch(data: bytes, queue: str, epoch: str, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the messages of a page with the columns of `schema`; raise BadPage."""
+    """Return the messages of a page with the columns of `schema`. Raise BadPage."""
     page = read_page(data)
     pieces = _Pieces(data, page)
     make: dict[str, Callable[[], pa.Array]] = {
@@ -89,7 +90,7 @@ def _tries(page: Page) -> pa.Array:
 
 
 def _of_extras(page: Page, pick: Callable[[int, list[str] | None], Any], kind: pa.DataType) -> pa.Array:
-    """Return what messages have in their extras, null for those that have none."""
+    """Return a column made from the extras of each message, null for messages without extras."""
     if not page.extras:
         return pa.nulls(len(page), kind)
     read = {extras: pick(*read_extras(extras)) for extras in set(page.extras.values())}
@@ -98,7 +99,7 @@ def _of_extras(page: Page, pick: Callable[[int, list[str] | None], Any], kind: p
 
 @lru_cache(maxsize=8)
 def _every_third(start: int, stop: int) -> pa.Array:
-    """Return start, start + 3 … below `stop`; pages are mostly of one size."""
+    """Return start, start + 3 … below `stop`. The result is cached, because most pages have the same size."""
     return int64(array("q", range(start, stop, 3)))
 
 
@@ -133,7 +134,7 @@ class _Pieces:
         return self._all.take(_every_third(place, 3 * self._count))
 
     def _blocks(self) -> _Decoded:
-        """What the header blocks say; one that many messages share is read once."""
+        """The decoded header blocks. A block that many messages share is decoded once."""
         if self._decoded is None:
             encoded = self._column(0).dictionary_encode()
             types: list[str | None] = []
@@ -178,7 +179,7 @@ def event_batch(events: Sequence[Event], queue: str, epoch: str, schema: pa.Sche
 
 
 class Blocks:
-    """Header blocks for what is written; the same headers give the same bytes, made once."""
+    """Makes the header blocks of messages to be written. A block for the same headers is made once."""
 
     MOST = 10_000
 
@@ -186,7 +187,7 @@ class Blocks:
         self._known: dict[tuple[str | None, str | None, tuple[tuple[str, str], ...]], bytes] = {}
 
     def of(self, content_type: str | None, headers: Sequence[tuple[str, str]], key: str | None = None) -> bytes:
-        """Return the block; a content type or a key given beside the headers wins over one among them.
+        """Return the block. A content type or key given beside the headers has precedence over one among them.
 
         Raise ValueError for a given key that no message may have.
         """
@@ -210,7 +211,7 @@ def bytes_of(column: pa.Array) -> list[bytes | None]:
 
 
 def header_blocks(batch: Any, blocks: Blocks) -> list[bytes]:
-    """Return the header block of each row, from the columns `headers`, `content_type` and `key` where there are any.
+    """Return the header block of each row, from the columns `headers`, `content_type` and `key`, as far as they exist.
 
     Raise ValueError for a key that no message may have.
     """
@@ -231,9 +232,9 @@ def header_blocks(batch: Any, blocks: Blocks) -> list[bytes]:
 
 
 def extras_of(batch: Any) -> list[bytes] | None:
-    """Return ttl and groups of each row, from the columns of these names; None where there is neither.
+    """Return the ttl and groups of each row, from the columns with these names, or None if there is neither column.
 
-    Raise ValueError for a ttl below 0, and BadRequest for a group that can't be.
+    Raise ValueError for a ttl below 0, and BadRequest for the bad name of a group.
     """
     names = batch.schema.names
     if "ttl" not in names and "groups" not in names:

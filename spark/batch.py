@@ -1,4 +1,4 @@
-"""Reading as a batch: what the queues hold when the first action runs, then frozen for this DataFrame."""
+"""Reading as a batch: the messages in the queues when the first action runs, which then stay the same."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def queues_of(server: Server, options: ReadOptions) -> tuple[str, ...]:
-    """Return the full names of the queues to read: those named, or those there are now that the pattern matches."""
+    """Return the full names of the queues to read: those named, or those that match the pattern now."""
     return calls.queues_like(server, options.project, options.pattern) if options.pattern else options.queues
 
 
 def first_queues(server: Server, options: ReadOptions) -> tuple[str, ...]:
-    """Return the same where reading begins; raise PipelineError for a pattern that matches none, or not one named."""
+    """Return the same when reading begins. Raise PipelineError if the pattern matches none or a queue is missing."""
     found = options.queues
     if options.pattern:
         found = calls.some_queues_like(server, options.project, options.pattern)
@@ -36,14 +36,14 @@ def first_queues(server: Server, options: ReadOptions) -> tuple[str, ...]:
 
 
 class BatchReader(DataSourceReader):
-    """Reads messages or the journal. There is no pushFilters: Spark 4.3 mixes up the filters of two scans."""
+    """Reads messages or the journal. It has no pushFilters, because Spark 4.3 mixes up the filters of two scans."""
 
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
 
     def partitions(self) -> Sequence[Range] | Sequence[Task]:
-        """Freeze the ranges; runs on the driver."""
+        """Freeze the ranges to read, and return them. Runs on the driver."""
         options = self._options
         server = Server(options.address)
         try:
@@ -56,20 +56,23 @@ class BatchReader(DataSourceReader):
             server.close()
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """Yield what one of the partitions is; runs on an executor."""
+        """Yield the rows of one partition. Runs on an executor."""
         read = read_journal if self._options.mode == JOURNAL else read_messages
         return read(partition, self._options, self._columns)
 
     def _journal(self, queue: str) -> Range:
         start = self._options.start.of(queue) if self._options.start else EARLIEST
         fresh = not isinstance(start, int)
-        # Positions can't be cut: a task per queue. What is gone before the oldest there is, is no loss.
+        # Positions can't be divided, so there is one task per queue. Events older than the oldest one are no loss.
         return Range(queue, "", 0 if fresh else int(start), -1, strict=not fresh and self._options.fail_on_loss)
 
     def _range(self, server: Server, queue: str, found: calls.Offsets | None) -> Range:
-        """Without a group and a place to start at this is a look at what is live: what is settled meanwhile is gone."""
+        """Return the range to read of a queue.
+
+        Without a group and a start this is a look at the live messages, so those settled meanwhile are simply gone.
+        """
         options = self._options
-        now = found or calls.offsets(server, queue, group=options.group)  # which says what is missing
+        now = found or calls.offsets(server, queue, group=options.group)  # its error says what is missing
         low, high = now.first, now.next
         start = options.start.of(queue) if options.start else EARLIEST
         if options.start_ms is not None:

@@ -1,4 +1,4 @@
-"""The calls of the pipeline to the server, as functions that say what they give. See openapi/openapi.yaml."""
+"""The calls of the pipeline to the server, as typed functions. See openapi/openapi.yaml."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from curbstone.spark.server import Reply, Server, checked_name, queue_path
 NOT_FOUND, CONFLICT, GONE, FULL = 404, 409, 410, 507
 STAGED = "staged"
 QUEUES_MAX = 10_000
-"""Of one call, as the server has it."""
+"""The most queues that the server takes in one call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """What a queue holds: live from `first`; nothing below `next` will ever appear later; `floor`: below it is lost.
+    """The range of a queue. `first` is the first live message; no message below `next` will ever appear later; messages
+    below `floor` are lost.
 
-    Messages from `after` up to `until` take `size` bytes, no more than `size_max`, where a call asked for so much.
+    Messages from `after` up to `until` take `size` bytes, at most `size_max`, if the call asked for a size.
     """
 
     epoch: str
@@ -45,9 +46,9 @@ def offsets(
     size_max: str = "",
     timestamp_ms: int | None = None,
 ) -> Offsets:
-    """Ask where a queue stands; with `wait_s`, as soon as there is something at `after` or behind it.
+    """Ask for the offsets of a queue. With `wait_s`, wait at most so long for a message at `after` or later.
 
-    `size_max`: a number of bytes, or what the server thinks fit for a staged transaction.
+    `size_max` is a number of bytes, or FIT for the size that the server thinks fit for a staged transaction.
     """
     query: dict[str, Any] = {"group": group} if group else {}
     if wait_s:
@@ -64,9 +65,11 @@ def offsets(
 def offsets_of(
     server: Server, after: Mapping[str, int], *, group: str = "", wait_s: float = 0, size_max: str = ""
 ) -> dict[str, Offsets]:
-    """Ask where many queues stand, in one call a project; those that are missing, or have no such group, are left out.
+    """Ask for the offsets of many queues, in one call per project. Missing queues, and those without the group, are
+    left out.
 
-    With `wait_s`, as soon as one of a project has something at its `after` or behind it, or one is missing.
+    With `wait_s`, wait at most so long until a queue of the project has a message at its `after` or later, or is
+    missing.
     """
     asked: dict[str, object] = {"group": group} if group else {}
     if size_max:
@@ -82,7 +85,7 @@ def offsets_of(
 
 
 def _by_project(queues: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield projects with the names of their queues, in portions that the server takes."""
+    """Yield each project with the names of its queues, in portions that the server takes."""
     projects: dict[str, list[str]] = {}
     for queue in queues:
         name = checked_name(queue)
@@ -105,7 +108,7 @@ def _offsets(found: Mapping[str, Any]) -> Offsets:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Where a group stands: done below `position`; `lost` messages were given up in its life, all below `floor`."""
+    """The state of a group. It is done below `position`, and has lost `lost` messages so far, all below `floor`."""
 
     epoch: str
     position: int
@@ -115,22 +118,22 @@ class Group:
 
 
 def declare_group(server: Server, queue: str, group: str, start: object) -> Group:
-    """Make sure that the group exists. For a new one `start` is earliest, latest, a seq, or {"timestamp": ms}."""
+    """Make sure that the group exists. A new one begins at `start`: earliest, latest, a seq, or {"timestamp": ms}."""
     return _group(server.json("PUT", _group_path(queue, group), value={"start": start}))
 
 
 def group(server: Server, queue: str, name: str) -> Group:
-    """Ask where a group stands."""
+    """Ask for the state of a group."""
     return _group(server.json("GET", _group_path(queue, name)))
 
 
 def acks(
     server: Server, group: str, up_to: Mapping[str, tuple[int, str]], reader: str
 ) -> dict[str, TwoReaders | Refused | None]:
-    """Say that the group is done with everything up to and including these seqs of these epochs; one call a project.
+    """Ack everything up to and including these seqs, of these epochs, for the group; one call per project.
 
-    Return of each queue why it could not be, or None. `reader` is this query's own id, by which the server notices
-    another one that reads through the group, and one that is not as far as the group was acked (TwoReaders).
+    Return for each queue why that was not possible, or None. `reader` is the id of this query. By it the server notices
+    that another query reads through the same group, or that a query is behind the group's acks (TwoReaders).
     """
     results: dict[str, TwoReaders | Refused | None] = dict.fromkeys(up_to)
     for project, names in _by_project(up_to):
@@ -160,20 +163,20 @@ def browse(server: Server, queue: str, query: dict[str, Any]) -> Reply:
 
 
 def journal(server: Server, queue: str, query: dict[str, Any], epoch: str = "") -> Reply:
-    """Get a page of the journal in its binary form; `epoch`: only of that life of the queue."""
+    """Get a page of the journal in its binary form. With `epoch`, refuse another queue of the same name."""
     query = {**query, "epoch": epoch} if epoch else query
     return server.call("GET", f"{queue_path(queue)}/journal", query, accept=JOURNAL)
 
 
 def queues_like(server: Server, project: str, pattern: str) -> tuple[str, ...]:
-    """Return the project's queues whose whole names match."""
+    """Return the project's queues whose whole names match the pattern."""
     found = server.json("GET", f"/v2/{project}/queues")["queues"]
     names = sorted(str(queue["name"]) for queue in found)
     return tuple(f"{project}/{name}" for name in names if re.fullmatch(pattern, name))
 
 
 def some_queues_like(server: Server, project: str, pattern: str) -> tuple[str, ...]:
-    """Return the same; raise PipelineError where none matches."""
+    """Return the same, but raise PipelineError if no queue matches."""
     found = queues_like(server, project, pattern)
     if not found:
         raise PipelineError(f"no queue of project {project} matches queuePattern={pattern!r}")
@@ -181,9 +184,9 @@ def some_queues_like(server: Server, project: str, pattern: str) -> tuple[str, .
 
 
 def put_part(server: Server, project: str, transaction: str, part: str, frames: bytes) -> bool:
-    """Stage a part; return False where the transaction is committed already, so that nothing need be staged.
+    """Stage a part. Return False if the transaction is committed already, so that nothing need be staged.
 
-    Raise NoRoom where more would be staged than the server takes.
+    Raise NoRoom if this would be more than the server stages.
     """
     path = f"{transaction_path(project, transaction)}/parts/{quote(part, safe='')}"
     try:
@@ -202,17 +205,17 @@ def put_part(server: Server, project: str, transaction: str, part: str, frames: 
 
 
 def commit(server: Server, project: str, transaction: str, parts: Sequence[str]) -> dict[str, Any]:
-    """Publish the parts in this order, all or nothing; `repeated` in the reply: it was done before."""
+    """Publish the parts in this order, all or nothing. `repeated` in the reply says that it was done before."""
     return server.json("POST", f"{transaction_path(project, transaction)}/commit", value={"parts": list(parts)})
 
 
 def drop(server: Server, project: str, transaction: str) -> None:
-    """Forget what is staged."""
+    """Drop the staged parts of a transaction."""
     server.call("DELETE", transaction_path(project, transaction))
 
 
 def transaction_state(server: Server, project: str, transaction: str) -> dict[str, Any] | None:
-    """Return what the server knows of a transaction; None: nothing."""
+    """Return the state of a transaction, or None if the server does not know it."""
     try:
         return server.json("GET", transaction_path(project, transaction))
     except Refused as refused:
@@ -226,7 +229,7 @@ def transaction_path(project: str, transaction: str) -> str:
 
 
 def project_of(queue: str) -> str:
-    """Return the project in a full name."""
+    """Return the project in the full name of a queue."""
     return checked_name(queue).project
 
 

@@ -1,8 +1,8 @@
-"""Charts as SVG, made by hand: lines, areas and stacked bars over time. Pure text in, text out.
+"""Charts as SVG: lines, areas and stacked bars over time. Pure: values in, text out.
 
-A value belongs to a stretch of time and not to a moment, so a line has a step for each, and one value alone is seen.
-Colours come from the page's style sheet (classes `c0` to `c5`), so that a chart is right on light and on dark.
-Every point says on hover what it is, through SVG's own <title>.
+A value belongs to a stretch of time and not to a moment, so a line has a step for each value, and a single value is
+visible. Colours come from the page's style sheet (classes `c0` to `c5`), so that a chart fits light and dark pages.
+Each point shows its value on hover, by SVG's own <title>.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LEFT, RIGHT, TOP, BOTTOM = 60, 12, 10, 24
 
 @dataclass(frozen=True)
 class Series:
-    """One line, area or stack of bars; a value for each of the chart's moments, None where there is none."""
+    """One line, area or stack of bars. It has a value for each of the chart's moments, None if there is no value."""
 
     name: str
     values: Sequence[float | None]
@@ -30,7 +30,7 @@ Format = Callable[[float], str]
 
 
 def short(value: float) -> str:
-    """Return a number as people read it: 950, 1.2k, 3.4M."""
+    """Return a number in short form: 950, 1.2k, 3.4M."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= limit:
             return f"{value / limit:.3g}{unit}"
@@ -38,7 +38,7 @@ def short(value: float) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """Return a time as people read it, in one line."""
+    """Return a duration in ms as text for people."""
     if value < 1000:
         return f"{value:.3g}\u00a0ms"
     if value < 120_000:
@@ -47,7 +47,7 @@ def milliseconds(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Return a number of bytes as people read it, in one line."""
+    """Return a number of bytes as text for people."""
     for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if value >= limit:
             return f"{value / limit:.3g}\u00a0{unit}"
@@ -65,14 +65,14 @@ def ticks(most: float, wanted: int = 4) -> list[float]:
 
 
 def decades(values: Sequence[float]) -> list[float]:
-    """Return powers of ten around what is more than 0, two at least."""
+    """Return the powers of ten that enclose the values above 0, at least two."""
     some = [value for value in values if value > 0] or [1.0]
     low, high = math.floor(math.log10(min(some))), math.ceil(math.log10(max(some)))
     return [10.0**power for power in range(low, max(high, low + 1) + 1)]
 
 
 class _Frame:
-    """The axes of a chart, and where a value lies between them; moments are evenly spaced, a step begins at each."""
+    """The axes of a chart, and the place of a value between them. Moments are evenly spaced; a step begins at each."""
 
     def __init__(self, moments: Sequence[datetime], most: float, label: Format) -> None:
         self.moments = moments
@@ -88,7 +88,7 @@ class _Frame:
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / self._ticks[-1])
 
     def axes(self, values: Sequence[float] | None = None) -> str:
-        """Return them; with `values` also the other axis, of a logarithmic scale, which the page's script may show."""
+        """Return the axes. With `values`, also add a logarithmic axis, which the page's script can show instead."""
         parts = []
         if values is not None:
             places = decades(values)
@@ -121,7 +121,7 @@ def _marks(count: int) -> list[int]:
 
 
 def lines(moments: Sequence[datetime], series: Sequence[Series], label: Format, *, area: bool = False) -> str:
-    """Return a chart of lines with steps; with `area` what is below them is tinted."""
+    """Return a chart of stepped lines. With `area`, the area below them is tinted."""
     values = [value for one in series for value in one.values if value is not None]
     frame = _Frame(moments, max(values, default=0.0), label)
     parts = [frame.axes(values)]
@@ -164,7 +164,7 @@ def bars(moments: Sequence[datetime], series: Sequence[Series], label: Format) -
 
 
 def spark(values: Sequence[float]) -> str:
-    """Return a line with steps and without axes, for a cell of a table."""
+    """Return a stepped line without axes, for a cell of a table."""
     most = max(values, default=0.0) or 1.0
     step = 118 / max(1, len(values))
     ends = [(at, value) for index, value in enumerate(values) for at in (index, index + 1)]
@@ -183,7 +183,7 @@ def _stretches(values: Sequence[float | None]) -> list[list[int]]:
 
 
 def _labels(frame: _Frame, one: Series, label: Format) -> list[str]:
-    """Return points, seen when one hovers over them, that say what is there."""
+    """Return points that are visible on hover and show their value."""
     return [
         f'<circle class="dot c{one.colour}" cx="{frame.x(index + 0.5):.1f}" cy="{frame.y(value):.1f}" r="4">'
         f"{_title(frame, one, index, label)}</circle>"

@@ -1,4 +1,4 @@
-"""What a job can see to be wrong before it starts Java, which takes half a minute on a busy machine."""
+"""Checks that a job makes before it starts Java, because that takes half a minute on a busy machine."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 def local_folder(path: str) -> Path | None:
-    """Return the folder that Spark takes an address for, if it is on this machine beyond doubt."""
+    """Return the folder that an address means to Spark, if it is certainly on this machine; otherwise None."""
     scheme = _SCHEME.match(path)
     if scheme is not None:
         return Path(unquote(urlsplit(path).path)) if scheme[1] == "file" else None
-    # Hadoop's settings, or a cluster's, may say that such a path is elsewhere.
+    # The settings of Hadoop, or of a cluster, may map such a path to another place.
     return None if submitted() or "HADOOP_CONF_DIR" in os.environ else Path(path)
 
 
 def check_writable(path: str, what: str) -> None:
-    """Make a folder where there is none; raise PipelineError where it can't be, or nothing can be written into it."""
+    """Make a folder if it does not exist. Raise PipelineError if that fails, or if nothing can be written into it."""
     folder = local_folder(path)
     if folder is None:
         return
@@ -41,14 +41,14 @@ def check_writable(path: str, what: str) -> None:
 
 
 def check_lake(path: str, table: str) -> None:
-    """Raise PipelineError where nothing was ever archived."""
+    """Raise PipelineError if nothing was ever archived."""
     stored = Table(path, table)
     if local_folder(path) is not None and not stored.exists:
         raise stored.lacking()
 
 
 def check_server(address: Address, queues: Sequence[str], *, must_exist: bool = True) -> None:
-    """Raise PipelineError where the server can't be reached, or does not have one of these queues."""
+    """Raise PipelineError if the server can't be reached, or lacks one of these queues."""
     server = Server(address)
     try:
         for queue in queues:
@@ -62,7 +62,7 @@ def check_server(address: Address, queues: Sequence[str], *, must_exist: bool = 
 
 
 def check_pattern(address: Address, project: str, pattern: str, *, must_exist: bool = True) -> None:
-    """Raise PipelineError where the server can't be reached, or has no queue whose name matches."""
+    """Raise PipelineError if the server can't be reached, or has no queue whose name matches."""
     server = Server(address)
     find = calls.some_queues_like if must_exist else calls.queues_like
     try:

@@ -1,8 +1,8 @@
-"""One archive at a time for a checkpoint: two would do the same batches, and disturb each other.
+"""Ensures one archive at a time for a checkpoint, because two would do the same batches and disturb each other.
 
-On a local disk it is a lock that the system takes back from a process that ends, however it ends: the second archive
-is refused. Elsewhere it is a file that names the last one that started; the one before it ends at its next batch.
-Neither is what keeps a lake exact: that is the commit of a batch, which names it (see `table`).
+On a local disk this is a lock, which the system releases when the process ends in any way; a second archive is refused.
+Elsewhere it is a file that names the last archive that started; the one before it ends at its next batch. Neither is
+needed to keep a lake exact, because the commit of each batch names the batch (see `table`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Check = Callable[[], None]
 
 @contextmanager
 def claimed(lake: Lake, checkpoint: str) -> Iterator[Check]:
-    """Have a checkpoint; yield what is to be called before a batch is stored. Both raise PipelineError."""
+    """Claim a checkpoint. Yield a function to call before each batch is stored. Both raise PipelineError."""
     folder = lake.local(checkpoint)
     if folder is not None:
         with locked(folder):
@@ -48,7 +48,7 @@ def claimed(lake: Lake, checkpoint: str) -> Iterator[Check]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Have a checkpoint on a local disk; raise PipelineError where another archive has it, or it can't be written."""
+    """Lock a checkpoint on a local disk. Raise PipelineError if another archive has it, or it can't be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = os.open(folder / OWNER, os.O_RDWR | os.O_CREAT, 0o666)
@@ -73,4 +73,4 @@ def _who() -> str:
 
 
 def _nothing_to_check() -> None:
-    """The lock is there as long as this process."""
+    """Do nothing, because the lock is held as long as this process lives."""

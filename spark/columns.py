@@ -1,4 +1,4 @@
-"""How the columns that are asked for travel from the driver to the executors: names, and whether they may be null."""
+"""The form in which the requested columns travel from the driver to executors: names, and whether they may be null."""
 
 from __future__ import annotations
 

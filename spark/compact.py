@@ -1,6 +1,7 @@
-"""`curbstone pipeline compact`: the small files of a lake become large ones, and what nothing needs goes; no Spark.
+"""`curbstone pipeline compact`: joins the small files of a lake and removes files that nothing needs. Without Spark.
 
-It may run beside an archive and beside readers: it is a commit like others, and what it replaces stays for a while.
+It may run beside an archive and beside readers, because it is a commit like others, and the files it replaces stay for
+a while.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 KEEP_HOURS_MIN = 1
-"""What a batch under way has written is not yet in the table, and must not look like what is left of a killed one."""
+"""Younger files may belong to a batch under way, and must not be taken for files that a killed batch has left."""
 LOG_HOURS = 30 * 24
-"""For so long the log tells of versions if nobody says otherwise; of what was replaced it does for KEEP_HOURS."""
+"""For so long the log keeps versions by default. It keeps replaced files for KEEP_HOURS."""
 
 
 @dataclass(frozen=True)
 class Compacted:
-    """`small` files became `large` ones; `forgotten` files of days before the date, `removed` from the disk."""
+    """Counts of files: `small` ones became `large` ones, `forgotten` ones had rows of deleted days, `removed` ones are
+    no longer on the disk.
+    """
 
     table: str
     small: int
@@ -44,9 +47,9 @@ class Compacted:
 
 
 def compact(lake: str, *, keep_hours: int = KEEP_HOURS, before: date | None = None) -> list[Compacted]:
-    """Compact all tables of a lake; return what was done. Rows of days before `before` are deleted.
+    """Compact all tables of a lake, and return what was done. Rows of days before `before` are deleted.
 
-    What is replaced is removed after `keep_hours`, up to which one may look back. Raises PipelineError.
+    Replaced files are removed after `keep_hours`; for that long, older versions can be read. Raises PipelineError.
     """
     from deltalake.exceptions import DeltaError
 
@@ -78,7 +81,7 @@ def compact(lake: str, *, keep_hours: int = KEEP_HOURS, before: date | None = No
 
 
 def _keep(table: DeltaTable, hours: int) -> None:
-    """Have the log tell of what was replaced for so long: what it does not know is removed by the age of the file."""
+    """Have the log keep replaced files for so long. Files that it does not know are removed by their age."""
     wanted = {
         "delta.deletedFileRetentionDuration": f"interval {hours} hours",
         "delta.logRetentionDuration": f"interval {max(hours, LOG_HOURS)} hours",
@@ -88,7 +91,7 @@ def _keep(table: DeltaTable, hours: int) -> None:
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    """Return the command line; ends the process with code 2 where it is wrong."""
+    """Parse and return the command line. End the process with code 2 if it is wrong."""
     parser = jobs.parser("compact", "Make the small files of a lake large ones, and remove what is old.", server=False)
     parser.add_argument("lake", metavar="LAKE", help="the lake that `archive` fills, also while it does")
     parser.add_argument(
@@ -105,7 +108,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _day(text: str) -> date:
-    """Return a day that is written, or so many days ago."""
+    """Return the day in a text, which is a date or a number of days ago."""
     if text.endswith("d") and text[:-1].isdigit():
         return datetime.now(UTC).date() - timedelta(days=int(text[:-1]))
     return date.fromisoformat(text)

@@ -1,4 +1,4 @@
-"""A database in this process, for questions about more than fits into memory."""
+"""A DuckDB database in this process, for queries over more data than fit into memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     import duckdb
 
 MEMORY = "1GB"
-"""What does not fit into it is written to the disk, and removed at the end."""
+"""The limit of memory. More data are written to the disk, and removed at the end."""
 
 
 @contextmanager
 def database() -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open an empty database whose times are UTC."""
+    """Open an empty database with UTC as its time zone."""
     import duckdb
 
     with tempfile.TemporaryDirectory(prefix="curbstone-sql-") as folder:
@@ -29,5 +29,5 @@ def database() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def first_line(error: Exception) -> str:
-    """Return DuckDB's words without its drawing of where in the query it is."""
+    """Return DuckDB's error text without the drawing that shows the place in the query."""
     return str(error).partition("\n\nLINE ")[0]

@@ -1,4 +1,4 @@
-"""What goes wrong, in one line each, and the mark by which that line is found again in what Spark makes of it."""
+"""Errors of the pipeline, one line each, and the mark by which that line is found again in Spark's own error texts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 
 _MARK = re.compile(r"(?:PipelineError|Refused|NoRoom|DataLoss|TwoReaders|Unreachable): (curbstone: [^\n]*)")
 
-# Of an error that Spark shows as a traceback: the line that says what it was, and not that of the bridge to Java.
+# In an error that Spark shows as a traceback: the line with the cause, and not the line of the bridge to Java.
 _CAUSE = re.compile(r"^(?:: )?([\w.$]+(?:Error|Exception): (?!An error occurred while calling).*)", re.MULTILINE)
-# Of an error of Java that comes over that bridge: what it was.
+# In an error of Java that comes over that bridge: the cause.
 _JAVA = re.compile(r"^An error occurred while calling \S+\n: (.*)", re.MULTILINE)
 
 
 class PipelineError(Exception):
-    """The text is one line for whoever started the job; it never holds a token."""
+    """Base of the pipeline's errors. The text is one line for the user who started the job, and never has a token."""
 
     def __init__(self, reason: str) -> None:
         line = " ".join(reason.split())
@@ -21,7 +21,7 @@ class PipelineError(Exception):
 
 
 class Refused(PipelineError):
-    """The server answered with an error; `members` are those of the problem it sent."""
+    """The server answered with an error. `members` are the members of its problem document."""
 
     def __init__(self, status: int, reason: str, members: dict[str, object]) -> None:
         super().__init__(reason)
@@ -37,17 +37,17 @@ class Unreachable(PipelineError):
 
 
 class NoRoom(PipelineError):
-    """What is staged is more than the server takes."""
+    """More would be staged than the server takes."""
 
 
 class DataLoss(PipelineError):
-    """Messages that were to be read are gone; the text says which."""
+    """Messages that should have been read are gone. The text says which."""
 
 
 class TwoReaders(PipelineError):
-    """Another query reads through the same group: each would miss what the other is done with.
+    """Another query reads through the same group, so each would miss the messages that the other has acked.
 
-    `acked`: up to there the group is done, and this query, which is new in it, is not as far.
+    `acked` is set if this query is new in the group and is behind it: everything up to there was acked.
     """
 
     def __init__(self, reason: str, acked: int | None = None) -> None:
@@ -56,7 +56,7 @@ class TwoReaders(PipelineError):
 
 
 def last_line(error: BaseException) -> str:
-    """Return what to tell of any error in one line: ours where there is one in it, however deep Spark has put it."""
+    """Return one line that tells an error. If Spark's error contains one of ours, however deep, it is our line."""
     text = str(error)
     found = _MARK.findall(text)
     if found:

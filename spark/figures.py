@@ -1,9 +1,9 @@
-"""The figures of the report: per queue, group and minute, out of the journal and the lake.
+"""The figures of the report per queue, group and minute, computed from the journal and the lake.
 
-A message counts as published once per group that reads the queue (the unnamed group is always one), as each of them
-has it to settle; a message that names its groups counts for these. Latency is the time from publish to settle, and
-exact. The backlog is what was published and not yet settled, rejected, expired, purged or skipped, since the
-beginning of what the journal and the lake know.
+A message counts as published once for each group that reads the queue (the unnamed group always does), because each of
+them has to settle it. A message that names its groups counts for those. Latency is the exact time from publish to
+settle. The backlog is the number of messages published and not yet settled, rejected, expired, purged or skipped, since
+the beginning of the journal and the lake.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     import duckdb
 
 MINUTES_MAX = 500_000
-"""Rows of a report; more is a report over too long a time."""
+"""The most rows of a report. A report with more covers too long a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """What happened in one minute; `p50` and so on are milliseconds, None where nothing was settled.
+    """The figures of one minute. `p50` and so on are latencies in ms, None if nothing was settled.
 
-    `rejected` holds the dead letters; `skipped` is what a group lost because it may be overtaken in a full queue.
+    `rejected` counts dead letters. `skipped` counts messages that a group lost because it was overtaken in a full
+    queue.
     """
 
     project: str
@@ -51,10 +52,12 @@ class Minute:
 
 
 def gather(base: duckdb.DuckDBPyConnection, *, server: Address | None, queues: Sequence[str], lake: str) -> None:
-    """Make the tables `events` and `published` of the server's journals of `queues`, of the lake's, or of both.
+    """Make the tables `events` and `published` from the server's journals of `queues`, from that of the lake, or from
+    both.
 
-    `events` has each event once. `published` has each message once for each group it names ("": all), also what came
-    before the journal begins, if it is in the lake. Raises PipelineError where there is no journal.
+    `events` has each event once. `published` has each message once for each group it names ("" means all groups). It
+    also has messages from before the beginning of the journal, if they are in the lake. Raises PipelineError if there
+    is no journal.
     """
     base.execute(f"CREATE TEMP TABLE gathered ({_EVENT})")
     if server is not None:
@@ -88,7 +91,7 @@ def minutes(
     since_ms: int | None = None,
     until_ms: int | None = None,
 ) -> list[Minute]:
-    """Return the figures in the order of project, queue, group and time; raise PipelineError for too many.
+    """Return the figures in the order of project, queue, group and time. Raise PipelineError if there are too many.
 
     `queues` (`project/queue`) and the times limit what is returned, not what is counted.
     """

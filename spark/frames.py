@@ -1,12 +1,12 @@
-"""The bytes of pages and parts: frames of message entries, as the log keeps them. Pure, and without Arrow.
+"""The bytes of pages and parts: frames of message entries, in the form of the log. Pure, and without Arrow.
 
-A page of `GET …/browse` is frames, back to back, little-endian: a head, a mask (bit i set: entry i is meant;
-empty: all are), tries as pairs of entry index and number, then entries. A part of a staged transaction is frames
-of the other kind: a head, the queue's name, then entries. An entry is a fixed start, extras, a header block (lines
-`name:value` with the escapes of STOMP 1.2), and the body.
+A page of `GET …/browse` is a sequence of frames, little-endian. Each has a head, a mask (if bit i is set, entry i
+belongs to the page; an empty mask means all entries), tries as pairs of entry index and number, and entries. A part of
+a staged transaction is a sequence of frames of the other kind: a head, the queue's name, and entries. An entry has a
+fixed start, extras, a header block (lines `name:value` with the escapes of STOMP 1.2), and the body.
 
-Reading works on whole pages, not entry by entry: what comes out are positions at which a page can be cut, so that
-Arrow can do the copying.
+Reading works on whole pages, not entry by entry. The result is the positions at which the page can be cut, so that
+Arrow can copy the bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BATCHES = "application/vnd.curbstone.batches"
 JOURNAL = "application/vnd.curbstone.journal"
 
 MESSAGES, STAGED = 1, 2
-"""The kinds of a frame: what a queue holds, and what is to be published."""
+"""The kinds of frames: messages of a queue, and messages to be published."""
 
 # bytes after this number, kind, flags, bytes of the queue's name (0 in pages), first seq, entries, bytes of mask, tries
 _FRAME = struct.Struct("<IBBHQIII")
@@ -46,16 +46,16 @@ EVENTS = {
 
 
 class BadPage(ValueError):
-    """The server sent bytes that are no frames; the text says what is wrong with them."""
+    """The server sent malformed frames. The text says what is wrong with them."""
 
 
 @dataclass(slots=True)
 class Page:
-    """Where the messages of a page are.
+    """The positions of the messages in a page.
 
-    `cuts` are three positions per entry, and the end of the page: where its header block starts, where its body
-    does, and where it ends. `keep` is None when all entries are meant. `tries` holds only those above 0, by entry, and
-    `extras` those that there are: see `read_extras`.
+    `cuts` has three positions per entry (the start of its header block, the start of its body, and its end), and the
+    end of the page. `keep` is None if all entries belong to the page. `tries` has the numbers above 0, by entry.
+    `extras` has the extras of entries that have any; see `read_extras`.
     """
 
     seqs: array[int]
@@ -71,7 +71,7 @@ class Page:
 
 @dataclass(slots=True)
 class Event:
-    """One thing that happened to `count` messages from `seq` on; see the journal in the contract."""
+    """An event that happened to `count` messages from `seq` on; see the journal in the contract."""
 
     position: int
     event: str
@@ -85,7 +85,7 @@ class Event:
 
 
 def read_page(data: bytes) -> Page:
-    """Return where the messages of a page are; raise BadPage."""
+    """Return the positions of the messages in a page. Raise BadPage."""
     page = Page(array("q"), array("q"), array("i"), None, {}, {})
     at, total = 0, len(data)
     try:
@@ -109,7 +109,7 @@ def read_page(data: bytes) -> Page:
 
 
 def _read_entries(data: bytes, at: int, end: int, head: tuple[int, int], page: Page) -> None:
-    """Add the entries of one frame, which fill `at` to `end`; `head` is its first seq and their number."""
+    """Add the entries of one frame, between `at` and `end`. `head` is the first seq and the count of entries."""
     first, count = head
     if count and (end - at) % count == 0 and _read_alike(data, at, end, head, page):
         return
@@ -138,15 +138,15 @@ def _read_entries(data: bytes, at: int, end: int, head: tuple[int, int], page: P
 
 
 def _read_alike(data: bytes, at: int, end: int, head: tuple[int, int], page: Page) -> bool:
-    """Add entries that are all cut alike, ten times as fast; return False, and add nothing, where they are not.
+    """Add entries that all have the same cuts, ten times as fast. If they differ, add nothing and return False.
 
-    Each byte of a field is taken out of all entries by one slice with a step.
+    Each byte of a field is taken from all entries by one slice with a step.
     """
     first, count = head
     size = (end - at) // count
     if size < _ENTRY.size:
         return False
-    # What decides on the cuts: size, bytes of headers, flags, bytes of extras.
+    # These bytes determine the cuts: size, size of the headers, flags, size of the extras.
     for offset in (0, 1, 2, 3, 16, 17, 18, 19, 20, 21, 22, 23):
         if data[at + offset : end : size].count(data[at + offset]) != count:
             return False
@@ -185,7 +185,7 @@ def _column(data: bytes, at: int, end: int, step: int, width: int) -> array[int]
 
 
 def _keep(page: Page, mask: bytes, done: int, entries: int) -> None:
-    """Note which of the last `entries` entries are meant."""
+    """Note which of the last `entries` entries belong to the page."""
     if not mask:
         if page.keep is not None:
             page.keep += [True] * entries
@@ -198,7 +198,7 @@ def _keep(page: Page, mask: bytes, done: int, entries: int) -> None:
 
 
 def read_block(block: bytes) -> dict[str, str]:
-    """Return the headers of a block; the first of a name wins."""
+    """Return the headers of a block. If a name is repeated, the first one counts."""
     found: dict[str, str] = {}
     if b"\\" in block:
         try:
@@ -206,7 +206,7 @@ def read_block(block: bytes) -> dict[str, str]:
                 found.setdefault(name, value)
             return found
         except HeaderError:
-            found.clear()  # one strange header must not stop a pipeline: it stays as it came
+            found.clear()  # a malformed header must not stop a pipeline, so the block is read without unescaping
     for line in block.decode("utf-8", "replace").split("\n")[:-1]:
         name, _, value = line.partition(":")
         if name not in found:
@@ -215,7 +215,7 @@ def read_block(block: bytes) -> dict[str, str]:
 
 
 def read_extras(extras: bytes) -> tuple[int, list[str] | None]:
-    """Return a time or span in ms, 0 for none, and the names of groups, None where none were named; raise BadPage."""
+    """Return the time or duration in ms (0 for none), and the groups that are named, or None. Raise BadPage."""
     try:
         names = extras[_TTL.size :].decode()
         return _TTL.unpack_from(extras)[0], names.split(",") if names else None
@@ -224,12 +224,12 @@ def read_extras(extras: bytes) -> tuple[int, list[str] | None]:
 
 
 def write_extras(time_ms: int, groups: Sequence[str] | None) -> bytes:
-    """Return the same as bytes, none where there is nothing to say."""
+    """Return the bytes of extras. They are empty if there is no time and no group."""
     return _TTL.pack(time_ms) + ",".join(groups or ()).encode() if time_ms or groups else b""
 
 
 def read_events(data: bytes) -> list[Event]:
-    """Return the events of a page of the journal; raise BadPage."""
+    """Return the events of a page of the journal. Raise BadPage."""
     found: list[Event] = []
     at, unpack, fixed = 0, _EVENT.unpack_from, _EVENT.size
     groups: dict[bytes, str] = {b"": ""}
@@ -258,9 +258,9 @@ def write_part(
     delays_ms: Iterable[int],
     extras: Sequence[bytes] | None = None,
 ) -> bytes:
-    """Return a frame that publishes these messages to `queue` (`name`, without its project), in this order.
+    """Return a frame that publishes these messages to `queue` (its name without the project), in this order.
 
-    `extras` of each are its ttl and groups, as `write_extras` makes them; None: none has any.
+    `extras` has the ttl and groups of each message, as `write_extras` makes them, or is None if no message has any.
     """
     pack, fixed = _ENTRY.pack, _ENTRY.size
     if extras is None:
@@ -287,7 +287,7 @@ def write_page(
     mask: bytes = b"",
     tries: Sequence[tuple[int, int]] = (),
 ) -> bytes:
-    """Return a frame of a page as a server would send it; `entries` are seq, ms, header block and body."""
+    """Return a frame of a page as a server would send it. An entry is seq, time in ms, header block and body."""
     packed = [
         _ENTRY.pack(_ENTRY.size + len(block) + len(body), seq - first, time_ms, len(block), 0, 0) + block + body
         for seq, time_ms, block, body in entries

@@ -1,4 +1,4 @@
-"""What a stream could not read any more: a gap, as it is in the offset of the batch behind it and in a lake."""
+"""Gaps: messages that a stream could not read any more. The offset of the next batch has them, and so has a lake."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ GIVEN_UP = "given up while the queue was full, or purged"
 
 @dataclass(frozen=True)
 class Gap:
-    """Messages from seq `low` on that were lost, all below `high`; None: nobody knows where the queue ended.
+    """Lost messages: from seq `low` on, all below `high`. `high` is None if the end of the queue is not known.
 
-    `lost` is how many; None: nobody knows, but at least `at_least`.
+    `lost` is how many; None if that is not known, but it is at least `at_least`.
     """
 
     queue: str
@@ -36,7 +36,7 @@ class Gap:
         return f"{self.queue}: messages lost from {self.low}{until}: {count} ({self.why})"
 
     def to_json(self) -> dict[str, Any]:
-        """Return what stands in an offset, where the queue's name is the key."""
+        """Return the gap's form in an offset, in which the queue's name is the key."""
         found = asdict(self)
         del found["queue"]
         return found

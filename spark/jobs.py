@@ -1,7 +1,7 @@
-"""What the jobs have in common: their command lines, how they end, and what they say meanwhile.
+"""The common parts of the jobs: their command lines, exit codes and messages.
 
-Exit codes: 0 done, also after SIGTERM or Ctrl-C of a job that may be stopped; 1 it can't be done; 2 wrong command
-line; 130 interrupted.
+Exit codes: 0 done, also after SIGTERM or Ctrl-C if the job may be stopped; 1 failed; 2 wrong command line; 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
 
 class Wrong(PipelineError):
-    """The command line asks for something that can't be."""
+    """The command line asks for something impossible."""
 
 
 def parser(name: str, text: str, *, server: bool = True) -> argparse.ArgumentParser:
-    """Return a parser with what every job takes, and what those take that ask a `server` and run on Spark."""
+    """Return a parser with the arguments of every job and, with `server`, those of jobs that use a server and Spark."""
     made = argparse.ArgumentParser(
         prog=f"curbstone pipeline {name}",
         description=text,
@@ -62,13 +62,13 @@ def source_options(known: argparse.Namespace) -> dict[str, str]:
 
 
 LAKE_PACKAGES = ("deltalake", "pyarrow")
-"""What jobs need that only look after a lake."""
+"""The packages that jobs on a lake alone need."""
 SQL_PACKAGES = (*LAKE_PACKAGES, "duckdb")
-"""And those that look into it."""
+"""The packages that jobs with queries on a lake need."""
 
 
 def run(job: Callable[[argparse.Namespace], str], known: argparse.Namespace, *, needs: Sequence[str] = PACKAGES) -> int:
-    """Run a job and print the line it returns; what goes wrong is one line on stderr. Return the exit code."""
+    """Run a job and print the line it returns, or its error as one line on stderr. Return the exit code."""
     try:
         check_packages(needs)
         print(job(known))
@@ -79,7 +79,7 @@ def run(job: Callable[[argparse.Namespace], str], known: argparse.Namespace, *, 
     except PipelineError as error:
         return _fail(error, FAILED)
     except Exception as error:
-        # Spark and Java raise what they like, with pages of stack: the first line, or ours inside it, is what counts.
+        # Spark and Java raise errors of any type with pages of stack. Only the first line counts, or our line in it.
         if known.verbose:
             raise
         return _fail(error, FAILED)
@@ -109,24 +109,24 @@ def stopping() -> Iterator[threading.Event]:
 
 
 def counted(count: int, what: str) -> str:
-    """Return a number with what it counts: 1 batch, 2,000 messages; for words that take s or es."""
+    """Return a number with its noun, such as 1 batch or 2,000 messages. The plural of the noun must end in s or es."""
     ending = "" if count == 1 else "es" if what.endswith("ch") else "s"
     return f"{count:,} {what}{ending}"
 
 
 def say(text: str) -> None:
-    """Show how far the work is, on a terminal only: one line that is overwritten."""
+    """Show the progress in one line that is overwritten, on a terminal only."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def say_done() -> None:
-    """Take that line away."""
+    """Remove the line of `say`."""
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:
-    """Say something that must not be missed, also where nobody watches."""
+    """Print a warning, also if stderr is no terminal."""
     say_done()
     print(f"curbstone: {text}", file=sys.stderr, flush=True)

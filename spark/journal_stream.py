@@ -1,8 +1,8 @@
 """Reading the journal as a stream. An offset is `{queue: {"position": n, "epoch": …}}`; position 0 is the oldest event.
 
-Positions are opaque and grow, so where a batch ends is found by asking for its page. The page then goes to the task
-with its range; only after a restart, when the batch is known from the checkpoint alone, does the task ask for it.
-Nothing is acked: a journal is there as long as the log's segments are, whoever reads it.
+Positions are opaque and grow, so the end of a batch is found by fetching its page. The task gets the page together with
+its range. Only after a restart, when the batch is known from the checkpoint alone, does the task fetch the page itself.
+Nothing is acked, because a journal lasts as long as the segments of the log, whoever reads it.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"position": following, "epoch": epoch}
 
     def _behind(self, refused: Refused, queue: str, at: dict[str, Any], rows: int) -> dict[str, Any]:
-        """Return where to go on after the server said that there is no such queue, epoch or position; or raise."""
+        """Return where to go on after the server said that the queue, epoch or position does not exist; or raise."""
         is_known = bool(at["position"])
         first = refused.members.get("first")
         if refused.status == calls.CONFLICT:
@@ -120,7 +120,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**at, "position": first}
 
     def _lost(self, queue: str, at: dict[str, Any], first: int | None, why: str) -> None:
-        """Tell of events that were not read, or raise."""
+        """Warn of events that were lost, or raise DataLoss if the options say so."""
         if self._options.fail_on_loss:
             why = f"{why}, or set failOnDataLoss=false"
             raise data_loss(f"{queue} (journal)", "", at["position"], first, why) from None

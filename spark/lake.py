@@ -1,4 +1,4 @@
-"""The lake: what was archived, as tables that any reader of Delta or Parquet sees each row of once.
+"""The lake: archived messages and events, in tables in which any reader of Delta or Parquet sees each row once.
 
 ::
 
@@ -8,7 +8,7 @@
     <lake>/_gaps/<queue>-<epoch>-<from>-<to>.json  messages that were lost before they could be archived
     <lake>/_checkpoints/…                          where the archive goes on
 
-How a batch appears, whole and once, is in `table`. Names that begin with an underscore are no rows.
+`table` says how a batch appears in it, completely and once. Names that begin with an underscore have no rows.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def checkpoint_in(lake: str, group: str) -> str:
-    """Return where an archive that reads through a group goes on, if nothing else is said."""
+    """Return the default checkpoint of an archive that reads through this group."""
     return f"{lake.rstrip('/')}/_checkpoints/{group}"
 
 
 class Lake:
     """A directory that this process and Spark's executors can reach: a path, or an address such as `s3://…`.
 
-    Tables are written without Spark's file systems; a checkpoint is Spark's, and is where these lead.
+    Tables are written without Spark's file systems. Checkpoints are written by Spark, with its file systems.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
@@ -47,7 +47,7 @@ class Lake:
         self._java = jvm
 
     def local(self, path: str) -> Path | None:
-        """Return where a path is on this machine; None where it is elsewhere; raise PipelineError."""
+        """Return the local path of a place in the lake, or None if it is not on this machine. Raise PipelineError."""
         try:
             files = self._path_of(path).getFileSystem(self._conf)
         except Exception as error:
@@ -57,14 +57,14 @@ class Lake:
         return Path(uri.getPath()) if uri.getScheme() == "file" else None
 
     def table(self, name: str) -> Table:
-        """Return one of its tables."""
+        """Return one of the lake's tables."""
         return Table(self.path, name)
 
     def add(self, table: str, run: str, batch: int, parts: DataFrame, check: Callable[[], None]) -> int:
-        """Store a batch under its identity; return how many rows that were, 0 where it is there already or empty.
+        """Store a batch under its identity. Return how many rows it has, or 0 if it is stored already.
 
-        `parts` are rows of a `LakeSource`, whose files are written when they are asked for. `check` is called before
-        that, and may raise.
+        `parts` are rows of a `LakeSource`; its tasks write their files when the rows are collected. `check` is called
+        before that, and may raise.
         """
         from curbstone.spark.parts import Part
 
@@ -80,7 +80,7 @@ class Lake:
         return sum(part.rows for part in written)
 
     def write(self, path: str, text: str) -> None:
-        """Write a small file, instead of the one that is there."""
+        """Write a small file, replacing an existing one."""
         where = self._path_of(path)
         stream = where.getFileSystem(self._conf).create(where, True)
         try:
@@ -89,7 +89,7 @@ class Lake:
             stream.close()
 
     def text(self, path: str) -> str | None:
-        """Return what is in a small file; None where it is not there."""
+        """Return the contents of a small file, or None if it does not exist."""
         where = self._path_of(path)
         files = where.getFileSystem(self._conf)
         if not files.exists(where):
@@ -101,7 +101,7 @@ class Lake:
             stream.close()
 
     def offsets_of(self, checkpoint: str, batch: int) -> dict[str, dict[str, Any]] | None:
-        """Return up to where a batch of a query reaches, from its checkpoint; None where it is no longer there."""
+        """Return the end offset of a batch of a query from its checkpoint, or None if it is no longer there."""
         text = self.text(f"{checkpoint}/offsets/{batch}")
         found = json.loads(text.splitlines()[-1]) if text else None
         return found if isinstance(found, dict) else None

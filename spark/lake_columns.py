@@ -1,4 +1,4 @@
-"""The tables of a lake and what is stored in them."""
+"""The tables of a lake and their columns."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ COLUMNS = {
         "bytes",
     ),
 }
-"""What is stored; `queue` is its name alone, without the project. What is added here comes last: a table that is there
-already gets it with its next batch, and has null in its older rows (see `table`)."""
+"""The stored columns. `queue` is the name without the project.
+
+A new column must be added at the end: an existing table gets it with its next batch, with null in its older rows (see
+`table`).
+"""
 DAY = "date"
-"""The table is partitioned by it; it is not in the files."""
+"""The column that the table is partitioned by. It is not in the files."""
 MOMENT = {MESSAGES: "timestamp", JOURNAL: "time"}
-"""The column that a row's day is taken from."""
+"""The column that determines the day of a row, by table."""

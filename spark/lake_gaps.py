@@ -1,4 +1,4 @@
-"""The gaps that an archive notes in its lake; see `lake` for where and `gaps` for what they are."""
+"""The gaps that an archive records in its lake. See `lake` for their place and `gaps` for their meaning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def note_gap(lake: str, gap: Gap, run: str, batch: int) -> None:
-    """Write down what is missing; the same gap again is the same file."""
+    """Record a gap. Recording the same gap again writes the same file."""
     from curbstone.spark.parts import filesystem
 
     files, root = filesystem(absolute(lake))
@@ -26,7 +26,7 @@ def note_gap(lake: str, gap: Gap, run: str, batch: int) -> None:
 
 
 def gaps_of(lake: str) -> list[Gap]:
-    """Return them by queue and place."""
+    """Return the gaps of a lake, sorted by queue and place."""
     found = [
         Gap(one["queue"], one["epoch"], one["from"], one["to"], one["lost"], one["at_least"], one["why"])
         for one in _facts(lake)
@@ -35,7 +35,7 @@ def gaps_of(lake: str) -> list[Gap]:
 
 
 def gap_table(lake: str) -> pa.Table:
-    """Return them as rows."""
+    """Return the gaps of a lake as rows."""
     import pyarrow as pa
 
     texts, numbers = ("queue", "epoch", "why"), ("from", "to", "lost", "at_least")

@@ -1,9 +1,9 @@
-"""How Spark fills a lake: a stream whose tasks read queues and write files, and whose rows say which files those are.
+"""How Spark fills a lake: a stream whose tasks read queues and write files, and whose rows name those files.
 
-So messages go from the server into Parquet within one Python worker; what Java sees of a batch is a row for each file.
-As rows of Spark's they would go through Java and into a second worker, at five times the CPU. Which files count, Spark
-knows as it knows which rows do: a task that failed, or whose twin was faster, gives none. `Lake.add` commits the files
-it is told of; others belong to nothing, and `compact` removes them.
+So messages go from the server into Parquet within one Python worker, and Java only sees one row for each file. As rows
+of Spark, messages would go through Java and into a second worker, which takes five times the CPU. Spark drops the rows
+of a task that failed or whose duplicate was faster, and so it also drops the names of their files. `Lake.add` commits
+the files that are named; the others belong to no table, and `compact` removes them.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ PARTS = StructType(
         StructField("stats", StringType()),
     ]
 )
-"""What a row says: the fields of a `Part`."""
+"""The columns of a row: the fields of a `Part`."""
 
 
 class LakeSource(DataSource):
-    """`readStream.format("curbstone-lake")` with the options of `curbstone`, and the lake as `path`; for `archive`."""
+    """`readStream.format("curbstone-lake")`, with the options of `curbstone` and the lake as `path`. For `archive`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.options = options
@@ -59,7 +59,7 @@ class LakeSource(DataSource):
 
 
 class MessagesIntoLake(StreamReader):
-    """Messages, read as any stream of them is; what a task gives is the files it has written."""
+    """Reads messages like any stream of them, but yields the files that its tasks have written."""
 
     def __init__(self, options: ReadOptions, lake: str) -> None:
         super().__init__(options, _read(options.mode))
@@ -70,7 +70,7 @@ class MessagesIntoLake(StreamReader):
 
 
 class JournalIntoLake(JournalStreamReader):
-    """The same of the journal."""
+    """Reads the journal, and yields the files that its tasks have written."""
 
     def __init__(self, options: ReadOptions, lake: str) -> None:
         super().__init__(options, _read(options.mode))
@@ -81,12 +81,12 @@ class JournalIntoLake(JournalStreamReader):
 
 
 def _read(table: str) -> tuple[tuple[str, bool], ...]:
-    """Return the columns that are read for a table; the project is a part of what is read as the queue's name."""
+    """Return the columns to read for a table. The project is read as a part of the queue's name."""
     return tuple((name, True) for name in COLUMNS[table] if name != "project")
 
 
 def _stored(batches: Iterable[pa.RecordBatch], lake: str, table: str) -> Iterator[pa.RecordBatch]:
-    """Write the rows of a task to files of a table, and yield a row for each file; runs on an executor."""
+    """Write the rows of a task to files of a table, and yield a row for each file. Runs on an executor."""
     import pyarrow as pa
 
     from curbstone.spark.parts import PartWriter, in_project_and_queue

@@ -1,4 +1,4 @@
-"""The dead letters of the report: how many, by the queue they came from, the reason and the consumer's words."""
+"""The dead letters of the report: counted by the queue they came from, the reason, and the consumer's error text."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 SAMPLES, SAMPLE_BYTES = 3, 300
 KINDS_MAX = 200
-"""Of the most frequent ones."""
+"""The most kinds that are returned; the most frequent ones come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One of them: the id that the message had in its queue, and how its body begins."""
+    """An example of a dead letter: the id that the message had in its queue, and the beginning of its body."""
 
     message_id: str
     tries: str
@@ -32,7 +32,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """Dead letters of one kind; `samples` are the last of them."""
+    """The dead letters of one kind. `samples` are the last of them."""
 
     queue: str
     reason: str
@@ -51,9 +51,9 @@ def dead_letters(
     since_ms: int | None = None,
     until_ms: int | None = None,
 ) -> list[Letters]:
-    """Return those that are in the lake, and in the queues where those of `queues` go; the most frequent first.
+    """Return the dead letters in the lake and in the dead-letter queues of `queues`, the most frequent kinds first.
 
-    `queues` (`project/queue`) and the times, of death, limit what is counted.
+    `queues` (`project/queue`) and the times, which are those of death, limit what is counted.
     """
     base.execute(f"CREATE TEMP TABLE letters ({_TABLE})")
     if server is not None:
@@ -77,7 +77,7 @@ def dead_letters(
 
 
 def _places(server: Server, queues: Sequence[str]) -> list[str]:
-    """Return the queues where dead letters of these go."""
+    """Return the dead-letter queues of these queues."""
     found = []
     for queue in queues:
         name = str(server.json("GET", queue_path(queue))["options"]["dead_letter"])
@@ -114,7 +114,9 @@ _COLUMNS = f"""
     coalesce(headers['x-dead-id'], ''), coalesce(headers['x-dead-tries'], ''), body[:{SAMPLE_BYTES}]
 """
 _AGE = "lpad(epoch_ms(died)::VARCHAR, 20, '0') || lpad(seq::VARCHAR, 20, '0') || id"
-"""Many die in one millisecond: then the later seq is the later one, so that the same letters give the same samples."""
+"""The order of death. Of letters that died in the same millisecond the later seq is the later one, so that the same
+letters always give the same samples.
+"""
 _KINDS = f"""
     SELECT came_from AS queue, reason, error, count(*) AS "count", max(died) AS last,
         arg_max({{'id': id, 'tries': tries, 'body': body}}, {_AGE}, {SAMPLES}) AS samples
@@ -124,4 +126,4 @@ _KINDS = f"""
     GROUP BY came_from, reason, error
     ORDER BY "count" DESC, last DESC, queue, reason, error LIMIT {KINDS_MAX}
 """
-"""A letter that is in a lake and still queued is one."""
+"""A letter that is both in the lake and in a queue is counted once."""

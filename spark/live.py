@@ -1,4 +1,4 @@
-"""What a running server has now, as Arrow that is read page by page; nothing is taken from anybody."""
+"""The current contents of a running server as Arrow, read page by page. Nothing is taken from any consumer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE_ROWS, PAGE_BYTES = 20_000, 4 << 20
 
 
 def _listed(server: Server, project: str, queues: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what the server lists of these queues, or of all of a project; raise PipelineError for one it lacks."""
+    """Return the server's list of these queues, or of all of a project. Raise PipelineError if one is missing."""
     names = [checked_name(queue, project) for queue in queues]
     projects = list(dict.fromkeys(name.project for name in names)) or [project]
     found = [
@@ -35,7 +35,7 @@ def _listed(server: Server, project: str, queues: Sequence[str]) -> list[dict[st
 
 
 def counts(server: Server, project: str, queues: Sequence[str]) -> pa.Table:
-    """Return how many messages these queues hold, or all of a project; raise PipelineError."""
+    """Return how many messages are in these queues, or in all of a project. Raise PipelineError."""
     numbers = ("rdy", "wip", "delayed", "consumers", "bytes", "cap")
     columns: dict[str, list[Any]] = {name: [] for name in ("project", "queue", *numbers)}
     for one in _listed(server, project, queues):
@@ -46,7 +46,7 @@ def counts(server: Server, project: str, queues: Sequence[str]) -> pa.Table:
 
 
 def messages(server: Server, project: str, queues: Sequence[str]) -> pa.RecordBatchReader:
-    """Return the messages in these queues, or in all of a project, as they are stored in a lake."""
+    """Return the messages in these queues, or in all of a project, with the columns of a lake."""
     names = [f"{one['project']}/{one['name']}" for one in _listed(server, project, queues)]
     schema = stored_schema(MESSAGES)
     batches = (batch for name in names for batch in _pages(server, name, schema))
@@ -54,7 +54,7 @@ def messages(server: Server, project: str, queues: Sequence[str]) -> pa.RecordBa
 
 
 def _pages(server: Server, queue: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield what is in a queue; what is settled or given up meanwhile is not in it any more."""
+    """Yield the messages of a queue. Those that are settled or lost meanwhile are left out."""
     read = pa.schema([pa.field(name, TYPES[name]) for name in schema.names if name in TYPES])
     now = calls.offsets(server, queue)
     at = now.first
@@ -71,7 +71,7 @@ def _pages(server: Server, queue: str, schema: pa.Schema) -> Iterator[pa.RecordB
 
 
 def journal(server: Server, queues: Iterable[str]) -> pa.RecordBatchReader:
-    """Return what the journals of these queues (`project/queue`) still tell, as it is stored in a lake."""
+    """Return the events still in the journals of these queues (`project/queue`), with the columns of a lake."""
     schema = stored_schema(JOURNAL)
     batches = (batch for queue in queues for batch in _events(server, queue, schema))
     return pa.RecordBatchReader.from_batches(schema, batches)
@@ -97,7 +97,7 @@ def _events(server: Server, queue: str, schema: pa.Schema) -> Iterator[pa.Record
 
 
 def _behind(refused: Refused, at: int) -> int:
-    """Return where to go on when the server says that what is at `at` is gone, or raise."""
+    """Return where to go on after the server said that the place `at` is gone; or raise."""
     behind = refused.members.get("first")
     if refused.status != calls.GONE or not isinstance(behind, int) or behind <= at:
         raise refused

@@ -1,7 +1,8 @@
-"""The options of `spark.read.format("curbstone")` and its three sisters, checked on the driver.
+"""The options of `spark.read.format("curbstone")`, and of `readStream`, `write` and `writeStream`, checked on the
+driver.
 
-Names are Spark's, whatever their case; an unknown one is an error, as a misspelt option that is ignored reads the
-wrong messages. Spark hands all values over as text.
+Names are not case-sensitive, as usual in Spark. An unknown option is an error, because ignoring a misspelt one would
+read the wrong messages. Spark passes all values as text.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from curbstone.spark.server import Address, Secret, check_ca_file, checked_name
 DEFAULT_URL = "http://127.0.0.1:8080"
 URL_VARIABLE, TOKEN_VARIABLE = "CURBSTONE_SERVER", "CURBSTONE_TOKEN"
 TOKEN_FILE_VARIABLE, CA_FILE_VARIABLE = "CURBSTONE_TOKEN_FILE", "CURBSTONE_CA_FILE"
-"""These four mean to a pipeline what they mean to the command line."""
+"""These four variables have the same meaning for a pipeline as for the command line."""
 CORES_VARIABLE, CORES_UNKNOWN = "CURBSTONE_SPARK_CORES", 4
-"""Spark tells a data source nothing of its cores; `register` does, by the environment of Spark's Python workers."""
+"""Spark does not tell a data source how many cores there are. `register` does, by the environment of Python workers."""
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
 TRIGGER_DELAY_S = 15 * 60
-"""As Spark's own source for Kafka has it."""
+"""The same default as in Spark's own source for Kafka."""
 
 EARLIEST, LATEST, GROUP = "earliest", "latest", "group"
 MESSAGES, JOURNAL = "messages", "journal"
@@ -49,18 +50,20 @@ _ALIASES = {
     "topic": "queue",
     "kafka.group.id": "groupId",
 }
-"""What Spark's own source and sink for Kafka call options that mean the same; most have the same name there."""
+"""Options of Spark's source and sink for Kafka that mean the same under another name. Most have the same name here."""
 _KAFKA_PARTITION = "0"
-"""A queue is what a topic of one partition is."""
-# Spark puts these among the options itself.
+"""A queue corresponds to a topic with one partition."""
+# Spark itself adds these to the options.
 _SPARKS = {"path", "checkpointlocation", "queryname"}
 
 PER_TRIGGER = 250_000
-"""Starting a micro-batch takes a quarter of a second of CPU, a fifth of what so many messages of 100 bytes take into
-Parquet."""
+"""The default size of a micro-batch. Starting one takes a quarter of a second of CPU, a fifth of the time it takes to
+write so many messages of 100 bytes to Parquet.
+"""
 FIT = "staged"
-"""A micro-batch that is written into a queue has to fit the server's --max-staged, and Spark never makes one smaller
-that it has planned: so the server says, when it is planned, how far a part of that reaches."""
+"""Asks the server to limit a micro-batch. One that is written into a queue must fit the server's --max-staged, and
+Spark never shrinks a batch that it has planned. So the server says at planning how far a part of that limit reaches.
+"""
 PER_PARTITION = 250_000
 
 _TRANSACTION = re.compile(r"[A-Za-z0-9._:-]{1,200}")
@@ -71,7 +74,7 @@ Place = str | int
 
 @dataclass(frozen=True)
 class Places:
-    """Where to begin or end: `default`, and others for some queues by their full name."""
+    """Where to begin or end: a `default`, and other places for some queues, by full name."""
 
     default: Place
     of_queues: Mapping[str, Place] = field(default_factory=dict)
@@ -82,7 +85,7 @@ class Places:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """See docs/spark.md; durations in seconds, times in ms. `queues` are full names."""
+    """The options for reading; see docs/spark.md. Durations are in seconds, times in ms. `queues` are full names."""
 
     address: Address
     mode: str
@@ -96,14 +99,14 @@ class ReadOptions:
     end_ms: int | None
     per_trigger: int
     bytes_per_trigger: str
-    """A number, or what the server holds fit for a staged transaction."""
+    """A number, or FIT for the size that the server thinks fit for a staged transaction."""
     per_trigger_min: int
-    """So few are left for a later batch, but for no longer than `trigger_delay_s`."""
+    """Fewer messages are left for a later batch, but for no longer than `trigger_delay_s`."""
     trigger_delay_s: float
     cores: int
     """How many tasks Spark can run at once."""
     partitions_min: int | None
-    """None: nobody said."""
+    """None if it was not given."""
     per_partition: int
     fail_on_loss: bool
     headers: bool
@@ -113,7 +116,7 @@ class ReadOptions:
     poll_wait_s: float
 
     def reads(self, queue: str) -> bool:
-        """Say whether a queue is one of those to read, be it there or not."""
+        """Return whether a queue is one of those to read, whether it exists or not."""
         if not self.pattern:
             return queue in self.queues
         project, _, name = queue.partition("/")
@@ -122,7 +125,9 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """`queue` is a full name, "" where each row names its own; `transaction` is "" where none was chosen."""
+    """The checked options for writing. `queue` is a full name, or "" if each row names its own. `transaction` is "" if
+    none was given.
+    """
 
     address: Address
     project: str
@@ -131,7 +136,7 @@ class WriteOptions:
 
 
 class _Options:
-    """The given options, each taken once by its kind."""
+    """The given options. Each is taken out once, by a method for its type."""
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         names = {name.lower(): name for name in known}
@@ -181,7 +186,7 @@ class _Options:
 
 
 def moment_ms(text: str, what: str) -> int:
-    """Return a time given as milliseconds since 1970 or in ISO 8601 (UTC where it names no zone)."""
+    """Return a time in ms, given as milliseconds since 1970 or in ISO 8601 (in UTC if it names no zone)."""
     if text.isdecimal():
         return int(text)
     try:
@@ -193,7 +198,9 @@ def moment_ms(text: str, what: str) -> int:
 
 
 def read_options(given: Mapping[str, str], *, stream: bool | None = None) -> ReadOptions:
-    """Return the checked options; raise PipelineError. With `stream` None what only one kind may have passes."""
+    """Return the checked options. Raise PipelineError. With `stream=None`, options that only a batch or only a stream
+    may have are accepted.
+    """
     options = _Options(given, (*_BOTH, *_READ))
     project = _project(options)
     queues = _queues(options, project)
@@ -236,7 +243,7 @@ def _bytes_per_trigger(options: _Options) -> str:
 
 
 def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
-    """Return the checked options; raise PipelineError."""
+    """Return the checked options. Raise PipelineError."""
     options = _Options(given, (*_BOTH, *_WRITE))
     project = _project(options)
     queue = options.text("queue")
@@ -276,7 +283,7 @@ def _check_together(found: ReadOptions, stream: bool | None) -> None:
 
 
 def address_of(url: str, token_file: str, ca_file: str = "") -> Address:
-    """Return the server that these name, or the environment where they are empty; raise."""
+    """Return the address of the server. Empty values are taken from the environment. Raise PipelineError."""
     given = {"url": url, "tokenFile": token_file, "caFile": ca_file}
     return _address(_Options(given, tuple(given)))
 
@@ -300,7 +307,7 @@ def _address(options: _Options) -> Address:
 
 
 def _ca_file(options: _Options, scheme: str) -> str:
-    """Return the file with the authorities to trust, "" for those of the machine; raise where it can't be read."""
+    """Return the file with the authorities to trust, or "" for those of the machine. Raise if it can't be read."""
     file = options.text("caFile")
     if file and scheme != "https":
         raise PipelineError("option caFile is for a url that begins with https://")
@@ -376,7 +383,7 @@ def _places(options: _Options, name: str, project: str, words: tuple[str, ...]) 
 
 
 def _place_of(name: str, given: object, words: tuple[str, ...]) -> Place:
-    """Return a place out of the JSON; of a partition, as Kafka has them, if it is the only one."""
+    """Return a place given in JSON. The form of Kafka, with partitions, is accepted if it names only one partition."""
     if isinstance(given, dict) and list(given) == [_KAFKA_PARTITION]:
         given = given[_KAFKA_PARTITION]
     return _place(name, str(given), words)

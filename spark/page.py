@@ -1,4 +1,4 @@
-"""The report's page: one HTML file with its style and its charts in it, and nothing that it loads from elsewhere."""
+"""The report's page: one HTML file that contains its style and its charts and loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from curbstone.spark.tables import Cell, beside, number, table
 
 POINTS_MAX = 120
 STEPS_MIN = (1, 5, 15, 60, 180, 720, 1440, 10_080)
-"""Minutes that one point of a chart may stand for."""
+"""How many minutes one point of a chart may stand for."""
 SPARK_POINTS = 40
 COMPARED = 6
-"""Queues and groups in one chart: there are so many colours."""
+"""The most queues and groups in one chart, which is the number of colours."""
 ROWS_MAX = 500
-"""Queues and groups in the overview: those with most messages."""
+"""The most queues and groups in the overview; those with most messages are shown."""
 BYTES_MAX = 1_900_000
-"""Charts of single queues are drawn as long as they have room in a page that opens at once."""
+"""The limit for the charts of single queues, so that the page opens quickly."""
 
 _STYLE, _SCRIPT = (Path(__file__).with_name(f"report.{kind}") for kind in ("css", "js"))
 
@@ -37,9 +37,9 @@ def page(
     letters: Sequence[Letters] = (),
     before: Sequence[Minute] | None = None,
 ) -> str:
-    """Return the page; `minutes` are in the order of project, queue, group and time, `gaps` those of the lake.
+    """Return the page. `minutes` are in the order of project, queue, group and time; `gaps` are those of the lake.
 
-    `before`: those of a range as long before this one, to compare with; None where this is all there is.
+    `before` has the minutes of the equally long range before this one, for comparison; None if there is no such range.
     """
     places = [list(rows) for _, rows in groupby(minutes, _key)]
     body = [f"<h1>{escape(title)}</h1>", f'<p class="note">{_when(minutes, made)}</p>']
@@ -65,7 +65,7 @@ def page(
 
 
 def _within(sections: Iterable[str], bytes_max: int) -> list[str]:
-    """Return as many as there is room for, and one at least."""
+    """Return as many sections as there is room for, but at least one."""
     found: list[str] = []
     size = 0
     for section in sections:
@@ -88,7 +88,7 @@ def _place(row: Minute) -> str:
 
 
 def _losses(places: Sequence[Sequence[Minute]], gaps: Sequence[Gap]) -> str:
-    """Return what never reached a consumer, or not the lake: what one looks for first."""
+    """Return the section on messages that never reached a consumer, or the lake. It comes first, as it matters most."""
     rows = []
     for minutes in places:
         counts = [sum(getattr(row, name) for row in minutes) for name in LOSSES]
@@ -113,7 +113,7 @@ _TOOLS = (
 
 
 def _dead_letters(letters: Sequence[Letters]) -> str:
-    """Return why messages died, each reason with the last of them."""
+    """Return the section on why messages died, each reason with the last examples."""
     rows: list[list[Cell]] = []
     for one in letters:
         shown = "".join(
@@ -179,7 +179,7 @@ def _overview(places: Sequence[Sequence[Minute]], drawn: int, before: Sequence[M
 
 
 def _thinned(values: Sequence[float]) -> list[float]:
-    """Return no more values, each the sum of some that follow each other."""
+    """Return fewer values, each the sum of several consecutive ones, if there are too many."""
     step = -(-len(values) // SPARK_POINTS)
     return [sum(values[at : at + step]) for at in range(0, len(values), step)]
 
@@ -190,7 +190,7 @@ def _worst(minutes: Sequence[Minute], name: str) -> str:
 
 
 def _compared(places: Sequence[Sequence[Minute]]) -> str:
-    """Return charts of some queues and groups beside each other; nothing for one alone."""
+    """Return charts that compare several queues and groups; nothing if there is only one."""
     if len(places) < 2:
         return ""
     within = [row for minutes in places for row in (minutes[0], minutes[-1])]
@@ -289,9 +289,9 @@ def _card(title: str, content: str) -> str:
 def _points(
     minutes: Sequence[Minute], within: tuple[datetime, datetime] | None = None
 ) -> tuple[int, list[datetime], list[list[Minute]]]:
-    """Return the minutes that a point stands for, the points' moments without gaps, and the rows of each.
+    """Return how many minutes a point stands for, the moments of the points without gaps, and the rows of each point.
 
-    They reach from the first row to the last, or `within` two moments.
+    The points reach from the first row to the last, or over the range `within`.
     """
     first, last = within or (minutes[0].minute, minutes[-1].minute)
     span = int((last - first).total_seconds() // 60) + 1

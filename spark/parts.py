@@ -1,7 +1,7 @@
-"""Rows to Parquet files of a lake, in a task of Spark or without Spark.
+"""Writes rows to Parquet files of a lake, in a task of Spark or without Spark.
 
-A file holds rows of one day (of UTC), and gets a name that no other has. It belongs to a table only when a commit says
-so (see `table`): what a task leaves that was killed, or whose twin was faster, belongs to nothing.
+A file has rows of one day (in UTC) and a unique name. It belongs to a table only if a commit says so (see `table`). So
+the files of a task that was killed, or whose duplicate was faster, belong to no table.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from curbstone.spark.arrow import TYPES
 from curbstone.spark.lake_columns import COLUMNS, DAY, MOMENT
 
 _OUTLINED = ("project", "queue", "seq")
-"""Columns whose least and greatest values the table's log keeps, so that readers skip files; and the moment."""
+"""The table's log keeps the least and greatest values of these columns and the moment, so that readers skip files."""
 _GROUP_BYTES = 64 << 20
 _GROUP_ROWS = 250_000
-"""A row group is written when it has so much."""
+"""A row group is written when it has so many rows."""
 _DAY_US = 86_400_000_000
 
 
 def stored_schema(table: str) -> pa.Schema:
-    """Return the columns of a file."""
+    """Return the columns of a file of a table."""
     types = {**TYPES, "project": pa.string()}
     return pa.schema([pa.field(name, types[name]) for name in COLUMNS[table]])
 
 
 @dataclass(frozen=True)
 class Part:
-    """A file: `path` below the table, and what the table's log says of it."""
+    """A file: its `path` below the table, and the facts that the table's log keeps of it."""
 
     path: str
     day: str
@@ -47,23 +47,23 @@ class Part:
 
 
 def filesystem(uri: str) -> tuple[fs.FileSystem, str]:
-    """Return where a path or an address such as `s3://…` leads; what Hadoop calls `s3a` is that."""
+    """Return the file system and path of a path or an address such as `s3://…`. Hadoop's `s3a` means the same."""
     found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(re.sub("^s3a://", "s3://", uri))
     return found
 
 
 class PartWriter:
-    """Writes rows of one table, a file for each day; to be closed, or dropped where something went wrong."""
+    """Writes rows of one table, a file for each day. Call `close` at the end, or `drop` if something went wrong."""
 
     def __init__(self, uri: str, table: str) -> None:
-        """`uri`: of the table, an absolute path or an address."""
+        """`uri` is the absolute path or the address of the table."""
         self._files, self._root = filesystem(uri)
         self._table = table
         self._schema = stored_schema(table)
         self._open: dict[date, _Part] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows with the columns that are stored; one that they lack is null."""
+        """Add rows with the stored columns. Columns that they lack are null."""
         rows = pa.Table.from_batches([batch])
         for column in self._schema:
             if column.name not in batch.schema.names:
@@ -80,7 +80,7 @@ class PartWriter:
         return [part.close() for _, part in sorted(self._open.items())]
 
     def drop(self) -> None:
-        """Remove what was written."""
+        """Remove the files that were written."""
         for part in self._open.values():
             part.drop()
 
@@ -146,8 +146,11 @@ class _Part:
         self.files.delete_file(self._where)
 
     def _stats(self) -> str:
-        """Return what the log says of the rows: https://github.com/delta-io/delta/blob/master/PROTOCOL.md,
-        Per-file Statistics. Times have milliseconds there; the greatest is rounded up."""
+        """Return the statistics of the rows for the table's log.
+
+        They are the Per-file Statistics of https://github.com/delta-io/delta/blob/master/PROTOCOL.md. Times have
+        milliseconds there, so the greatest is rounded up.
+        """
         least = {name: _in_log(low) for name, (low, _) in self.bounds.items()}
         most = {name: _in_log(high, up=True) for name, (_, high) in self.bounds.items()}
         return json.dumps({"numRecords": self.rows, "minValues": least, "maxValues": most, "nullCount": {}})
@@ -162,7 +165,7 @@ def _in_log(value: Any, *, up: bool = False) -> Any:
 
 
 def in_project_and_queue(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows whose `queue` was `project/queue` with both apart."""
+    """Return the rows with their `queue`, which is `project/queue`, split into two columns."""
     full = batch.column("queue")
     halves = pc.split_pattern(full.cast(pa.string()), "/", max_splits=1)
     columns: Mapping[str, pa.Array] = {

@@ -1,7 +1,7 @@
-"""Reading a range of a queue on an executor: pages in, Arrow batches out, and what to say when some of it is gone.
+"""Reads a range of a queue on an executor: pages in, Arrow batches out, or an error if a part of the range is lost.
 
-A range is frozen by the driver as [low, high). What is in it and was settled, expired or deleted is a hole and no
-loss. Loss is what the server names so (410), or another queue under the same name (409).
+The driver freezes a range as [low, high). Messages in it that were settled, expired or deleted are no loss. A loss is
+what the server calls so (410), or another queue with the same name (409).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Range(InputPartition):
-    """Seqs of a queue that one task reads, or positions of its journal. `strict`: what is gone is an error.
+    """Seqs of a queue that one task reads, or positions of its journal. With `strict`, a loss is an error.
 
-    `queue_may_go`: so is not that the queue, or the group, is deleted meanwhile; the driver tells of it.
+    With `queue_may_go` it is no error if the queue or the group is deleted meanwhile, because the driver reports it.
     """
 
     queue: str
@@ -40,7 +40,7 @@ class Range(InputPartition):
 
 @dataclass(frozen=True)
 class Fetched(Range):
-    """A range of the journal whose one page the driver has already: the server need not look for it twice."""
+    """A range of the journal with its page, which the driver has fetched already, so that it is not fetched twice."""
 
     page: bytes = field(default=b"", repr=False)
 
@@ -53,14 +53,16 @@ class Task(InputPartition):
 
 
 ROWS_FOR_ALL_CORES, ROWS_WORTH_A_TASK = 100_000, 30_000
-"""Where nobody says how many tasks: one for each core from so many rows on; below, one for each so many. Starting a
-task, in Java and in Python, costs as much CPU as reading 30,000 messages of 100 bytes."""
+"""The number of tasks if it is not given. From the first number of rows on, there is one task for each core; below it,
+one for each of the second number of rows. Starting a task, in Java and in Python, costs as much CPU as reading 30,000
+messages of 100 bytes.
+"""
 
 
 def split(ranges: Sequence[Range], options: ReadOptions) -> list[Task]:
-    """Share ranges among about as many tasks as wanted, in order: none has more rows than `maxRecordsPerPartition`.
+    """Share ranges among about as many tasks as wanted, in order. No task has more rows than `maxRecordsPerPartition`.
 
-    Ranges of many queues with little in them are one task.
+    Small ranges of many queues are joined in one task.
     """
     total = sum(one.high - one.low for one in ranges)
     least = options.partitions_min
@@ -84,9 +86,9 @@ def split(ranges: Sequence[Range], options: ReadOptions) -> list[Task]:
 
 
 def read_messages(task: Task, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a task, a batch per page; raise DataLoss, Refused, Unreachable."""
+    """Yield the messages of a task, a batch per page. Raise DataLoss, Refused or Unreachable."""
     if not isinstance(task, Task):
-        return  # Spark's own stand-in where there was nothing to read
+        return  # Spark passes a partition of its own if there is nothing to read
     server = Server(options.address)
     try:
         for part in task.ranges:
@@ -126,7 +128,7 @@ def _read_range(server: Server, part: Range, options: ReadOptions, columns: Colu
 
 
 def _behind_gap(refused: Refused, part: Range, options: ReadOptions, at: int) -> int:
-    """Return where to go on after the server said that some of the range is gone, or raise."""
+    """Return where to go on after the server said that a part of the range is gone; or raise."""
     if refused.status == calls.NOT_FOUND and part.queue_may_go:
         return part.high
     if refused.status == calls.CONFLICT:
@@ -150,7 +152,7 @@ def _given_up(options: ReadOptions) -> str:
 
 
 def read_journal(part: Range, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
-    """Yield the events from position `low` up to `high`, -1: up to the end there is when it is reached."""
+    """Yield the events from position `low` up to `high`; -1 means the end of the journal when it is reached."""
     from curbstone.spark.arrow import arrow_schema, event_batch
     from curbstone.spark.frames import read_events
 

@@ -1,8 +1,8 @@
-"""`curbstone pipeline replay`: messages out of a lake into queues again, in their order, once per name.
+"""`curbstone pipeline replay`: publishes messages of a lake to queues again, in their order, once per name.
 
-What is to be replayed is settled when it begins, and written down in the lake: which version of the table, which
-messages of it, and where to. It is published in pieces, each a transaction named after the replay and its number, so
-a replay that was killed goes on where it was, and one that is done does nothing.
+When a replay begins, its plan is written to the lake: the version of the table, which messages, and the target. The
+messages are published in pieces, each a transaction named after the replay and the number of the piece. So a replay
+that was killed goes on where it was, and one that is complete does nothing.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,180}")
 FROM_HEADER = "x-replayed-from"
 PIECE_BYTES = 32 << 20
-"""Bodies of one transaction; a part of it is half as large at most."""
+"""The size of the bodies in one transaction. Each of its parts is at most half as large."""
 ROWS_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
 class Filter:
-    """What of the lake is meant: messages of these queues, published from `since_ms` and before `until_ms`."""
+    """Selects messages of the lake: those of these queues, published from `since_ms` on and before `until_ms`."""
 
     queues: tuple[str, ...] = ()
     since_ms: int | None = None
     until_ms: int | None = None
     where: str = ""
-    """A condition in DuckDB's SQL over the columns of the lake, as `headers['x-msg-x-lang'] = 'de'`."""
+    """A condition in DuckDB's SQL on the columns of the lake, such as `headers['x-msg-x-lang'] = 'de'`."""
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """`messages` of the lake were chosen; `repeated`: this name was replayed before, so none was published now."""
+    """`messages` is how many were selected. `repeated`: this name was replayed before, so none was published now."""
 
     messages: int
     bytes: int
@@ -57,7 +57,7 @@ class Replayed:
 
 
 class Plan:
-    """What a replay of this name does, as it is written down in the lake; `pieces` of it are published."""
+    """The plan of a replay, which is kept in the lake under its name, with the number of `pieces` published so far."""
 
     def __init__(self, lake: str, name: str, wanted: Filter, into: str) -> None:
         from curbstone.spark.parts import filesystem
@@ -73,7 +73,7 @@ class Plan:
 
     @property
     def version(self) -> int | None:
-        """Which version of the table is meant; None before it begins."""
+        """The version of the table; None before the replay begins."""
         version: int | None = self._facts["version"]
         return version
 
@@ -82,8 +82,8 @@ class Plan:
         return int(self._facts["pieces"])
 
     def transaction(self, name: str, piece: int) -> str:
-        """Return the id of the transaction that publishes a piece; a replay of another lake has others by this name."""
-        uid = self._facts.get("uid")  # which those that 0.1.0 began have not
+        """Return the id of a piece's transaction. A replay of this name from another lake has other ids."""
+        uid = self._facts.get("uid")  # missing in replays that version 0.1.0 began
         return f"replay-{name[:150]}-{uid}-{piece:06d}" if uid else f"replay-{name}-{piece:06d}"
 
     @property
@@ -91,7 +91,7 @@ class Plan:
         return bool(self._facts["done"])
 
     def note(self, **facts: int | bool) -> None:
-        """Write down what has changed."""
+        """Change facts of the plan, and write it to the lake."""
         self._facts.update(facts)
         self._files.create_dir(self._folder, recursive=True)
         with self._files.open_output_stream(f"{self._path}.new") as file:
@@ -107,9 +107,9 @@ class Plan:
 
 
 def replay(lake: str, name: str, server: Address, wanted: Filter, *, into: str = "", dry_run: bool = False) -> Replayed:
-    """Publish what `wanted` means to the queues it came from, or into one; return how many messages that are.
+    """Publish the selected messages to the queues they came from, or all `into` one. Return how many they are.
 
-    Raises PipelineError; what was published until then is not published again by the same call.
+    Raises PipelineError. Messages that were published before the error are not published again by the same call.
     """
     plan = Plan(lake, name, wanted, into)
     was_done = plan.is_done
@@ -134,7 +134,7 @@ _SUMS = """
 
 
 def _choose(base: duckdb.DuckDBPyConnection, wanted: Filter) -> None:
-    """Make the view `chosen` of the rows meant, each message once."""
+    """Make the view `chosen` of the selected rows, with each message once."""
     import duckdb
 
     limits = ["TRUE"]
@@ -180,7 +180,7 @@ def _publish(
 
 @dataclass
 class _Piece:
-    """What one transaction publishes: parts of frames, to queues of one project."""
+    """The contents of one transaction: parts made of frames, for queues of one project."""
 
     project: str
     parts: list[bytes]
@@ -202,11 +202,11 @@ _IN_ORDER = """
         SELECT *, min(timestamp) OVER (PARTITION BY project, queue, epoch) AS began FROM chosen
     ) ORDER BY project, queue, began, epoch, seq
 """
-"""By queue, then in the order of publishing, also over queues that were made anew."""
+"""By queue, and then in the order of publishing, which also holds if a queue was deleted and created again."""
 
 
 def _pieces(base: duckdb.DuckDBPyConnection, into: str) -> Iterator[_Piece]:
-    """Yield what to publish; the same rows give the same pieces."""
+    """Yield the pieces to publish. The same rows always give the same pieces."""
     from curbstone.spark.arrow import Blocks
 
     blocks = Blocks()
@@ -243,7 +243,7 @@ def _block(row: dict[str, Any], blocks: Any) -> bytes:
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    """Return the command line; ends the process with code 2 where it is wrong."""
+    """Parse and return the command line. End the process with code 2 if it is wrong."""
     parser = jobs.parser(
         "replay", "Publish messages of a lake again, in their order; the same NAME again does nothing."
     )

@@ -1,4 +1,4 @@
-"""`curbstone pipeline report`: what happened in the queues, per minute, as Parquet and as one HTML page."""
+"""`curbstone pipeline report`: the figures of queues per minute, as Parquet and as one HTML page."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def report(
     until_ms: int | None = None,
     title: str = TITLE,
 ) -> list[Minute]:
-    """Write `report.parquet` and `report.html` into the folder `out`; return the figures.
+    """Write `report.parquet` and `report.html` into the folder `out`, and return the figures.
 
-    `server` is one that runs, for the journals of `queues` (`project/queue`); `lake_path` is a lake that was archived
-    with its journal. `queues` and the times limit what is shown, not what is counted: a message that was published
-    before and settled within has its latency. Raises PipelineError.
+    `server` is a running server, for the journals of `queues` (`project/queue`). `lake_path` is a lake that was
+    archived with the journal. `queues` and the times limit what is shown, not what is counted: a message that was
+    published before the range and settled within it has its latency. Raises PipelineError.
     """
     import duckdb
 
@@ -91,14 +91,14 @@ def _utc(moment: datetime) -> datetime:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old one or the new one."""
+    """Write a file in such a way that a reader sees either the old contents or the new."""
     temporary = path.with_name(path.name + ".new")
     temporary.write_bytes(content)
     temporary.replace(path)
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    """Return the command line; ends the process with code 2 where it is wrong."""
+    """Parse and return the command line. End the process with code 2 if it is wrong."""
     parser = jobs.parser("report", "What happened in queues, per minute, as Parquet and as one HTML page.")
     parser.add_argument("queues", nargs="*", metavar="QUEUE", help="queue, or project/queue, of a server that runs")
     parser.add_argument("--lake", default="", metavar="DIR", help="a lake that `archive --journal` fills")

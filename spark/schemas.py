@@ -1,4 +1,4 @@
-"""The columns that are read and written, and their types."""
+"""The columns for reading and writing, and their types."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ MESSAGES = StructType(
         StructField("key", StringType()),
     ]
 )
-"""`queue` is `project/queue`; `epoch` is another one when a queue was deleted and made anew. Null in `expires`
-is never, in `groups` all of them. `key` is the ordering key, which stays among the headers, too."""
+"""The columns of messages. `queue` is `project/queue`. `epoch` changes when a queue is deleted and created again. Null
+means never in `expires`, and all groups in `groups`. `key` is the ordering key, which is also among the headers.
+"""
 
 JOURNAL = StructType(
     [
@@ -54,7 +55,7 @@ JOURNAL = StructType(
         StructField("bytes", LongType()),
     ]
 )
-"""A row is about the `count` messages from `seq` on."""
+"""The columns of the journal. A row is about `count` messages from `seq` on."""
 
 _BYTES = (StringType(), BinaryType())
 _WRITTEN: dict[str, tuple[DataType, ...]] = {
@@ -71,7 +72,7 @@ _WRITTEN: dict[str, tuple[DataType, ...]] = {
 
 
 def projected(full: StructType, wanted: StructType) -> StructType:
-    """Return what is to be read: `wanted`, if all of it is in `full`; raise PipelineError."""
+    """Return the columns to read, which are those of `wanted`. Raise PipelineError if one is not in `full`."""
     known = {field.name: field for field in full.fields}
     for field in wanted.fields:
         if field.name not in known:
@@ -85,7 +86,7 @@ def projected(full: StructType, wanted: StructType) -> StructType:
 
 
 def check_written(schema: StructType, *, queue_given: bool) -> None:
-    """Raise PipelineError where these columns can't be written."""
+    """Raise PipelineError if these columns can't be written."""
     names = [field.name for field in schema.fields]
     for field in schema.fields:
         types = _WRITTEN.get(field.name)
@@ -105,5 +106,5 @@ def check_written(schema: StructType, *, queue_given: bool) -> None:
 
 
 def _same(one: DataType, other: DataType) -> bool:
-    """Say whether the types are the same but for what may be null."""
+    """Return whether two types are the same, regardless of which parts may be null."""
     return bool(one.simpleString() == other.simpleString())

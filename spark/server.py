@@ -1,10 +1,10 @@
-"""A Curbstone server as the driver and the executors see it: HTTP with one kept connection, and retries.
+"""The HTTP client of the driver and the executors, with one kept connection and retries.
 
-Every call made here may be repeated: reads have no side effects, acks are cumulative, parts replace themselves, and
-a commit is remembered by its transaction's id. So a call is tried again until `retry_s` are over while the server
-can't be reached, is starting or stopping (503), or has no room now (507). Where the user writes more than its rate it
-waits as long as the server says. One object belongs to one thread; a pickled copy starts without a connection. The
-token is in no text that leaves here.
+Every call made here may be repeated: reads have no side effects, acks are cumulative, a part replaces itself, and a
+commit is remembered by the id of its transaction. So a call is repeated for up to `retry_s` seconds while the server
+can't be reached, is starting or stopping (503), or has no room (507). If the user exceeds its rate, the call waits as
+long as the server says. An object belongs to one thread; a pickled copy has no connection. The token is in no text that
+leaves this module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAUSE_S_FIRST, PAUSE_S_MAX = 0.05, 2.0
 
 
 class Secret:
-    """A text that shows itself nowhere."""
+    """A text that `repr` and `str` do not show."""
 
     __slots__ = ("_text",)
 
@@ -50,14 +50,14 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the server is and how long to try; `token` may be empty."""
+    """The server's address, and for how long to retry. `token` may be empty."""
 
     url: str
     token: Secret
     request_s: float = 60.0
     retry_s: float = 60.0
     ca_file: str = ""
-    """A file with the authorities to trust; empty for those of the machine."""
+    """A file with the authorities to trust; empty for those that the machine trusts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Reply:
         return found
 
     def number(self, header: str) -> int:
-        """Return the number in a header that must be there."""
+        """Return the number in a header, which must be present."""
         text = self.headers.get(header, "")
         if not text.isdecimal():
             raise PipelineError(f"the server's reply has no header {header}")
@@ -83,13 +83,13 @@ class Reply:
 
 
 def queue_path(queue: str) -> str:
-    """Return the path of `project/queue`; raise PipelineError for a bad name."""
+    """Return the HTTP path of `project/queue`. Raise PipelineError for a bad name."""
     name = checked_name(queue)
     return f"/v2/{name.project}/queues/{quote(name.queue, safe='')}"
 
 
 def checked_name(queue: str, project: str = "default") -> QueueName:
-    """Return the name in `queue` or `project/queue` form; raise PipelineError."""
+    """Return the name of a queue given as `queue` or `project/queue`. Raise PipelineError for a bad name."""
     try:
         return parse_queue_name(queue, project)
     except BadRequest as error:
@@ -97,7 +97,7 @@ def checked_name(queue: str, project: str = "default") -> QueueName:
 
 
 def check_ca_file(path: str) -> None:
-    """Raise PipelineError where there are no certificates in a file."""
+    """Raise PipelineError if a file has no certificates in it."""
     try:
         ssl.create_default_context(cafile=path)
     except (OSError, ssl.SSLError) as error:
@@ -106,7 +106,7 @@ def check_ca_file(path: str) -> None:
 
 
 class Server:
-    """See the module's text."""
+    """See the module's docstring."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -130,9 +130,9 @@ class Server:
         accept: str = "application/json",
         extra_s: float = 0,
     ) -> Reply:
-        """Return the reply; raise Refused for an error, Unreachable where trying again did not help.
+        """Return the reply. Raise Refused if it is an error, and Unreachable if retries did not help.
 
-        `extra_s` is what the server may take longer because it was asked to wait.
+        `extra_s` is how much longer the answer may take because the server was asked to wait.
         """
         if query:
             path += "?" + urlencode(query)
@@ -173,18 +173,18 @@ class Server:
     def json(
         self, method: str, path: str, query: dict[str, Any] | None = None, value: Any = None, *, extra_s: float = 0
     ) -> dict[str, Any]:
-        """Call with a JSON body, or none; return the JSON object of the reply."""
+        """Call with a JSON body or without a body, and return the JSON object of the reply."""
         body = b"" if value is None else json.dumps(value).encode()
         return self.call(method, path, query, body=body, extra_s=extra_s).json()
 
     def close(self) -> None:
-        """Close the connection; the next call opens another."""
+        """Close the connection. The next call opens another one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def _once(self, method: str, path: str, body: bytes, headers: dict[str, str], timeout_s: float) -> Reply:
-        """One attempt; a kept connection that turns out to be closed counts as one more, at once."""
+        """Make one attempt. If a kept connection turns out to be closed, try again at once with a new one."""
         for attempt in range(2):
             fresh = self._connection is None
             connection = self._open()
@@ -200,7 +200,7 @@ class Server:
                 if fresh or attempt:
                     raise
             except BaseException:
-                self.close()  # half a reply would be taken for the next one
+                self.close()  # otherwise the rest of this reply would be read as the next one
                 raise
         raise AssertionError("not reached")
 

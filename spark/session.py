@@ -1,7 +1,7 @@
 """A Spark session for the jobs: the one that spark-submit set up, or a quiet local one.
 
-Locally Spark starts a Java process. It gets the Java that is found, the interpreter this runs in (Spark would take
-`python3` from the PATH), and a file for its noise in place of stderr.
+For a local session Spark starts a Java process. It gets the Java that is found here, the Python interpreter of this
+process (Spark would take `python3` from the PATH), and a file for its log output in place of stderr.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _VERSION = re.compile(r'version "(\d+)')
 
 
 PACKAGES = ("pyspark", "pyarrow", "deltalake")
-"""What the extra brings."""
+"""The packages that the extra `spark` installs."""
 
 
 def missing_packages(needed: Sequence[str] = PACKAGES) -> list[str]:
-    """Return which parts of the extra are not installed."""
+    """Return which of the needed packages are not installed."""
     return [name for name in needed if importlib.util.find_spec(name) is None]
 
 
 def find_java() -> Path | None:
-    """Return the home of a Java that is new enough: JAVA_HOME, then the PATH, then where systems keep them."""
+    """Return the home of a Java that is new enough, from JAVA_HOME, the PATH or the usual folders, or None."""
     homes = [Path(os.environ["JAVA_HOME"])] if os.environ.get("JAVA_HOME") else []
     if on_path := shutil.which("java"):
         homes.append(Path(on_path).resolve().parent.parent)
@@ -55,7 +55,7 @@ def find_java() -> Path | None:
 
 
 def java_version(home: Path) -> int:
-    """Return the major version of the Java there, 0 where there is none that runs."""
+    """Return the major version of the Java at this home, or 0 if it does not run."""
     try:
         command = [str(home / "bin" / "java"), "-version"]
         said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr
@@ -66,19 +66,19 @@ def java_version(home: Path) -> int:
 
 
 def submitted() -> bool:
-    """Say whether spark-submit started this process: Java and settings are then its business."""
+    """Return whether spark-submit started this process, and so is responsible for Java and the settings."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def check_packages(needed: Sequence[str] = PACKAGES) -> None:
-    """Raise PipelineError, in one line, where the extra is missing."""
+    """Raise PipelineError with one line if packages of the extra are missing."""
     if missing := missing_packages(needed):
         advice = EXTRA_MISSING if "pyspark" in needed else "pip install 'curbstone[sql]'"
         raise PipelineError(f"{' and '.join(missing)} not installed; {advice}")
 
 
 def check_installed() -> None:
-    """Raise PipelineError, in one line, where the extra or Java is missing; set up the environment for Java."""
+    """Set up the environment for Java. Raise PipelineError with one line if the extra or Java is missing."""
     check_packages()
     if submitted():
         return
@@ -91,7 +91,7 @@ def check_installed() -> None:
 
 
 def local_settings(folder: Path, *, short: bool = False) -> dict[str, str]:
-    """Return the settings of a local session that keeps what it writes in `folder`; raise PipelineError."""
+    """Return the settings of a local session that keeps its files in `folder`. Raise PipelineError."""
     master = os.environ.get("CURBSTONE_SPARK_MASTER", "local[*]")
     if not master.startswith("local"):
         raise PipelineError(f"CURBSTONE_SPARK_MASTER={master!r}: local[…] only; spark-submit is for clusters")
@@ -114,9 +114,9 @@ def local_settings(folder: Path, *, short: bool = False) -> dict[str, str]:
 COMMON = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # A queue named 0042 stays one.
+    # The name of a queue stays text, even if it is 0042.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-    # What every reader knows, and exact.
+    # Every reader knows this type, and it is exact.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
@@ -130,10 +130,10 @@ def session(
     registered: bool = True,
     short: bool = False,
 ) -> Iterator[SparkSession]:
-    """Open a session for a job, and stop it at the end; raise PipelineError where that can't be.
+    """Open a session for a job, and stop it at the end. Raise PipelineError if it can't be opened.
 
-    With `registered` False Spark has to find the data source by its name, as in anybody's session. `short`: the job is
-    over before the second of Java's compilers would pay.
+    With `registered=False`, Spark has to find the data source by its name, as in any other session. `short` says that
+    the job ends before the second of Java's compilers would pay.
     """
     check_installed()
     from curbstone.spark.source import register
@@ -153,7 +153,7 @@ def session(
         except Exception as error:
             if verbose or not type(error).__module__.startswith(("pyspark", "py4j")):
                 raise
-            # Now: once Java has ended, such an error can't be shown any more.
+            # The line is made now, because once Java has ended, such an error can't be read any more.
             raise PipelineError(last_line(error)) from None
         finally:
             spark.stop()
@@ -161,12 +161,12 @@ def session(
 
 
 def _quiet() -> None:
-    """Keep PySpark from printing an error that is raised anyway, as pages of JSON or as a traceback."""
+    """Keep PySpark from printing errors that it also raises, as pages of JSON or as a traceback."""
     from pyspark.logger import PySparkLogger
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
-    # What talks to Java tells of an interruption by the logger of everybody.
+    # The bridge to Java logs an interruption to the root logger.
     logging.getLogger().addFilter(_is_no_interruption)
 
 
@@ -189,7 +189,7 @@ def _start(name: str, settings: Mapping[str, str], log: Path | None) -> SparkSes
         why = f" ({_end_of(log)})" if log else ""
         raise PipelineError(f"Spark did not start: {error}{why}") from None
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, interrupt)  # Spark has put its own in the place of the job's
+        signal.signal(signal.SIGINT, interrupt)  # Spark has replaced the handler of the job
     return spark
 
 
@@ -214,7 +214,7 @@ def _end_java() -> None:
 
 @contextmanager
 def _stderr_to(log: Path | None) -> Iterator[None]:
-    """Let a process that is started meanwhile write its stderr to a file."""
+    """Redirect the stderr of processes that are started in the block to a file."""
     if log is None:
         yield
         return

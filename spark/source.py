@@ -1,6 +1,6 @@
-"""The data source `curbstone`: what Spark asks first. Options and columns are checked here, on the driver.
+"""The data source `curbstone`, which Spark calls first. It checks options and columns, on the driver.
 
-Spark makes these objects often, in short-lived processes, and only to ask one question: making one does nothing.
+Spark makes these objects often, in short-lived processes and only for a single call, so making one does no work.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ class CurbstoneDataSource(DataSource):
 
 
 def register(spark: SparkSession, source: type[DataSource] = CurbstoneDataSource) -> None:
-    """Make a `source` known to a session: `format("curbstone")` too where Spark can't find it by itself.
+    """Register a `source` with a session, so that `format("curbstone")` works even if Spark can't find it by itself.
 
-    Where nobody said which Python Spark is to run on this machine, it is the one that runs this: Spark would take
-    `python3` from the PATH, which may know nothing of Curbstone. How many cores there are is passed on as well, so that
-    a large batch becomes a task for each.
+    If no Python is configured for Spark on this machine, it is set to the one of this process. Spark would take
+    `python3` from the PATH, which may not have Curbstone. The number of cores is passed on as well, so that a large
+    batch becomes one task for each core.
     """
-    if hasattr(spark, "_jvm"):  # and not in a client of Spark Connect
+    if hasattr(spark, "_jvm"):  # a client of Spark Connect has none
         context = spark.sparkContext
         is_here = context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ
         if is_here and not context.getConf().get("spark.pyspark.python"):
@@ -95,7 +95,7 @@ def register(spark: SparkSession, source: type[DataSource] = CurbstoneDataSource
 
 
 def _columns(options: ReadOptions) -> StructType:
-    """Return the columns that these options give."""
+    """Return the columns that belong to these options."""
     if options.mode == JOURNAL:
         return schemas.JOURNAL
     left_out = {name for name, wanted in (("headers", options.headers), ("body", options.body)) if not wanted}

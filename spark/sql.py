@@ -1,8 +1,8 @@
-"""SQL over what was archived and what is still queued, in this process, by DuckDB.
+"""SQL on archived and queued messages, in this process, by DuckDB.
 
-The tables are `messages`, `journal` and `gaps` of a lake, and of a server `queues`, and `queued`: the messages that
-are in its queues now, with the columns of `messages`. Reading takes nothing from anybody. What is queued is fetched
-when a query names it, page by page; DuckDB writes what does not fit into memory to the disk.
+The tables of a lake are `messages`, `journal` and `gaps`. Those of a server are `queues` and `queued`, the messages
+that are in its queues now, with the columns of `messages`. Reading takes nothing from any consumer. Queued messages are
+fetched page by page when a query names them; DuckDB writes data that do not fit into memory to the disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROWS_AT_ONCE = 1000
 
 
 class Sql:
-    """A database of one lake, one server, or both; `close` it."""
+    """A database of a lake, of a server, or of both. `close` it at the end."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Sql:
         queues: Sequence[str] = (),
         project: str = "default",
     ) -> None:
-        """`as_of`: the lake at a version (a number) or a time. `queues` of the server: those, or all of `project`."""
+        """`as_of` selects the lake at a version (a number) or a time. Without `queues`, all of `project` are used."""
         self._lake = lake
         self._as_of: int | str | None = int(as_of) if as_of.isdecimal() else as_of or None
         self._server = Server(server) if server else None
@@ -57,7 +57,7 @@ class Sql:
             self._server.close()
 
     def run(self, query: str) -> tuple[list[str], Iterator[list[Any]]]:
-        """Return the names of the columns, and the rows; raise PipelineError, with DuckDB's own words."""
+        """Return the names of the columns, and the rows. Raise PipelineError with DuckDB's own text."""
         import duckdb
 
         for name in (*TABLES, GAPS, QUEUED, QUEUES):
@@ -91,7 +91,7 @@ class Sql:
             if name == QUEUES:
                 self._database.register(name, live.counts(self._server, self._project, self._queues))
                 return
-            # A copy: what a generator gives can be read only once, and a query may name the table twice.
+            # The rows are copied, because a generator can be read only once and a query may name the table twice.
             self._database.register("fetched", live.messages(self._server, self._project, self._queues))
             self._database.execute(f"CREATE TEMP TABLE {QUEUED} AS SELECT * FROM fetched")
             self._database.unregister("fetched")

@@ -1,12 +1,13 @@
-"""Reading as a stream: exactly once, by the checkpoint of the query; the group's ack only frees the log.
+"""Reading as a stream: exactly once, by the checkpoint of the query. The acks of the group only free room in the log.
 
-An offset says where each queue is, and what its batch reads: see `places`. What Spark promises, and what that makes of
-this file (Spark 4.3):
+An offset has the place in each queue, and what its batch reads: see `places`. The behaviour of Spark (4.3), and what
+follows from it here:
 
-- `latestOffset(start)` comes after every batch, also when there is nothing new and after a restart, and `start` is
-  then in the commit log. So that is where everything below `start` is acked; `commit` alone would leave the tail.
-- `initialOffset` is called twice on a new query and its answer is kept nowhere: the group keeps it, on the server.
-- `stop` says nothing about the query's end: nothing is acked or deleted there.
+- `latestOffset(start)` is called after every batch, also if there is nothing new and after a restart, and `start` is
+then
+  in the commit log. So everything below `start` is acked there; acks in `commit` alone would leave out the last batch.
+- `initialOffset` is called twice for a new query, and Spark does not keep its answer. So the group on the server keeps
+it. - `stop` does not mean the end of the query, so nothing is acked or deleted there.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SHORT_WAIT_S = 0.1
-"""For queues of one of several projects, before the others are asked again; shared among the projects."""
+"""With several projects, the total wait for all of them, one after the other, before they are asked again."""
 PATTERN_AGE_S = 5.0
 GO_ON = "set failOnDataLoss=false to go on behind it"
 
@@ -55,7 +56,7 @@ log = logging.getLogger("curbstone.spark")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module's text. One object lives as long as the query; copies of it run `read` on executors."""
+    """See the module's docstring. One object lives as long as the query; copies of it run `read` on executors."""
 
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
         self._options = options
@@ -67,7 +68,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen: Offset | None = None
         self._acked: dict[str, tuple[int, str]] = {}
         self._unread: dict[str, int] = {}
-        """Where batches begin that are repeated, though another reader was given what is in them."""
+        """The starts of batches that are repeated although another reader was given their messages."""
         self._queues: tuple[str, ...] = ()
         self._queues_at = 0.0
         self._batch_at = time.monotonic()
@@ -85,7 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        # Of a new query the group is declared later, by initialOffset; what `next` is does not depend on it.
+        # In a new query, initialOffset declares the group later; `next` does not depend on the group.
         names = self._names()
         there = calls.offsets_of(self._server, dict.fromkeys(names, 0))
         self._target = {queue: there[queue].next if queue in there else 0 for queue in names}
@@ -101,7 +102,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not is_news(start, begun, rows):
             return start
         if self._is_too_little(start, begun, rows):
-            time.sleep(self._options.poll_wait_s)  # Spark asks again at once
+            time.sleep(self._options.poll_wait_s)  # because Spark would ask again at once
             return start
         self._batch_at = time.monotonic()
         if isinstance(limit, ReadMaxRows):
@@ -109,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {queue: planned(at, rows[queue]) if queue in rows else at for queue, at in begun.items()}
 
     def _is_too_little(self, start: Offset, begun: Offset, rows: dict[str, int]) -> bool:
-        """Say whether what there is can wait until there is more: rows, and nothing else that is news."""
+        """Return whether the batch can wait until there is more, because it has few rows and nothing else is new."""
         options = self._options
         if self._target is not None or sum(rows.values()) >= options.per_trigger_min or is_news(start, begun, {}):
             return False
@@ -140,7 +141,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- the start
 
     def _begin(self, queue: str, start: Start, start_ms: int | None) -> Place:
-        """Return where a queue begins of which nothing was read; a group that exists goes on where it is."""
+        """Return where to begin in a queue of which nothing was read. An existing group goes on at its position."""
         options = self._options
         if not options.group:
             now = calls.offsets(self._server, queue, timestamp_ms=start_ms)
@@ -158,10 +159,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return place(found.position, found.epoch, found.floor, found.lost)
 
     def _joined(self, queue: str, *, is_another: bool = False) -> tuple[Place, End]:
-        """Return where a queue begins that joins a query, and where it ends: its group's position, else the beginning.
+        """Return where to begin in a queue that joins a query (at its group's position, or else at its beginning), and
+        where it ends.
 
-        `latest`, or a time, would pass over what came before the query knew of the queue; a place that is given for
-        this very queue holds, but not for `another` that was made under its name.
+        A start of `latest`, or at a time, would skip messages from before the query knew of the queue. A place that was
+        given for this very queue holds, but not for `another` queue that was made under its name.
         """
         places = self._options.start.of_queues if self._options.start and not is_another else {}
         begun = self._begin(queue, places.get(queue, GROUP), None)
@@ -172,7 +174,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._queues
 
     def _names(self) -> tuple[str, ...]:
-        """Return the queues, asking again from time to time where they are given by a pattern."""
+        """Return the names of the queues. If they are given by a pattern, ask again from time to time."""
         if self._target is not None:
             return tuple(self._target)
         if not self._queues or (self._options.pattern and time.monotonic() - self._queues_at > PATTERN_AGE_S):
@@ -183,10 +185,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- the end
 
     def _follow(self, places: Offset, start: Offset) -> tuple[Offset, dict[str, End]]:
-        """Return where reading goes on, and where the queues end that are read now.
+        """Return the places where reading goes on, and the ends of the queues that are read now.
 
-        Waits up to `pollWait` for something new, so that Spark does not spin. What is no longer asked for keeps its
-        place; of those that a pattern gave, one that is gone is forgotten behind the batch that says so.
+        Wait up to `pollWait` for something new, so that Spark does not spin. A queue that is no longer asked for keeps
+        its place. A queue that a pattern matched and that is gone is forgotten after the batch that says so.
         """
         begun = {queue: at for queue, at in places.items() if not (at.get("gone") and self._options.pattern)}
         followed = [queue for queue in begun if self._options.reads(queue)]
@@ -211,7 +213,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begun, ends
 
     def _stand(self, after: Mapping[str, int], wait_s: float) -> dict[str, calls.Offsets]:
-        """Return where queues stand that are there; wait until one of them has something at its seq or behind it."""
+        """Return the offsets of the queues that exist; wait until one of them has a message at its seq or later."""
         options = self._options
         projects = {calls.project_of(queue) for queue in after}
         each_s = wait_s if len(projects) < 2 else min(wait_s, SHORT_WAIT_S / len(projects))
@@ -227,12 +229,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _join(self, queue: str, begun: Offset, ends: dict[str, End]) -> None:
         try:
             begun[queue], ends[queue] = self._joined(queue)
-        except Refused as refused:  # a pattern's queue may be gone since it was found
+        except Refused as refused:  # a queue that the pattern matched may be gone since then
             if refused.status != calls.NOT_FOUND or not self._options.pattern:
                 raise
 
     def _look(self, queue: str, at: Place, now: calls.Offsets | None) -> tuple[Place, End]:
-        """Return where reading of a queue goes on that stands so now, and where it ends; raise DataLoss."""
+        """Return where reading goes on in a queue with these offsets, and where the queue ends. Raise DataLoss."""
         if now is None:
             return self._missing(queue, at)
         return self._made_anew(queue, at) if now.epoch != at["epoch"] else (self._checked(queue, at, now), _end(now))
@@ -242,7 +244,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return calls.offsets(self._server, queue, group=options.group, after=after, size_max=options.bytes_per_trigger)
 
     def _look_without_group(self, queue: str) -> calls.Offsets | None:
-        """Return where the queue stands, whatever groups it has; None where there is no queue."""
+        """Return the offsets of a queue, whatever groups it has, or None if it does not exist."""
         try:
             return calls.offsets(self._server, queue)
         except Refused as refused:
@@ -253,7 +255,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- what is missing
 
     def _missing(self, queue: str, at: Place) -> tuple[Place, End]:
-        """Go on where the queue, or the group, is not there any more."""
+        """Go on after the queue, or its group, has been deleted."""
         now = self._look_without_group(queue)
         if now is None:
             return {**self._behind(at, self._gap(queue, at, gaps.DELETED)), "gone": True}, _nothing(at)
@@ -266,27 +268,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return with_gap(begun, gap), _end(self._ask(queue, after=begun["next"]))
 
     def _made_anew(self, queue: str, at: Place) -> tuple[Place, End]:
-        """Go on at the beginning of another queue of the same name."""
+        """Go on at the beginning of a new queue with the same name."""
         gap = self._gap(queue, at, gaps.MADE_ANEW)
         self._behind(at, gap)
         begun, end = self._joined(queue, is_another=True)
         return with_gap(begun, gap), end
 
     def _gap(self, queue: str, at: Place, why: str) -> Gap:
-        """Return a gap from a place on, of as many messages as the queue was once seen to have behind it, or more."""
+        """Return a gap from a place on, of at least as many messages as the queue was once seen to have after it."""
         seen = (self._seen or {}).get(queue, at)
         at_least = max(0, seen["next"] - at["next"]) if seen["epoch"] == at["epoch"] else 0
         return Gap(queue, at["epoch"], at["next"], None, None, at_least, why)
 
     def _behind(self, at: Place, gap: Gap) -> Place:
-        """Return the place with a gap in front of it, or raise the error that the gap is."""
+        """Return the place with a gap in front of it, or raise DataLoss if the options say so."""
         if self._options.fail_on_loss:
             raise gap.error(self._options.group, GO_ON)
         log.warning("curbstone: group %s: %s", self._options.group or "none", gap)
         return with_gap(at, gap)
 
     def _checked(self, queue: str, at: Place, end: calls.Offsets) -> Place:
-        """Return where reading goes on in the same queue: where it was, or behind what was lost; raise DataLoss."""
+        """Return where reading goes on in the same queue: at its place, or after a loss. Raise DataLoss."""
         options = self._options
         if not options.group:
             if at["next"] >= end.first or not options.fail_on_loss:
@@ -301,15 +303,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         low = at["next"] if at["next"] < end.floor else at.get("floor", 0)
         gap = Gap(queue, end.epoch, low, end.floor, lost, lost, gaps.GIVEN_UP)
         if options.fail_on_loss and end.floor <= at["next"]:
-            return behind  # the batch that was to read them has said so
+            return behind  # the batch that should have read them has reported the loss
         return self._behind(behind, gap)
 
     # --- the ack
 
     def _ack(self, offset: Offset) -> Offset:
-        """Tell the server what this query is done with; return where reading goes on: there, or behind another reader.
+        """Ack what this query is done with. Return where reading goes on: there, or after another reader.
 
-        Raise TwoReaders. What fails now is said again later.
+        Raise TwoReaders. Acks that fail are sent again later.
         """
         places = {queue: left(at) for queue, at in offset.items()}
         done = {
@@ -325,13 +327,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return places
 
     def _claim(self, ranges: Sequence[Range]) -> None:
-        """See, before the first batch of this process, whether another was given what is in it; raise TwoReaders."""
+        """Raise TwoReaders if another reader was given the messages of the first batch of this process."""
         begins = {one.queue: (one.low - 1, one.epoch) for one in ranges if one.queue not in self._acked}
         for queue in self._tell(begins):
             self._unread[queue] = begins[queue][0] + 1
 
     def _tell(self, done: Mapping[str, tuple[int, str]]) -> dict[str, int]:
-        """Ack what the server does not know yet; return up to where another reader is done with those it has taken."""
+        """Ack what the server does not know yet. Return up to where another reader has acked in queues it has taken."""
         news = {queue: up_to for queue, up_to in done.items() if self._acked.get(queue) != up_to}
         if not news or not self._options.group:
             return {}

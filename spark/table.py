@@ -1,8 +1,8 @@
-"""A table of a lake: Parquet files, and a Delta log that says which of them it consists of.
+"""A table of a lake: Parquet files, and a Delta log that says which of them belong to the table.
 
-A batch is in it from one commit on, which names the query it belongs to and the batch's number. So a batch that is
-repeated is seen to be there, and of two that add the same one at the same time the second is refused. All readers of
-Delta tables see each row once, at any time, without Spark; `files` is for those that read plain Parquet.
+A batch is added by one commit, which names the query and the number of the batch. So a repeated batch is recognized,
+and if two processes add the same batch at the same time, the second one is refused. All readers of Delta tables see
+each row once, at any time, without Spark. `files` is for readers of plain Parquet.
 
 The rule is that of the Delta protocol, *Transaction Identifiers*:
 https://github.com/delta-io/delta/blob/master/PROTOCOL.md
@@ -30,24 +30,24 @@ _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _OLD_BATCHES = "run="
 COMMITS_MAX = 3
 KEEP_HOURS = 7 * 24
-"""For so long what a commit has replaced stays, for readers that began before it and for looking back."""
+"""Files that a commit has replaced are kept so long, for readers that began earlier and for reading old versions."""
 
 
 def absolute(path: str) -> str:
-    """Return a lake's place such that each process means the same by it."""
+    """Return the place of a lake in a form that means the same to each process."""
     return path.rstrip("/") if _ADDRESS.match(path) else str(Path(path.removeprefix("file:")).absolute())
 
 
 def day_of(time_ms: int) -> date:
-    """Return the day (of UTC) that a time is in."""
+    """Return the day of a time, in UTC."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).date()
 
 
 class Table:
-    """The table `name` of a lake; nothing need be there yet."""
+    """The table `name` of a lake. It need not exist yet."""
 
     def __init__(self, lake: str, name: str, *, upgrading: bool = False) -> None:
-        """`upgrading`: what an earlier release has left there is being taken over; else it is an error."""
+        """With `upgrading`, the files of an earlier release are being taken over; otherwise they are an error."""
         self.name = name
         self._upgrading = upgrading
         self.lake = absolute(lake)
@@ -55,7 +55,7 @@ class Table:
 
     @property
     def exists(self) -> bool:
-        """Whether anything was stored; raise PipelineError where an earlier release has stored some of it."""
+        """Return whether anything was stored. Raise PipelineError if an earlier release has stored some of it."""
         from deltalake import DeltaTable
 
         if not self._upgrading and self.old_batches():
@@ -64,12 +64,12 @@ class Table:
         return bool(DeltaTable.is_deltatable(self.uri))
 
     def lacking(self) -> PipelineError:
-        """Return the error that nothing was ever stored."""
+        """Return the error that says that nothing was ever stored."""
         verb = "is" if self.name == JOURNAL else "are"
         return PipelineError(f"there {verb} no {self.name} in the lake {self.lake}")
 
     def old_batches(self) -> list[str]:
-        """Return the folders of batches, below the table, as the first release wrote them; in order."""
+        """Return the folders of batches that the first release wrote below the table, in order."""
         from pyarrow import fs
 
         from curbstone.spark.parts import filesystem
@@ -84,7 +84,7 @@ class Table:
         return sorted(found)
 
     def open(self, version: int | str | None = None) -> DeltaTable:
-        """Return it as it is now, or was at a version or a time; raise PipelineError where there is none."""
+        """Return the table as it is now, or as of a version or a time. Raise PipelineError if it does not exist."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
@@ -99,11 +99,11 @@ class Table:
         return table
 
     def has_batch(self, run: str, batch: int) -> bool:
-        """Say whether a batch of a query was stored."""
+        """Return whether a batch of a query was stored."""
         return self.exists and _has(self.open(), run, batch)
 
     def commit(self, run: str, batch: int, parts: Sequence[Part]) -> None:
-        """Add a batch, all of it or nothing; raise PipelineError where another process has added it meanwhile."""
+        """Add a batch, all or nothing. Raise PipelineError if another process has added it meanwhile."""
         from deltalake.exceptions import CommitFailedError, DeltaError
 
         for attempt in range(COMMITS_MAX):
@@ -113,13 +113,13 @@ class Table:
             try:
                 return self._commit(table, run, batch, parts)
             except (CommitFailedError, DeltaError) as error:
-                # Of two processes that make the table, or add columns to it, one comes too late and finds it done.
+                # If two processes create the table or add columns to it, the later one fails and finds it done.
                 if attempt + 1 == COMMITS_MAX:
                     raise PipelineError(f"can't write to {self.uri}: {error}") from None
         raise PipelineError(f"another archive has stored batch {batch} of {self.uri} meanwhile; this one ends")
 
     def _commit(self, table: DeltaTable | None, run: str, batch: int, parts: Sequence[Part]) -> None:
-        """Add a batch to the table as it was seen last, None where there was none; raises what deltalake does."""
+        """Add a batch to the table as it was seen last (None if it did not exist). Raise what deltalake raises."""
         from deltalake import CommitProperties, Schema, Transaction
         from deltalake.transaction import AddAction, create_table_with_add_actions
 
@@ -152,7 +152,7 @@ class Table:
         table.create_write_transaction(adds, "append", table.schema(), [DAY], commit_properties=whose)
 
     def arrow_schema(self) -> Any:
-        """Return all columns, with the one it is partitioned by."""
+        """Return all columns, including the one that the table is partitioned by."""
         import pyarrow as pa
 
         from curbstone.spark.parts import stored_schema
@@ -160,7 +160,7 @@ class Table:
         return stored_schema(self.name).append(pa.field(DAY, pa.date32()))
 
     def files(self, *, version: int | str | None = None) -> list[str]:
-        """Return the addresses of its files, for readers of plain Parquet."""
+        """Return the addresses of the table's files, for readers of plain Parquet."""
         found: list[str] = self.open(version).file_uris()
         return found if _ADDRESS.match(self.uri) else [unquote(path) for path in found]
 

@@ -1,17 +1,17 @@
-"""Tables of the report's page as HTML, which a click on a heading sorts."""
+"""HTML tables of the report's page. A click on a heading sorts them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 Cell = str | tuple[str, float]
-"""A cell as HTML, with the number that it is sorted by where it is one."""
+"""A cell as HTML. A cell with a number also has the number to sort by."""
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Return a table; where a row's first cell names a queue, the page's box can leave it out.
+    """Return a table. If the first cell of a row names a queue, the page's filter can hide the row.
 
-    Numbers stand on the right of their column, text on the left.
+    Numbers are aligned to the right, text to the left.
     """
     is_text = [all(isinstance(row[place], str) for row in rows) for place in range(len(heads))]
     head = "".join(
@@ -31,7 +31,7 @@ def number(count: int, nothing: str = "0") -> Cell:
 
 
 def beside(count: int, earlier: int | None) -> Cell:
-    """Return a number with how it differs from the one before, None where there is none to compare with."""
+    """Return a cell with a number and its difference from the `earlier` one, which is None if there is none."""
     shown = f"{count:,}"
     if earlier is not None and count != earlier:
         change = f"{(count - earlier) / earlier:+.0%}" if earlier and count < 10 * earlier else f"from {earlier:,}"

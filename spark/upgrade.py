@@ -1,8 +1,8 @@
-"""`curbstone pipeline upgrade`: a lake of an earlier release becomes tables, batch by batch, without Spark.
+"""`curbstone pipeline upgrade`: turns a lake of an earlier release into tables, batch by batch, without Spark.
 
-Such a lake was folders of Parquet files, `run=<query>/batch=<number>/project=…/queue=…/date=…`. A batch is stored in
-the table under the same identity, and then its folder is removed; so it may be killed and run again, and the archive
-goes on from its checkpoint as if nothing had happened.
+Such a lake consists of folders of Parquet files, `run=<query>/batch=<number>/project=…/queue=…/date=…`. Each batch is
+stored in the table under the same identity, and then its folder is removed. So the job may be killed and run again, and
+the archive goes on from its checkpoint as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def upgrade(lake: str) -> int:
-    """Take over all batches of an earlier release; return how many. No archive may be at work meanwhile."""
+    """Take over all batches of an earlier release, and return how many. No archive may run meanwhile."""
     done = 0
     for name in TABLES:
         table = Table(lake, name, upgrading=True)
@@ -57,7 +57,7 @@ def _take_over(table: Table, folder: str) -> None:
 
 
 def _rows(files: fs.FileSystem, folder: str) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a batch, with the columns that only their folders say."""
+    """Yield the rows of a batch, with the columns that only the names of their folders have."""
     import pyarrow as pa
     from pyarrow import fs, parquet
 
@@ -85,7 +85,7 @@ def _remove_empty(table: Table) -> None:
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    """Return the command line; ends the process with code 2 where it is wrong."""
+    """Parse and return the command line. End the process with code 2 if it is wrong."""
     parser = jobs.parser("upgrade", "Take over a lake that an earlier release wrote.", server=False)
     parser.add_argument("lake", metavar="LAKE", help="the lake; no archive may be at work with it")
     return parser.parse_args(given)

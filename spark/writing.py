@@ -1,9 +1,9 @@
-"""Writing: each task stages its rows under names of its own, and the driver publishes all of them in one commit.
+"""Writing: each task stages its rows in parts with names of its own, and the driver publishes all parts in one commit.
 
-A task that fails or runs twice leaves parts that no commit names. The id of the transaction decides what counts as
-the same: of a micro-batch it is the query's id and the batch's number, which a restart from the checkpoint repeats;
-of a batch it is the option `transactionId`, or a new one for each job. The server remembers what was committed, of a
-query the number of its last batch, so the same commit again publishes nothing.
+A task that fails or runs twice leaves parts that no commit names. The id of the transaction tells whether a commit is a
+repetition. For a micro-batch it is the id of the query and the number of the batch, which are the same after a restart
+from the checkpoint. For a batch it is the option `transactionId`, or else a new id for each job. The server remembers
+committed ids (of a query the number of its last batch), so the same commit again publishes nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PART_BYTES = 16 << 20
-"""A part is sent when it has this many; the server takes up to 64 MiB."""
+"""A part is sent when it has this size. The server takes up to 64 MiB."""
 
 _BATCH_ID, _QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
 
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task staged, in order."""
+    """The parts that one task staged, in order."""
 
     transaction: str
     parts: tuple[str, ...]
@@ -55,7 +55,7 @@ class _Stage:
         self._parts: list[str] = []
         self._messages = 0
         self.open = True
-        """False once the server said that this transaction is committed: all of it is there."""
+        """False once the server has said that this transaction is committed already, so nothing need be staged."""
 
     def add(
         self, queue: str, bodies: list[bytes], blocks: list[bytes], delays: list[int], extras: list[bytes] | None
@@ -80,8 +80,9 @@ class _Stage:
             try:
                 self.open = calls.put_part(self._server, self._project, self._transaction, part, body)
             except NoRoom:
-                # Maybe of what killed attempts have left; while somebody tries again it would stay, and the driver does
-                # not know the id where no task succeeds. A commit that counts on any of it finds it missing.
+                # The room may be taken by parts of killed attempts, which would stay while the job is tried again. The
+                # driver can't drop them, as it does not know the id if no task succeeds. A commit that needs one of the
+                # dropped parts will find it missing.
                 _abort(self._options, self._transaction)
                 raise
         self._parts.append(part)
@@ -102,7 +103,7 @@ def _stage_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, projec
 def _add_batch(
     batch: pa.RecordBatch, options: WriteOptions, project: str, stage: _Stage, blocks: Any, known: dict[str, str]
 ) -> None:
-    """Stage a batch of rows, a frame for each queue in it."""
+    """Stage a batch of rows, with a frame for each queue in it."""
     from curbstone.spark.arrow import bytes_of, extras_of, header_blocks
 
     names = batch.schema.names
@@ -131,7 +132,7 @@ def _add_batch(
 
 
 def _target(name: str | None, options: WriteOptions, project: str) -> str:
-    """Return the queue, without its project, that a row names; a null means the option's."""
+    """Return the queue that a row names, without its project. Null means the queue of the option."""
     if name is None:
         if not options.queue:
             raise PipelineError("a row's queue is null, and there is no option queue")
@@ -156,7 +157,7 @@ def _project(options: WriteOptions) -> str:
 
 
 def _task_name(run: str) -> str:
-    """Return the start of the names of this task's parts: in the order of the partitions, and of no other attempt."""
+    """Return the prefix of the names of this task's parts. It sorts by partition, and no other attempt has the same."""
     context = TaskContext.get()
     if context is None:
         raise PipelineError("writing runs in a Spark task")
@@ -167,7 +168,7 @@ def _commit(options: WriteOptions, messages: list[WriterCommitMessage | None]) -
     staged = [message for message in messages if isinstance(message, Staged)]
     parts = [part for message in staged for part in message.parts]
     if not parts:
-        return  # nothing was written, so nothing need be remembered
+        return  # nothing was staged, so there is nothing to commit
     server = Server(options.address)
     try:
         calls.commit(server, _project(options), staged[0].transaction, parts)
@@ -176,7 +177,7 @@ def _commit(options: WriteOptions, messages: list[WriterCommitMessage | None]) -
 
 
 def _abort(options: WriteOptions, transaction: str) -> None:
-    """Free what is staged. What stays because this fails too is dropped by the server after a while."""
+    """Drop the staged parts. If this fails too, the server drops them after a while."""
     server = Server(options.address)
     try:
         calls.drop(server, _project(options), transaction)
@@ -187,7 +188,7 @@ def _abort(options: WriteOptions, transaction: str) -> None:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame: all of it or nothing."""
+    """Writes a DataFrame, all or nothing."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -207,7 +208,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes micro-batches, each all or nothing and once, however often it is repeated."""
+    """Writes micro-batches, each all or nothing, and once however often it is repeated."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -228,7 +229,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
             _commit(self._options, messages)
 
     def _was_committed_by_first_release(self, messages: list[WriterCommitMessage | None]) -> bool:
-        """Look for the batch under the id it had there: a query that was upgraded may repeat its last one."""
+        """Return whether the first release committed this batch, under another id.
+
+        A query that was upgraded may repeat its last batch.
+        """
         staged = next((message for message in messages if isinstance(message, Staged) and message.parts), None)
         if staged is None:
             return False
