@@ -1,7 +1,7 @@
-"""The compiled build: what a message goes through becomes C, by mypyc, if CURBSTONE_COMPILED=1 is set.
+"""The compiled build: with CURBSTONE_COMPILED=1, mypyc compiles the modules that every message passes through to C.
 
-The sources are the same, and without the variable the wheel has them alone; `make compiled` sets it. All else that is
-to be said of the package is in pyproject.toml. See docs/install.md.
+The sources are the same; without the variable, the wheel has only the sources. `make compiled` sets the variable. All
+other metadata of the package are in pyproject.toml. See docs/install.md.
 """
 
 import os
@@ -19,14 +19,14 @@ COMPILED = {
         records revival sources spread writer""",
     "stomp": "acks codec frames header_values liveness send server session session_state subscribe subscription",
 }
-"""Modules by folder: those on the way of a message, and some that know them too well to be left out.
+"""The compiled modules, by folder: those that a message passes through, and some that depend on them too closely.
 
-tests/test_compiled.py says which of that way stay out, and why.
+tests/test_compiled.py says which modules that a message passes through are left out, and why.
 """
 
 
 def extensions() -> list[Extension]:
-    """Return what is to be compiled; all modules share one library, so that they call each other directly."""
+    """Return the extensions to compile. All modules share one library, so that they call each other directly."""
     if os.environ.get("CURBSTONE_COMPILED") != "1":
         return []
     from mypyc.build import mypycify

@@ -34,9 +34,9 @@ DISK, PEERS, BACKLOG, SINK, SPARK = "disk", "peers", "backlog", "ceiling", "spar
 FOOTPRINT, SCALING = "footprint", "scaling"
 EXTRA = [DISK, SINK, FOOTPRINT, SCALING, PEERS, BACKLOG, SPARK]
 ALL = "all"
-"""Everything but the big backlog and Spark, which can be named beside it."""
+"""Stands for everything but the big backlog and Spark, which can be named in addition."""
 BATCHES = [1, workloads.PRODUCERS, workloads.CONNECTIONS, 256, workloads.WINDOW]
-# Small enough for a traced server, which is several times slower; W=1 syncs are one each anyway.
+# Small enough for a traced server, which is several times slower. (With a window of 1 there is one sync per message.)
 TRACE_PLAN = Plan(seconds=4, most=2_000)
 
 
@@ -74,7 +74,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"unknown workload: {', '.join(sorted(unknown))}")
     if ALL in names:
         names = [*(name for name in names if name != ALL), *workloads.NAMES, DISK, SINK, FOOTPRINT, SCALING, PEERS]
-    # Named beside "peers", workloads run only beside them.
+    # Workloads that are named together with "peers" run only beside the peers.
     known.alone = PEERS not in names or set(workloads.NAMES) <= set(names)
     known.names = set(names) or {*workloads.NAMES, DISK, SINK, FOOTPRINT}
     known.peers = {name.strip() for text in known.peers or [] for name in text.split(",")}
@@ -151,7 +151,7 @@ class Session:
             self._attempt("spark", self._measure_spark)
 
     def _attempt(self, what: str, step: Callable[[], None]) -> None:
-        """A step that fails is reported at the end, beside what the others measured."""
+        """Run a step. If it fails, this is reported at the end, with the figures of the other steps."""
         try:
             step()
         except (BenchError, OSError) as error:
@@ -162,7 +162,7 @@ class Session:
         self.console.print(text, style="dim", highlight=False)
 
     def _measure_disk(self) -> None:
-        """The middle of three rounds for each, so that one hiccup of the disk does not become the limit."""
+        """Take the middle of three rounds for each limit, so that one hiccup of the disk does not count."""
         seconds = 0.1 if self.known.quick else 0.4
         kinds = [(size, batch, again) for size in self.known.sizes for batch in BATCHES for again in (False, True)]
         self._say("the bare limit of the disk")
@@ -189,7 +189,7 @@ class Session:
                 server.stop()
 
     def _run_groups(self, target: Target, size: int, into: list[Measurement], plan: Plan) -> None:
-        """One pass over the wanted workloads, or all; one that fails does not stop the others."""
+        """Run the wanted workloads, or all, once. A workload that fails does not stop the others."""
         for names in workloads.GROUPS:
             wanted = (self.wanted or set(workloads.NAMES)).intersection(names)
             if not wanted:
@@ -205,7 +205,7 @@ class Session:
                     raise BenchError(f"the server ended with {target.process.popen.returncode}") from error
 
     def _count_syncs(self, target: Target, size: int) -> None:
-        """In a short pass of its own, whose rates count for nothing. Where tracing is forbidden there is no count."""
+        """Count the syncs in a short pass of its own, whose rates are not used. Do nothing if tracing is forbidden."""
         if not syncs.available():
             return
         self._say(f"counting syncs with strace, {size} bytes")
@@ -228,7 +228,7 @@ class Session:
             server.stop()
 
     def _measure_peers(self) -> None:
-        """Each peer's run directly after our own of the same workloads: what else is going on meets both."""
+        """Run each peer directly after our own run of the same workloads, so that other load affects both."""
         server = Server(curbstone_command(self.folder / "data-peers", self.known.cap), self.folder / "peers.log")
         target = curbstone(server)
         try:
@@ -281,8 +281,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = parse(arguments)
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 150  # a pipe or a file has no width of its own; the widest table needs this
-    # The folder and every started process go away in finally blocks, also on SIGTERM.
+        console.width = 150  # a pipe or a file has no width; the widest table needs this much
+    # SIGTERM must raise, so that finally blocks remove the folder and end every started process.
     signal.signal(signal.SIGTERM, _exit_in_order)
     with tempfile.TemporaryDirectory(prefix="curbstone-bench-", dir=known.dir) as folder:
         session = Session(known, Path(folder), console)

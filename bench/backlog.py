@@ -1,4 +1,4 @@
-"""The big backlog: queue very many small messages, look at memory and disk, kill -9, restart, drain some."""
+"""The big backlog: queue very many small messages, measure memory and disk, kill -9, restart, drain some."""
 
 import contextlib
 import os
@@ -58,18 +58,18 @@ def run(console: Console, folder: Path, count: int) -> tuple[dict[str, Any], Tal
 
 
 def directory_bytes(folder: Path) -> int:
-    """What the files occupy on the disk, in whole blocks."""
+    """Return how much the files occupy on the disk, in whole blocks."""
     return sum(state.st_blocks * 512 for state in _states(folder))
 
 
 def file_bytes(folder: Path) -> int:
-    """The sizes of the files: what a queue's cap is about."""
+    """Return the sizes of the files, which is what a queue's cap limits."""
     return sum(state.st_size for state in _states(folder))
 
 
 def _states(folder: Path) -> Iterator[os.stat_result]:
     for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # the cleaner drops files meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the cleaner may drop files meanwhile
             if path.is_file():
                 yield path.stat()
 
@@ -88,7 +88,7 @@ def _fill(console: Console, server: Server, count: int, figures: dict[str, Any])
 
 
 def fill(account: Account, queue: str, count: int, say: Callable[[int], None] = lambda sent: None) -> None:
-    """In blocks, each by a fresh sender, so that the generator's memory stays small too."""
+    """Send messages in blocks, each by a new sender, so that the memory of the generator stays small, too."""
     sent = 0
     while sent < count:
         size = min(BLOCK, count - sent)
@@ -99,7 +99,7 @@ def fill(account: Account, queue: str, count: int, say: Callable[[int], None] = 
 
 
 def _drain_some(server: Server, count: int, figures: dict[str, Any]) -> Tally:
-    """The first messages, as they were sent; then the number that is left must be right."""
+    """Drain the first messages, which must be as they were sent, and check the number of those left."""
     target = Target("curbstone", server, Account(server.stomp), server.http)
     found = target.left_in(QUEUE)
     drained = min(DRAIN, count)
@@ -116,7 +116,7 @@ def _drain_some(server: Server, count: int, figures: dict[str, Any]) -> Tally:
 
 
 def drain_first(job: DrainJob, gate: Gate) -> Outcome:
-    """Settles exactly the first messages; what is delivered beyond them goes back when the connection closes."""
+    """Settle exactly the first messages. Others that are delivered go back when the connection closes."""
     total = sum(job.sent)
     checker = Checker(job.size, prepare=total)
     wire = job.account.connect()

@@ -1,4 +1,4 @@
-"""Charts as small SVG files, drawn without a library: bars beside peers, and lines for how it grows."""
+"""Charts as small SVG files, drawn without a library: bars for comparison with peers, lines for growth."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ STYLE = "font-family:system-ui,sans-serif;font-size:12px;fill:#333"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One workload's bars: (whose, value)."""
+    """The bars of one workload: (whose, value)."""
 
     label: str
     bars: Sequence[tuple[str, float]]
@@ -37,7 +37,7 @@ class Series:
 
 
 def draw(folder: Path, results: Results) -> list[Path]:
-    """Writes what there are figures for; returns the files."""
+    """Write the charts for which there are figures, and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     made: dict[str, str] = {}
     for size in dict.fromkeys(row.size for pairing in results.peers for row in pairing.theirs):
@@ -89,7 +89,7 @@ def costs(results: Results, size: int) -> list[Group]:
 
 
 def _groups(results: Results, size: int, value: Callable[[Row], float]) -> list[Group]:
-    """By workload: ours, the median of those beside the peers, then each peer's."""
+    """Return the bars by workload: ours, which is the median of our runs beside the peers, then each peer's."""
     workloads = dict.fromkeys(row.workload for pairing in results.peers for row in pairing.theirs)
     groups = []
     for workload in workloads:
@@ -107,7 +107,7 @@ def _groups(results: Results, size: int, value: Callable[[Row], float]) -> list[
 
 
 def queues(rows: Iterable[Row]) -> list[Series]:
-    """By 1, 10, 100 and 1000 of them; nothing where one was not measured."""
+    """Return the lines over 1, 10, 100 and 1000 queues; nothing if one of these was not measured."""
     found = {row.workload: row.per_s for row in rows if row.size == 100}
     lines_ = {
         "send, window 1000": ["send-1000", "queues-10", "queues-100", "queues-1000"],
@@ -118,7 +118,7 @@ def queues(rows: Iterable[Row]) -> list[Series]:
 
 
 def bars(title: str, groups: Sequence[Group], form: str) -> str:
-    """Horizontal bars on a logarithmic scale, each with its value."""
+    """Return a chart of horizontal bars on a logarithmic scale, each with its value."""
     names = list(dict.fromkeys(name for group in groups for name, _ in group.bars))
     colors = {name: COLORS[index % len(COLORS)] for index, name in enumerate(names)}
     values = [value for group in groups for _, value in group.bars if value > 0]
@@ -142,7 +142,7 @@ def bars(title: str, groups: Sequence[Group], form: str) -> str:
 
 
 def lines(title: str, places: Sequence[str], series: Sequence[Series]) -> str:
-    """Lines over evenly spaced places, from zero."""
+    """Return a chart of lines over evenly spaced places, with an axis from zero."""
     height, left, top = 220, 80, TITLE_HEIGHT + 10
     most = max((value for one in series for value in one.values), default=1) or 1
     step = (WIDTH - left - 40) / max(len(places) - 1, 1)

@@ -1,8 +1,8 @@
-"""The bodies the load is made of, and the check that each one arrives once, whole and in order.
+"""The bodies of the load, and the check that each one arrives once, undamaged and in order.
 
-A body repeats its producer and sequence number every sixteen bytes, so a cut, shifted or mixed body is never mistaken
-for a whole one. The usual case, a run of exactly the expected bodies, is compared in one piece at C speed; only a
-surprise is looked at message by message.
+A body repeats its producer and sequence number every sixteen bytes, so that a cut, shifted or mixed body is never
+mistaken for a good one. The usual case, a run of exactly the expected bodies, is compared in one piece at C speed. Only
+if that fails are the bodies examined one by one.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ MARK_SIZE = 16
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What a consumer found.
+    """The findings of a consumer.
 
-    `reordered` messages arrived, but after a later one of the same producer. `left` ones are still in the queue after
-    all was consumed: never delivered, or not settled by their acknowledgement.
+    `reordered` messages arrived after a later one of the same producer. `left` messages are still in the queue after
+    all was consumed, because they were never delivered or their acknowledgement did not settle them.
     """
 
     received: int = 0
@@ -42,7 +42,7 @@ class Tally:
 
 
 def body(producer: int, seq: int, size: int) -> bytes:
-    """Printable, without line break or NUL: every protocol carries it as it is, and a NUL ends a STOMP frame."""
+    """Return a body. It is printable, without line break or NUL, so every protocol carries it unchanged."""
     return (b"%03d:%011d;" % (producer, seq) * (size // MARK_SIZE + 1))[:size]
 
 
@@ -55,11 +55,11 @@ class Checker:
     """Counts lost, duplicate, corrupt and reordered messages of one queue with one or more producers."""
 
     def __init__(self, size: int, producers: int = 1, *, prepare: int = 0) -> None:
-        """`prepare`: how many bodies of a single producer to lay out now, so that the clock does not run meanwhile."""
+        """`prepare` is how many bodies of a single producer to make now, before the clock runs."""
         assert size >= MARK_SIZE
         self.received = 0
         self.distinct = 0
-        """Whole messages, each counted once."""
+        """The number of undamaged messages, each counted once."""
         self._size = size
         self._next = [0] * producers
         self._missing: list[set[int]] = [set() for _ in range(producers)]
@@ -69,7 +69,7 @@ class Checker:
         self._prepared = b"".join(bodies(0, 0, prepare, size)) if producers == 1 else b""
 
     def take(self, arrived: Sequence[bytes]) -> None:
-        """The bodies in the order of their arrival."""
+        """Check bodies, which are given in the order of their arrival."""
         self.received += len(arrived)
         if len(self._next) == 1:
             start = self._next[0]
@@ -79,7 +79,7 @@ class Checker:
                 expected = self._prepared.startswith(joined, start * self._size)
             else:
                 expected = joined == b"".join(bodies(0, start, len(arrived), self._size))
-            # The length too: two bodies cut in different places can join to the right bytes only at another count.
+            # Count and sizes are checked, too, because bodies cut in other places can join to the same bytes.
             if expected and len(joined) == len(arrived) * self._size and _even(arrived, self._size):
                 self._next[0] = end
                 self.distinct += len(arrived)
@@ -105,7 +105,7 @@ class Checker:
             self._duplicate += 1
 
     def tally(self, sent: Sequence[int]) -> Tally:
-        """The verdict, given how many messages each producer sent. More than that from one producer are duplicates."""
+        """Return the findings, given how many messages each producer sent. More from a producer are duplicates."""
         lost = beyond = 0
         for count, expected, missing in zip(sent, self._next, self._missing, strict=True):
             lost += sum(seq < count for seq in missing) + max(0, count - expected)
@@ -114,7 +114,7 @@ class Checker:
 
 
 def parse_mark(arrived: bytes) -> tuple[int, int]:
-    """(producer, seq) of a body's first mark; (-1, -1) when it has none."""
+    """Return (producer, seq) of the first mark in a body, or (-1, -1) if it has none."""
     producer, colon, rest = arrived[:MARK_SIZE].partition(b":")
     seq, semicolon, _ = rest.partition(b";")
     if not (colon and semicolon and producer.isdigit() and seq.isdigit()):
@@ -123,5 +123,5 @@ def parse_mark(arrived: bytes) -> tuple[int, int]:
 
 
 def _even(arrived: Sequence[bytes], size: int) -> bool:
-    """All of the same size. Their sum being right, it takes two wrong ones to make this False."""
+    """Return whether all bodies have this size. As their sum is right, at least two of them must differ if not."""
     return max(map(len, arrived), default=size) == size

@@ -1,4 +1,4 @@
-"""Load by the Python client, as an application uses it: over `/stomp`, for asyncio and for threads."""
+"""Load by the Python client, used as applications do: over `/stomp`, for asyncio and for threads."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from curbstone_client import Client, ClientError, sync
 
 WAIT_S_MAX = 15.0
 CHECKED = 1000
-"""So many messages are checked at once."""
+"""How many messages are checked at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class ClientJob:
 
 
 def publish(job: ClientJob, gate: Gate) -> Outcome:
-    """asyncio: `send` for each, `flush` at the end."""
+    """Publish with asyncio: `send` for each message, and `flush` at the end."""
     return _run(_publish(job, gate))
 
 
 def consume(job: ClientJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
-    """asyncio: each message is acked by itself; ends when all acks are on disk."""
+    """Consume with asyncio. Each message is acked by itself; this ends when all acks are on disk."""
     return _run(_consume(job, sent, gate))
 
 
@@ -78,13 +78,13 @@ async def _consume(job: ClientJob, sent: tuple[int, ...], gate: Gate) -> Outcome
                 arrived.clear()
             await acked
         except TimeoutError:
-            checker.take(arrived)  # the tally says what did not come
+            checker.take(arrived)  # missing messages show in the tally
         gate.close()
     return Outcome(checker.received, tally=checker.tally(sent))
 
 
 def publish_in_threads(job: ClientJob, gate: Gate) -> Outcome:
-    """The same with `curbstone_client.sync`."""
+    """Do the same as `publish` with `curbstone_client.sync`."""
     laid_out = bodies(0, 0, job.count, job.size)
     try:
         with sync.Client(job.url, token=login.token() or None) as client:
@@ -105,7 +105,7 @@ def publish_in_threads(job: ClientJob, gate: Gate) -> Outcome:
 
 
 def consume_in_threads(job: ClientJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
-    """The same with `curbstone_client.sync`."""
+    """Do the same as `consume` with `curbstone_client.sync`."""
     total = sum(sent)
     checker = Checker(job.size, prepare=total)
     arrived: list[bytes] = []
@@ -116,7 +116,7 @@ def consume_in_threads(job: ClientJob, sent: tuple[int, ...], gate: Gate) -> Out
             while checker.distinct < total:
                 message = messages.get(WAIT_S_MAX)
                 if message is None:
-                    break  # the tally says what did not come
+                    break  # missing messages show in the tally
                 arrived.append(message.body)
                 acked = message.ack()
                 if len(arrived) >= min(CHECKED, total - checker.distinct):

@@ -1,7 +1,7 @@
-"""The bare limit: what this disk gives a program that does nothing but append a ready-made batch and sync it.
+"""The bare limit: the rate of a program that does nothing but append a ready-made batch to a file and sync it.
 
-The loop's own share of the time is measured too, by the same loop with calls that do nothing; against a sync of a tenth
-of a millisecond it is about a hundredth, so a loop in C would come out the same.
+The share of the loop itself is measured, too, by the same loop with calls that do nothing. With a sync of a tenth of a
+millisecond it is about one percent, so a loop in C would give the same figures.
 """
 
 import os
@@ -26,14 +26,14 @@ class Limit:
     syncs_per_s: float
     sync: Percentiles
     loop_share: float
-    """The part of the time that went into the measuring loop itself."""
+    """The share of the time that the measuring loop itself took."""
 
 
 def measure(folder: Path, size: int, batch: int, *, preallocated: bool, seconds: float) -> Limit:
-    """Batches of `batch` bodies, appended and synced one after the other, in a new file that is deleted afterwards.
+    """Append and sync batches of `batch` bodies one after the other, in a new file that is deleted afterwards.
 
-    A growing file ends the run when it has MOST_BYTES. A preallocated one is written again from its start then: what a
-    log of recycled segments does.
+    A growing file ends the run when it has MOST_BYTES. A preallocated file is then written again from its start, as a
+    log of recycled segments is.
     """
     data = b"".join(bodies(0, 0, batch, size))
     room = max(len(data), min(MOST_BYTES, len(data) * 2000 if preallocated else MOST_BYTES))
@@ -91,7 +91,7 @@ def _own_share(count: int, elapsed_s: float) -> float:
 
 
 def _fill(file: int, room: int) -> None:
-    """Really written: a file only reserved with fallocate still changes its metadata at the first write of a block."""
+    """Write the whole file. If it were only reserved by fallocate, the first write to a block would change metadata."""
     zeros = bytes(1 << 20)
     for at in range(0, room, len(zeros)):
         os.pwrite(file, zeros[: room - at], at)

@@ -1,6 +1,6 @@
 """Producer and consumer in one process: at a fixed rate, and as steady churn in a small queue.
 
-One clock sees both ends, so a message's whole way is measured without two processes having to agree on it.
+Both ends use the same clock, so the time of a message from end to end is measured exactly.
 """
 
 import select
@@ -29,7 +29,7 @@ BYE = b"DISCONNECT\nreceipt:bye\n\n\0"
 
 
 class Duplex:
-    """Two connections: one sends `count` messages with receipts, one consumes and checks them."""
+    """Two connections: one sends `count` messages with receipts, the other consumes and checks them."""
 
     def __init__(self, account: Account, destination: str, count: int, size: int, window: int) -> None:
         self._frames = memoryview(send_frames(destination, 0, 0, count, size, account.send_headers))
@@ -52,7 +52,7 @@ class Duplex:
         return self.confirmed >= self.count and self.checker.distinct >= self.count
 
     def send(self, most: int) -> int:
-        """Up to `most` of the next messages, in one piece; returns how many."""
+        """Send up to `most` of the next messages in one piece, and return how many."""
         room = min(most, self.count - self.sent)
         if room > 0:
             at = self.sent * self._length
@@ -61,7 +61,7 @@ class Duplex:
         return max(room, 0)
 
     def wait(self, seconds: float) -> tuple[int, list[bytes]]:
-        """How many more are confirmed, and the ack headers of what arrived; at most `seconds` from now."""
+        """Wait at most `seconds`. Return how many more are confirmed, and the ack headers of messages that arrived."""
         ready, _, _ = select.select([self.producer, self.consumer], [], [], seconds)
         confirmed, acks = 0, []
         if self.producer in ready:
@@ -80,7 +80,7 @@ class Duplex:
             raise BenchError(f"{missing} messages are not confirmed, and nothing came for {silence_s} s")
 
     def close(self) -> Tally:
-        """Settles what was acknowledged, by a goodbye that is answered behind it."""
+        """Close the connections with a DISCONNECT, whose receipt means that all earlier acks are settled."""
         self.consumer.send(BYE)
         read_receipts(self.consumer.receive_until(b"\0"))
         self.producer.close()
@@ -97,11 +97,11 @@ class PacedJob:
     rate: float
     """Messages a second."""
     silence_s: int = SILENCE_S
-    """Nothing for so long means that nothing more will come."""
+    """If nothing comes for so long, nothing more is expected."""
 
 
 def paced(job: PacedJob, gate: Gate) -> Outcome:
-    """Each message at its own time; latencies count from then, so a late sender shows as latency and hides none."""
+    """Send each message at its scheduled time. Latencies count from that time, so a late sender shows as latency."""
     pair = Duplex(job.account, job.destination, job.count, job.size, 1000)
     interval = 1e9 / job.rate
     confirmed_times: Weighted = []
@@ -126,7 +126,7 @@ def paced(job: PacedJob, gate: Gate) -> Outcome:
             last = now
         elif now - last > job.silence_s * 1e9:
             pair.check_confirmed(job.silence_s)
-            break  # the tally says what did not come
+            break  # missing messages show in the tally
     gate.close()
     tally = pair.close()
     return Outcome(pair.sent, (pair.sent,), percentiles(confirmed_times), percentiles(delivered_times), tally)
@@ -139,17 +139,17 @@ class ChurnJob:
     seconds: float
     size: int
     outstanding: int
-    """Sent and not yet received, at most: what keeps the queue under its cap."""
+    """The most messages that are sent and not received yet, which keeps the queue under its cap."""
     most: int
-    """Messages that are laid out beforehand; it ends when all of them are through, or the time is over."""
+    """How many messages are made beforehand. The run ends when all of them came through, or the time is over."""
     held_back: int = 97
-    """Every so manyth message is acknowledged late, so that segments stay live and have to be copied forward."""
+    """One message in so many is acknowledged late, so that segments have live messages and must be copied forward."""
     late_by: int = 20_000
     silence_s: int = SILENCE_S
 
 
 def churn(job: ChurnJob, gate: Gate) -> Outcome:
-    """Sends and consumes for so many seconds; `parts` tells how many arrived in each of them."""
+    """Send and consume for so many seconds. `parts` has how many messages arrived in each second."""
     pair = Duplex(job.account, job.destination, job.most, job.size, 2000)
     held: deque[tuple[int, bytes]] = deque()
     parts = [0]
@@ -182,7 +182,7 @@ def churn(job: ChurnJob, gate: Gate) -> Outcome:
             last = now
         elif now - last > job.silence_s * 1e9:
             pair.check_confirmed(job.silence_s)
-            break  # the tally says what did not come
+            break  # missing messages show in the tally
     gate.close()
     if held:
         pair.consumer.send(ack_frames([ack for _, ack in held]))

@@ -1,11 +1,11 @@
-"""What a process and all that it started have used of the CPU, by /proc."""
+"""The CPU time of a process and all its descendants, from /proc."""
 
 import os
 from pathlib import Path
 
 
 def cpu_seconds_of_family(pid: int) -> float:
-    """CPU seconds of a process and its descendants, with those that have ended and were waited for."""
+    """Return the CPU seconds of a process and its descendants, including those that ended and were waited for."""
     used: dict[int, float] = {}
     children: dict[int, list[int]] = {}
     for path in Path("/proc").iterdir():
@@ -14,7 +14,7 @@ def cpu_seconds_of_family(pid: int) -> float:
         try:
             fields = (path / "stat").read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it ended meanwhile
+            continue  # the process ended meanwhile
         number = int(path.name)
         used[number] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
         children.setdefault(int(fields[1]), []).append(number)

@@ -1,4 +1,4 @@
-"""What a server costs that does nothing: its start, its memory, and its CPU with idle clients connected."""
+"""The cost of an idle server: the time of its start, its memory, and its CPU with idle clients connected."""
 
 import time
 from pathlib import Path
@@ -8,11 +8,11 @@ from bench.stomp_load import Account, DrainJob, subscribe
 
 CLIENTS = 100
 SETTLE_S = 1.0
-"""What connecting leaves to be done is over by then."""
+"""After so long all work caused by the connecting is over."""
 
 
 def measure(folder: Path, cap: int, seconds: float) -> dict[str, float]:
-    """start_to_accept_s, rss_mb, then of CLIENTS subscribed connections rss_mb and the CPU of a core, in percent."""
+    """Return start_to_accept_s and rss_mb, and rss_mb and CPU (% of a core) with CLIENTS subscribed connections."""
     server = Server(curbstone_command(folder / "footprint", cap), folder / "footprint.log")
     figures = {"start_to_accept_s": server.start_s, "idle_rss_mb": server.rss() / 1e6}
     try:

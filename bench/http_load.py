@@ -26,13 +26,13 @@ def request_head(method: str, address: Address, path: str, content_type: str = "
 
 
 def post_requests(address: Address, queue: str, producer: int, count: int, size: int) -> bytes:
-    """`count` requests in a row, each of the same length."""
+    """Return `count` requests in a row, all of the same length."""
     head = request_head("POST", address, messages_path(queue), "application/octet-stream", size)
     return head + head.join(bodies(producer, 0, count, size))
 
 
 def batch_requests(address: Address, queue: str, producer: int, count: int, size: int) -> bytes:
-    """`count` requests in a row, each with BATCH messages as a JSON array."""
+    """Return `count` requests in a row, each with BATCH messages as a JSON array."""
     texts = [
         json.dumps([{"message": one.decode()} for one in bodies(producer, first, BATCH, size)]).encode()
         for first in range(0, count * BATCH, BATCH)
@@ -42,7 +42,7 @@ def batch_requests(address: Address, queue: str, producer: int, count: int, size
 
 
 def answer_of(data: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """(status, body, rest) of the first complete answer, or None."""
+    """Return (status, body, rest) of the first complete answer, or None."""
     head, end, rest = data.partition(END_OF_HEAD)
     if not end:
         return None
@@ -52,7 +52,7 @@ def answer_of(data: bytes) -> tuple[bytes, bytes, bytes] | None:
 
 
 def is_created(answer: bytes) -> bool | None:
-    """True for a complete 201 without a body, None while it is incomplete, False for all else."""
+    """Return True for a complete 201 without a body, None while it is incomplete, and False for anything else."""
     found = answer_of(answer)
     return None if found is None else found == (b"201", b"", b"")
 
@@ -123,9 +123,9 @@ class PopJob:
 
 
 def pop(job: PopJob, gate: Gate) -> Outcome:
-    """DELETE until all came, or a connection is told that nothing is left.
+    """Pop messages by DELETE until all came, or until a connection is told that nothing is left.
 
-    Answers on different connections may overtake each other, so their order says nothing and is not counted.
+    The order is not checked, because answers on different connections may overtake each other.
     """
     total = sum(job.sent)
     checker = Checker(job.size, len(job.sent))

@@ -1,6 +1,7 @@
-"""A server with users, for `--users`: what logins and rights cost. The load generators log in with a token.
+"""A server with users, for `--users`, to measure the cost of logins and rights. The load generators log in with a
+token.
 
-It is in the environment, which the generators' processes inherit; without it nobody logs in.
+The token is in the environment, which the processes of the generators inherit. Without it nobody logs in.
 """
 
 import os
@@ -24,12 +25,12 @@ def token() -> str:
 
 
 def header() -> str:
-    """The line of a request that logs in; empty without users."""
+    """Return the header line that logs in; empty without users."""
     return f"Authorization: Bearer {token()}\r\n" if token() else ""
 
 
 def make_users(folder: Path, data: Path) -> list[str]:
-    """Make a users file and, in a data directory to be, a token for all generators; return the server's options."""
+    """Make a users file, and in the future data directory a token for all generators. Return the server's options."""
     from curbstone.access import tokens
 
     file = folder / "users.toml"

@@ -14,22 +14,22 @@ SILENCE_S = 30
 
 
 class Line(ABC):
-    """One connection and the requests it will send, laid out in a row, each of the same length."""
+    """One connection and the requests it will send, made beforehand in a row, all of the same length."""
 
     def __init__(self, wire: Wire, requests: bytes, count: int, *, window: int = 1, messages: int = 1) -> None:
-        """`window`: how many requests may be in flight; `messages`: how many messages are in each."""
+        """`window` is how many requests may be in flight, `messages` how many messages are in each."""
         self.wire = wire
         self.count = count
         self.sent = 0
         self.messages = messages
         self.in_flight: deque[int] = deque()
-        """When each was sent."""
+        """When each request in flight was sent."""
         self._window = window
         self._requests = memoryview(requests)
         self._length = len(requests) // count
 
     def next(self, now: int) -> None:
-        """Sends as many as may be in flight, in one piece."""
+        """Send as many requests as may be in flight, in one piece."""
         room = min(self._window - len(self.in_flight), self.count - self.sent)
         at = self.sent * self._length
         self.in_flight.extend([now] * room)
@@ -38,11 +38,11 @@ class Line(ABC):
 
     @abstractmethod
     def confirmed(self) -> int:
-        """Reads once; how many more are confirmed, in their order. Raises BenchError on any other answer."""
+        """Read once, and return how many more requests are confirmed, in order. Raise BenchError on another answer."""
 
 
 def run_lines(lines: Sequence[Line], gate: Gate, seconds: float) -> Outcome:
-    """All lines until their requests are confirmed; after `seconds` nothing new is sent."""
+    """Run all lines until their requests are confirmed. After `seconds` no more are sent."""
     by_file = {line.wire.fileno(): line for line in lines}
     poll = select.epoll()
     for file in by_file:

@@ -1,4 +1,4 @@
-"""One run of some client roles against a target, and every figure taken from it."""
+"""One run of client roles against a target, and all figures taken from it."""
 
 import dataclasses
 import itertools
@@ -24,22 +24,22 @@ class Measurement:
     count: int
     seconds: float
     batch: int
-    """The most messages that one sync can make durable here: what may be in flight at once."""
+    """The most messages that one sync can make durable in this workload, which is how many may be in flight at once."""
     confirms: Percentiles | None
     deliveries: Percentiles | None
     server_cpu_us: float
-    """Per message, as the next four."""
+    """Per message, as are the next four."""
     client_cpu_us: float
-    """Of the busiest client process."""
+    """That of the busiest client process."""
     syncs: float | None
     disk_bytes: float | None
-    """Per byte of a body."""
+    """Per byte of the bodies."""
     server_cpu_share: float
     """Of one core."""
     client_cpu_share: float
-    """Of one core, the busiest client process: at 1 the generator is the bottleneck."""
+    """The share of one core that the busiest client process used. At 1 the generator is the bottleneck."""
     other_cpu_share: float
-    """Of the machine, used by neither the server nor the clients: the noise."""
+    """The share of the machine used by neither the server nor the clients: the noise."""
     peak_rss: int
     tally: Tally
 
@@ -66,17 +66,17 @@ class Target:
         self.mqks = mqks
         self.control = Control(http) if http else None
         self.trace_in: Path | None = None
-        """Count the syncs of each run with strace, whose files go here."""
+        """If set, the syncs of each run are counted with strace, whose files go to this folder."""
         self._numbers = itertools.count(1)
 
     def new_queue(self) -> str:
-        """The name of a queue nobody used yet, created where that has to be done."""
+        """Return the name of a new queue, created if the target needs that."""
         name = self.name_of_queue()
         self.declare(name)
         return name
 
     def name_of_queue(self) -> str:
-        """A name nobody used yet."""
+        """Return a name that was not used yet."""
         return f"bench-{next(self._numbers)}"
 
     def declare(self, queue: str) -> None:
@@ -89,7 +89,7 @@ class Target:
         return bool(self.mqks)
 
     def bind(self, event: str, queues: Sequence[str]) -> str:
-        """Binds the queues to the event, and makes those that are missing; returns the event's STOMP destination."""
+        """Bind the queues to the event, creating missing ones. Return the event's STOMP destination."""
         assert self.mqks
         mqks_load.bind(self.mqks, event, queues)
         return f"/topic/{event}"
@@ -108,7 +108,7 @@ class Target:
 def run(
     target: Target, workload: str, size: int, batch: int, roles: Sequence[Role], *, time_limit_s: float = 120
 ) -> tuple[Measurement, list[Timed]]:
-    """All roles at once; the rate goes by the last role's count and the time until all are done."""
+    """Run all roles at once. The rate is the last role's count by the time until all roles are done."""
     before: list[Usage] = []
 
     def on_start() -> None:
@@ -160,5 +160,5 @@ def _measurement(
 
 
 def checked(sent: Measurement, tally: Tally) -> Measurement:
-    """A send with what the drain of its queue found."""
+    """Return the measurement of a send with the findings of the drain of its queue."""
     return dataclasses.replace(sent, tally=tally)

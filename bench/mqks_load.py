@@ -1,4 +1,4 @@
-"""MQKS load: lines laid out in advance; publishes with --confirm, a consumer with --manual-ack."""
+"""MQKS load: lines made in advance, publishes with --confirm, and a consumer with --manual-ack."""
 
 import re
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def consume_line(queue: str, window: int) -> bytes:
 
 
 def ask(wire: Wire, line: bytes) -> None:
-    """Sends a request with --confirm and waits until it is done. Raises BenchError on an error."""
+    """Send a request with --confirm and wait until it is done. Raise BenchError on an error."""
     wire.send(line)
     answer = wire.receive_until(b"\n")
     if not answer.startswith(line.split(b" ", 1)[0] + b" ok"):
@@ -46,7 +46,7 @@ def connect(address: Address, **options: int) -> Wire:
 
 
 def bind(address: Address, event: str, queues: Sequence[str]) -> None:
-    """Binds the event to the queues; that outlives the connection."""
+    """Bind the queues to the event. The bindings outlive the connection."""
     wire = connect(address)
     for queue in queues:
         ask(wire, f"r rebind --confirm {queue} {event}\n".encode())
@@ -54,7 +54,7 @@ def bind(address: Address, event: str, queues: Sequence[str]) -> None:
 
 
 def publish_lines(queue: str, count: int, size: int) -> bytes:
-    """`count` publishes in a row, each of the same length."""
+    """Return `count` publishes in a row, all of the same length."""
     word = queue.encode()
     return b"".join(
         [b"%011d publish --confirm %s %s\n" % (seq, word, one) for seq, one in enumerate(bodies(0, 0, count, size))]
@@ -62,7 +62,7 @@ def publish_lines(queue: str, count: int, size: int) -> bytes:
 
 
 class Oks:
-    """That publishes are confirmed in order: one connection, one event."""
+    """Checks that publishes are confirmed in order, on one connection for one event."""
 
     def __init__(self, wire: Wire, count: int) -> None:
         self._wire = wire
@@ -79,7 +79,7 @@ class Oks:
 
 
 def publish(job: MqksJob, gate: Gate) -> Outcome:
-    """One connection, at most `window` unconfirmed."""
+    """Publish over one connection, with at most `window` messages unconfirmed."""
     bind(job.address, job.queue, [job.queue])
     wire = connect(job.address)
     lines = publish_lines(job.queue, job.count, job.size)
@@ -87,13 +87,13 @@ def publish(job: MqksJob, gate: Gate) -> Outcome:
 
 
 def ack_lines(ids: Sequence[bytes], *, last: bool = False) -> bytes:
-    """One ack for each; with `last`, the final one asks for a confirm."""
+    """Return an ack for each id. With `last`, the final one asks for a confirm."""
     lines = b"".join([b"a ack c %s\n" % one for one in (ids[:-1] if last else ids)])
     return lines + b"%s ack --confirm c %s\n" % (LAST, ids[-1]) if last else lines
 
 
 def consume(job: MqksJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
-    """Consumes and acknowledges one by one; ends with the confirm of the last ack."""
+    """Consume, and acknowledge the messages one by one. End with the confirm of the last ack."""
     total = sum(sent)
     checker = Checker(job.size, prepare=total)
     wire = connect(job.address, silence_s=15)
@@ -119,7 +119,7 @@ def consume(job: MqksJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
         while LAST + b" ok" not in rest:
             rest += wire.receive()
     except Silence:
-        pass  # the tally says what did not come
+        pass  # missing messages show in the tally
     gate.close()
     wire.close()
     return Outcome(checker.received, tally=checker.tally(sent))

@@ -1,4 +1,4 @@
-"""The figures as Markdown, put between two marks of a page, so that a page never shows figures nobody measured."""
+"""Writes the figures as Markdown between two marks of a page, so that a page only shows figures that were measured."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ BEGIN, END = "<!-- figures: written by the benchmark -->", "<!-- end of figures 
 
 
 def fill(page: Path, results: Results, charts: Sequence[Path]) -> None:
-    """Replaces what is between the marks. Raises BenchError where the page has none."""
+    """Replace the text between the marks. Raise BenchError if the page has no marks."""
     text = page.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -24,7 +24,7 @@ def fill(page: Path, results: Results, charts: Sequence[Path]) -> None:
 
 
 def figures(results: Results, charts: Sequence[Path], folder: Path) -> str:
-    """All that was measured, with the charts linked from `folder`."""
+    """Return all that was measured, with links to the charts relative to `folder`."""
     parts = ["\n".join(_environment(results))]
     if results.peers:
         parts += ["### Beside others", _legend(), *_beside(results)]

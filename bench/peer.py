@@ -1,4 +1,4 @@
-"""What the peers have in common: start one, wait for its port, send and drain, stop it."""
+"""The common part of all peers: start one, wait for its port, send and drain, stop it."""
 
 import contextlib
 import socket
@@ -24,10 +24,10 @@ class Subject:
 
     name: str
     measure: Callable[[int, Plan], Iterator[Measurement]]
-    """Size and plan; once each of its workloads."""
+    """Runs each of its workloads once; takes a size and a plan."""
     workloads: frozenset[str]
     note: str = ""
-    """What a confirm means, where it is not a sync."""
+    """What a confirm means, if it does not mean a sync."""
 
 
 Running = contextlib.AbstractContextManager[list[Subject]]
@@ -37,7 +37,7 @@ Running = contextlib.AbstractContextManager[list[Subject]]
 def started(
     command: Sequence[str], folder: Path, address: Address, environment: Mapping[str, str] | None = None
 ) -> Iterator[Process]:
-    """Runs a program until the block ends; the block begins when it listens."""
+    """Run a program until the block ends. The block begins when the program listens."""
     process = Process(command, folder / "log", environment=environment)
     try:
         _await_listening(process, address)
@@ -80,7 +80,7 @@ SENDS = frozenset({"send-1", "send-1000", "drain"})
 def sends_and_drain(
     target: Target, address: Address, send: Action, drain: Action, full: int, size: int, plan: Plan
 ) -> Iterator[Measurement]:
-    """`full`: how many messages are enough at window 1000."""
+    """Measure sends and a drain. `full` is how many messages are enough with a window of 1000."""
     for name, window, count in [("send-1", 1, plan.count(6_000, size)), ("send-1000", WINDOW, plan.count(full, size))]:
         queue = target.new_queue()
         job = PeerJob(address, queue, count, size, window, plan.seconds)
@@ -93,7 +93,7 @@ def sends_and_drain(
 
 
 def sending(name: str, process: Process, address: Address, send: Action, drain: Action, full: int) -> Subject:
-    """A peer with a protocol of its own, of which sends and a drain are measured."""
+    """Return a peer with a protocol of its own, of which sends and a drain are measured."""
     target = Target(name, process, Account(address))
     return Subject(name, partial(sends_and_drain, target, address, send, drain, full), SENDS)
 
@@ -102,7 +102,7 @@ Measure = Callable[[int, Plan], Iterator[Measurement]]
 
 
 def together(subject: Subject, workloads: frozenset[str], more: Measure) -> Subject:
-    """A subject of which more is measured: these workloads."""
+    """Return a subject of which these workloads are measured as well."""
 
     def measure(size: int, plan: Plan) -> Iterator[Measurement]:
         yield from subject.measure(size, plan)

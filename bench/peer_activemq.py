@@ -1,4 +1,4 @@
-"""ActiveMQ with KahaDB, which syncs each persistent send, over its STOMP connector; as Debian installs it."""
+"""ActiveMQ as installed by Debian, over its STOMP connector, with KahaDB, which syncs each persistent send."""
 
 import contextlib
 import glob
@@ -33,7 +33,7 @@ WORKLOADS = frozenset({"send-1", "send-1000", "drain", "pipe", "pingpong", "prod
 
 @contextlib.contextmanager
 def running(program: str, folder: Path) -> Iterator[list[Subject]]:
-    """`program` tells that it is installed, and is not run: it insists on the system's folders."""
+    """`program` only shows that it is installed. It is not run, because it insists on the system's folders."""
     java = shutil.which("java")
     if not java:
         raise BenchError("ActiveMQ needs java")

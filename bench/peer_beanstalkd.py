@@ -1,4 +1,4 @@
-"""beanstalkd with -f0, a sync for each write: pipelined put; then reserve and delete."""
+"""beanstalkd with -f0, which syncs each write: pipelined puts, then reserve and delete."""
 
 import contextlib
 import re
@@ -12,7 +12,7 @@ from bench.window import send_window
 from bench.wire import BenchError, Wire
 
 JOB_BYTES_MAX = 1 << 20
-"""Its own default does not take 64 KiB."""
+"""Needed because its default does not take bodies of 64 KiB."""
 
 
 @contextlib.contextmanager
@@ -52,7 +52,7 @@ def beanstalkd_put(job: PeerJob, gate: Gate) -> Outcome:
 
 
 def beanstalkd_drain(job: PeerJob, gate: Gate) -> Outcome:
-    """`window` reserves in flight; each job that comes is deleted and makes room for the next reserve."""
+    """Keep `window` reserves in flight. Each job that comes is deleted, which makes room for the next reserve."""
     checker = Checker(job.size, prepare=job.count)
     wire = _tube(job)
     gate.open()

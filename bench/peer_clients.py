@@ -1,6 +1,6 @@
-"""Other queues as their Python clients drive them, beside ours in `client_load`: aio-pika, nats-py and redis-py.
+"""Load on other queues by their Python clients, to compare with `client_load`: aio-pika, nats-py and redis-py.
 
-Up to `job.window` messages are unconfirmed, and each is acknowledged by itself, with what these clients have for that.
+Up to `job.window` messages are unconfirmed, and each message is acknowledged by itself, by the means of these clients.
 A client that is not installed is left out.
 """
 
@@ -23,16 +23,16 @@ PREFETCH = 100
 WAIT_S_MAX = 15.0
 
 Loads = dict[str, tuple[Action, Action]]
-"""Publishing and consuming, by what the workloads begin with."""
+"""The functions that publish and consume, by the prefix of the workloads' names."""
 
 
 def names(loads: Loads) -> frozenset[str]:
-    """The workloads of these loads; as ours are called."""
+    """Return the names of the workloads for these loads, which are the names of ours."""
     return frozenset(f"{name}-{what}" for name in loads for what in ("publish", "consume"))
 
 
 def measured(target: Target, address: tuple[str, int], loads: Loads, size: int, plan: Plan) -> Iterator[Measurement]:
-    """Each load once."""
+    """Run each load once."""
     for name, (publish, consume) in loads.items():
         queue = f"{target.new_queue()}-{name}"
         job = PeerJob(address, queue, plan.count(ENOUGH, size), size, WINDOW, plan.seconds)
@@ -69,7 +69,7 @@ def _run(work: Coroutine[Any, Any, Outcome]) -> Outcome:
 
 
 class _Window:
-    """Confirms under way, at most so many."""
+    """Limits how many confirms are under way."""
 
     def __init__(self, job: PeerJob) -> None:
         self._job = job
@@ -196,7 +196,7 @@ async def _nats_consume(job: PeerJob, gate: Gate) -> Outcome:
         try:
             messages = await taken.fetch(PREFETCH, timeout=WAIT_S_MAX)
         except TimeoutError:
-            break  # the tally says what did not come
+            break  # missing messages show in the tally
         for message in messages:
             await message.ack()
         checker.take([message.data for message in messages])
@@ -205,7 +205,7 @@ async def _nats_consume(job: PeerJob, gate: Gate) -> Outcome:
     return Outcome(checker.received, tally=checker.tally((job.count,)))
 
 
-# --- redis-py, streams: a pipeline is its way to have several commands under way
+# --- redis-py, streams: it uses a pipeline to have several commands under way
 
 
 def redis_publish(job: PeerJob, gate: Gate) -> Outcome:
@@ -248,7 +248,7 @@ async def _redis_consume(job: PeerJob, gate: Gate) -> Outcome:
             found: Any = await client.xreadgroup("g", "c", {job.queue: ">"}, count=PREFETCH)
             entries = _entries(found)
             if not entries:
-                break  # the tally says what did not come
+                break  # missing messages show in the tally
             pipeline = client.pipeline(transaction=False)
             for name, _ in entries:
                 pipeline.xack(job.queue, "g", name)
@@ -292,7 +292,7 @@ def redis_consume_in_threads(job: PeerJob, gate: Gate) -> Outcome:
             found: Any = client.xreadgroup("g", "c", {job.queue: ">"}, count=PREFETCH)
             entries = _entries(found)
             if not entries:
-                break  # the tally says what did not come
+                break  # missing messages show in the tally
             pipeline = client.pipeline(transaction=False)
             for name, _ in entries:
                 pipeline.xack(job.queue, "g", name)
@@ -303,7 +303,7 @@ def redis_consume_in_threads(job: PeerJob, gate: Gate) -> Outcome:
 
 
 def _entries(found: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
-    """What a read of one stream brought; redis-py has two ways to say it."""
+    """Return the entries from a read of one stream, for which redis-py has two forms."""
     if not found:
         return []
     if isinstance(found, dict):

@@ -1,6 +1,7 @@
-"""CoilMQ with its dbm store, which does not sync: not an equal, and shown as such.
+"""CoilMQ with its dbm store, which does not sync. So it is no fair comparison, and the table says so.
 
-STOMP 1.1, one message at a time in both directions: it cuts a connection whose frames are split between two reads.
+It speaks STOMP 1.1. Messages go one at a time in both directions, because CoilMQ cuts a connection whose frames are
+split between two reads.
 """
 
 import contextlib
@@ -73,7 +74,7 @@ def coilmq_drain(job: PeerJob, gate: Gate) -> Outcome:
     wire = connect(job)
     gate.open()
     wire.send(b"SUBSCRIBE\nid:0\ndestination:/queue/%s\nack:client\n\n\0" % job.queue.encode())
-    with contextlib.suppress(Silence):  # the tally says what did not come
+    with contextlib.suppress(Silence):  # missing messages show in the tally
         while checker.received < job.count:
             found = MESSAGE.search(wire.receive_until(b"\0"))
             if not found:

@@ -1,4 +1,4 @@
-"""Curbstone's compiled build, where `make compiled` has made it, beside the one that is measured."""
+"""Curbstone's compiled build, if `make compiled` has built it, beside the build that is measured."""
 
 import contextlib
 import sys

@@ -1,7 +1,7 @@
-"""NATS JetStream in a file store that syncs each write (`sync_interval: always`).
+"""NATS JetStream with a file store that syncs each write (`sync_interval: always`).
 
-Published with a reply inbox; taken by a pull consumer of a work queue, each message acknowledged, the last one with an
-answer.
+Messages are published with a reply inbox. A pull consumer of a work queue takes them, and acknowledges each message;
+the last ack asks for an answer.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ def running(program: str, folder: Path) -> Iterator[list[Subject]]:
 
 
 def connect(job: PeerJob) -> tuple[Wire, bytes]:
-    """A connection that gets what is sent to its inbox, and the inbox."""
+    """Return a connection that is subscribed to its inbox, and the inbox."""
     wire = Wire(job.address)
     inbox = b"_INBOX.%d" % wire.fileno() + socket.gethostname().encode()[:1]
     wire.receive_until(b"\r\n")
@@ -53,7 +53,7 @@ def connect(job: PeerJob) -> tuple[Wire, bytes]:
 
 
 def request(wire: Wire, inbox: bytes, subject: str, body: Mapping[str, object]) -> None:
-    """A call of the JetStream API. Raises BenchError where it is refused."""
+    """Call the JetStream API. Raise BenchError if the call is refused."""
     text = json.dumps(body).encode()
     wire.send(b"PUB %s %s.api %d\r\n%s\r\n" % (subject.encode(), inbox, len(text), text))
     wire.receive_until(b"\r\n")
@@ -86,7 +86,7 @@ def nats_publish(job: PeerJob, gate: Gate) -> Outcome:
 
 
 def nats_drain(job: PeerJob, gate: Gate) -> Outcome:
-    """Pulls of `window`, the next one when half of the last has come."""
+    """Pull `window` messages at a time, and pull again when half of the last ones have come."""
     checker = Checker(job.size, prepare=job.count)
     wire, inbox = connect(job)
     config = {"durable_name": "d", "ack_policy": "explicit", "max_ack_pending": job.window * 2}

@@ -1,7 +1,7 @@
-"""RabbitMQ over its STOMP plugin, with classic durable and with quorum queues: the same load as for curbstone.
+"""RabbitMQ over its STOMP plugin, with classic durable queues and with quorum queues, under the same load as Curbstone.
 
-And Curbstone with that same node as its engine, for who compares the two ways to speak STOMP to a quorum queue: CPU and
-memory are then those of gateway and node together.
+Curbstone with that same node as its engine is measured as well, to compare the two ways to speak STOMP to a quorum
+queue. Its CPU and memory are those of the gateway and the node together.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ QUORUM = b"x-queue-type:quorum\n" + DURABLE
 
 @contextlib.contextmanager
 def running(program: str, folder: Path) -> Iterator[list[Subject]]:
-    # Debian's script on PATH changes the user and uses the system's folders; the one behind it does not.
+    # Debian's script on the PATH changes the user and uses the system's folders. The script that it calls does not.
     if Path(BEHIND).exists():
         program = BEHIND
     address, web = ("127.0.0.1", free_port()), ("127.0.0.1", free_port())
@@ -68,7 +68,7 @@ def running(program: str, folder: Path) -> Iterator[list[Subject]]:
                 *subjects_of_gateway,
             ]
     finally:
-        # Erlang's name server starts by itself and would stay; this one is on a port of its own.
+        # Erlang's name server was started by the node and would go on. It is on a port of its own, so it can be ended.
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run(["epmd", "-kill"], env=environment, capture_output=True, timeout=10, check=False)
 
@@ -79,13 +79,15 @@ def _subject(name: str, process: Process, account: Account, workloads: frozenset
 
 
 class RabbitTarget(Target):
-    """Its queues are made and removed over STOMP, as durable subscriptions to topics are."""
+    """A node whose queues are made and removed over STOMP, also those of durable subscriptions to topics."""
 
     def name_of_queue(self) -> str:
         return super().name_of_queue() + "".join(re.findall(r"\w", self.name))
 
     def declare(self, queue: str) -> None:
-        """Before anyone sends: sixteen first sends at once to a missing quorum queue cut connections."""
+        """Make the queue before anyone sends, because sixteen simultaneous first sends to a missing quorum queue cut
+        connections.
+        """
         self._make(DrainJob(self.account, f"/queue/{queue}", (0,), 0, 1))
 
     @property
@@ -93,39 +95,39 @@ class RabbitTarget(Target):
         return True
 
     def bind(self, event: str, queues: Sequence[str]) -> str:
-        """To the exchange amq.topic, by the event as routing key."""
+        """Bind the queues to the exchange amq.topic, with the event as the routing key."""
         for queue in queues:
             self._make(self._durable(event, queue))
         return f"/topic/{event}"
 
     def delete_queue(self, queue: str) -> None:
-        """A quorum queue that nobody uses takes CPU too. Who ends a durable subscription ends its queue."""
+        """Delete a queue, by ending its durable subscription, because an unused quorum queue takes CPU, too."""
         wire = self.account.connect()
         subscribe(wire, self._durable(queue, queue))
         name = queue.encode()
         wire.send(
             b"UNSUBSCRIBE\nid:0\ndestination:/topic/%s\nx-queue-name:%s\n%sreceipt:end\n\n\0" % (name, name, DURABLE)
         )
-        # A quorum queue may deliver again what was acknowledged just before its consumer went.
+        # A quorum queue may deliver messages again that were acknowledged just before their consumer left.
         while not (frame := wire.receive_until(b"\0").lstrip()).startswith(b"RECEIPT"):
             if not frame.startswith(b"MESSAGE"):
                 raise BenchError(f"RabbitMQ does not delete {queue}: {shown(frame)}")
         wire.close()
 
     def _durable(self, event: str, queue: str) -> DrainJob:
-        """A topic's subscription that has this queue and keeps it."""
+        """Return the job of a durable subscription to a topic, which makes this queue and keeps it."""
         headers = b"x-queue-name:%s\n%s" % (queue.encode(), self.account.subscribe_headers)
         return DrainJob(replace(self.account, subscribe_headers=headers), f"/topic/{event}", (0,), 0, 1)
 
     def _make(self, job: DrainJob) -> None:
-        """The queue behind a subscription."""
+        """Make the queue of a subscription."""
         wire = self.account.connect()
         subscribe(wire, job, receipt=True)
         wire.close()
 
 
 class GatewayTarget(Target):
-    """A gateway, and the node that it makes its messages durable by."""
+    """A gateway, together with the node that stores its messages."""
 
     def __init__(self, name: str, gateway: Server, node: Process, account: Account) -> None:
         super().__init__(name, gateway, account, gateway.http, gateway.mqks)
@@ -138,7 +140,7 @@ class GatewayTarget(Target):
 
 @contextlib.contextmanager
 def _gateway(folder: Path, node: Process, port: int) -> Iterator[list[Subject]]:
-    """Curbstone on the node, over TCP and over WebSockets; nothing where it can't be installed."""
+    """Curbstone on the node, over TCP and over WebSockets. Nothing if the extra it needs is not installed."""
     if importlib.util.find_spec("pika") is None:
         yield []
         return
@@ -177,7 +179,7 @@ def _environment(folder: Path, amqp: int, stomp: int, web: int) -> dict[str, str
 
 
 def _await_beam(process: Process) -> int:
-    """The pid of the Erlang machine that the start script started: it has the session's most CPU time."""
+    """Return the pid of the Erlang machine that the start script started: the one with most CPU time in its session."""
     session = process.popen.pid
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     own = [pid for pid in pids if _session_of(pid) == session]

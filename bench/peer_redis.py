@@ -44,7 +44,7 @@ def redis_send(job: PeerJob, gate: Gate) -> Outcome:
 
     def confirmed_now() -> int:
         nonlocal rest
-        # Two lines each: the length of the entry's id, and the id.
+        # Each answer has two lines: the length of the entry's id, and the id.
         data = rest + wire.receive()
         lines = data.count(b"\r\n") // 2 * 2
         *whole, rest = data.split(b"\r\n", lines)
@@ -86,6 +86,6 @@ def _redis_entries(wire: Wire) -> list[tuple[bytes, bytes]]:
         if data in (b"*-1\r\n", b"$-1\r\n"):
             return []
         head = ENTRIES.match(data)
-        # Each entry ends in "\r\n" after eight lines; counting lines is cheaper than parsing a partial answer again.
+        # An entry has eight lines that end in "\r\n". Counting lines is cheaper than parsing a partial answer again.
         if head and data.count(b"\r\n", head.end()) >= int(head[1]) * 8:
             return ENTRY.findall(data, head.end())

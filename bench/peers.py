@@ -1,6 +1,6 @@
-"""Other queues, where they are installed, under the same load, each with its strictest durability.
+"""Other queues, if they are installed, under the same load, each with its strictest durability.
 
-Each runs on ports and in folders of its own, one at a time, and is stopped afterwards.
+They run one at a time, each on ports and in folders of its own, and are stopped afterwards.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 
 def each(folder: Path, names: set[str], say: Say) -> Iterator[Subject]:
-    """The peers that are installed, in every configuration; one that does not start is said and left out."""
+    """Yield the installed peers in every configuration. A peer that does not start is reported and left out."""
     for name, peer in PEERS.items():
         path = shutil.which(peer.program, path=os.pathsep.join(PLACES))
         if names and name not in names:

@@ -1,7 +1,7 @@
-"""STOMP load over many queues: one connection sends to them in turn, one consumes from all of them.
+"""STOMP load over many queues: one connection sends to them in turn, another consumes from all of them.
 
-A queue's number is the producer in its bodies, so the check is of the order in each queue, and that no message came
-from another one.
+The number of a queue is the producer in its bodies. So the check covers the order in each queue, and that no message
+came from another queue.
 """
 
 from collections.abc import Sequence
@@ -14,26 +14,26 @@ from bench.window import send_window
 from bench.wire import BenchError
 
 MOST_QUEUES = 1000
-"""Their number has three digits in a body."""
+"""The most queues, because the number of a queue has three digits in a body."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuesJob:
     account: Account
     queues: Sequence[str]
-    """Names of one length."""
+    """The names of the queues, all of the same length."""
     each: int
-    """Messages to each queue."""
+    """How many messages go to each queue."""
     size: int
     window: int
-    """Over all of them."""
+    """The most unconfirmed messages over all queues."""
     seconds: float = 1e6
     silence_s: int = 15
-    """Nothing for so long means that nothing more will come."""
+    """If nothing comes for so long, nothing more is expected."""
 
 
 def frames_in_turn(job: QueuesJob) -> bytes:
-    """SENDs to the queues in turn, each of the same length."""
+    """Return SENDs to the queues in turn, all of the same length."""
     columns = [bodies(number, 0, job.each, job.size) for number in range(len(job.queues))]
     parts = []
     for seq in range(job.each):
@@ -46,7 +46,7 @@ def frames_in_turn(job: QueuesJob) -> bytes:
 
 
 def send_to_queues(job: QueuesJob, gate: Gate) -> Outcome:
-    """A receipt for every SEND, at most `window` unconfirmed over all queues."""
+    """Send with a receipt for every SEND and at most `window` unconfirmed over all queues."""
     if len({len(queue) for queue in job.queues}) != 1:
         raise BenchError("the queues' names must have one length")
     count = job.each * len(job.queues)
@@ -65,7 +65,7 @@ def send_to_queues(job: QueuesJob, gate: Gate) -> Outcome:
 
 
 def drain_queues(job: QueuesJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
-    """A subscription to each; acknowledged one by one; ends with the receipt of the last ACK."""
+    """Subscribe to each queue and acknowledge the messages one by one. End with the receipt of the last ACK."""
     checker = Checker(job.size, len(job.queues))
     wire = job.account.connect(silence_s=job.silence_s)
     prefetch = max(10, job.window // len(job.queues))

@@ -1,4 +1,4 @@
-"""What is printed and written: rich tables for people, JSON for the next comparison."""
+"""The output: tables for people, and JSON for later comparisons."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ from bench.spark_figures import BESIDE_HEADS, STEP_HEADS, SparkFigures
 from bench.stats import Percentiles
 
 TEXTS = {"workload", "file", STEP_HEADS[0], BESIDE_HEADS[0]}
-"""Columns that hold no numbers."""
+"""Columns without numbers."""
 
 
 def show(console: Console, results: Results) -> None:
@@ -153,7 +153,7 @@ def _show_ceilings(console: Console, ceilings: Sequence[Row], size: int) -> None
 
 
 def _show_pairing(console: Console, pairing: Pairing) -> None:
-    """Ours over theirs: above 1 we are faster, or cheaper by so much."""
+    """Show ours in relation to theirs. Above 1 we are faster, or cheaper, by that factor."""
     table = _table(
         f"beside {pairing.name}" + (f" ({pairing.note})" if pairing.note else ""),
         "workload",
@@ -188,7 +188,7 @@ def _show_pairing(console: Console, pairing: Pairing) -> None:
 
 
 def _latency_cells(row: Row) -> tuple[str, ...]:
-    """p50 and p99: end to end where that is measured, else of the confirm."""
+    """Return p50 and p99, from end to end if that is measured, otherwise of the confirm."""
     return _percentile_cells(row.deliveries or row.confirms)[:2]
 
 

@@ -1,4 +1,4 @@
-"""What one invocation has measured: the medians of its runs, side by side with peers and limits."""
+"""The results of one invocation: the medians of its runs, beside those of peers and the limits."""
 
 import os
 import platform
@@ -47,7 +47,7 @@ class Row:
 
 
 def rows_of(measured: Sequence[Measurement]) -> list[Row]:
-    """One row for each workload and size, in the order of their first runs."""
+    """Return one row for each workload and size, in the order of their first runs."""
     keys = list(dict.fromkeys((one.workload, one.size) for one in measured))
     return [_row([one for one in measured if (one.workload, one.size) == key]) for key in keys]
 
@@ -89,7 +89,7 @@ def _middle_percentiles(values: Sequence[Percentiles | None]) -> Percentiles | N
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """A peer's rows, and ours of the same workloads, each run directly before the peer's."""
+    """The rows of a peer, and our rows of the same workloads, which ran directly before the peer's."""
 
     name: str
     note: str
@@ -97,7 +97,7 @@ class Pairing:
     ours: list[Row]
 
     def pairs(self) -> Iterator[tuple[Row, Row]]:
-        """(ours, theirs) of each workload and size that both have."""
+        """Yield (ours, theirs) for each workload and size that both have."""
         ours = {(row.workload, row.size): row for row in self.ours}
         for row in self.theirs:
             if (row.workload, row.size) in ours:
@@ -106,7 +106,7 @@ class Pairing:
 
 @dataclass(slots=True)
 class Results:
-    """Everything of one invocation."""
+    """All results of one invocation."""
 
     rows: list[Row]
     ceilings: list[Row]
@@ -136,7 +136,9 @@ class Results:
         return next((one for one in self.ceilings if (one.workload, one.size) == (row.workload, row.size)), None)
 
     def limit(self, row: Row) -> Limit | None:
-        """The bare limit at as many messages to a sync as this workload can have in flight, the faster kind of file."""
+        """Return the bare limit for this workload: that of the faster kind of file, with as many messages per sync as
+        the workload can have in flight.
+        """
         fitting = [one for one in self.limits if (one.size, one.batch) == (row.size, row.batch)]
         return max(fitting, key=lambda one: one.messages_per_s, default=None) if row.workload in SENDS else None
 
@@ -157,7 +159,7 @@ def environment(folder: Path) -> dict[str, Any]:
 
 
 def file_system(folder: Path) -> str:
-    """Its type, by the longest mount point above the folder."""
+    """Return the type of the folder's file system, which is that of the longest mount point above it."""
     mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
     above = [(point, kind) for point, kind in mounts if folder.resolve().is_relative_to(point)]
     return max(above, key=lambda mount: len(mount[0]), default=("", "unknown"))[1]

@@ -1,7 +1,8 @@
-"""One process for each client role, all started at one signal, so that producer and consumer share no core's turn.
+"""Runs each client role in a process of its own, all started at one signal, so that producer and consumer run in
+parallel.
 
-A role prepares everything (connection, frames, expected bodies) and only then passes the gate; the clock runs from the
-gate's opening to its closing.
+A role prepares everything (connection, frames, expected bodies) and only then passes the gate. The clock runs from the
+opening of the gate to its closing.
 """
 
 import gc
@@ -24,17 +25,17 @@ _CONTEXT = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a role did: messages sent, or received and settled."""
+    """The outcome of a role: the messages it sent, or received and settled."""
 
     count: int
     sent: tuple[int, ...] = ()
-    """By producer."""
+    """How many messages were sent, by producer."""
     confirms: Percentiles | None = None
     deliveries: Percentiles | None = None
-    """From a send to the arrival at the consumer."""
+    """The times from a send to the arrival at the consumer."""
     tally: Tally | None = None
     parts: tuple[int, ...] = ()
-    """Messages in each second, where that is told."""
+    """How many messages there were in each second, if the role tells that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +47,14 @@ class Timed:
 
 
 class Gate:
-    """Where a role waits for the common start, and notes its times."""
+    """Makes a role wait for the common start, and notes its times."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self.started_ns = self.ended_ns = self.cpu_ns = 0
 
     def open(self) -> int:
-        """Waits for the signal; returns the start by time.perf_counter_ns, one clock in all processes."""
+        """Wait for the signal. Return the start by time.perf_counter_ns, which is the same clock in all processes."""
         gc.collect()
         gc.disable()
         self._pipe.send("ready")
@@ -71,7 +72,7 @@ Role = Callable[[Gate], Outcome]
 
 
 def run_roles(roles: Sequence[Role], *, time_limit_s: float, on_start: Callable[[], None]) -> list[Timed]:
-    """All roles at once. `on_start` is called when all are ready, just before the signal. Raises BenchError."""
+    """Run all roles at once. `on_start` is called when all are ready, just before the signal. Raise BenchError."""
     deadline = time.monotonic() + time_limit_s
     running = [_start(role) for role in roles]
     try:
@@ -110,7 +111,7 @@ def _answer(process: BaseProcess, pipe: Connection, deadline: float) -> Any:
 
 
 def _main(role: Role, pipe: Connection) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handler stops the server
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the handler inherited from the parent would stop the server
     gate = Gate(pipe)
     try:
         outcome = role(gate)
@@ -121,4 +122,4 @@ def _main(role: Role, pipe: Connection) -> None:
         pass
     except OSError as error:
         pipe.send(BenchError(str(error)))
-    os._exit(0)  # not through the parent's exit handlers
+    os._exit(0)  # without running the exit handlers inherited from the parent

@@ -1,4 +1,4 @@
-"""How it grows: speed, memory and restart by backlog, and steady churn under a small cap."""
+"""How the server scales: speed, memory and restart by backlog, and steady churn under a small cap."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -19,10 +19,10 @@ PROBE = 50_000
 WINDOW = 1000
 QUEUE = "deep"
 CHURN_CAP = 2 << 20
-"""Less than what comes between a message and its late settling, so the cleaner has to copy those forward."""
+"""Smaller than the messages between one and its late settling, so the cleaner has to copy late ones forward."""
 CHURN_OUTSTANDING = 5_000
 CHURN_PER_S_MAX = 100_000
-"""So many messages are laid out beforehand for each second: more than come through."""
+"""How many messages are made beforehand for each second: more than can come through."""
 WATCH_S = 0.05
 
 Say = Callable[[str], None]
@@ -30,23 +30,23 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """What was found with so many messages queued."""
+    """The figures with so many messages queued."""
 
     queued: int
     sent_per_s: float
-    """PROBE more, window 1000."""
+    """The rate of sending PROBE more messages, with a window of 1000."""
     drained_per_s: float
-    """The first PROBE of them."""
+    """The rate of draining the first PROBE messages."""
     rss_mb: float
     restart_s: float
-    """After kill -9, until it accepts."""
+    """The time from a start after kill -9 until the server accepts connections."""
     restart_rss_mb: float
     disk_bytes: float
-    """In the data directory, by message queued."""
+    """Bytes in the data directory per queued message."""
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The figures in their order, as tables show them."""
+        """Return the figures in the order of the tables' columns."""
         return (
             f"{self.queued:,}",
             f"{self.sent_per_s:,.0f}",
@@ -62,10 +62,10 @@ class Depth:
 class Scaling:
     depths: list[Depth] = field(default_factory=list)
     churn: list[int] = field(default_factory=list)
-    """Messages that made the whole way, in each second."""
+    """How many messages came through from end to end in each second."""
     churn_cap: int = CHURN_CAP
     churn_bytes: int = 0
-    """The most the queue's directory held."""
+    """The largest size of the queue's directory."""
 
 
 def measure(folder: Path, depths: Sequence[int], churn_s: float, probe: int, say: Say) -> tuple[Scaling, Tally]:
@@ -113,7 +113,7 @@ def at_depth(folder: Path, queued: int, probe: int) -> tuple[Depth, Tally]:
 
 
 def churn(folder: Path, seconds: float, scaling: Scaling) -> Tally:
-    """One queue with a small cap; the cleaner has to copy the late ones forward all the time."""
+    """Churn one queue with a small cap, so that the cleaner has to copy late messages forward all the time."""
     data = folder / "churn"
     server = Server(curbstone_command(data, CHURN_CAP), folder / "churn.log")
     try:
@@ -137,7 +137,7 @@ def churn(folder: Path, seconds: float, scaling: Scaling) -> Tally:
         finally:
             over.set()
             watcher.join()
-        scaling.churn = list(timed[0].outcome.parts[:-1])  # the last second was not a whole one
+        scaling.churn = list(timed[0].outcome.parts[:-1])  # the last second is incomplete
         scaling.churn_bytes = most[0]
         over_cap = max(0, most[0] - CHURN_CAP)
         return measured.tally + Tally(left=target.left_in(queue) + over_cap)

@@ -1,7 +1,7 @@
 """The server under test as a process: start, ask, measure from outside, stop, kill.
 
-Nothing is taken from the server that the kernel can tell: CPU, memory and bytes come from /proc. Only the number of
-syncs may come from its own /metrics.
+Figures that the kernel has are not taken from the server: CPU, memory and bytes come from /proc. Only the number of
+syncs may come from the server's own /metrics.
 """
 
 import contextlib
@@ -27,24 +27,25 @@ READY = re.compile(r"^curbstone ready (.*)$")
 SYNC_COUNTER = re.compile(r"^curbstone_syncs_total ([0-9.e+]+)", re.MULTILINE)
 START_LIMIT_S = 120
 CAP = 1 << 30
-"""Of a queue, where nothing else is said."""
+"""The default cap of a queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has used so far."""
+    """The resources that a process has used so far."""
 
     cpu_s: float
     disk_bytes: int | None
-    """Written to the disk its folder is on, by the whole machine. Not the write_bytes of /proc/PID/io: that counts a
-    whole folio, up to a megabyte, each time a byte of it is written again after a sync."""
+    """Bytes that the whole machine has written to the disk with the process's folder. The write_bytes of /proc/PID/io
+    are no use: they count a whole folio, up to a megabyte, each time a byte of it is written again after a sync.
+    """
     syncs: float | None
     machine_s: float
     """CPU seconds used by everything on the machine."""
 
 
 class Control:
-    """The few HTTP calls around a run; never inside the measured path."""
+    """The few HTTP calls before and after a run. They are never in the measured part."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -60,7 +61,7 @@ class Control:
                 answer = connection.getresponse()
                 return answer.status, answer.read()
             except (http.client.HTTPException, OSError) as error:
-                # A kept connection may have been closed as idle: once more on a new one.
+                # A kept connection may have been closed as idle, so try once more with a new one.
                 connection.close()
                 self._connection = None
                 if attempt == 2:
@@ -80,12 +81,12 @@ class Control:
         self.expect(204, "DELETE", queue_path(queue))
 
     def waiting(self, queue: str) -> int:
-        """Messages the queue still holds in any state; a cluster does not know how many are delayed."""
+        """Return how many messages are in the queue in any state. A cluster does not know how many are delayed."""
         info = json.loads(self.expect(200, "GET", queue_path(queue)))
         return int(info["rdy"]) + int(info["wip"]) + int(info.get("delayed", 0))
 
     def syncs(self) -> float | None:
-        """How often the server made commits durable, if it counts that."""
+        """Return how often the server has synced, if it counts that."""
         with contextlib.suppress(BenchError):
             status, text = self.call("GET", "/metrics")
             found = SYNC_COUNTER.search(text.decode(errors="replace")) if status == 200 else None
@@ -100,7 +101,7 @@ def queue_path(queue: str) -> str:
 
 
 class Process:
-    """A started program, its output in a log file, and its figures in /proc."""
+    """A started program, with its output in a log file and its figures in /proc."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class Process:
     ) -> None:
         self.log = log
         self._log_file = log.open("ab")
-        # Its own session, so that a Ctrl-C at the terminal reaches only us, who then stop it in order.
+        # It gets its own session, so that a Ctrl-C at the terminal reaches only this process, which then stops it.
         self.popen: subprocess.Popen[bytes] = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -138,7 +139,7 @@ class Process:
         return proc_number(self.pid, "status", "VmHWM") * 1024
 
     def forget_peak(self) -> None:
-        """The peak counts from now. Where the kernel does not allow it, it stays the peak since the start."""
+        """Reset the peak of memory. If the kernel does not allow it, the peak stays that since the start."""
         with contextlib.suppress(OSError):
             Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
@@ -167,10 +168,10 @@ class Process:
 
 
 class Server(Process):
-    """A server with the ready line: curbstone itself, or bench.sink in its place."""
+    """A server with a ready line: Curbstone itself, or bench.sink in its place."""
 
     def __init__(self, command: Sequence[str], log: Path, root: Path | None = None) -> None:
-        """Returns when it is ready. Raises BenchError with the end of its log when it does not get there."""
+        """Start it, and return when it is ready. Raise BenchError with the end of its log if that fails."""
         started = time.monotonic()
         super().__init__(command, log, stdout=subprocess.PIPE, cwd=root)
         assert self.popen.stdout
@@ -186,7 +187,7 @@ class Server(Process):
 
 
 def curbstone_command(data: Path, cap: int, extra: Sequence[str] = (), *, program: str | None = None) -> list[str]:
-    """How to start the server; `program` is another build than the one installed here."""
+    """Return the command that starts the server. `program` is a build other than the one installed here."""
     beside = Path(sys.executable).with_name("curbstone")
     program = program or (str(beside) if beside.exists() else shutil.which("curbstone"))
     if not program:
@@ -196,7 +197,7 @@ def curbstone_command(data: Path, cap: int, extra: Sequence[str] = (), *, progra
 
 
 def gateway_command(engine: str) -> list[str]:
-    """Curbstone on a cluster, which keeps nothing on disk."""
+    """Return the command that starts Curbstone on a cluster, which keeps nothing on disk."""
     command = curbstone_command(Path(), CAP)
     place = command.index("--data")
     return [*command[:place], *command[place + 2 :], "--engine", engine]
@@ -227,7 +228,10 @@ def _address(text: str) -> Address:
 
 
 def cpu_seconds(pid: int) -> float:
-    """The process's own CPU clock: all threads, to the nanosecond, where /proc/PID/stat counts in hundredths."""
+    """Return the CPU time of all threads of a process, from its own CPU clock.
+
+    The clock counts nanoseconds, while /proc/PID/stat counts hundredths of a second.
+    """
     try:
         return time.clock_gettime(~pid << 3 | 2)  # the kernel's MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED)
     except OSError:
@@ -236,14 +240,14 @@ def cpu_seconds(pid: int) -> float:
 
 
 def machine_seconds() -> float:
-    """CPU seconds all processes together have used, with the time stolen by other machines; not idle, not waiting."""
+    """Return the CPU seconds of all processes together, including time stolen by other machines, without idle time."""
     fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     user, nice, system, _idle, _wait, irq, softirq, steal = fields
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def written_bytes(folder: Path) -> int | None:
-    """Bytes written so far to the disk under the folder; None where it is not on one disk of its own."""
+    """Return the bytes written so far to the disk of the folder, or None if it is not on a single disk."""
     number = folder.stat().st_dev
     device = [str(os.major(number)), str(os.minor(number))]
     for line in Path("/proc/diskstats").read_text().splitlines():

@@ -1,7 +1,7 @@
-"""A server that does nothing: answers each send, hands it on from memory, keeps nothing. Run as `python -m bench.sink`.
+"""A server that stores nothing: it answers each send and hands it on from memory. Run it as `python -m bench.sink`.
 
-It has curbstone's ready line and just enough of STOMP, WebSocket and HTTP for this load, and reads that load by its
-known layout. What a run reaches against it is a floor of what the generator can do.
+It has Curbstone's ready line and just enough of STOMP, WebSocket and HTTP for this load, and it relies on the known
+layout of the load. The generator is at least as fast as it is in a run against this server.
 """
 
 import collections
@@ -72,7 +72,7 @@ class Consumer:
 
 
 class Sink:
-    """The queues, by name, and the loop."""
+    """The queues by name, and the loop that serves connections."""
 
     def __init__(self) -> None:
         self.queues: collections.defaultdict[str, Queue] = collections.defaultdict(Queue)
@@ -91,7 +91,7 @@ class Sink:
 
 
 class Peer(ABC):
-    """One connection; `feed` takes what arrived and returns what it could not use yet."""
+    """One connection. `feed` takes the bytes that arrived and returns those that it can't use yet."""
 
     def __init__(self, sink: Sink, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -105,10 +105,10 @@ class Peer(ABC):
 
     @abstractmethod
     def feed(self, data: bytes) -> bytes:
-        """Answers what `data` completes; returns the rest."""
+        """Answer everything that `data` completes, and return the rest."""
 
     def consumer_of(self, queue: Queue, credit: int, encode: Callable[[int, list[bytes]], bytes]) -> Consumer:
-        """A consumer that ends with the connection."""
+        """Return a consumer that ends with the connection."""
         consumer = Consumer(queue, credit, encode, self)
         self._consumers.append(consumer)
         return consumer
@@ -219,7 +219,7 @@ def _queue_name(destination: bytes) -> str:
 
 
 class HttpPeer(Peer):
-    """HTTP until an Upgrade, then WebSocket with unmasked or zero-masked frames."""
+    """A connection that speaks HTTP until an Upgrade, then WebSocket with unmasked or zero-masked frames."""
 
     def __init__(self, sink: Sink, connection: socket.socket) -> None:
         super().__init__(sink, connection)
@@ -311,7 +311,7 @@ class HttpPeer(Peer):
 
 
 def _publish_pattern(data: bytes) -> re.Pattern[bytes] | None:
-    """An empty text frame and a binary one, of the length the first one has."""
+    """Return a pattern for an empty text frame and a binary frame, with the length that the first binary frame has."""
     if len(data) < 16:
         return None
     length = data[7] & 0x7F

@@ -1,9 +1,9 @@
-"""Ordinary consumers of a server that Spark reads from at the same time: what is left of their speed.
+"""The speed of ordinary consumers while Spark reads from the same server.
 
-A STOMP producer and consumer (`pipe`) use a queue of their own: alone, then beside Spark. On few cores that is
-first of all a contest for the CPU, which says nothing about the server. So there is a third load to compare with:
-Spark, as busy, writing rows to Parquet that it makes itself. Spark gets one task at a time in each of them. The loads
-take turns, so that what else is going on meets all of them.
+A STOMP producer and consumer (`pipe`) use a queue of their own: alone, then beside Spark. On few cores this is mainly a
+contest for the CPU, which says nothing about the server. So there is another load for comparison: an equally busy Spark
+that writes rows of its own making to Parquet. Spark runs one task at a time in all of them. The loads take turns, so
+that other work on the machine affects all of them.
 """
 
 import os
@@ -29,7 +29,7 @@ ONE_TASK: dict[str, Any] = {"minPartitions": 1, "maxRecordsPerPartition": 1 << 4
 
 
 def measure(pipeline: "Pipeline", target: Target, runs: int, say: Callable[[str], None]) -> Iterator[Beside]:
-    """Yield a run beside each load, `runs` times."""
+    """Yield a run of `pipe` beside each load, `runs` times."""
     loads: dict[str, Callable[[], None] | None] = {
         ALONE: None,
         APART: lambda: _apart(pipeline),
@@ -63,7 +63,7 @@ def _pipe(pipeline: "Pipeline", target: Target, plan: Plan, name: str) -> Beside
 
 
 def _apart(pipeline: "Pipeline") -> None:
-    """The columns of a message, made up."""
+    """Write made-up rows with the columns of messages, without using the server."""
     with pipeline.place() as folder:
         made = pipeline.spark.range(pipeline.count, numPartitions=1).selectExpr(
             "'default/made' AS queue",
@@ -87,7 +87,7 @@ def _stream(pipeline: "Pipeline") -> None:
 
 @contextmanager
 def _busy(load: Callable[[], None] | None) -> Iterator[None]:
-    """Repeat the load in a thread, from before what is done here until after it."""
+    """Repeat the load in a thread for the whole time of the block."""
     if load is None:
         yield
         return

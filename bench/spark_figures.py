@@ -1,4 +1,4 @@
-"""What the pipeline's benchmark found: its steps, and what consumers of the same server had beside it."""
+"""The figures of the pipeline's benchmark: its steps, and the speed of other consumers of the same server."""
 
 import os
 from dataclasses import dataclass, field
@@ -12,16 +12,16 @@ APART = "Spark without the server"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a step. CPU in seconds, memory of the server in bytes."""
+    """One run of a step. CPU times are in seconds, the server's memory is in bytes."""
 
     name: str
     rows: int
     seconds: float
     spark_s: float
-    """Java, all of its Python workers, and the process that asks them."""
+    """The CPU time of Java, all of its Python workers, and the process that uses them."""
     server_s: float
     other_s: float
-    """Of everything else on the machine."""
+    """The CPU time of everything else on the machine."""
     rss_before: int
     rss_most: int
     rss_after: int
@@ -34,11 +34,11 @@ class Beside:
     load: str
     per_s: float
     server_cpu_us: float
-    """A message; with a load that uses the server, what that costs is in it."""
+    """Per message. It includes the cost of the load, if the load uses the server."""
     spark_cores: float
     server_cores: float
     other_cores: float
-    """Used by neither Spark, the server, the producer nor the consumer."""
+    """Cores used by none of Spark, the server, the producer and the consumer."""
     tally: Tally
 
 
@@ -53,11 +53,11 @@ class SparkFigures:
         return sum((one.tally for one in self.beside), Tally())
 
     def step_cells(self) -> list[tuple[str, ...]]:
-        """A row for each step, medians of its runs: see STEP_HEADS."""
+        """Return a row for each step with the medians of its runs; see STEP_HEADS."""
         return [_step_cells([run for run in self.runs if run.name == name]) for name in _names(self.runs)]
 
     def beside_cells(self) -> list[tuple[str, ...]]:
-        """A row for each load, medians of its runs: see BESIDE_HEADS."""
+        """Return a row for each load with the medians of its runs; see BESIDE_HEADS."""
         loads = list(dict.fromkeys(one.load for one in self.beside))
         rates = {load: _middle([one.per_s for one in self.beside if one.load == load]) for load in loads}
         rows: list[tuple[str, ...]] = []

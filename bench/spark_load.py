@@ -1,7 +1,7 @@
-"""The pipeline: how fast Spark reads a queue, streams it to Parquet, and writes one, and what that does to the server.
+"""The pipeline: how fast Spark reads a queue, streams it to Parquet, and writes one, and how that affects the server.
 
-It needs the extra `spark` and Java, so it runs only when asked for (`--workload spark`). Queues are filled through
-staged transactions, which is the fastest way in. All counts are checked, outside of what is timed.
+It needs the extra `spark` and Java, so it runs only if asked for (`--workload spark`). Queues are filled by staged
+transactions, which is the fastest way. All counts are checked, outside of the timed part.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ ROWS = 1_000_000
 SIZE = 100
 QUEUE, TARGET = "default/bench", "default/written"
 QUEUES = tuple(f"default/many-{number:02d}" for number in range(100))
-"""The same messages, spread over them."""
+"""The queues over which the same messages are spread."""
 LOCAL = {"spark.sql.shuffle.partitions": "2"}
 
 Say = Callable[[str], None]
 
 
 def run(folder: Path, count: int, runs: int, say: Say) -> SparkFigures:
-    """Measure everything; raise BenchError where a count is wrong or Spark is missing."""
+    """Measure everything. Raise BenchError if a count is wrong or Spark is missing."""
     from curbstone.spark.failure import PipelineError
     from curbstone.spark.session import session
 
@@ -61,7 +61,7 @@ def run(folder: Path, count: int, runs: int, say: Say) -> SparkFigures:
 
 
 class Pipeline:
-    """A Spark session, a server, and what can be done with both; by the data source's defaults if not told else."""
+    """A Spark session, a server, and the steps that use both, by default with the defaults of the data source."""
 
     def __init__(self, spark: Any, server: Server, folder: Path, count: int) -> None:
         assert server.http
@@ -75,11 +75,11 @@ class Pipeline:
 
     @property
     def java_pid(self) -> int:
-        """The parent of everything of Spark's but this process."""
+        """The pid of Java, the parent of all processes of Spark except this one."""
         return int(self.spark.sparkContext._gateway.proc.pid)
 
     def rows(self, partitions: int, *more: str) -> Any:
-        """As many rows as the queue gets, with columns that can be written."""
+        """Return as many rows as the queue gets, with columns that can be written."""
         columns = (f"rpad(cast(id AS STRING), {SIZE}, 'x') AS body", "'text/plain' AS content_type", *more)
         return self.spark.range(self.count, numPartitions=partitions).selectExpr(*columns)
 
@@ -87,7 +87,7 @@ class Pipeline:
         self.rows(4).write.format("curbstone").options(url=self._url, queue=queue).mode("append").save()
 
     def write_many(self) -> None:
-        """Write as many rows in all into the hundred queues."""
+        """Write the same number of rows, spread over the hundred queues."""
         rows = self.rows(4, f"concat('many-', lpad(cast(id % {len(QUEUES)} AS STRING), 2, '0')) AS queue")
         rows.write.format("curbstone").options(url=self._url).mode("append").save()
 
@@ -101,7 +101,7 @@ class Pipeline:
 
     @contextlib.contextmanager
     def queues(self, *names: str) -> Iterator[None]:
-        """Queues that are gone again afterwards; each has room for its share."""
+        """Make queues for the time of the block, each with room for its share."""
         cap = max(1 << 24, 2 * self.count * (SIZE + 200) // len(names))
         for name in names:
             self._control.expect(201, "PUT", queue_path(name), json.dumps({"cap": cap}))
@@ -113,7 +113,7 @@ class Pipeline:
 
     @contextlib.contextmanager
     def group(self, *queues: str) -> Iterator[str]:
-        """A group of the queues that is gone again afterwards."""
+        """Yield a group of the queues that is removed after the block."""
         name = f"bench-{uuid.uuid4().hex[:8]}"
         try:
             yield name
@@ -123,7 +123,7 @@ class Pipeline:
 
     @contextlib.contextmanager
     def place(self) -> Iterator[Path]:
-        """A folder that is gone again afterwards."""
+        """Yield a folder that is removed after the block."""
         folder = self.folder / uuid.uuid4().hex[:8]
         try:
             yield folder
@@ -131,7 +131,7 @@ class Pipeline:
             shutil.rmtree(folder, ignore_errors=True)
 
     def archive(self, group: str, folder: Path) -> int:
-        """Archive all that the queue holds in a lake, `folder`; return how many messages that are."""
+        """Archive the whole queue in the lake `folder`, and return how many messages that were."""
         from curbstone.spark.archive import archive
 
         return archive(
@@ -139,7 +139,7 @@ class Pipeline:
         ).messages
 
     def report(self, folder: Path) -> int:
-        """Report on the queue; return how many messages were published."""
+        """Make a report on the queue, and return how many messages it counts as published."""
         from curbstone.spark.options import address_of
         from curbstone.spark.report import report
 
@@ -148,7 +148,7 @@ class Pipeline:
         )
 
     def stream(self, group: str, folder: Path, *queues: str, **options: Any) -> None:
-        """Stream all that the queues hold to Parquet files in `folder`/rows."""
+        """Stream the whole contents of the queues to Parquet files in `folder`/rows."""
         source = self.spark.readStream.format("curbstone")
         names = ",".join(queues or (QUEUE,))
         stream = source.options(url=self._url, queues=names, groupId=group, **options).load()
@@ -157,7 +157,7 @@ class Pipeline:
 
 
 def _steps(pipeline: Pipeline, figures: SparkFigures, runs: int, say: Say) -> None:
-    """Each step alone. The first of a kind is named cold: Java compiles then what it runs later."""
+    """Run each step alone. The first one of a kind is called cold, because Java still compiles the code in it."""
 
     def timed(name: str, step: Callable[[], Any]) -> Any:
         result, found = _timed(pipeline, name, step)

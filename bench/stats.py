@@ -1,14 +1,14 @@
-"""Latency arithmetic on counts instead of single messages: a window of confirms is one entry, not a thousand."""
+"""Latencies computed from counts instead of single messages: a window of confirms is one entry, not a thousand."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
 Stamps = list[tuple[int, int]]
-"""(how many so far, at which nanosecond), both rising."""
+"""Pairs (how many so far, time in ns). Both values rise."""
 
 Weighted = list[tuple[int, int]]
-"""(nanoseconds, how many messages took that long)."""
+"""Pairs (duration in ns, how many messages took that long)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Percentiles:
 
 
 def confirm_times(sent: Stamps, confirmed: Stamps) -> Weighted:
-    """How long each message waited: the k-th sent is the k-th confirmed, as on one connection to one queue."""
+    """Return how long the messages waited for confirms. The k-th message sent must be the k-th confirmed."""
     times: Weighted = []
     position = 0
     sends = iter(sent)
@@ -35,7 +35,7 @@ def confirm_times(sent: Stamps, confirmed: Stamps) -> Weighted:
 
 
 def percentile(times: Iterable[tuple[int, int]], percent: float) -> float:
-    """The nearest-rank percentile in nanoseconds: the smallest time that at least `percent` % did not exceed."""
+    """Return the nearest-rank percentile in ns: the smallest time that at least `percent` % did not exceed."""
     ordered = sorted(times)
     total = sum(count for _, count in ordered)
     if total == 0:
@@ -57,6 +57,6 @@ def percentiles(times: Weighted) -> Percentiles | None:
 
 
 def median_of(values: Iterable[float | None]) -> float | None:
-    """The median of the values that are known."""
+    """Return the median of the values that are not None."""
     known = [value for value in values if value is not None]
     return median(known) if known else None

@@ -1,7 +1,8 @@
-"""STOMP load: frames laid out in advance, answers read in bulk by their known layout, nothing done per message that
-can be done per window.
+"""STOMP load: frames are made in advance, answers are read in bulk by their known layout, and work is done per window
+instead of per message if possible.
 
-What is relied on: a body has no NUL (check.py), so every NUL ends a frame; all SENDs of a run have the same length.
+It relies on two facts: bodies have no NUL (check.py), so every NUL ends a frame; and all SENDs of a run have the same
+length.
 """
 
 import re
@@ -19,14 +20,14 @@ from bench.window import send_window
 from bench.wire import Address, BenchError, Silence, Wire
 
 RECEIPT = re.compile(rb"RECEIPT\n(?:[^\n\0]++\n)*?receipt-id:([^\n]++)\n[^\0]*+\0")
-# A possessive run over the header lines: it stops at the blank line, and the body after it holds no line break.
+# The possessive run over the header lines stops at the blank line, because the body after it has no line break.
 MESSAGE = re.compile(rb"\nack:([^\n]++)\n(?:[^\n]++\n)*+\n([^\0]*+)\0")
 LAST_ACK = b"last-ack"
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """How to reach a STOMP server, ours or another one."""
+    """The address and login of a STOMP server, ours or another one."""
 
     address: Address
     login: tuple[str, str] | None = None
@@ -35,7 +36,7 @@ class Account:
     """Extra header lines, each with its line break."""
     subscribe_headers: bytes = b""
     web_path: str = ""
-    """Where STOMP is spoken over a WebSocket; empty for TCP."""
+    """The path of STOMP over WebSocket; empty for TCP."""
 
     def connect(self, **options: int) -> Wire:
         wire = web_wire(self.address, self.web_path, **options) if self.web_path else Wire(self.address, **options)
@@ -53,7 +54,7 @@ def receipt_id(producer: int, seq: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A header that has another value in each SEND, `values` of them in turn."""
+    """A header with a changing value in each SEND: `values` different ones in turn."""
 
     name: bytes
     values: int
@@ -62,7 +63,7 @@ class Label:
 def send_frames(
     destination: str, producer: int, first: int, count: int, size: int, headers: bytes = b"", label: Label | None = None
 ) -> bytes:
-    """`count` SENDs in a row, each of the same length."""
+    """Return `count` SENDs in a row, all of the same length."""
     head = b"SEND\ndestination:%s\ncontent-length:%d\n%sreceipt:" % (destination.encode(), size, headers)
     if label is not None:
         name, values = label.name, label.values
@@ -81,7 +82,7 @@ def send_frames(
 
 
 def ack_frames(acks: Sequence[bytes], *, last: bool = False) -> bytes:
-    """One ACK for each; with `last`, the final one asks for a receipt."""
+    """Return an ACK for each id. With `last`, the final one asks for a receipt."""
     return b"ACK\nid:" + b"\n\n\0ACK\nid:".join(acks) + (b"\nreceipt:%s\n\n\0" % LAST_ACK if last else b"\n\n\0")
 
 
@@ -90,7 +91,7 @@ def shown(data: bytes) -> str:
 
 
 class Frames:
-    """Cuts what arrived at its last NUL and keeps the rest."""
+    """Cuts the bytes that arrived after their last NUL, and keeps the rest."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -106,7 +107,7 @@ class Frames:
 
 
 def read_receipts(whole: bytes) -> list[bytes]:
-    """The receipt ids in complete frames, which must all be RECEIPTs."""
+    """Return the receipt ids of complete frames, which must all be RECEIPTs."""
     found = RECEIPT.findall(whole)
     if len(found) != whole.count(b"\0"):
         raise BenchError(f"not only RECEIPTs: {_first_other(whole, b'RECEIPT')}")
@@ -114,7 +115,7 @@ def read_receipts(whole: bytes) -> list[bytes]:
 
 
 def read_messages(whole: bytes) -> list[tuple[bytes, bytes]]:
-    """(ack header, body) of complete frames, which must all be MESSAGEs, but for the last ACK's receipt."""
+    """Return (ack header, body) of complete frames, which must be MESSAGEs, except for the receipt of the last ACK."""
     found = MESSAGE.findall(whole)
     if len(found) != whole.count(b"\0"):
         raise BenchError(f"not only MESSAGEs: {_first_other(whole, b'MESSAGE')}")
@@ -127,7 +128,7 @@ def _first_other(whole: bytes, command: bytes) -> str:
 
 
 class Receipts:
-    """That every receipt comes once. On one queue they come in order, which is the fast case."""
+    """Checks that every receipt comes once. On one queue they come in order, which is the fast case."""
 
     def __init__(self, producer: int, first: int, count: int) -> None:
         self._expected = b"".join([receipt_id(producer, seq) for seq in range(first, first + count)])
@@ -136,7 +137,7 @@ class Receipts:
         self._count = 0
 
     def take(self, ids: Sequence[bytes]) -> int:
-        """How many more of the first sends are confirmed now, without a gap."""
+        """Return how many more of the first sends, without a gap, are confirmed now."""
         before = self._count
         if not self._early and self._expected.startswith(b"".join(ids), before * self._width):
             self._count += len(ids)
@@ -159,13 +160,13 @@ class SendJob:
     size: int
     window: int
     seconds: float
-    """Sending stops after this time or this count, whichever comes first."""
+    """Sending stops after this time, or after `count` messages, whichever comes first."""
     first: int = 0
     label: Label | None = None
 
 
 def send(job: SendJob, gate: Gate) -> Outcome:
-    """One connection, a receipt for every SEND, at most `window` unconfirmed."""
+    """Send over one connection with a receipt for every SEND and at most `window` unconfirmed."""
     frames = send_frames(job.destination, 0, job.first, job.count, job.size, job.account.send_headers, job.label)
     receipts = Receipts(0, job.first, job.count)
     wire = job.account.connect(chunk=4096 if job.window == 1 else 262_144)
@@ -186,11 +187,11 @@ class ManyJob:
     producers: int
     seconds: float
     window: int = 1
-    """Unconfirmed on each connection."""
+    """The most unconfirmed SENDs on each connection."""
 
 
 def send_from_many(job: ManyJob, gate: Gate) -> Outcome:
-    """Many connections, each with a few SENDs in flight."""
+    """Send over many connections, each with a few SENDs in flight."""
     share = job.count // job.producers
     return run_lines([_Sender(job, number, share) for number in range(job.producers)], gate, job.seconds)
 
@@ -212,15 +213,15 @@ class DrainJob:
     account: Account
     destination: str
     sent: tuple[int, ...]
-    """By producer."""
+    """How many messages were sent, by producer."""
     size: int
     window: int
     silence_s: int = 15
-    """Nothing for so long means that nothing more will come."""
+    """If nothing comes for so long, nothing more is expected."""
 
 
 def drain(job: DrainJob, gate: Gate) -> Outcome:
-    """Consumes and acknowledges one by one (client-individual); ends with the receipt of the last ACK."""
+    """Consume, and acknowledge the messages one by one (client-individual). End with the receipt of the last ACK."""
     total = sum(job.sent)
     checker = Checker(job.size, len(job.sent), prepare=total)
     wire = job.account.connect(silence_s=job.silence_s)
@@ -233,7 +234,7 @@ def drain(job: DrainJob, gate: Gate) -> Outcome:
 
 
 def consume(job: DrainJob, gate: Gate) -> Outcome:
-    """The same, subscribed before the clock starts: the consumer of a producer that runs at the same time."""
+    """Do the same as `drain`, but subscribe before the clock starts, because a producer runs at the same time."""
     total = sum(job.sent)
     checker = Checker(job.size, len(job.sent), prepare=total)
     wire = job.account.connect(silence_s=job.silence_s)
@@ -246,7 +247,7 @@ def consume(job: DrainJob, gate: Gate) -> Outcome:
 
 
 def subscribe(wire: Wire, job: DrainJob, *, receipt: bool = False) -> None:
-    """With `receipt`, returns when the server has taken the subscription; the queue must be empty then."""
+    """Subscribe. With `receipt`, return when the server has the subscription; the queue must be empty then."""
     wire.send(
         b"SUBSCRIBE\nid:0\ndestination:%s\nack:client-individual\nprefetch-count:%d\n%s%s\n\0"
         % (job.destination.encode(), job.window, job.account.subscribe_headers, b"receipt:sub\n" if receipt else b"")
@@ -256,7 +257,7 @@ def subscribe(wire: Wire, job: DrainJob, *, receipt: bool = False) -> None:
 
 
 def drain_all(wire: Wire, total: int, checker: Checker) -> None:
-    """Until each message came and the last acknowledgement is confirmed, or nothing comes any more."""
+    """Consume until each message came and the last acknowledgement is confirmed, or until nothing more comes."""
     incoming = Frames()
     try:
         while checker.distinct < total:
@@ -268,11 +269,11 @@ def drain_all(wire: Wire, total: int, checker: Checker) -> None:
         while not _last_ack_confirmed(incoming.complete(wire.receive()), checker):
             pass
     except Silence:
-        pass  # the tally says what did not come
+        pass  # missing messages show in the tally
 
 
 def _last_ack_confirmed(whole: bytes, checker: Checker) -> bool:
-    """What is delivered beyond the last message is still looked at: it came too often."""
+    """Return whether the last ACK is confirmed. Messages that still come are checked, too, as they came too often."""
     extra = MESSAGE.findall(whole)
     checker.take([one for _, one in extra])
     if whole.count(b"\0") == len(extra):
@@ -292,7 +293,7 @@ class PingJob:
 
 
 def pingpong(job: PingJob, gate: Gate) -> Outcome:
-    """One message in flight through the server: sent with receipt, consumed, acknowledged, then the next."""
+    """Pass one message at a time through the server: send it with a receipt, consume it, acknowledge it."""
     frames = memoryview(send_frames(job.destination, 0, 0, job.count, job.size, job.account.send_headers))
     length = len(frames) // job.count
     checker = Checker(job.size, prepare=job.count)
@@ -326,7 +327,7 @@ def pingpong(job: PingJob, gate: Gate) -> Outcome:
                     checker.take([one for _, one in arrived])
                     consumer.send(ack_frames([ack for ack, _ in arrived]))
     gate.close()
-    # The last ACK had no receipt of its own; it is settled when the goodbye after it is confirmed.
+    # The last ACK has no receipt of its own. It is settled when the DISCONNECT after it is confirmed.
     consumer.send(b"DISCONNECT\nreceipt:bye\n\n\0")
     read_receipts(consumer.receive_until(b"\0"))
     return Outcome(sent, (sent,), percentiles(confirmed), percentiles(delivered), checker.tally((sent,)))

@@ -1,6 +1,6 @@
-"""Syncs counted from outside, with strace, where the server does not count them itself.
+"""Counts syncs from outside, with strace, if the server does not count them itself.
 
-Tracing slows the server, so this is a short run of its own and only its count is used.
+Tracing slows the server, so this is a short run of its own of which only the count is used.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ ATTACH_LIMIT_S = 10
 
 @dataclass(slots=True)
 class Count:
-    """Filled in when the traced block ends."""
+    """The count, which is set when the traced block ends."""
 
     calls: dict[str, int]
 
@@ -38,7 +38,7 @@ def available() -> bool:
 
 @contextlib.contextmanager
 def traced(pid: int, folder: Path) -> Iterator[Count]:
-    """Counts the sync calls of a running process, all its threads, while the block runs."""
+    """Count the sync calls of all threads of a running process during the block."""
     summary, messages = folder / "strace-summary", folder / "strace-messages"
     command = ["strace", "-f", "-c", "-e", f"trace={CALLS}", "-o", str(summary), "-p", str(pid)]
     with messages.open("wb") as output:
@@ -54,7 +54,7 @@ def traced(pid: int, folder: Path) -> Iterator[Count]:
 
 
 def parse(summary: str) -> dict[str, int]:
-    """calls by name from strace -c's table."""
+    """Return the calls by name, from the table of strace -c."""
     return {name: int(calls) for calls, name in LINE.findall(summary) if name != "total"}
 
 

@@ -1,4 +1,4 @@
-"""A connection whose bytes travel in binary WebSocket messages, of which none is larger than servers take."""
+"""A connection whose bytes travel in binary WebSocket messages, each small enough for the servers."""
 
 import base64
 import os
@@ -12,11 +12,11 @@ PONG = 0x8A
 MASKED = 0x80
 NO_MASK = b"\0\0\0\0"
 MESSAGE_BYTES_MAX = 1024 * 1024
-"""STOMP's frames may be cut anywhere: a window of large ones goes in several messages."""
+"""A window of large frames goes in several messages. STOMP's frames may be cut anywhere."""
 
 
 def web_wire(address: Address, path: str, **options: int) -> "WebWire":
-    """Connects, with the subprotocol of STOMP 1.2. Raises BenchError where that is refused."""
+    """Connect with the subprotocol of STOMP 1.2. Raise BenchError if that is refused."""
     wire = WebWire(address, **options)
     key = base64.b64encode(os.urandom(16)).decode()
     wire.send_plain(
@@ -47,13 +47,13 @@ class WebWire(Wire):
             raise BenchError(f"no WebSocket: {head.splitlines()[0].decode(errors='replace')}")
 
     def send(self, data: bytes | memoryview) -> None:
-        """Masked with the key 0, which changes no byte."""
+        """Send the bytes, masked with the key 0, which changes no byte."""
         for start in range(0, len(data), MESSAGE_BYTES_MAX):
             piece = data[start : start + MESSAGE_BYTES_MAX]
             super().send(frame_head(BINARY, len(piece)) + piece)
 
     def receive(self) -> bytes:
-        """The payloads of what arrived, at least one byte."""
+        """Return the payloads that arrived, at least one byte."""
         while True:
             payloads = self._payloads()
             if payloads:
@@ -61,7 +61,7 @@ class WebWire(Wire):
             self._rest += super().receive()
 
     def receive_until(self, end: bytes) -> bytes:
-        """Up to and including `end`; what follows it must not have come yet."""
+        """Return the bytes up to and including `end`. Nothing may have come after it yet."""
         data = b""
         while end not in data:
             data += self.receive()
@@ -85,7 +85,7 @@ class WebWire(Wire):
 
 
 def frame_head(opcode: int, length: int) -> bytes:
-    """Of a client's frame."""
+    """Return the head of a client's frame."""
     if length < 126:
         return bytes((opcode, MASKED | length)) + NO_MASK
     if length < 65_536:
@@ -94,7 +94,7 @@ def frame_head(opcode: int, length: int) -> bytes:
 
 
 def frame_at(data: bytes, at: int) -> tuple[int, bytes, int] | None:
-    """(opcode byte, payload, where it ends) of the server's frame at `at`, or None where it is not complete."""
+    """Return (opcode byte, payload, end) of the server's frame at `at`, or None if it is incomplete."""
     if len(data) - at < 2:
         return None
     length, start = data[at + 1], at + 2

@@ -11,10 +11,10 @@ from bench.wire import Wire
 def send_window(
     wire: Wire, requests: bytes, count: int, window: int, seconds: float, confirmed_now: Callable[[], int], gate: Gate
 ) -> Outcome:
-    """Sends the `count` requests laid out in a row, all of one length; ends with the last confirm.
+    """Send `count` requests that were made in a row, all of the same length. End with the last confirm.
 
-    `confirmed_now` blocks until something arrives and says how many more are confirmed by it. After `seconds` nothing
-    new is sent.
+    `confirmed_now` blocks until something arrives, and returns how many more requests are confirmed by it. After
+    `seconds` no more are sent.
     """
     rest = memoryview(requests)
     length = len(requests) // count

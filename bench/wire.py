@@ -1,4 +1,4 @@
-"""One TCP connection of the load: blocking, but never stuck in a send while the server waits to be read."""
+"""One TCP connection of the load. It blocks, but it goes on reading while a send has to wait for the server."""
 
 import select
 import socket
@@ -9,15 +9,15 @@ Address = tuple[str, int]
 
 
 class BenchError(Exception):
-    """The run cannot go on: the server refused, answered nonsense, closed or went silent."""
+    """The run can't go on, because the server refused, gave a wrong answer, closed the connection or went silent."""
 
 
 class Silence(BenchError):
-    """Nothing came for so long that nothing more is expected."""
+    """Nothing has come for so long that nothing more is expected."""
 
 
 class Stream(Protocol):
-    """What a reader needs of a connection."""
+    """The part of a connection that a reader needs."""
 
     def receive(self) -> bytes: ...
 
@@ -26,10 +26,10 @@ class Stream(Protocol):
 
 class Wire:
     def __init__(self, address: Address, *, silence_s: int = 30, chunk: int = 262_144) -> None:
-        """`silence_s`: how long a receive waits. `chunk`: the most bytes of one receive."""
+        """`silence_s` is how long a receive waits, `chunk` the most bytes of one receive."""
         self._socket = socket.create_connection(address, timeout=silence_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Blocking with the kernel's own time limit: Python's limit would cost a poll before every receive.
+        # The time limit is the kernel's own, because Python's would cost a poll before every receive.
         self._socket.settimeout(None)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", silence_s, 0))
         self._silence_s = silence_s
@@ -40,7 +40,7 @@ class Wire:
         return self._socket.fileno()
 
     def send(self, data: bytes | memoryview) -> None:
-        """Everything; what arrives while the socket is full is kept for receive()."""
+        """Send everything. Bytes that arrive while the socket is full are kept for `receive`."""
         rest = memoryview(data)
         while rest:
             try:
@@ -56,7 +56,7 @@ class Wire:
             raise BenchError(f"the server took nothing for {self._silence_s} s")
 
     def receive(self) -> bytes:
-        """At least one byte."""
+        """Return what has arrived, at least one byte."""
         if self._kept:
             return self._kept.pop(0)
         return self._receive_now()
@@ -73,7 +73,7 @@ class Wire:
         return data
 
     def receive_until(self, end: bytes) -> bytes:
-        """Up to and including `end`. What follows it is kept."""
+        """Return the bytes up to and including `end`. Those after it are kept."""
         data = b""
         while end not in data:
             data += self.receive()

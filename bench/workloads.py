@@ -1,7 +1,7 @@
-"""The workloads: which roles run, against which queue, and in what order.
+"""The workloads: which roles run, with which queue, and in which order.
 
-Every message that is sent is consumed again and checked, also where only the sending is measured; what
-is left in the queue after that is counted. Workloads that feed each other (a send and its drain) form one group.
+Every message that is sent is consumed again and checked, even if only the sending is measured; messages that are left
+in the queue after that are counted. Workloads that depend on each other (a send and its drain) form one group.
 """
 
 import dataclasses
@@ -27,14 +27,14 @@ CONNECTIONS = 64
 BATCHERS = 4
 FANOUT = 100
 DRAINS = 10
-"""So many of the fan-out's queues are drained at once."""
+"""How many queues of the fan-out are drained at once."""
 RATE = 5000
 KEYS = 5000
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much: a run ends at its count or its time, whichever comes first."""
+    """The length of a run: it ends after its count or its time, whichever comes first."""
 
     scale: float = 1.0
     seconds: float = 8.0
@@ -42,7 +42,7 @@ class Plan:
     """Replaces the workloads' own counts."""
 
     def count(self, full: int, size: int) -> int:
-        """`full` is meant for 100-byte messages; a kilobyte counts for two of them, 64 KiB for 65."""
+        """Return the count of messages. `full` is for bodies of 100 bytes; a kilobyte counts as two, 64 KiB as 65."""
         count = self.most or int(full * self.scale / (1 if size <= 512 else 1 + size / 1024))
         return max(CONNECTIONS, count)
 
@@ -71,14 +71,14 @@ def send_many(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
 
 
 def send_varied(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
-    """As send-1000, but a server that remembers heads gains nothing by it."""
+    """Like send-1000, but with heads that a server gains nothing by caching."""
     queue = target.new_queue()
     send = _labelled_send(target, queue, size, plan, Label(b"number", sys.maxsize))
     yield from _checked(target, queue, "send-varied", size, WINDOW, send)
 
 
 def send_with_keys(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
-    """As send-1000 and drain, with ordering keys: one message of each is delivered at a time."""
+    """Like send-1000 and drain, with ordering keys: one message of each key is delivered at a time."""
     queue = target.new_queue()
     name = f"keys-{KEYS}"
     send = _labelled_send(target, queue, size, plan, Label(b"x-key", KEYS))
@@ -92,7 +92,7 @@ def _labelled_send(target: Target, queue: str, size: int, plan: Plan, label: Lab
 
 
 def pipe(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
-    """Not cut by time: the consumer has to know how many will come."""
+    """Send and consume at once. There is no time limit, because the consumer must know how many messages will come."""
     queue = target.new_queue()
     count = plan.count(60_000, size)
     send = _stomp_send(target, queue, size, count, WINDOW, 1e6)
@@ -150,7 +150,7 @@ def _queues(target: Target, size: int, plan: Plan, number: int, full: int) -> It
 
 
 def fanout(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
-    """What is published is counted, what was delivered is checked: each queue has each message."""
+    """Publish to an event. Published messages are counted; then each queue must have each message."""
     event = target.name_of_queue()
     names = _names(event, FANOUT)
     destination = target.bind(event, names)
@@ -163,12 +163,12 @@ def fanout(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
 
 
 def _names(base: str, number: int) -> list[str]:
-    """Of one length."""
+    """Return names that all have the same length."""
     return [f"{base}-{index:03d}" for index in range(number)]
 
 
 def paced(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
-    """At a fixed rate: what a message costs where nothing is saturated, and how long its way takes."""
+    """Send at a fixed rate, to see the cost of a message and its time from end to end if nothing is saturated."""
     queue = target.new_queue()
     count = plan.count(5 * RATE, size)
     job = PacedJob(target.account, f"/queue/{queue}", count, size, RATE)
@@ -245,7 +245,7 @@ def _client(
     publish: Callable[[ClientJob, Gate], Outcome],
     consume: Callable[[ClientJob, tuple[int, ...], Gate], Outcome],
 ) -> Iterator[Measurement]:
-    """As an application uses it: the window of publishing is the client's own."""
+    """Use the client as an application does, with the client's own window for publishing."""
     assert target.http
     queue = target.new_queue()
     url = "http://{}:{}".format(*target.http)
@@ -287,12 +287,12 @@ MQKS_WORKLOADS = {"mqks-publish", "mqks-consume"}
 BINDING_WORKLOADS = {f"fanout-{FANOUT}"}
 NAMES = [name for names in GROUPS for name in names]
 LARGE = {"send-1", "send-1000", "drain", "pipe", "ws-publish", "ws-consume", "http-post", "http-pop"}
-"""Where bodies of 64 KiB are worth their time."""
+"""The workloads in which bodies of 64 KiB are worth the time."""
 LARGE_BYTES = 16_384
 
 
 def run_groups(target: Target, wanted: set[str], size: int, plan: Plan) -> Iterator[Measurement]:
-    """The wanted workloads once, in the order of the table."""
+    """Run the wanted workloads once, in the order of the table."""
     if size >= LARGE_BYTES:
         wanted = wanted & LARGE
     for names, group in GROUPS.items():
@@ -301,9 +301,9 @@ def run_groups(target: Target, wanted: set[str], size: int, plan: Plan) -> Itera
 
 
 def is_for(target: Target, names: tuple[str, ...]) -> bool:
-    """Whether the target speaks the workload's protocol, and can bind where it binds.
+    """Return whether the target speaks the workload's protocol, and can bind queues to events if the workload does.
 
-    What speaks MQKS is Curbstone, which is what the client and ordering keys are for; the sink has no STOMP over
+    A target that speaks MQKS is Curbstone, which the client and ordering keys need. The sink has no STOMP over
     WebSocket.
     """
     speaks_http = bool(target.http) or HTTP_WORKLOADS.isdisjoint(names)
@@ -322,7 +322,7 @@ def _drain_job(target: Target, queue: str, sent: tuple[int, ...], size: int) -> 
 def _checked(
     target: Target, queue: str, workload: str, size: int, batch: int, send: Role, drain: str = ""
 ) -> Iterator[Measurement]:
-    """A send, then its drain: measured too when it has a name, always checked."""
+    """Run a send, then its drain, which is always checked, and measured if it has a name."""
     sent, timed = run(target, workload, size, batch, [send])
     job = _drain_job(target, queue, timed[0].outcome.sent, size)
     drained, _ = run(target, drain, size, WINDOW, [partial(stomp_load.drain, job)])
@@ -333,7 +333,7 @@ def _checked(
 
 
 def _finish(target: Target, measured: Measurement, *queues: str) -> Measurement:
-    """With what is left in the queues, which are deleted."""
+    """Return the measurement with the number of messages left in the queues, and delete the queues."""
     left = sum(map(target.left_in, queues))
     for queue in queues:
         target.delete_queue(queue)

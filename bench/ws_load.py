@@ -1,7 +1,8 @@
 """WebSocket load on the HTTP server's publish and consume sockets.
 
-Client frames are masked with the key 0, which RFC 6455 §5.3 allows and which changes no byte, so they too are laid out
-in advance. What is relied on: bodies and metadata are ASCII, so a byte from 0x80 up belongs to a frame's header.
+Client frames are masked with the key 0, which RFC 6455 §5.3 allows and which changes no byte, so they can be made in
+advance, too. It relies on bodies and metadata being ASCII, so that a byte from 0x80 up belongs to the header of a
+frame.
 """
 
 import base64
@@ -27,7 +28,7 @@ NO_MASK = b"\0\0\0\0"
 
 
 def connect(address: Address, path: str, protocol: str, **options: int) -> Wire:
-    """The opening handshake; `protocol` is publish or consume."""
+    """Connect and make the opening handshake. `protocol` is publish or consume."""
     wire = Wire(address, **options)
     key = base64.b64encode(os.urandom(16)).decode()
     wire.send(
@@ -64,13 +65,13 @@ def server_head(opcode: int, length: int) -> bytes:
 
 
 def publish_frames(producer: int, first: int, count: int, size: int) -> bytes:
-    """`count` messages in a row: an empty metadata frame and a binary payload each, as Narconi's clients send."""
+    """Return `count` messages in a row, each an empty metadata frame and a binary payload, as from Narconi's clients."""
     head = client_frame(TEXT, b"") + client_head(BINARY, size)
     return head + head.join(bodies(producer, first, count, size))
 
 
 def split_frames(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
-    """(opcode byte, payload) of the server's complete frames, and the rest. The slow way, for what is unexpected."""
+    """Return (opcode byte, payload) of the server's complete frames, and the rest. Slow; only for unexpected frames."""
     frames: list[tuple[int, bytes]] = []
     at = 0
     while len(data) - at >= 2:
@@ -86,7 +87,7 @@ def split_frames(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
 
 
 def answer_control(wire: Stream, frames: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """Answers pings and returns the data frames. A close, or an error object, ends the run."""
+    """Answer pings, and return the data frames. A close, or an error object, ends the run."""
     kept = []
     for opcode, payload in frames:
         if opcode == PING:
@@ -134,7 +135,7 @@ class PublishJob:
 
 
 def publish(job: PublishJob, gate: Gate) -> Outcome:
-    """One socket, at most `window` unconfirmed."""
+    """Publish over one socket, with at most `window` messages unconfirmed."""
     frames = publish_frames(0, 0, job.count, job.size)
     project, _, queue = job.queue.partition("/")
     wire = connect(job.address, f"/v2/{project}/queues/{queue}/messages", "publish", chunk=65_536)
@@ -147,7 +148,7 @@ class Deliveries:
     def __init__(self, wire: Stream, size: int) -> None:
         self._wire = wire
         self._rest = b""
-        # One metadata frame and its payload: the whole, the ackId, the body.
+        # A metadata frame and its payload. The groups are the whole, the ackId and the body.
         self._pair = re.compile(
             rb'(\x81(?:[\0-\x7d]|\x7e..)\{[^\x80-\xff]*?"ackId": ?"([^"]*+)"[^\x80-\xff]*+%s(.{%d}))'
             % (re.escape(server_head(BINARY, size)), size),
@@ -158,7 +159,7 @@ class Deliveries:
         data = self._rest + self._wire.receive()
         found = self._pair.findall(data)
         used = sum([len(whole) for whole, _, _ in found])
-        # In an unbroken run the pairs begin with the data; else something else came between them.
+        # In an unbroken run the first pair is at the start of the data. Otherwise something came between the pairs.
         if found and data.startswith(found[0][0]) and data.endswith(found[-1][0], 0, used):
             self._rest = data[used:]
             return [(ack, body) for _, ack, body in found]
@@ -180,7 +181,7 @@ class Deliveries:
 
 
 def ack_frames(acks: Sequence[bytes]) -> bytes:
-    """`{"ackId":"…"}` for each, at C speed where the ids are equally long, as counted ids mostly are."""
+    """Return `{"ackId":"…"}` for each id. It is fast if the ids have the same length, as most counted ids do."""
     if not acks:
         return b""
     width = len(acks[0])
@@ -201,7 +202,7 @@ class ConsumeJob:
 
 
 def consume(job: ConsumeJob, gate: Gate) -> Outcome:
-    """Consumes and acknowledges one by one; settling is not confirmed here, so it ends when the queue says empty."""
+    """Consume, and acknowledge one by one. Settling is not confirmed here, so it ends when the queue reports empty."""
     total = sum(job.sent)
     checker = Checker(job.size, len(job.sent), prepare=total)
     control = Control(job.address)
@@ -209,7 +210,7 @@ def consume(job: ConsumeJob, gate: Gate) -> Outcome:
     gate.open()
     wire = connect(job.address, f"/v2/{project}/queues/{queue}/messages?ack=true&limit={job.limit}", "consume")
     deliveries = Deliveries(wire, job.size)
-    with contextlib.suppress(Silence):  # the tally says what did not come
+    with contextlib.suppress(Silence):  # missing messages show in the tally
         while checker.distinct < total:
             if arrived := deliveries.receive():
                 acks, bodies_ = zip(*arrived, strict=True)

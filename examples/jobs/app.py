@@ -1,4 +1,4 @@
-"""A web application that takes orders: they are on disk before it answers, and a worker does the rest.
+"""A web application that takes orders. An order is on disk before the application answers; a worker does the rest.
 
 uvicorn app:app          and, beside it:    python worker.py
 """

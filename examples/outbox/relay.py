@@ -1,9 +1,9 @@
-"""Publishes what is in the outbox, exactly once: kill it, kill the server, kill the database, start it again.
+"""Publishes the rows of the outbox, each exactly once, whether this relay, the server or the database is killed.
 
-What was published before a crash and not yet deleted is published again under the same number, and the server, which
-remembers a producer's last number for 7 days, does not store it again. Only one relay works at a time: a second one
-waits for the lock, and takes over when the first is gone. When the database goes, this ends; let systemd, or whatever
-runs it, start it again.
+After a crash, rows that were published and not deleted yet are published again under the same numbers. The server
+remembers the last number of a producer for 7 days, so it does not store them again. Only one relay works at a time: a
+second one waits for the lock, and takes over when the first is gone. If the database goes away, this program ends; let
+systemd, or whatever runs it, start it again.
 """
 
 import time
@@ -13,9 +13,9 @@ import psycopg
 from curbstone_client.sync import Client
 
 WAIT_S = 0.1
-LOCK = 0x6F7574626F78  # any number that is nobody else's
+LOCK = 0x6F7574626F78  # any number that no other program uses
 
-# In the order of ids, as far as they are visible. The numbers are committed before anything is published under them.
+# Rows get numbers in the order of the ids that are visible. The numbers are committed before they are used to publish.
 NUMBER = """
     WITH numbered AS (
         UPDATE outbox SET seq = new.seq
@@ -38,7 +38,7 @@ def relay(database: psycopg.Connection, client: Client) -> None:
         rows = database.execute("SELECT seq, body FROM outbox WHERE seq IS NOT NULL ORDER BY seq").fetchall()
         for seq, body in rows:
             orders.send(body, type="application/json", seq=seq)
-        client.flush()  # all is on disk, or this raises, and the rows stay
+        client.flush()  # now all is on disk; otherwise this raises, and the rows stay
         if rows:
             database.execute("DELETE FROM outbox WHERE seq <= %s", [rows[-1][0]])
         else:

@@ -1,4 +1,4 @@
-"""Takes orders: an order and what is to be told of it are one transaction of the database. It needs no queue."""
+"""Takes orders. An order and the message about it are one transaction of the database, so no queue is needed here."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Curbstone from Python, with its client: make a queue, put a message in, take it and say that it is done."""
+"""Curbstone from Python, with its client: publish a message to a queue, take it, and ack it."""
 
 from curbstone_client.sync import Client
 
@@ -6,6 +6,6 @@ with Client(project="demo") as client:  # CURBSTONE_URL, or a server on this mac
     queue = client.declare("hello-python")
     queue.publish("hello")  # on disk when it returns
     for message in queue.consume():
-        with message:  # acked at the end of the block; it comes again if that raises
+        with message:  # acked at the end of the block; the message comes again if the block raises
             print("got", message.text)
         break

@@ -1,9 +1,9 @@
-"""The man page and the completions of shells, made from the command line itself: `make man`.
+"""Makes the man page and the completions of shells from the command line itself: `make man`.
 
     python tools/ops/command_pages.py [DIRECTORY]
 
-They lie in deploy/man and deploy/completion, and packages install them. tests/test_command_pages.py holds that they say
-what the command line says. There is no version and no date in them, so a release changes nothing.
+They are in deploy/man and deploy/completion, and packages install them. tests/test_command_pages.py checks that they
+match the command line. They have no version and no date, so a release does not change them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from curbstone.cli.main import EXIT_CODES, app
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 PATHS = ("FILE", "DIR", "SOURCE", "TARGET")
-"""Metavars of values that are names of files."""
+"""The metavars of values that are names of files."""
 
 
 class Option(NamedTuple):
-    """An option: its names, what its value is called ("" for a flag), and what it does."""
+    """An option: its names, the metavar of its value ("" for a flag), and its help text."""
 
     names: tuple[str, ...]
     metavar: str
@@ -37,7 +37,7 @@ class Option(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command, or the whole: its words, the line of its usage, its text, options, and the commands in it."""
+    """A command, or the whole program: its words, usage line, text, options, and subcommands."""
 
     words: tuple[str, ...]
     usage: str
@@ -48,12 +48,12 @@ class Command(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """The first sentence."""
+        """The first sentence of the text."""
         return re.split(r"(?<=[.:;])\s", self.help, maxsplit=1)[0].rstrip(".:;")
 
 
 def commands() -> list[Command]:
-    """Return all commands, the whole first, those of groups behind their group."""
+    """Return all commands: first the whole program, and the commands of a group after the group."""
     return list(_walk(typer.main.get_command(app), ()))
 
 
@@ -157,7 +157,7 @@ def _roff(text: str) -> str:
 
 
 def bash() -> str:
-    """Return the completion of bash: it knows commands and options, and names files where those are wanted."""
+    """Return the completion for bash. It completes commands and options, and file names for values that are files."""
     steps, cases, files, values = [], [], [], []
     for command in commands():
         key = " ".join(command.words)
@@ -207,7 +207,7 @@ complete -F _curbstone curbstone
 
 
 def zsh() -> str:
-    """Return the completion of zsh, with what each command and option does."""
+    """Return the completion for zsh, with the help text of each command and option."""
     cases = []
     for command in commands():
         specs = [spec for option in command.options for spec in _zsh_option(option)]
@@ -262,7 +262,7 @@ _curbstone "$@"
 
 
 def fish() -> str:
-    """Return the completion of fish, with what each command and option does."""
+    """Return the completion for fish, with the help text of each command and option."""
     lines = ["# Completion of curbstone for fish. Made by tools/ops/command_pages.py.", "complete -c curbstone -f"]
     for command in commands():
         seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in command.words)

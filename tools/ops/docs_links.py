@@ -1,4 +1,4 @@
-"""A hook of mkdocs: links of the pages to files beside docs/ lead to the repository's files in the site, too."""
+"""A hook of mkdocs: in the site, links to files outside of docs/ lead to the files in the repository."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OUTSIDE = re.compile(r"\[([^\]]*)\]\(\.\./([^)#]+)(#[^)]*)?\)")
 
 
 def on_page_markdown(markdown: str, page: Any, **_more: object) -> str:
-    """Replace each link to a file outside of docs/ by its name; a file that is not there ends the build."""
+    """Replace each link to a file outside of docs/ by the file's name. A missing file ends the build."""
 
     def named(match: re.Match[str]) -> str:
         text, path = match[1], match[2]

@@ -30,7 +30,7 @@ _ASSIGNMENT = re.compile(r'^__version__ = "(.*)"$', re.M)
 
 
 class Refused(Exception):
-    """A release can't be made of this; the text says why."""
+    """The checkout or the version is not fit for a release. The text says why."""
 
 
 def with_version(text: str, version: str) -> str:
@@ -42,7 +42,7 @@ def with_version(text: str, version: str) -> str:
 
 
 def closed(changelog: str, version: str, date: str) -> str:
-    """Return a changelog in which what was unreleased is `version`; what it says must not be nothing."""
+    """Return the changelog with its unreleased part, which must not be empty, turned into that of `version`."""
     if re.search(rf"^## {re.escape(version)}\b", changelog, re.M):
         raise Refused(f"{CHANGELOG} has a section {version} already")
     before, heading, after = changelog.partition(f"\n{UNRELEASED}\n")
@@ -55,13 +55,13 @@ def closed(changelog: str, version: str, date: str) -> str:
 
 
 def notes(changelog: str, version: str) -> str:
-    """Return what a changelog says of a version."""
+    """Return the part of a changelog about a version."""
     _, _, after = changelog.partition(f"\n## {version} (")
     return re.split(r"^## ", after.partition("\n")[2], maxsplit=1, flags=re.M)[0].strip()
 
 
 def main() -> int:
-    """Run it; 1 and a line on stderr where no release can be made."""
+    """Make the release. Return 1, with a line on stderr, if it can't be made."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("version", help="such as 1.2.0 or 1.2.0rc1")
     version = parser.parse_args().version
@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def check(version: str) -> None:
-    """Raise Refused where the checkout or the version is not fit for a release."""
+    """Raise Refused if the checkout or the version is not fit for a release."""
     if not _VERSION.fullmatch(version):
         raise Refused(f"{version!r} is no version: three numbers, and maybe a1, b1 or rc1")
     if changed := git("status", "--porcelain"):
@@ -88,7 +88,7 @@ def check(version: str) -> None:
 
 
 def commit(version: str) -> None:
-    """Write version and changelog, commit and tag them."""
+    """Write the version and the changelog, commit them and tag the commit."""
     today = datetime.now(UTC).date().isoformat()
     changelog = ROOT / CHANGELOG
     new_modules = {path: with_version((ROOT / path).read_text(encoding="utf-8"), version) for path in VERSION_FILES}
@@ -101,9 +101,9 @@ def commit(version: str) -> None:
 
 
 def build(version: str) -> list[Path]:
-    """Build everything from the tag, and nothing else of the checkout; return the files."""
+    """Build everything from the tag alone, not from the checkout, and return the files."""
     DIST.mkdir(exist_ok=True)
-    # Two builds of one commit are the same bytes.
+    # With this, two builds of the same commit give the same bytes.
     os.environ["SOURCE_DATE_EPOCH"] = git("log", "-1", "--format=%ct", f"v{version}").strip()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
@@ -143,7 +143,7 @@ def git(*words: object) -> str:
 
 
 def run(*command: object) -> str:
-    """Run a command, of this environment first, and return its output; what it says on stderr is shown."""
+    """Run a command, with this environment first on the PATH, and return its output. Its stderr is shown."""
     here = Path(sys.executable).parent / str(command[0])
     words = [str(here) if here.exists() else str(command[0]), *map(str, command[1:])]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)

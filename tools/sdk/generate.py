@@ -1,6 +1,6 @@
-"""Makes the Python and the TypeScript client from openapi/openapi.yaml, in the folder that is given.
+"""Generates the Python and the TypeScript client from openapi/openapi.yaml, into the given folder.
 
-Run by `make sdk`, in the environment of tools/sdk/requirements.txt and with the npm packages of this folder.
+`make sdk` runs it, in the environment of tools/sdk/requirements.txt and with the npm packages of this folder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import yaml
 HERE = Path(__file__).resolve().parent
 CONTRACT = HERE.parent.parent / "openapi" / "openapi.yaml"
 
-# What openapi-python-client makes no use of, or broken code: any type, and a second list or file as a request's body.
+# Media types that openapi-python-client ignores, or makes broken code for: any type, and a second list or file as body.
 NOT_FOR_PYTHON = ("*/*", "application/cloudevents-batch+json", "application/vnd.curbstone.batches")
 
 
@@ -31,7 +31,7 @@ def main(out: Path) -> None:
 
 
 def make_python(out: Path) -> None:
-    """Make the package curbstone_http in python/."""
+    """Generate the package curbstone_http in python/."""
     contract = out / "openapi-for-python.json"
     contract.write_text(json.dumps(for_python(yaml.safe_load(CONTRACT.read_text(encoding="utf-8")))), encoding="utf-8")
     tools = Path(sys.executable).parent  # the generator looks for ruff on the PATH
@@ -45,7 +45,7 @@ def make_python(out: Path) -> None:
 
 
 def for_python(contract: dict[str, Any]) -> dict[str, Any]:
-    """Return the contract without the bodies that the generator can't do."""
+    """Return the contract without the bodies that the generator can't handle."""
     for item in contract["paths"].values():
         for operation in item.values():
             bodies = [operation.get("requestBody", {})] if isinstance(operation, dict) else []
@@ -57,7 +57,7 @@ def for_python(contract: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_typescript(out: Path) -> None:
-    """Make the package curbstone-http in typescript/: types from the contract, and openapi-fetch."""
+    """Generate the package curbstone-http in typescript/: types from the contract, and openapi-fetch."""
     folder = out / "typescript"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(HERE / "typescript", folder)

@@ -1,13 +1,13 @@
-"""What our Python client does otherwise than the generator's templates make it.
+"""Changes to the generator's templates for our Python client.
 
-The generator takes a folder of templates that stand in for its own. Ours are made from the installed ones, so that
-they stay what that version of the generator needs: each change here names the text that it replaces, and a text that
-is not there any more is an error and not a client without the change.
+The generator takes a folder of templates that replace its own. Ours are made from the installed ones, so that they fit
+that version of the generator. Each change names the text that it replaces; if that text is no longer there, it is an
+error, and not a client without the change.
 
 1. A body may be bytes, a text, or a dict or list for JSON; a `File` may name its type; anything else raises TypeError.
    As generated, a body that was not a `File` was left out, and the server stored an empty message.
 2. `sync` and `asyncio` raise `ProblemError` if the server refuses; `sync_detailed` and `asyncio_detailed` return all.
-3. `with_headers`, `with_cookies` and `with_timeout` leave the client alone that they are called on.
+3. `with_headers`, `with_cookies` and `with_timeout` do not change the client that they are called on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ORIGINALS = Path(openapi_python_client.__file__).parent / "templates"
 
 
 class Change(NamedTuple):
-    """One text of a template and what stands there instead, everywhere in it."""
+    """A text of a template, and the text that replaces it everywhere in the template."""
 
     template: str
     old: str
