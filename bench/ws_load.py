@@ -65,7 +65,7 @@ def server_head(opcode: int, length: int) -> bytes:
 
 
 def publish_frames(producer: int, first: int, count: int, size: int) -> bytes:
-    """Return `count` messages in a row, each an empty metadata frame and a binary payload, as from Narconi's clients."""
+    """Return `count` messages in a row, each an empty metadata frame and a binary payload, as Narconi has them."""
     head = client_frame(TEXT, b"") + client_head(BINARY, size)
     return head + head.join(bodies(producer, first, count, size))
 
