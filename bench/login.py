@@ -1,7 +1,6 @@
-"""A server with users, for `--users`, to measure the cost of logins and rights. The load generators log in with a
-token.
+"""A server with users, for `--users`, to measure the cost of logins and rights.
 
-The token is in the environment, which the processes of the generators inherit. Without it nobody logs in.
+The load generators log in with a token from the environment, which their processes inherit. Without it nobody logs in.
 """
 
 import os

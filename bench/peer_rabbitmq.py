@@ -85,8 +85,9 @@ class RabbitTarget(Target):
         return super().name_of_queue() + "".join(re.findall(r"\w", self.name))
 
     def declare(self, queue: str) -> None:
-        """Make the queue before anyone sends, because sixteen simultaneous first sends to a missing quorum queue cut
-        connections.
+        """Make the queue before anyone sends.
+
+        Otherwise sixteen simultaneous first sends to a missing quorum queue would cut connections.
         """
         self._make(DrainJob(self.account, f"/queue/{queue}", (0,), 0, 1))
 

@@ -136,8 +136,9 @@ class Results:
         return next((one for one in self.ceilings if (one.workload, one.size) == (row.workload, row.size)), None)
 
     def limit(self, row: Row) -> Limit | None:
-        """Return the bare limit for this workload: that of the faster kind of file, with as many messages per sync as
-        the workload can have in flight.
+        """Return the bare limit for this workload, of the faster kind of file.
+
+        It is the one with as many messages per sync as the workload can have in flight.
         """
         fitting = [one for one in self.limits if (one.size, one.batch) == (row.size, row.batch)]
         return max(fitting, key=lambda one: one.messages_per_s, default=None) if row.workload in SENDS else None

@@ -1,5 +1,4 @@
-"""Runs each client role in a process of its own, all started at one signal, so that producer and consumer run in
-parallel.
+"""Runs each client role in a process of its own, all started at one signal, so that they run in parallel.
 
 A role prepares everything (connection, frames, expected bodies) and only then passes the gate. The clock runs from the
 opening of the gate to its closing.

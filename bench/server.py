@@ -36,8 +36,10 @@ class Usage:
 
     cpu_s: float
     disk_bytes: int | None
-    """Bytes that the whole machine has written to the disk with the process's folder. The write_bytes of /proc/PID/io
-    are no use: they count a whole folio, up to a megabyte, each time a byte of it is written again after a sync.
+    """Bytes that the whole machine has written to the disk with the process's folder.
+
+    The write_bytes of /proc/PID/io are of no use, because they count a whole folio, up to a megabyte, each time a byte
+    of it is written again after a sync.
     """
     syncs: float | None
     machine_s: float

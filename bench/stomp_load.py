@@ -1,8 +1,7 @@
-"""STOMP load: frames are made in advance, answers are read in bulk by their known layout, and work is done per window
-instead of per message if possible.
+"""STOMP load: frames are made in advance, and answers are read in bulk by their known layout.
 
-It relies on two facts: bodies have no NUL (check.py), so every NUL ends a frame; and all SENDs of a run have the same
-length.
+Work is done per window and not per message if possible. Two facts are relied on: bodies have no NUL (check.py), so
+every NUL ends a frame; and all SENDs of a run have the same length.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""How a command ends: its exit codes, and the error that carries one.
+"""The exit codes of commands, and the error that carries one.
 
   0  done
   1  the server refused, or can't do it now
@@ -17,7 +17,7 @@ FAILED, WRONG, UNREACHABLE, NO_QUEUE, NOTHING, DAMAGED, INTERRUPTED, TERMINATED 
 
 
 class CommandFailed(Exception):
-    """A command can't go on; the text is one line for stderr."""
+    """A command can't go on. The text is one line for stderr."""
 
     def __init__(self, reason: str, code: int = FAILED) -> None:
         super().__init__(reason)

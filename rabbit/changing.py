@@ -1,8 +1,8 @@
-"""Changes of a queue's definition. A change applies here at once, so that changes add up; then it is put into the
-registry for all gateways; then it is carried out in RabbitMQ.
+"""Changes of a queue's definition.
 
-A gateway may die half-way, or lose its connection. Then the next one that asks for the change, here or elsewhere,
-carries out what is missing. Every step is idempotent.
+A change applies here at once, so that changes add up. Then it is put into the registry, for all gateways, and then it
+is carried out in RabbitMQ. A gateway may die half-way, or lose its connection. Then the next one that asks for the
+change, here or elsewhere, carries out what is missing. Every step is idempotent.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Publishes several messages as a whole. A message in the quorum queue `cs/tx` is the commit; one gateway carries it
-out.
+"""Publishes several messages as a whole: a message in the quorum queue `cs/tx` commits them, a gateway publishes them.
 
 A unit that is confirmed in `cs/tx` is on the disks of a majority, so it will happen: the gateway that consumes from
 `cs/tx` publishes the messages of the unit and only then settles it. If that gateway dies in between, another one does

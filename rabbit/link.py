@@ -103,10 +103,10 @@ class Errand:
 
 
 class Errands:
-    """Calls over a link, a few at a time. Calls that a lost connection leaves unanswered are made again, as all of them
-    are idempotent.
+    """Calls over a link, a few at a time.
 
-    An errand's `on_done` gets the error of AMQP or None, or the error LOST after CALL_MS_MAX.
+    Calls that a lost connection leaves unanswered are made again, as all of them are idempotent. An errand's `on_done`
+    gets the error of AMQP or None, or the error LOST after CALL_MS_MAX.
     """
 
     def __init__(self, host: Host, link: Link) -> None:

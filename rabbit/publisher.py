@@ -40,8 +40,9 @@ class Parcel(NamedTuple):
     body: bytes
     mandatory: bool
     several: bool = False
-    """Whether it goes to several queues. Then it is not sent again after a refusal, because those that took it would
-    store it once more.
+    """Whether it goes to several queues.
+
+    Then it is not sent again after a refusal, because the queues that took it would store it once more.
     """
 
 
@@ -73,9 +74,7 @@ class Shard:
         self._waiting: deque[_Sent] = deque()
         """Parcels that were not sent yet, or that were sent over a connection that is lost."""
         self._by_id: dict[str, int] = {}
-        """The last tag that a message was sent with, by its id. A message may be under way twice, if it was published
-        again.
-        """
+        """The last tag that each message was sent with, by its id. A message may be under way twice."""
         link.when(self._up, self._down)
 
     def __len__(self) -> int:

@@ -24,9 +24,7 @@ Settled = Callable[[CurbstoneError | None, int, list[str]], None]
 
 
 class _Shares(NamedTuple):
-    """Tokens by the number of their gateway, so that each gateway is called once, even if tokens name several of its
-    lives.
-    """
+    """Tokens by the number of their gateway, so that each is called once, even if tokens name several of its lives."""
 
     mine: list[str]
     others: dict[int, list[str]]

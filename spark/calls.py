@@ -20,9 +20,9 @@ QUEUES_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """The range of a queue. `first` is the first live message; no message below `next` will ever appear later; messages
-    below `floor` are lost.
+    """The range of a queue.
 
+    `first` is the first live message. No message below `next` will ever appear later. Messages below `floor` are lost.
     Messages from `after` up to `until` take `size` bytes, at most `size_max`, if the call asked for a size.
     """
 
@@ -65,11 +65,10 @@ def offsets(
 def offsets_of(
     server: Server, after: Mapping[str, int], *, group: str = "", wait_s: float = 0, size_max: str = ""
 ) -> dict[str, Offsets]:
-    """Ask for the offsets of many queues, in one call per project. Missing queues, and those without the group, are
-    left out.
+    """Ask for the offsets of many queues, in one call per project.
 
-    With `wait_s`, wait at most so long until a queue of the project has a message at its `after` or later, or is
-    missing.
+    Missing queues, and those without the group, are left out. With `wait_s`, wait at most so long until a queue of the
+    project has a message at its `after` or later, or is missing.
     """
     asked: dict[str, object] = {"group": group} if group else {}
     if size_max:

@@ -29,8 +29,10 @@ LOG_HOURS = 30 * 24
 
 @dataclass(frozen=True)
 class Compacted:
-    """Counts of files: `small` ones became `large` ones, `forgotten` ones had rows of deleted days, `removed` ones are
-    no longer on the disk.
+    """The counts of files that were compacted in a table.
+
+    `small` files became `large` ones; `forgotten` ones had rows of deleted days; `removed` ones are no longer on the
+    disk.
     """
 
     table: str

@@ -52,8 +52,7 @@ class Minute:
 
 
 def gather(base: duckdb.DuckDBPyConnection, *, server: Address | None, queues: Sequence[str], lake: str) -> None:
-    """Make the tables `events` and `published` from the server's journals of `queues`, from that of the lake, or from
-    both.
+    """Make the tables `events` and `published` from the server's journals of `queues`, the lake's journal, or both.
 
     `events` has each event once. `published` has each message once for each group it names ("" means all groups). It
     also has messages from before the beginning of the journal, if they are in the lake. Raises PipelineError if there

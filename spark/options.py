@@ -125,8 +125,9 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The checked options for writing. `queue` is a full name, or "" if each row names its own. `transaction` is "" if
-    none was given.
+    """The options for writing.
+
+    `queue` is a full name, or "" if each row names its own. `transaction` is "" if none was given.
     """
 
     address: Address
@@ -198,8 +199,9 @@ def moment_ms(text: str, what: str) -> int:
 
 
 def read_options(given: Mapping[str, str], *, stream: bool | None = None) -> ReadOptions:
-    """Return the checked options. Raise PipelineError. With `stream=None`, options that only a batch or only a stream
-    may have are accepted.
+    """Return the checked options. Raise PipelineError.
+
+    With `stream=None`, options that only a batch or only a stream may have are accepted.
     """
     options = _Options(given, (*_BOTH, *_READ))
     project = _project(options)

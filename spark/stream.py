@@ -4,10 +4,9 @@ An offset has the place in each queue, and what its batch reads: see `places`. T
 follows from it here:
 
 - `latestOffset(start)` is called after every batch, also if there is nothing new and after a restart, and `start` is
-then
-  in the commit log. So everything below `start` is acked there; acks in `commit` alone would leave out the last batch.
-- `initialOffset` is called twice for a new query, and Spark does not keep its answer. So the group on the server keeps
-it. - `stop` does not mean the end of the query, so nothing is acked or deleted there.
+  then in the commit log. So everything below `start` is acked there; `commit` alone would leave out the last batch.
+- `initialOffset` is called twice for a new query, and Spark does not keep its answer. So the group on the server does.
+- `stop` does not mean the end of the query, so nothing is acked or deleted there.
 """
 
 from __future__ import annotations
@@ -159,11 +158,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return place(found.position, found.epoch, found.floor, found.lost)
 
     def _joined(self, queue: str, *, is_another: bool = False) -> tuple[Place, End]:
-        """Return where to begin in a queue that joins a query (at its group's position, or else at its beginning), and
-        where it ends.
+        """Return where to begin in a queue that joins a query, and where the queue ends.
 
-        A start of `latest`, or at a time, would skip messages from before the query knew of the queue. A place that was
-        given for this very queue holds, but not for `another` queue that was made under its name.
+        It begins at the group's position, or else at its beginning. A start of `latest`, or at a time, would skip
+        messages from before the query knew of the queue. A place that was given for this very queue holds, but not for
+        `another` queue that was made under its name.
         """
         places = self._options.start.of_queues if self._options.start and not is_another else {}
         begun = self._begin(queue, places.get(queue, GROUP), None)

@@ -1,5 +1,4 @@
-"""What both shells share: the settings of a client, the names of queues, and what becomes of a failed handler's
-message.
+"""The part that both shells share: settings of a client, names of queues, and the end of a failed handler's message.
 
 Nothing here waits or has a socket.
 """
@@ -68,18 +67,17 @@ class ClientBase:
     ) -> None:
         """Take the settings of the client. All but `url` are given by name.
 
-        - `url`: the server's HTTP address, such as http://localhost:8080, or stomp://host:61613. The addresses of a
-        list
-          are tried in turn. The default is the environment's CURBSTONE_URL, or else a server on this machine.
+        - `url`: the server's HTTP address, such as http://localhost:8080, or stomp://host:61613. If it is a list, the
+          addresses are tried in turn. The default is the environment's CURBSTONE_URL, or else a server on this machine.
         - `project`: the project of queue names that do not name one.
         - `token`: what logs in, or a function that returns it; see `login.Token`.
         - `connect_timeout`: after how many seconds the first connection is given up.
         - `producer`: a name for an application that numbers its messages itself with `seq`. A message that it publishes
           again after a restart, with the same `seq`, is stored once.
-        - `on_full`: whether publishing to a full queue waits for room ("wait") or raises `QueueFull` ("raise"). -
-        `window`, `window_bytes`: the most messages, and the most bytes, that may be unconfirmed at once. - `ca_file`: a
-        PEM file with the authority that signed the server's certificate. The default is the environment's
-          CURBSTONE_CA_FILE, or else the authorities that the machine trusts.
+        - `on_full`: whether publishing to a full queue waits for room ("wait") or raises `QueueFull` ("raise").
+        - `window`, `window_bytes`: the most messages, and the most bytes, that may be unconfirmed at once.
+        - `ca_file`: a PEM file with the authority that signed the server's certificate. The default is the
+          environment's CURBSTONE_CA_FILE, or else the authorities that the machine trusts.
         - `tls`: an `ssl.SSLContext` to use instead of `ca_file`.
         """
         if tls is not None and ca_file is not None:
@@ -206,7 +204,7 @@ def answer_headers(message: BaseMessage, result: content.Body) -> tuple[dict[str
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a delivery ends whose handler raised: rejected, or given back after `delay` seconds."""
+    """The end of a delivery whose handler raised: it is rejected, or given back after `delay` seconds."""
 
     reject: bool
     delay: float | None

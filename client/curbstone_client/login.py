@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 Token = str | Callable[[], str | None] | None
-"""What logs in. A function is called for each connection and each HTTP call, and before a login ends."""
+"""The type of the setting `token`. A function is called for each connection and HTTP call, and before a login ends."""
 
 _TOKEN = re.compile(r"[!-~]*")
 

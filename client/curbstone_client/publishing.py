@@ -38,7 +38,7 @@ _NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """How a message was stored. It is on disk."""
+    """The result of a publish: the message is on disk."""
 
     id: str
     """The message id that the server gave it; empty if the server did not say."""

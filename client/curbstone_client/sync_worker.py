@@ -41,8 +41,9 @@ class Worker:
         """Why the worker can't go on; None while it can."""
 
     def start(self, failed: Callable[[], None]) -> None:
-        """Subscribe to the queue and start to handle its messages. `failed` is called, in a thread of the worker, when
-        the worker can't go on.
+        """Subscribe to the queue and start to handle its messages.
+
+        `failed` is called, in a thread of the worker, when the worker can't go on.
         """
         messages = self._messages = self._client.queue(self._queue).consume(self._prefetch)
         self._threads = [

@@ -1,5 +1,4 @@
-"""The load of `curbstone drill`: a server that is killed again and again, its clients, and their account of the
-messages.
+"""The load of `curbstone drill`: a server that is killed again and again, its clients, and their account.
 
 Every message has a value of its own, from which its body is derived. A message that got no answer is sent again under a
 new value. So after everything was drained, the account tells which messages were lost, came again after their ack was

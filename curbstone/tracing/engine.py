@@ -49,8 +49,9 @@ class TracedBroker(BrokerPort):
         return getattr(self._broker, name)
 
     def _traced(self, queue: Queue) -> Queue:
-        """Return the traced queue around a queue. There is only one, because leases may be settled over another
-        connection than the one they were taken over.
+        """Return the traced queue around a queue.
+
+        There is only one for each, because leases may be settled over a connection other than the one that took them.
         """
         found = self._queues.get(queue)
         if found is None:
