@@ -1,6 +1,6 @@
-"""One batch as it is read back, whoever reads it: recovery, a consumer, a page, the journal, a check.
+"""One batch as it is read back, by recovery, for consumers and pages, and by checks of the files.
 
-Nothing of a batch is believed before all of it was checked.
+Nothing in a batch is believed before the CRC over all of it has been checked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from curbstone.core.message import Message
 
 
 class Batch(NamedTuple):
-    """A good batch: its header, and the bytes it lies in from `at` on; `offset` is its place in the file."""
+    """A good batch. It begins at index `at` of `data`, which may hold more; `offset` is its place in the file."""
 
     header: BatchHeader
     data: bytes
@@ -53,12 +53,12 @@ class Batch(NamedTuple):
         return self.at + self.header.length
 
     def messages(self) -> list[Message]:
-        """Return its messages; of a copy they are as they were published."""
+        """Return its messages. In a copy made by the cleaner they have the seqs and times of their publishing."""
         return decode_entries(self.data, self.messages_at, self.header.messages, self.header.first_seq)
 
 
 def batch_at(data: bytes, at: int, salt: int, offset: int = 0) -> Batch | None:
-    """Return the batch that begins at an index, if all of it is there and checks; `offset` is its place in the file."""
+    """Return the batch at index `at` if it is complete and matches its CRC; `offset` is its place in the file."""
     header = decode_batch_header(data, at)
     if header is None or not batch_is_whole(data, at, header.length, salt):
         return None
@@ -66,7 +66,7 @@ def batch_at(data: bytes, at: int, salt: int, offset: int = 0) -> Batch | None:
 
 
 def batches_in(data: bytes, salt: int) -> Iterator[Batch]:
-    """Yield the good batches in some bytes that begin with one; what does not check is passed over."""
+    """Yield the good batches in `data`, which begins with a batch. Bytes that do not match their CRC are skipped."""
     at = 0
     while at < len(data):
         batch = batch_at(data, at, salt)
@@ -74,7 +74,7 @@ def batches_in(data: bytes, salt: int) -> Iterator[Batch]:
             yield batch
             at = batch.end_at
             continue
-        magic = data.find(BATCH_MAGIC_BYTES, at + 5)  # what follows may still be good: look for the next batch
+        magic = data.find(BATCH_MAGIC_BYTES, at + 5)  # behind the damage there may be good batches
         if magic < 0:
             return
         at = magic - 4

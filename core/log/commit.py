@@ -1,9 +1,8 @@
-"""One commit: what is written to a queue's log in one turn, and how it is undone where the disk has no room.
+"""One commit: what is written to a queue's log in one turn, and how it is undone if the disk has no room.
 
-Room first, contents last: what a commit needs of the disk it takes with zeros, before it writes its batch into that.
-So a batch that was refused for want of room was not written at all, or is made unreadable, durably, before anybody
-hears of it: no recovery finds it. After any other failure nobody can say what is on the disk; then the segment is
-fenced (see `log`).
+Room first, contents last: a commit takes the room it needs on the disk before it writes its batch there. So if the disk
+is full, the batch was either not written at all, or its header is wiped, durably, before anybody hears of it, and no
+recovery finds it. After any other failure nobody can say what is on the disk, and the segment is fenced (see `log`).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Segment:
         self.end = end
         """Where its contents end."""
         self.size = size
-        """Bytes of the file: what lies behind `end` has been prepared, or is stale."""
+        """Bytes of the file. Those behind `end` have been prepared, or are stale."""
         self.file = file
         """Open while the segment is written to."""
         self.runs = 0
@@ -52,15 +51,15 @@ class Segment:
         self.states = 0
         """How many pending messages have the latest record of their tries here."""
         self.dead_ms = 0
-        """Engine time when it was seen first that neither is here; 0 while nobody asked."""
+        """Engine time when it was first seen without runs and states; 0 if nobody has looked yet."""
         self.damaged = False
         self.is_redoable = True
-        """Whether the redo files may speak of it: its header says so to readers that know nothing of them."""
+        """Whether its commits may go to redo files: only if its header has the format that older programs refuse."""
         self.redo = 0
-        """The latest redo file that has something of it which was not synced here since; 0 for none."""
+        """The latest redo file with bytes of this segment that were not synced here since; 0 for none."""
 
     def as_it_is(self) -> Segment:
-        """Return what a worker thread needs to read what is in it now: this one goes on changing."""
+        """Return a copy from which a worker thread can read the present contents, while this one goes on changing."""
         return Segment(self.number, self.path, self.salt, self.end, self.size)
 
     def __repr__(self) -> str:
@@ -75,7 +74,7 @@ class Spare(NamedTuple):
 
 
 class Commit:
-    """The writes of one turn; `run` is called on a worker thread, all else on the engine's."""
+    """The writes of one turn. What touches the disk is called on a worker thread, everything else on the event loop."""
 
     __slots__ = (
         "_aside", "_buffers", "_cut_first", "_directory", "_disk", "_fenced", "_held", "_least", "_offset", "_old",
@@ -90,17 +89,17 @@ class Commit:
         self._directory = directory
         self._uid = uid
         self.syncs = sync
-        """Whether it counts only when it is durable."""
+        """Whether the commit counts only when it is durable."""
         self.segment = active
         """The segment the batches go to."""
         self._offset = active.end
-        """Where it is written from."""
+        """Where in the segment the writing begins."""
         self.end = active.end
-        """Where the batches end in it."""
+        """Where in the segment the batches end."""
         self._held = active.size
-        """The size that its file has before."""
+        """The size of the segment's file before the commit."""
         self.size = active.size
-        """The size that it is to have, with zeros behind the batches."""
+        """The size that the file shall have, with zeros behind the batches."""
         self._least = active.size
         """The size that will do where the disk has no room for `size`."""
         self.dropped: Sequence[Segment] = ()
@@ -110,26 +109,26 @@ class Commit:
         """Whether what is removed must not come back, also not as a left-over after a crash."""
         self.unremoved: frozenset[str] = _NO_PATHS
         self.is_undone = False
-        """Of one that failed: there was no room on the disk, and nothing of it is left there."""
+        """Whether it failed because the disk was full, and nothing of it is left there."""
         self.is_doubtful = False
-        """Whether a segment could not be synced of which the redo files have something: they must be kept."""
+        """Whether a segment that redo files have bytes of could not be synced. Then the redo files must be kept."""
         self.redo = 0
-        """The redo file that made it durable, or 0 where its own file was synced."""
+        """The redo file that made the commit durable, or 0 if the segment's own file was synced."""
         self.old_size = active.size
-        """The size that the segment before a new one has now."""
+        """The size now of the segment before a new one."""
         self.reserve = reserve
         """The size of the reserve."""
         self.reserve_to = self.reserve
-        """The size that it is to have after this commit."""
+        """The size that the reserve shall have after this commit."""
         self._buffers: list[bytes] = []
         self.rolled = False
         """Whether this commit begins a new segment."""
         self._old: Segment | None = None
-        """The one before that."""
+        """The segment before a new one."""
         self._fenced = False
-        """Whether that is written to no more because a sync or write failed there; see `Log.fenced`."""
+        """Whether a sync or write has failed in `_old`; see `Log.fenced`."""
         self._cut_first = False
-        """Whether it is cut to its contents before anything is written, not afterwards."""
+        """Whether `_old` is cut to its contents before anything is written, instead of afterwards."""
         self.taken: Spare | None = None
         """The file that a new segment is put into."""
         self._remove_first: Mapping[str, int] = _NO_SIZES
@@ -144,7 +143,7 @@ class Commit:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it does nothing but write into what was prepared and is durable: a redo file can say all of it."""
+        """Whether it only writes into room that is prepared and durable, so that a redo file can say all of it."""
         return (
             self._old is None
             and self.size == self._held
@@ -160,11 +159,11 @@ class Commit:
 
     @property
     def buffers(self) -> list[bytes]:
-        """What a plain commit writes there, in order."""
+        """The bytes of `part`, in order."""
         return self._buffers
 
     def roll(self, header: SegmentHeader, spare: Spare | None, reserve: int, *, fenced: bool) -> None:
-        """Begin a new segment, in the file `spare` if that is given."""
+        """Begin a new segment, in the file `spare` if there is one. `reserve` is the size of the reserve without it."""
         self._old = self.segment
         self.rolled = True
         self._fenced = self._cut_first = fenced
@@ -197,13 +196,13 @@ class Commit:
         self._aside += (path,)
 
     def cut_first(self) -> None:
-        """Cut the segment before the new one to its contents first: both have no room, as they are."""
+        """Cut the segment before the new one to its contents first: the cap has no room for both files as they are."""
         self._cut_first = True
 
     def grow_to(self, size: int, least: int) -> None:
-        """Prepare the file ahead, with real zeros: a later sync then changes no size and no extent.
+        """Prepare the file ahead, with real zeros, so that later syncs change neither its size nor its extents.
 
-        If the disk has no room for `size`, `least` bytes will do.
+        If the disk has no room for `size` bytes, `least` are enough.
         """
         assert size >= self.end and size >= least
         self.size = max(self.size, size)
@@ -215,7 +214,7 @@ class Commit:
         self.reserve = self.reserve_to = 0
 
     def grow_reserve(self, size: int) -> None:
-        """Let the reserve have `size` bytes, or the commit fails."""
+        """Let the reserve grow to `size` bytes. If the disk has no room for that, the commit fails."""
         self.reserve_to = size
 
     # --- what a worker thread does
@@ -225,25 +224,25 @@ class Commit:
         self._file_of(self.segment)
 
     def defer(self, redo: int) -> None:
-        """A redo file has made a plain commit durable: its own file can wait for it."""
+        """The redo file `redo` has made a plain commit durable, so have the segment's own file written later."""
         self.redo = redo
         self._file_of(self.segment).defer(self._offset, self._buffers)
 
     def run(self) -> None:
-        """Write, sync, then remove what is no longer needed; OSError leaves the log as it was."""
+        """Write, sync, then remove what is no longer needed. After an OSError the log goes on from where it was."""
         self.write()
         if self.syncs or self.rolled:
             self.sync()
         if self.rolled:
             self._disk.sync_dir(self._directory)
         if self._old is not None and not self._cut_first:
-            with suppress(OSError):  # then it stays as long as it is
+            with suppress(OSError):  # then the file keeps its length
                 self._cut(self._old)
             self._close_old(self._old)
         self._tidy()
 
     def write(self) -> None:
-        """Write all of it, or raise OSError; `is_undone` then says whether nothing of it is left."""
+        """Write everything, or raise OSError. Then `is_undone` tells whether nothing of it is left on the disk."""
         try:
             self._write()
         except OSError as error:
@@ -251,12 +250,15 @@ class Commit:
             raise
 
     def sync(self) -> None:
-        """Make durable what was written to the segment."""
+        """Make the writes to the segment durable."""
         assert self.segment.file is not None
         self._sync_file(self.segment, self.segment.file)
 
     def _sync_file(self, segment: Segment, file: WriteBehindFile) -> None:
-        """Sync a segment; where that fails the system may have lost all that was not synced before, too."""
+        """Sync a segment.
+
+        If that fails, the system may also have lost earlier writes to the file that only a redo file has made durable.
+        """
         try:
             file.sync()
         except OSError:
@@ -264,12 +266,12 @@ class Commit:
             raise
 
     def _write(self) -> None:
-        """Do all that takes room."""
+        """Do everything that takes room on the disk."""
         for path in self._remove_first:
             self._remove(path)
         if self._remove_first:
-            # A segment whose creation failed says where the one before it ends. Had it come back after a crash,
-            # it would cut off what is written there from now on.
+            # A segment whose creation failed says where the one before it ends. If a crash brought it back, it would
+            # cut off what is written to that one from now on.
             self._disk.sync_dir(self._directory)
             self._remove_first = _NO_SIZES
         if self.reserve_to > self.reserve:
@@ -277,7 +279,7 @@ class Commit:
         if self._old is not None:
             self._open_new(self._old)
         file = self._file_of(self.segment)
-        if self.end > self._held:  # what is prepared comes with it
+        if self.end > self._held:  # the batch and the zeros behind it go into one write
             self._or_least(file, self._offset, self._buffers, self.end)
         else:
             if self.size > self._held:
@@ -286,7 +288,7 @@ class Commit:
                 file.write(self._offset, self._buffers)
 
     def _or_least(self, file: WriteBehindFile, offset: int, buffers: list[bytes], end: int) -> None:
-        """Write, and zeros behind it to where the file is to end; without room for all of them as few as will do."""
+        """Write `buffers`, which end at `end`, and zeros up to `size`, or only to `_least` if the disk is too full."""
         try:
             file.write(offset, [*buffers, bytes(self.size - end)])
         except OSError as error:
@@ -324,20 +326,23 @@ class Commit:
         self.segment.file = self._disk.open_lasting(self.segment.path, create=self.taken is None)
 
     def _file_of(self, segment: Segment) -> WriteBehindFile:
-        """Return the open file of a segment: it is not open after a start, nor after an attempt at a new segment."""
+        """Return the file of a segment. It has to be opened after a start, and after a failed attempt at a new one."""
         if segment.file is None:
             segment.file = self._disk.open_lasting(segment.path)
         return segment.file
 
     def _cut(self, old: Segment) -> None:
-        """Give back what was prepared behind the contents of a segment, durably: a crash must not exceed the cap."""
+        """Cut off what was prepared behind the contents of a segment.
+
+        This must be durable, because after a crash the longer file would count against the cap.
+        """
         file = self._file_of(old)
         is_cut = old.size > old.end
         if is_cut:
             file.truncate(old.end)
         self.old_size = old.end
         if self._fenced:
-            with suppress(OSError):  # nothing is believed of this file any more but what was good before
+            with suppress(OSError):  # only batches that were good before the failure count in this file
                 self._sync_file(old, file)
         elif is_cut or (self._cut_first and (old.redo or not self.syncs)):
             self._sync_file(old, file)
@@ -348,10 +353,10 @@ class Commit:
             old.file = None
 
     def _undo(self) -> bool:
-        """Leave nothing of the batch where recovery would find it, also after a power cut; return whether that is so.
+        """Make sure that recovery can't find the batch, not even after a power cut; return False if that failed.
 
-        The first bytes of a batch decide whether it is one. In a part that was not there before zeros do not do:
-        cut off, they could come back with the next zeros that are prepared there.
+        A batch without its header is none. So the header is overwritten with zeros, as far as it lies in room that was
+        there before; the part by which the file has grown is cut off.
         """
         file = self.segment.file
         try:
@@ -376,7 +381,7 @@ class Commit:
         return True
 
     def _tidy(self) -> None:
-        """Remove what is no part of the log any more."""
+        """Remove or rename the files that are no part of the log any more."""
         for path in self._remove_last:
             try:
                 self._remove(path)
@@ -386,7 +391,7 @@ class Commit:
             with suppress(OSError):
                 self._disk.sync_dir(self._directory)
         for path in self._aside:
-            with suppress(OSError):  # it is no part of the log under either name
+            with suppress(OSError):  # under either name it is no part of the log
                 self._disk.rename(path, path.removesuffix(SEGMENT_SUFFIX) + ASIDE_SUFFIX)
         if self._aside:  # under its old name recovery would take it for a left-over
             with suppress(OSError):
@@ -397,7 +402,7 @@ class Commit:
             self._disk.remove(path)
 
     def files_touched(self) -> dict[str, int]:
-        """Return the files, with sizes, that may be left where they are if this failed."""
+        """Return the files, with sizes, that a failed commit may have left and that are no part of the log."""
         files = dict(self._remove_first)
         if self.rolled and not self.is_undone:
             files[self.segment.path] = self.size

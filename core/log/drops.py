@@ -1,4 +1,4 @@
-"""What a read means that fails while the file it was of is being removed."""
+"""Judges reads of the log that fail: the file may just be in the course of being removed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ LOOK_AGAIN_MS = 1
 
 
 def waits_for_drop(host: Host, log: Log, again: Callable[[], object]) -> bool:
-    """Return whether a read that failed says nothing yet; then `again` is called, to judge it later.
+    """Return whether it is too early to judge a read that failed; then `again` is called a little later.
 
-    A commit copies what is live in the oldest segment and removes its file. On the disk that is one step; the log and
-    the runs know of it when the commit has ended, and until then they name a file that may be gone.
+    A commit that drops the oldest segment removes the file on a worker thread. The log and the runs learn of it only
+    when the commit has ended. Until then they may name a file that is gone, and a failed read does not mean damage.
     """
     if not log.is_dropping:
         return False

@@ -1,26 +1,25 @@
 """The bytes of a segment file. Pure: no file, no clock.
 
-A segment is a header of `SEGMENT_BYTES` and then batches, end to end; what follows the last is
+A segment is a header of `SEGMENT_BYTES`, followed by batches, end to end. Behind the last batch there are
 zeros, or bytes of an earlier life of the file. Numbers are little-endian. ::
 
     segment header   magic "CURBSEG1", format, salt, queue uid, number, number and end of the segment
                      before it, floor (oldest segment there must be), next seq, next batch number,
                      last transaction applied, crc
-                     (all of it twice: without the salt no batch can be checked)
+                     (stored twice, because without the salt no batch can be checked)
     batch            crc, magic, length, flags, number, time, first seq, delivered, transaction,
                      count, bytes of releases, settles and notes;
                      then message entries, releases, settles, notes
     message entry    length, seq - first seq, timestamp, length of headers, flags, length of extras;
                      then extras (expiry, groups), header block, body
 
-The batch's CRC covers all of it after the CRC itself and starts from the segment's salt, which is
-random: bytes of an earlier life of a recycled file never pass for a batch, nor does a message body
-that looks like one. A release says that seqs are ready again, after how many tries and from when; a
-settle that they are done, and why. Both name a group and hold runs of seqs. Notes are facts about
-the log itself.
+A batch's CRC covers everything after the CRC itself. It starts from the segment's salt, which is random, so
+that neither bytes of an earlier life of a recycled file nor a message body that looks like a batch can pass
+for one. A release says that seqs are ready again, from what time on, and how often they were tried. A settle
+says that seqs are done, and why. Both name a group and hold runs of seqs. Notes are facts about the log itself.
 
-Format 2 differs from 1 in what a redo file may say of a segment (see `redo`): after a power cut a segment of format 2
-may lack what the redo files have. So a reader of format 1 refuses it, and touches nothing.
+Format 2 has the same bytes as format 1, but after a power cut a segment of format 2 may lack batches that only a redo
+file has (see `redo`). A program that knows only format 1 would miss them, so it has to refuse the segment.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ _SEGMENT = struct.Struct("<8sII8QI")
 SEGMENT_BYTES = 2 * _SEGMENT.size
 _BATCH = struct.Struct("<IIIHH5Q4I")
 ALONE_BYTES_MIN = 64 * 1024
-"""A part of a batch this large is written from where it lies, and not copied: many queues may share a body."""
+"""A part at least this large is written as a buffer of its own, without a copy: many queues may share the body."""
 ALONE_PARTS_MAX = 64
-"""In a batch of more the parts are small on the average, and one copy of all is the fastest."""
+"""If a batch has more parts than this, they are small on average, and joining all of them is fastest."""
 BATCH_BYTES = _BATCH.size
 ENTRY = struct.Struct("<IIQIHH")
 ENTRY_BYTES = ENTRY.size
@@ -67,15 +66,15 @@ class Flag(IntEnum):
 class Reason(IntEnum):
     """Why a message was settled."""
 
-    STATE = 0  # it was settled before: said again because its message was copied forward
+    STATE = 0  # it was settled earlier; this is repeated because its message was copied forward
     ACK = 1
     REJECT = 2
     MAX_TRIES = 3
     EXPIRE = 4
     PURGE = 5
     SKIPPED = 6  # given up for a group that may be overtaken when the cap is reached
-    ABSENT = 7  # was not there for the group when that was declared
-    MOVED = 8  # it is in another queue now: a redrive put it there
+    ABSENT = 7  # the group was declared later, and does not see it
+    MOVED = 8  # a redrive put it into another queue
 
     @property
     def is_done(self) -> bool:
@@ -93,7 +92,7 @@ class Note(IntEnum):
     LOSS = 5  # what a declared group has lost: how far, and how much
     ACKED = 6  # up to where a declared group was acked
     PRODUCER = 7  # the last number of a producer
-    FILLER = 255  # nothing; it fills the place of what a repair took out
+    FILLER = 255  # says nothing: a repair puts it in the place of damaged bytes
 
 
 class SegmentHeader(NamedTuple):
@@ -142,9 +141,9 @@ class Settled(NamedTuple):
 
 
 class Released(NamedTuple):
-    """Seqs `first` to `first + span - 1` are ready again in `group` from `due_ms` on.
+    """Seqs `first` to `first + span - 1` are ready again in `group` from `due_ms` on, after `tries` deliveries.
 
-    Also what is known of them, where nothing happened to them: tries so far, and when they are due.
+    The cleaner repeats such records for messages to which nothing has happened since; see `encode_released`.
     """
 
     group: str
@@ -161,7 +160,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 
 
 def decode_segment_header(data: bytes) -> SegmentHeader | None:
-    """Return the header, or None where neither copy is valid; raise UnknownFormat for a newer one."""
+    """Return the header, or None if neither copy is valid; raise UnknownFormat for a newer format."""
     if len(data) < SEGMENT_BYTES:
         return None
     for offset in (0, _SEGMENT.size):
@@ -259,7 +258,7 @@ def encode_batch(
     header: BatchHeader,
     parts: Sequence[bytes],
 ) -> list[bytes]:
-    """Return the batch as buffers to be written one after the other; `parts` is all that follows the header."""
+    """Return the batch as buffers to be written one after the other; `parts` is everything behind the header."""
     few_and_large = len(parts) <= ALONE_PARTS_MAX and header.length >= ALONE_BYTES_MIN
     buffers = _gathered(parts) if few_and_large else [b"".join(parts)]
     head = _BATCH.pack(0, BATCH_MAGIC, header[0], header[1], 0, *header[2:])[4:]
@@ -270,7 +269,7 @@ def encode_batch(
 
 
 def _gathered(parts: Sequence[bytes]) -> list[bytes]:
-    """Return parts as few buffers: the small ones joined, and a large body as it is, for others may share it."""
+    """Return the parts as few buffers: small ones are joined, large ones, which others may share, are not copied."""
     buffers: list[bytes] = []
     small: list[bytes] = []
     for part in parts:
@@ -283,7 +282,7 @@ def _gathered(parts: Sequence[bytes]) -> list[bytes]:
 
 
 def encode_filler(salt: int, number: int, size: int) -> bytes | None:
-    """Return a batch of `size` bytes that says nothing; None where one can't be so small."""
+    """Return a batch of `size` bytes that says nothing, or None if no batch has that size."""
     payload = size - BATCH_BYTES - _NOTE.size
     if payload < 0 and size != BATCH_BYTES:
         return None
@@ -305,16 +304,17 @@ def decode_batch_header(data: bytes, offset: int) -> BatchHeader | None:
 
 
 def may_be_batch(data: bytes, offset: int, number: int) -> bool:
-    """Return whether the damaged bytes at `offset` may have been the batch `number` or a later one.
+    """Return whether the damaged bytes at `offset` may have been batch `number` or a later one.
 
-    Bytes of an earlier life of the file have lower numbers. One wrong field hides the magic or the number, not both.
+    Batches of an earlier life of the file have lower numbers. One wrong field can hide the magic or the number, but
+    not both, so either is enough.
     """
     _, magic, _, _, _, found, *_ = _BATCH.unpack_from(data, offset)
     return bool(found == number or (magic == BATCH_MAGIC and found > number))
 
 
 def batch_is_whole(data: bytes, offset: int, length: int, salt: int) -> bool:
-    """Return whether the `length` bytes at `offset` match the CRC they begin with."""
+    """Return whether all `length` bytes at `offset` are there and match the CRC that they begin with."""
     if offset + length > len(data):
         return False
     view = memoryview(data)
@@ -357,9 +357,9 @@ def decode_settled(data: bytes, offset: int, end: int) -> Iterator[Settled]:
 
 
 def encode_released(released: Sequence[Released], *, state: bool = False) -> bytes:
-    """Return the release lists of these, a list for each stretch of one group.
+    """Return release lists of these records, one list for each stretch of records of the same group.
 
-    With `state` they say what is known, not what has just happened.
+    With `state` the lists repeat what is known. Otherwise they say what has just happened.
     """
     parts = []
     start = 0
@@ -376,7 +376,7 @@ def encode_released(released: Sequence[Released], *, state: bool = False) -> byt
 
 
 def decode_released(data: bytes, offset: int, end: int, *, with_state: bool = True) -> Iterator[Released]:
-    """Yield what the release lists between `offset` and `end` say; `with_state` as in `encode_released`."""
+    """Yield what the release lists between `offset` and `end` say, without lists of `state` if not `with_state`."""
     while offset < end:
         is_state, name_bytes, _, count = _LIST.unpack_from(data, offset)
         offset += _LIST.size
@@ -409,7 +409,7 @@ def encode_floor(number: int) -> bytes:
 
 
 def encode_delivered(group: str, seq: int) -> bytes:
-    """Return the note that all of `group` up to `seq` may have been delivered."""
+    """Return the note that all messages up to `seq` may have been delivered in `group`."""
     return encode_note(Note.DELIVERED, seq.to_bytes(8, "little") + group.encode())
 
 
@@ -419,12 +419,12 @@ def encode_loss(group: str, floor: int, lost: int) -> bytes:
 
 
 def encode_acked(group: str, seq: int) -> bytes:
-    """Return the note that `group` was acked up to and with `seq`."""
+    """Return the note that `group` was acked up to `seq`, inclusive."""
     return encode_note(Note.ACKED, seq.to_bytes(8, "little") + group.encode())
 
 
 def decode_notes(data: bytes, offset: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (kind, payload) of the notes; a kind this version does not know is yielded all the same."""
+    """Yield (kind, payload) of the notes, also for kinds that this version does not know."""
     while offset < end:
         kind, size = _NOTE.unpack_from(data, offset)
         offset += _NOTE.size

@@ -1,23 +1,24 @@
 """The capped log of one queue: a ring of segment files, written a commit at a time.
 
-The log knows files, sizes and the cap; what the batches say is the queue's business. One commit is
-under way at a time: the queue asks what fits, hands over encoded batches, and `Commit.run` is what a
-worker thread does with them.
+The log knows files, sizes and the cap. It does not look into batches: their contents are the queue's business. One
+commit is under way at a time: the queue asks what fits and hands over encoded batches, and a worker thread writes
+them in `Commit.run`.
 
-Segments form a chain: each names the one before it and where that one ends, so a file left behind by
-a failed or undone operation is never part of the log. The oldest are dropped, never others, and only
-after a batch is on disk that says so (the floor).
+Segments form a chain: each names the one before it and where that one ends. So a file that a failed or undone
+operation has left behind is never part of the log. Only the oldest segments are dropped, and each only after a batch
+that says so (the floor) is on disk.
 
-Sizes: the ledger, `room`, counts contents; what a file has been grown beyond its contents, the spare file
-kept for recycling and the reserve can be had back at once. `bytes` is what the directory really holds.
+Sizes: the ledger, `room`, counts contents. It does not count the prepared bytes behind the contents of a file, the
+spare file that is kept for recycling, and the reserve, because these can be given up at once. `bytes` is what the
+directory really holds.
 
-A full disk: publishes leave room there for the settles of what is pending, in the tail of the active
-segment, and where that is more than `TAIL_BYTES_MAX` in a file of its own, the reserve. A publish that
-can't is refused. Then settles use the tail, the reserve and the files of segments that were dropped.
+A full disk: a publish must leave room on the disk for the settles of all pending messages. That room is in the tail of
+the active segment, and, beyond `TAIL_BYTES_MAX`, in a file of its own, the reserve. A publish that can't leave it is
+refused. On a full disk, settles use the tail, the reserve and the files of dropped segments.
 
-A log may be found above its cap: the server was started with a smaller one. Then it has a limit above
-the cap, which leaves room to settle and to clean, and comes down with what the log holds; nothing is
-published meanwhile.
+A log can be found above its cap, if the server was started with a smaller one. Then it gets a limit above the cap
+that leaves room to settle and to clean. The limit comes down with what the log holds, and until it has reached the cap
+nothing is published.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from curbstone.core.write_behind import WriteBehindDisk
 GROWTH_BYTES_FIRST = 32 * 1024
 GROWTH_BYTES_MAX = 4 * 1024 * 1024
 HEADROOM_BYTES = 4 * 1024
-LARGE_COMMIT_BYTES = 128 * 1024  # writing zeros for the next of its kind costs more than a sync that changes the size
+LARGE_COMMIT_BYTES = 128 * 1024  # for so large a commit, zeros ahead cost more than a sync that changes the size
 IDLE_BYTES_MAX = 48 * 1024  # with `meta` an idle, empty queue keeps at most 64 KiB
 RECYCLE_BYTES_MAX = 64 * 1024 * 1024
 
 SETTLE_BYTES = 128
-"""What settling one message takes where it is a commit of its own."""
+"""What settling one message takes in a commit of its own."""
 TAIL_BYTES_MAX = 32 * 1024
 RESERVE_BYTES_MAX = 1024 * 1024
 
@@ -70,7 +71,7 @@ class Log:
         self.tx = 0
         """The last transaction of the broker's journal that is in this log."""
         self.fenced = False
-        """A sync or write failed in the active segment: nothing more is written there."""
+        """Whether a sync or write has failed in the active segment. Then nothing more is written there."""
         self._salt = salt
         self._numbers = 0
         self.room = Room(cap, meta_bytes)
@@ -78,14 +79,14 @@ class Log:
         self._under_way: Commit | None = None
         self._spare: Spare | None = None
         self.is_held = False
-        """Whether somebody still reads files of the log: then what is dropped is not used again.
+        """Whether a backup is reading files of the log. Then the file of a dropped segment is not recycled.
 
-        That is looked at when a drop is done, for the commit that drops may have been made before it was held.
+        `let_go` looks at it again, because the reading may have begun after the commit was made.
         """
         self.reserve = 0
         """Bytes of the reserve."""
         self._leftover: dict[str, int] = {}
-        """Files that are no part of the log and could not be removed; the next commit does that first."""
+        """Files, with sizes, that are no part of the log and could not be removed. The next commit begins with that."""
         self._sealed_bytes = 0
         self._sealed_end_max = 0
 
@@ -93,12 +94,12 @@ class Log:
 
     @property
     def active(self) -> Segment:
-        """The segment that is written to."""
+        """The newest segment, the only one that is written to."""
         return self.segments[-1]
 
     @property
     def bytes(self) -> int:
-        """Bytes of all segment files, the spare and what could not be removed included."""
+        """Bytes of all files: segments, the spare, the reserve, left-overs, and damaged segments that are set aside."""
         spare = self._spare.size if self._spare else 0
         leftover = sum(self._leftover.values())
         return self._sealed_bytes + self.active.size + spare + self.reserve + leftover + self.room.aside_bytes
@@ -110,23 +111,23 @@ class Log:
 
     @property
     def fullness(self) -> str:
-        """What to say of a log that has no room for a publish."""
+        """How full the log is, to follow the queue's name in the refusal of a publish."""
         held = f"holds {self.bytes} bytes, more than" if self.is_above_cap else "is at"
         return f"{held} its cap of {self.room.cap} bytes"
 
     @property
     def room_in_active(self) -> int:
-        """Bytes that still go into the active segment before the next one begins."""
+        """Bytes that may still be added to the active segment before a new one begins."""
         return 0 if self.fenced else self.room.segment_bytes - self.segments[-1].end
 
     @property
     def records_span(self) -> int:
-        """Bytes of releases that go well into one batch: what is left of a segment, or half a new one."""
+        """How many bytes of releases to put into one batch: what is left of the active segment, or half a new one."""
         left = self.room_in_active - 4 * BATCH_BYTES
         return left if left > self.room.segment_bytes // 8 else self.room.segment_bytes // 2
 
     def resize(self, cap: int, meta_bytes: int) -> None:
-        """Change the cap, or what `meta` takes of it. What is allowed above it stays until `come_down`."""
+        """Change the cap, or what `meta` takes of it. The limit above the cap stays where it is until `come_down`."""
         room = self.room
         excess = max(0, room.cap + room.excess - cap) if self.segments else 0
         room.resize(cap, meta_bytes)
@@ -134,9 +135,10 @@ class Log:
         self._tail_bytes = min(TAIL_BYTES_MAX, room.segment_bytes)
 
     def needed(self, *, doubtful: bool = False) -> int:
-        """Return the cap that the log as it is needs: for what it holds and has promised, to settle and to clean.
+        """Return how large the cap has to be for what the log holds and has promised, and to settle and to clean.
 
-        `doubtful`: also what failed and may be on the disk all the same, where a crash would find it.
+        With `doubtful` this includes writes that failed: they may be on the disk all the same, and a crash would find
+        them there.
         """
         commit, active = self._under_way, self.active
         going = growing = 0
@@ -154,7 +156,7 @@ class Log:
         return room.meta_bytes + max(wanted, self.bytes + growing)
 
     def needed_under(self, cap: int, meta_bytes: int) -> int:
-        """Return what `needed` would say with another cap."""
+        """Return what `needed(doubtful=True)` would say with another cap."""
         before = self.room.cap, self.room.meta_bytes, self.room.excess
         self.resize(cap, meta_bytes)
         needed = self.needed(doubtful=True)
@@ -163,18 +165,18 @@ class Log:
         return needed
 
     def exceed(self) -> None:
-        """Go above the cap, as far as the log needs it."""
+        """Raise the limit above the cap as far as the log needs."""
         self.room.exceed_by(max(self.room.excess, self.needed() - self.room.cap))
 
     def come_down(self) -> None:
-        """Give back what is not needed above the cap."""
+        """Lower the limit above the cap to what the log needs."""
         self.room.exceed_by(max(0, min(self.room.excess, self.needed() - self.room.cap)))
 
     # --- commits
 
     @property
     def is_dropping(self) -> bool:
-        """Whether a commit is under way that drops segments: their files may be gone that the log still has."""
+        """Whether a commit under way drops segments. Their files may be gone, while the log still lists them."""
         return self._under_way is not None and bool(self._under_way.dropped)
 
     def create(self, next_seq: int, number: int = 1) -> None:
@@ -196,21 +198,25 @@ class Log:
         self._count_sealed()
 
     def _count_sealed(self) -> None:
-        """Add up the segments before the active one; they change no more."""
+        """Add up the segments before the active one, which do not change any more, and tell the ledger."""
         sealed = self.segments[:-1]
         self._sealed_bytes = sum([segment.size for segment in sealed])
         self._sealed_end_max = max([segment.end for segment in sealed], default=0)
         self.room.holds(self._sealed_bytes, self._sealed_end_max, self.active.end)
 
     def has_file_for(self, size: int) -> bool:
-        """Return whether a new segment of `size` bytes takes no room on the disk, unlike in the active one."""
+        """Return whether a batch of `size` bytes takes room on the disk in the active segment, but not in a new one.
+
+        A new segment can be put into the spare file or the reserve.
+        """
         spare = max(self.reserve, self._spare.size if self._spare else 0)
         return self.active.end + size > self.active.size and SEGMENT_BYTES + size <= spare
 
     def begin(self, *, sync: bool, roll: bool, next_seq: int, recycle: bool, is_full: bool) -> Commit:
-        """Start a commit, in a new segment if `roll` or if the active one is fenced; in the spare file if `recycle`.
+        """Start a commit, in a new segment if `roll` or if the active one is fenced.
 
-        If the disk is full the reserve will do, too.
+        With `recycle` a new segment may be put into the spare file, and on a full disk (`is_full`) into the reserve.
+        Without `recycle` the commit erases: what it removes must not come back after a crash.
         """
         commit = Commit(self.disk, self.directory, self.uid, self.segments[-1], self.reserve, sync=sync)
         commit.erases = not recycle
@@ -236,8 +242,9 @@ class Log:
     def finish(self, commit: Commit, drops: int, pending: int | None, missed: int = 0) -> None:
         """Complete a commit: drop the `drops` oldest segments with it, and prepare the file ahead.
 
-        Room is kept on the disk to settle `pending` messages one by one; None is for a full disk, where nothing
-        is prepared and what was prepared is used. `missed` bytes more are to show that there is room again.
+        Room is kept on the disk to settle `pending` messages one by one. `pending` is None while the disk is full:
+        then nothing is prepared, and what was prepared before is used up. `missed` bytes of room are taken on top, so
+        that after a full disk the commit succeeds only if there is room again for the one that failed.
         """
         if drops:
             self._drop(commit, self.segments[:drops])
@@ -270,12 +277,18 @@ class Log:
             commit.give_up_reserve()
 
     def _file_room(self) -> int:
-        """Return how large the active segment's file may be at most, or that of a new one once this is cut."""
+        """Return how large the active segment's file may become.
+
+        If a new segment begins, this is for both of them: the new file, and what the old one keeps.
+        """
         others = self.bytes - self.active.size - sum(self._leftover.values())
         return self.room.cap - self.room.meta_bytes - others
 
     def _prepare(self, commit: Commit, tail: int | None) -> None:
-        """Grow the commit's file past its end, as far as the cap allows: at best to leave a tail, for settles."""
+        """Grow the commit's file past its end, as far as the cap allows, so that a tail for settles is left.
+
+        If the cap has no room for the commit itself, the spare file is given up, then the reserve.
+        """
         room = self._file_room() - (self.active.end if commit.rolled else 0)
         if (room < commit.end or self.room.excess) and self._spare:
             commit.remove_first(self._spare.path, self._spare.size)
@@ -300,11 +313,11 @@ class Log:
                 size = room - prepared
         commit.grow_to(size, min(least, size))
         missing = commit.size - room - self.room.excess
-        if missing > 0:  # only where the cap was made smaller than what the log needs to go on: then that comes first
+        if missing > 0:  # only if the cap was made smaller than what the log needs to go on, which comes first
             self.room.exceed_by(self.room.excess + missing)
 
     def _keep_reserve(self, commit: Commit, settles: int) -> None:
-        """Have a reserve for so many bytes of settles, as far as the cap allows; it grows in large steps."""
+        """Let the reserve grow to hold `settles` bytes of settles, in large steps, if the cap has room for it."""
         steps = max(1 << (settles - 1).bit_length(), GROWTH_BYTES_FIRST)
         size = min(steps, self.room.segment_bytes, RESERVE_BYTES_MAX)
         if size > self.reserve:
@@ -340,7 +353,7 @@ class Log:
             self.room.ends(commit.end)
 
     def let_go(self, commit: Commit) -> None:
-        """Take out the segments that a commit has dropped which is on disk: nothing of them is live any more."""
+        """Take the segments that a commit drops out of the log. The commit is on disk, and nothing in them is live."""
         for segment in commit.dropped:
             assert self.segments[0] is segment and segment.runs == 0 and segment.states == 0
             del self.segments[0]
@@ -354,16 +367,16 @@ class Log:
         self._count_sealed()
 
     def abandon(self) -> None:
-        """The queue broke down: what becomes of the commit under way is of no interest."""
+        """Forget the commit under way: the queue broke down, so its result does not matter any more."""
         self._under_way = None
 
     def failed(self, commit: Commit) -> None:
-        """Leave the log at its last good batch; the next commit begins a new segment unless this one was undone.
+        """Leave the log at its last good batch. Unless the commit was undone, the next one begins a new segment.
 
-        Whatever became of a new file, it is not in the chain: the next segment names the old one.
+        If the commit has created a segment file, that is not part of the chain: the next segment will name the old one.
         """
         self._under_way = None
-        self._leftover = commit.files_touched()  # it had all those of before to remove
+        self._leftover = commit.files_touched()  # including the earlier left-overs: the commit was to remove them
         self.reserve = commit.reserve
         if commit.rolled:
             self.active.size = commit.old_size

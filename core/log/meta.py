@@ -1,7 +1,7 @@
-"""What a queue is, beside its messages: name, options, groups and bindings, in one small file.
+"""What a queue is, apart from its messages: name, options, groups and bindings, in one small file.
 
-The file `meta` holds one line of JSON and one with its CRC. It is replaced whole: written under
-another name, synced, renamed, and the directory synced.
+The file `meta` holds a line of JSON, and a line with the CRC of it. A change replaces the whole file: the new one is
+written under another name, synced and renamed, and then the directory is synced.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ META_BYTES_MAX = 16 * 1024
 
 _NOTHING: Mapping[str, Any] = {}
 _NO_NAMES: frozenset[str] = frozenset()
-"""What thousands of queues have none of, they share."""
+"""Thousands of queues have no changes, groups or bindings; they share these two."""
 
 _FORMER_PRIVATE = re.compile(r"[0-9a-f]{16}\.topic\.[1-9][0-9]*")
 _FORMER_OPTIONS = {"cap": 64 * 1024 * 1024}
 
 
 def meta_reserve(cap: int) -> int:
-    """Return what is kept of a cap for `meta`: room for it, and for the new one while it is replaced."""
+    """Return how many bytes of a cap are kept for `meta`: for the file, and for the new one while it is replaced."""
     return min(max(cap // 64, 1024), 2 * META_BYTES_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """The contents of a queue's `meta`; immutable, a change makes a new one."""
+    """The contents of a queue's `meta`. It is immutable: a change makes a new object."""
 
     uid: str
     name: QueueName
     defaults: QueueOptions
     changes: Mapping[str, object] = field(default_factory=lambda: _NOTHING)
-    """The options that were set, as JSON values; the rest are the server's defaults."""
+    """The options that were set, as JSON values. All others have the server's defaults."""
     groups: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
-    """The declared groups, and the seq from which on each sees messages that name none."""
+    """The declared groups, each with the first seq that it sees, apart from messages that name their groups."""
     since: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
-    """The batch from which on the log speaks of a declared group; what it says before is of an earlier one."""
+    """By declared group, the first batch that can speak of it. Earlier ones speak of an earlier group of its name."""
     skips: frozenset[str] = frozenset()
     """The declared groups that give up messages when the cap is reached."""
     bindings: frozenset[str] = frozenset()
     """The events bound to the queue."""
     unused_s: float | None = None
-    """Seconds without a consumer after which the queue is to go, None for never. Kept for adapters, who act on it."""
+    """Seconds without a consumer after which the queue is deleted, None for never. Kept for adapters, who act on it."""
     doubt: str = ""
-    """What a repair could not read of it; it is told until the queue is bound anew."""
+    """What a repair could not restore. Operators are told of it until the queue is bound again."""
 
     @property
     def options(self) -> QueueOptions:
@@ -65,15 +65,15 @@ class Meta:
 
     @property
     def label(self) -> str:
-        """What the queue is called where anybody may read it: the name of a private queue is a secret."""
+        """How the queue is called in texts that anybody may read. The name of a private queue is a secret."""
         return f"private queue {self.uid}" if self.name.is_private else f"queue {self.name}"
 
     @property
     def is_left_over(self) -> bool:
-        """Whether this was a private queue, whose client is gone since the process that served it ended.
+        """Whether this was a private queue. Its client went away with the process that served it.
 
-        Earlier versions had them in a project `_temp`, which was also a user's to use. Only of a topic's subscriber is
-        it sure there whose it was: nobody else could bind a queue of another project than `default`.
+        Earlier versions kept private queues in a project `_temp`, which users could use, too. In that project only the
+        queue of a topic's subscriber is private for sure: nothing else could bind a queue outside of `default`.
         """
         if self.name.is_private:
             return True
@@ -85,7 +85,7 @@ class Meta:
         )
 
     def with_options(self, changes: Mapping[str, object], next_seq: int) -> Meta:
-        """Return this with options merged in; raise BadRequest. A new group starts at `next_seq`."""
+        """Return a copy with options merged in, in which a new group starts at `next_seq`; raise BadRequest."""
         merged = {**self.changes, **changes}
         options = self.defaults.merged(merged, self.name.project)
         groups = {name: self.groups.get(name, next_seq) for name in options.groups}
@@ -93,9 +93,9 @@ class Meta:
         return replace(self, changes=merged, groups=groups, since=since, skips=self.skips.intersection(groups))
 
     def with_group(self, name: str, start: int, batch: int, *, skips: bool) -> Meta:
-        """Return this with a group declared, or with what one does at the cap changed; raise BadRequest.
+        """Return a copy with a group declared, or if it is already, with its `skips` changed; raise BadRequest.
 
-        A new group sees messages from `start` on, and what the log says of it from batch number `batch` on.
+        A new group sees messages from `start` on, and the log speaks of it from batch number `batch` on.
         """
         skipping = self.skips | {name} if skips else self.skips - {name}
         if name in self.groups:
@@ -127,7 +127,7 @@ class Meta:
 
     @classmethod
     def decode(cls, data: bytes, path: str, defaults: QueueOptions) -> Meta:
-        """Return what `encode` wrote; raise MetaDamaged naming the file, DataDirectoryError for a newer format."""
+        """Return what `encode` wrote; raise MetaDamaged with the file's name, DataDirectoryError for a newer format."""
         line, _, crc = data.partition(b"\n")
         if crc.strip() != b"%08x" % crc32(line):
             raise MetaDamaged(f"{path} is damaged: its checksum does not match")
@@ -155,12 +155,12 @@ class Meta:
 
 
 def store_meta(disk: Disk, directory: str, data: bytes) -> None:
-    """Replace a queue's `meta`; blocking, durable when it returns."""
+    """Replace a queue's `meta`. Blocking; the new one is durable when this returns."""
     replace_file(disk, f"{directory}/meta", data).close()
 
 
 def load_meta(disk: Disk, directory: str, defaults: QueueOptions) -> Meta | None:
-    """Return a queue's `meta`, or None where it was never finished; blocking."""
+    """Return a queue's `meta`, or None if the queue was never completely created. Blocking."""
     path = f"{directory}/meta"
     try:
         file = disk.open(path)

@@ -11,13 +11,13 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.values import IdempotencyKey, Numbered, Published
 
 SETTLE_BYTES = 96
-"""The most that is written of a delivery that a transaction ends."""
+"""The most bytes that the log needs for one delivery that a transaction ends."""
 EXPIRY_BYTES = 8
-"""An expiry may come into an entry only when it is taken into a batch, by the queue's default."""
+"""Room for an expiry, which an entry may get from the queue's default only when it is put into a batch."""
 
 
 class Settle(NamedTuple):
-    """Deliveries that a transaction settles, or gives back to `undo`."""
+    """Deliveries that a transaction settles. If it fails they are handed to `undo`."""
 
     group: str
     deliveries: list[Delivery]
@@ -26,7 +26,7 @@ class Settle(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Deliveries that a transaction gives back to their place from `due_ms` on, or to `undo`."""
+    """Deliveries that a transaction gives back, to be ready from `due_ms` on. If it fails they are handed to `undo`."""
 
     group: str
     deliveries: list[Delivery]
@@ -36,15 +36,15 @@ class Release(NamedTuple):
 
     @property
     def records(self) -> list[Released]:
-        """What is written of it."""
+        """The records of tries that are written for it."""
         return [Released(self.group, d.message.seq, 1, d.tries + 1, self.due_ms) for d in self.deliveries]
 
 
 class StagedMark(NamedTuple):
-    """So many messages of a staged transaction are in a queue's log."""
+    """How many messages of a staged transaction are in a queue's log."""
 
     number: int
-    """Of the transaction."""
+    """The transaction's number."""
     messages: int
 
 
@@ -86,18 +86,18 @@ class WholePublish(Publish):
         """The most bytes that the batch takes, with what is said of the messages' tries later."""
         self.settles: list[Settle] = []
         self.records: list[tuple[str, Reason, list[int]]] = []
-        """Settles that have taken effect in memory, by group: they must get into the same batch."""
+        """Settles by group that have already taken effect in memory. They must go into the same batch."""
         self.releases: list[Release] = []
         self.released: list[Released] = []
-        """Releases that have taken effect in memory; they too must get into the same batch."""
+        """Releases that have already taken effect in memory. They must go into the same batch, too."""
         self.tx = 0
-        """Number in the broker's journal: it has been promised, or may have been, and is never refused."""
+        """Its number in the broker's journal, or 0. With a number it is promised, or may be, and is never refused."""
         self.reserved = 0
         """Bytes that are kept for it under the cap."""
         self.on_room: Callable[[], None] | None = None
-        """Of a transaction over several queues: called once, when room is kept for it here.
+        """For a transaction over several queues: called once, when room is kept for this part of it.
 
-        Until the transaction has been decided it keeps its place, and what was published later waits behind it.
+        The part then keeps its place until the transaction is decided, and later publishes wait behind it.
         """
         self.has_room = False
         """Whether `on_room` was called, or is about to be."""
@@ -108,7 +108,7 @@ class WholePublish(Publish):
 
     @property
     def ends(self) -> list[Settle | Release]:
-        """The deliveries that it ends."""
+        """The settles and releases of deliveries that it ends."""
         return [*self.settles, *self.releases]
 
     @property

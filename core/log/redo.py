@@ -1,17 +1,17 @@
-"""The bytes of a redo file: what several queues' commits wrote to their segments, said once more under one checksum.
+"""The bytes of a redo file: what the commits of several queues write to their segments, under one checksum.
 
-Pure: no file, no clock. A redo file is a header and then records, end to end; what follows the last is zeros, or
-records of an earlier life of the file. Numbers are little-endian. ::
+Pure: no file, no clock. A redo file is a header, followed by records, end to end. Behind the last record there are
+zeros, or records of an earlier life of the file. Numbers are little-endian. ::
 
     header   magic "CURBREDO", format, salt, crc
     record   crc, magic, length, number, count of parts;
              then for each part: queue uid, segment number, salt of the segment, offset, bytes;
              then the bytes of all parts
 
-A record's crc covers all of it after the crc itself and starts from the file's salt, which is new in each of its
-lives; so records of an earlier one never pass for records of this. A part says what lies at one place of one life of a
-segment file, where nothing else is ever written. So to write it again, once or often, changes nothing that is good.
-`docs/journal.md` says when these files are written, and what may be done when.
+A record's crc covers everything after the crc itself. It starts from the file's salt, which is new in each life of the
+file, so records of an earlier life never pass for records of this one. A part says which bytes lie at one place in one
+life of a segment file. Nothing else is ever written at that place, so a part can be written again, once or many times,
+without changing anything that is good. `docs/journal.md` says when these files are written and read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PART_BYTES = _PART.size
 
 
 class Part(NamedTuple):
-    """What lies from `offset` on in one segment of one queue."""
+    """The place of some bytes: `size` of them at `offset` in segment `number` of queue `uid`, in the life `salt`."""
 
     uid: int
     number: int
@@ -66,24 +66,27 @@ def encode_header(salt: int) -> bytes:
 
 
 def encode_record(salt: int, number: int, parts: Sequence[Part], buffers: Sequence[bytes]) -> list[bytes]:
-    """Return a record as buffers to be written one after the other; `buffers` has the bytes of all parts, in order."""
+    """Return a record as buffers to be written one after the other; `buffers` are the bytes of all parts, in order."""
     body = b"".join([_PART.pack(*part) for part in parts] + list(buffers))
     head = _RECORD.pack(0, RECORD_MAGIC, RECORD_BYTES + len(body), number, len(parts))[4:]
     return [crc32(body, crc32(head, salt)).to_bytes(4, "little") + head, body]
 
 
 def record_bytes(parts: int, size: int) -> int:
-    """Return what a record of so many parts takes, which have `size` bytes together."""
+    """Return the bytes of a record with so many parts, which have `size` bytes together."""
     return RECORD_BYTES + parts * PART_BYTES + size
 
 
 def decode(data: bytes, damage: list[str]) -> Iterator[Redo]:
-    """Yield what the whole records of a file say; `damage` gets what is wrong with it beyond a torn end."""
+    """Yield the parts of all whole records of a file, and add to `damage` what is more than a torn end.
+
+    Raise UnknownRedoFormat for a newer format.
+    """
     if len(data) < HEADER_BYTES:
         return
     magic, version, salt, crc = _HEADER.unpack_from(data, 0)
     if magic != REDO_MAGIC or crc32(data[: HEADER_BYTES - 4]) != crc:
-        return  # a file that is being made, or used again: nothing in it counts yet, or counts any more
+        return  # the file was being made, or being made ready for its next life, so no record in it counts
     if version != REDO_FORMAT:
         raise UnknownRedoFormat(version)
     view = memoryview(data)
@@ -113,7 +116,7 @@ def _record_at(view: memoryview, offset: int, salt: int, last: int) -> int:
 
 
 def _next_record(data: bytes, view: memoryview, offset: int, salt: int, last: int) -> int:
-    """Return where the next whole record begins behind damage, 0 where there is none."""
+    """Return where the next whole record begins at or behind `offset`, or 0 if there is none."""
     while (found := data.find(RECORD_MAGIC_BYTES, offset + 4)) >= 0:
         if _record_at(view, found - 4, salt, last):
             return found - 4

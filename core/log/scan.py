@@ -1,4 +1,4 @@
-"""Reading the batches of one segment file in order, whatever became of it."""
+"""Reads the batches of one segment file in order, also if the file is damaged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from curbstone.core.log.window import Window
 
 
 class Scan:
-    """Reads the batches of one segment in order; tells what does not check."""
+    """Reads the batches of one segment in order, and collects what is damaged."""
 
     def __init__(
         self, disk: Disk, segment: Segment, last_batch: int, *, is_active: bool, start: int = SEGMENT_BYTES
@@ -24,10 +24,10 @@ class Scan:
         self._is_active = is_active
         self.last_batch = last_batch
         self.end = SEGMENT_BYTES
-        """Behind the last good batch."""
+        """Where the last good batch ends."""
         self.damage: list[str] = []
         self.holes: list[tuple[int, int]] = []
-        """The first byte of each damage and the one behind it."""
+        """The damaged stretches: the first byte of each, and the first byte behind it."""
         self.torn_bytes = 0
 
     def batches(self) -> Iterator[Batch]:
@@ -58,10 +58,11 @@ class Scan:
         return batch
 
     def _in_order(self, window: Window, offset: int) -> Iterator[Batch]:
-        """Yield the good batches from `offset` on, where the next in number is not.
+        """Yield the good batches from `offset` on, if the batch that should be there is not.
 
-        A block that a disk wrote to the wrong place can bring a good batch before its turn: the batches between
-        would have lower numbers. So all are looked up first, and the most that are in order are taken.
+        If a disk wrote a block to the wrong place, a good batch can turn up too early, in front of batches with lower
+        numbers. To take it at once would lose those. So all good batches are looked up first, and the longest
+        sequence of them with rising numbers is taken.
         """
         found: list[tuple[int, int]] = []
         at = offset - 1
@@ -89,7 +90,7 @@ class Scan:
         return batch_at(window.data, offset - window.start, self._segment.salt, offset)
 
     def _next_good(self, window: Window, offset: int) -> Batch | None:
-        """Return the first good batch that begins behind `offset`: its magic is looked for, its CRC decides."""
+        """Return the first good batch that begins behind `offset`: find its magic, then check its CRC."""
         offset += 1
         while window.have(offset, BATCH_BYTES):
             found = window.data.find(BATCH_MAGIC_BYTES, offset - window.start + 4)
@@ -106,7 +107,10 @@ class Scan:
         return None
 
     def _tail(self, window: Window, offset: int) -> None:
-        """Nothing good follows `offset`: a torn last commit, an unused rest, or a damaged end."""
+        """Judge the bytes from `offset` on, where no good batch follows.
+
+        In the active segment they are a torn last commit or have not been used yet. In any other they are damage.
+        """
         if not self._is_active:
             if offset < self._segment.end:
                 self._damaged(offset, self._segment.end)
@@ -121,9 +125,9 @@ class Scan:
 
 
 def most_in_order(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest sequence of (number, place) whose numbers rise; the places do anyway."""
-    tops: list[int] = []  # index of the lowest last number of a sequence of each length
-    before: list[int] = []
+    """Return the longest part of `found` whose numbers rise. These are (number, place); the places rise anyway."""
+    tops: list[int] = []  # for each length, the index at which the sequence with the lowest last number ends
+    before: list[int] = []  # for each index, the one before it in its sequence, or -1
     for index, (number, _) in enumerate(found):
         length = bisect_left(tops, number, key=lambda top: found[top][0])
         before.append(tops[length - 1] if length else -1)

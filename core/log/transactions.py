@@ -1,15 +1,16 @@
-"""The bytes of the file `journal`: transactions over several queues, each with what it does to every one of them.
+"""The bytes of the file `journal`: transactions over several queues, each with a part for every queue.
 
-Pure: no file, no clock. The file is records, end to end; what follows the last is stale, or was never synced. Numbers
-are little-endian. ::
+Pure: no file, no clock. The file is records, end to end. What follows the last one is stale or was never synced.
+Numbers are little-endian. ::
 
     record   crc, length of the parts, number of the transaction, count of parts; then the parts
     part     uid of the queue, count and length of its messages, count of the timed ones, length of releases and
              settles; then the entries, delay and time to live of the timed messages, releases, settles
 
-A record's crc covers all of it after the crc itself, and its number is higher than that of the one before: what an
-earlier use of the file has left behind the last record has a lower one. Unlike a redo file's record this one is
-*logical*: the messages of a part get their seqs when its queue writes it. `docs/journal.md` says why.
+A record's crc covers everything after the crc itself. Its number is higher than that of the record before; so records
+that an earlier use of the file has left behind the last one are told by their lower numbers. Unlike the records of a
+redo file these are *logical*: the messages of a part get their seqs when its queue writes it. `docs/journal.md` says
+why.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ class Recorded(NamedTuple):
 
     @property
     def log_bytes(self) -> int:
-        """About what it takes in its queue's log, rather more than less."""
+        """About how many bytes it takes in its queue's log, rather too many than too few."""
         records = len(self.messages) + len(self.settled) + len(self.released)
         return BATCH_BYTES + sum(map(entry_bytes, self.messages)) + 64 * records
 
 
 def encode_part(uid: int, messages: list[Message], settles: Sequence[Settle], releases: Sequence[Release]) -> bytes:
-    """Return what a transaction does to one queue."""
+    """Return the part of a transaction for one queue. The messages' seqs are set to their places in it."""
     entries: list[bytes] = []
     for number, message in enumerate(messages):
         message.seq = number
@@ -83,7 +84,7 @@ def encode_record(tx: int, parts: Iterable[bytes]) -> bytes:
 
 
 def decode_records(data: bytes) -> tuple[list[Recorded], int]:
-    """Return the parts of all whole records, and where these end."""
+    """Return the parts of all whole records, and where the last of these ends."""
     recorded: list[Recorded] = []
     offset = last_tx = 0
     while offset + _RECORD.size <= len(data):

@@ -1,4 +1,4 @@
-"""Reading files of which parts may not be readable: what can't be read is zeros, and is told."""
+"""Reads files that may have unreadable parts. Those read as zeros, and the caller is told where they are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Range = tuple[int, int]
 def read_around(file: File, offset: int, size: int) -> tuple[bytes, list[Range]]:
     """Return up to `size` bytes from `offset`, fewer at the end of the file, and which of them could not be read.
 
-    A bad sector fails the whole call: it is then read page by page. Raise OSError for anything but EIO.
+    One bad sector makes the whole read fail; then it is repeated page by page. Raise OSError for anything but EIO.
     """
     try:
         return file.read(offset, size), []
@@ -54,7 +54,7 @@ class Window:
         self.unreadable: list[Range] = []
 
     def have(self, offset: int, size: int) -> bool:
-        """Make the bytes from `offset` available; return whether there are `size` of them."""
+        """Load the `size` bytes at `offset` into `data`; return whether there are so many before the limit."""
         if offset + size > self._limit:
             return False
         if offset < self.start or offset + size > self.start + len(self.data):
