@@ -1,6 +1,6 @@
-"""Up to where declared groups were acked: by that a reader that comes back with an old position is told.
+"""How far declared groups were acked, so that a reader that comes back with an old position can be refused.
 
-The group's position does not say it: that also moves on where messages expire, or name other groups.
+The position of a group does not tell: it also moves on when messages expire or name other groups.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from curbstone.core.state import QueueState
 
 
 class Acks(GroupNotes[int]):
-    """The last seqs that the cumulative acks of one queue's declared groups named."""
+    """By declared group of one queue, the last seq that a cumulative ack has named."""
 
     __slots__ = ()
 
@@ -18,6 +18,6 @@ class Acks(GroupNotes[int]):
         super().__init__(state, 0)
 
     def add(self, name: str, seq: int) -> None:
-        """A group was acked up to and with `seq`, and that settled something: so the log has room to say it."""
+        """Note that a group was acked up to `seq`, inclusive. The ack has settled something, so a note has room."""
         if seq > self.of(name):
             self.set(name, seq)

@@ -1,8 +1,8 @@
 """Idempotency keys: a publish that is repeated under the same key is stored once, also after a restart.
 
-A key is remembered for `WINDOW_MS` with the digest of what was published under it. It is written as a
-note in the very batch that holds the messages, so the two are on disk together or not at all; when the
-segment with the note is dropped, the note is written again as long as it counts.
+A key is remembered for `WINDOW_MS`, with the digest of what was published under it. It is a note in the batch that
+holds the messages, so the two are on disk together or not at all. When the segment with the note is dropped before the
+key has expired, the note is written again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEY = struct.Struct(f"<QQI{DIGEST_BYTES}s{DIGEST_BYTES}s")
 
 
 class Known(NamedTuple):
-    """What was published under a key; `segment` holds its note."""
+    """What was published under a key, and the segment that holds the note of it."""
 
     expires_ms: int
     first_seq: int
@@ -46,9 +46,9 @@ class Keys:
         self._known: dict[bytes, Known] = {}
 
     def look(self, key: IdempotencyKey) -> Known | CurbstoneError | None:
-        """Return what was published under a key, why nothing may be now, or None.
+        """Return what was published under a key; an error if nothing may be published under it; or None if it is new.
 
-        It is asked when its turn has come to be written: then all that was published before is on disk, or refused.
+        To be called when it is the publish's turn to be written: all earlier ones are on disk then, or refused.
         """
         self._prune()
         known = self._known.get(key.hashed)
@@ -63,7 +63,7 @@ class Keys:
         return min(KEYS_MAX, self._state.options.cap // CAP_BYTES_PER_KEY)
 
     def _prune(self) -> None:
-        """Forget what has expired; the oldest come first."""
+        """Forget the first few keys if they have expired: the oldest come first."""
         now_ms = self._state.host.now_ms()
         for hashed, known in list(self._known.items())[:16]:
             if known.expires_ms > now_ms:
@@ -84,13 +84,13 @@ class Keys:
         return said
 
     def add(self, hashed: bytes, known: Known) -> None:
-        """The log knows of a key."""
+        """Remember a key that the log has a note of."""
         if hashed not in self._known:
             self._room.notes(KEY_NOTE_BYTES)
         self._known[hashed] = known
 
     def recover(self, payload: bytes, segment: int) -> None:
-        """Take a note in."""
+        """Take in a note that recovery has read."""
         expires_ms, first_seq, count, hashed, digest = _KEY.unpack(payload)
         self.add(hashed, Known(expires_ms, first_seq, count, digest, segment))
 

@@ -1,4 +1,4 @@
-"""What declared groups have lost: messages given up at the cap, or purged, before the group was done with them."""
+"""What declared groups have lost: messages that were given up at the cap, or purged, before the group settled them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Losses(GroupNotes[Loss]):
         super().__init__(state, NOTHING)
 
     def add(self, name: str, count: int, floor: int) -> None:
-        """A group has lost `count` messages below `floor`."""
+        """Count `count` messages below `floor` that a group has lost."""
         if count and name in self.state.meta.groups:
             before = self.of(name)
             self.set(name, Loss(max(before.floor, floor), before.lost + count))

@@ -1,6 +1,7 @@
-"""All that one queue's log says beside messages and how they end, and says again before the segment with it goes.
+"""The notes in one queue's log: facts beside messages and how they end, repeated when their segment is dropped.
 
-A batch asks once what there is to note, and tells when that is on disk; recovery hands over what it reads.
+A batch asks once for the notes that it has to hold, and says so when they are on disk. Recovery hands over the notes
+that it reads.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from curbstone.core.values import LastNumber
 
 
 class Said(NamedTuple):
-    """What a batch notes, and its bytes."""
+    """The notes of one batch, by kind, and as bytes."""
 
     data: bytes
     losses: dict[str, Loss]
@@ -42,7 +43,7 @@ class Notes:
         self.losses = Losses(state)
         self.acks = Acks(state)
         self._keys: Keys | None = None
-        """None while no publish had one."""
+        """None until a publish has a key: most queues never see one."""
         self._state = state
         self._room = room
         self.staged = StagedMarks(room)
@@ -57,7 +58,8 @@ class Notes:
     def to_say(self, whole: WholePublish | None, first_seq: int, floor: int, numbers: dict[bytes, LastNumber]) -> Said:
         """Return what a batch has to note; the segments below `floor` go with it.
 
-        `whole` is the atomic publish in it, `numbers` are the last ones with which it leaves its producers.
+        `whole` is the atomic publish in the batch, if there is one. `numbers` has, by producer, the last number that is
+        stored once the batch is on disk.
         """
         losses = self.losses.to_log(floor) if self.losses.is_used else {}
         acks = self.acks.to_log(floor) if self.acks.is_used else {}
@@ -75,7 +77,7 @@ class Notes:
         return Said(b"".join(data), losses, acks, keys, staged, numbers)
 
     def said(self, said: Said, segment: int) -> None:
-        """What a batch noted is on disk, in that segment."""
+        """Take in that the notes of a batch are on disk, in that segment."""
         if said.losses:
             self.losses.logged(said.losses, segment)
         if said.acks:
@@ -88,7 +90,11 @@ class Notes:
             self.producers.add(producer, last, segment)
 
     def recover(self, kind: int, payload: bytes, segment: int, earlier: set[str]) -> None:
-        """Take in a note that was read; what is of `earlier` groups is no more than known to be in the log."""
+        """Take in a note that recovery has read.
+
+        `earlier` are the groups of which the log still speaks of an earlier group of the same name. A note of that is
+        known to be in the log, but it does not count for the group that is declared now.
+        """
         if kind == Note.LOSS:
             name, *loss = decode_loss(payload)
             self.losses.recover(name, Loss(*loss), segment, is_earlier=name in earlier)
@@ -103,6 +109,6 @@ class Notes:
             self.producers.recover(payload, segment)
 
     def forget_group(self, name: str) -> None:
-        """A group is no longer declared."""
+        """Forget a group that is no longer declared."""
         self.losses.forget(name)
         self.acks.forget(name)

@@ -1,7 +1,7 @@
-"""Notes in the log about declared groups: one value for each group, said when it changes.
+"""Notes about declared groups: one value for each group, written to the log when it changes.
 
-A group's note is written in the next batch, so with the settles it tells of, and once more when the segment with
-the last one is dropped.
+The note is written with the next batch, which also holds the settles that changed the value. It is written again when
+the segment with the last note is dropped.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from curbstone.core.state import QueueState
 Value = TypeVar("Value")
 
 _NONE: dict[str, Any] = {}
-"""What every queue has until there is a note."""
+"""Shared by all queues that have no note yet."""
 
 
 class GroupNotes(Generic[Value]):
-    """The notes of one kind in one queue's log; a group of which there is none has the value `nothing`."""
+    """The notes of one kind in one queue's log. A group without a note has the value `nothing`."""
 
     __slots__ = ("_logged", "_noted", "_nothing", "_values", "is_used", "state")
 
@@ -28,15 +28,16 @@ class GroupNotes(Generic[Value]):
         self._nothing = nothing
         self._values: dict[str, Value] = _NONE
         self._logged: dict[str, Value] = _NONE
+        """The values in the log."""
         self._noted: dict[str, int] = _NONE
-        """The segments with the last notes."""
+        """By group, the segment with the last note."""
 
     def of(self, name: str) -> Value:
         """Return the value of a group."""
         return self._values.get(name, self._nothing)
 
     def set(self, name: str, value: Value) -> None:
-        """A group has another value from now on."""
+        """Give a group another value."""
         self._use()
         self._values[name] = value
 
@@ -46,11 +47,11 @@ class GroupNotes(Generic[Value]):
             self._values, self._logged, self._noted = {}, {}, {}
 
     def forget(self, name: str) -> None:
-        """A group is no longer declared; the log is told before another of that name may be."""
+        """Forget a group that is no longer declared. The log is told so before another of that name can be declared."""
         self._values.pop(name, None)
 
     def to_log(self, floor: int) -> dict[str, Value]:
-        """Return what the log does not know yet, or no longer will once the segments below `floor` are dropped."""
+        """Return the values that the log does not have yet, or loses when the segments below `floor` are dropped."""
         return {
             name: self.of(name)
             for name in sorted(self._values.keys() | self._logged.keys())
@@ -59,7 +60,7 @@ class GroupNotes(Generic[Value]):
         }
 
     def logged(self, values: dict[str, Value], segment: int) -> None:
-        """The log knows of these now; the notes are in that segment."""
+        """Take in that the notes of these values are on disk, in that segment."""
         self._use()
         for name, value in values.items():
             if value == self._nothing:
@@ -70,7 +71,7 @@ class GroupNotes(Generic[Value]):
                 self._noted[name] = segment
 
     def recover(self, name: str, value: Value, segment: int, *, is_earlier: bool) -> None:
-        """Take a note in; `is_earlier` if it is of an earlier group of that name."""
+        """Take in a note that recovery has read; `is_earlier` if it speaks of an earlier group of that name."""
         self.logged({name: value}, segment)
         if name in self.state.meta.groups and not is_earlier:
             self._values[name] = value

@@ -1,8 +1,8 @@
-"""Numbered producers: what one sends again is stored once, also after a restart.
+"""Numbered producers: a message that one sends twice is stored once, also after a restart.
 
-A producer numbers its messages, and its last number is a note in the very batch that holds the message with it; so the
-two are on disk together or not at all. When the segment with the note is dropped, the note is written again. Of too
-many producers those are forgotten that have been idle the longest, and each after `IDLE_MS`.
+A producer numbers its messages. Its last number is a note in the batch that holds the message with that number, so the
+two are on disk together or not at all. When the segment with the note is dropped, the note is written again. A producer
+is forgotten when it has been idle for `IDLE_MS`; and if there are too many, those that have been idle longest are.
 """
 
 from __future__ import annotations
@@ -27,37 +27,40 @@ _LAST = struct.Struct(f"<{DIGEST_BYTES}sQQQ")
 class _Known(NamedTuple):
     last: LastNumber
     segment: int
-    """The one with the note."""
+    """The segment with the note of it."""
 
 
 class Producers:
-    """The producers of one queue; those that published last come last."""
+    """The producers of one queue, in the order in which they last published."""
 
     __slots__ = ("_is_sorted", "_known", "_room", "_state")
 
     def __init__(self, state: QueueState, room: Room) -> None:
         self._state = state
         self._room = room
-        # Ordered, for of a dict the first gets dearer with each that is taken off its front.
+        # An OrderedDict, because finding the first item of a dict gets slower with each one removed from its front.
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._is_sorted = True
 
     def last(self, producer: bytes) -> LastNumber | None:
-        """Return what a producer has stored last, as far as it is on disk; None if it is not known."""
+        """Return the last number of a producer that is on disk, or None if the producer is not known."""
         known = self._known.get(producer)
         if known is None or known.last.time_ms + IDLE_MS <= self._state.host.now_ms():
             return None
         return known.last
 
     def to_log(self, published: dict[bytes, LastNumber], below: int) -> dict[bytes, LastNumber]:
-        """Return what a batch says: what is `published` with it, and what segments below `below`, which go, said."""
+        """Return the numbers to note in a batch: the `published` ones, and those noted in segments below `below`.
+
+        These segments are dropped with the batch.
+        """
         if not below or not self._known:
             return published
         self._forget()
         return {key: known.last for key, known in self._known.items() if known.segment < below} | published
 
     def add(self, producer: bytes, last: LastNumber, segment: int) -> None:
-        """The log says so, in that segment."""
+        """Remember the last number of a producer, which the log has a note of in that segment."""
         before = self._known.get(producer)
         if before is None:
             self._room.notes(PRODUCER_NOTE_BYTES)
@@ -68,15 +71,15 @@ class Producers:
             self._forget()
 
     def recover(self, payload: bytes, segment: int) -> None:
-        """Take a note in."""
+        """Take in a note that recovery has read."""
         producer, *last = _LAST.unpack(payload)
         if producer not in self._known:
             self._room.notes(PRODUCER_NOTE_BYTES)
         self._known[producer] = _Known(LastNumber(*last), segment)
-        self._is_sorted = False  # some notes were written again
+        self._is_sorted = False  # notes that were written again are not in the order of publishing
 
     def _forget(self) -> None:
-        """Forget those that are too old, or too many."""
+        """Forget the producers that have been idle too long, and the oldest if there are too many."""
         if not self._is_sorted:
             self._known = OrderedDict(sorted(self._known.items(), key=lambda item: item[1].last.time_ms))
             self._is_sorted = True

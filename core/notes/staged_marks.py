@@ -1,8 +1,8 @@
-"""How far staged transactions have got into a queue's log, said in the log itself.
+"""How many messages of each staged transaction are in a queue's log, noted in the log itself.
 
-The batch that holds messages of a transaction also holds a note: so many of its messages are in this log.
-The two are on disk together or not at all; after a crash the transaction goes on behind that number. When
-the segment with the last note is dropped while the transaction is unfinished, the note is written again.
+A batch that holds messages of a transaction also holds a note of how many of them are in this log now. The two are on
+disk together or not at all, so after a crash the transaction goes on behind that number. If the segment with the last
+note is dropped before the transaction is finished, the note is written again.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class StagedMarks:
         return marks
 
     def add(self, number: int, count: int, segment: int) -> None:
-        """The log says so, in that segment."""
+        """Remember how many messages of a transaction the log has, according to a note in that segment."""
         if number not in self._known:
             self._room.notes(MARK_NOTE_BYTES)
         self._known[number] = _Known(max(count, self.count(number)), segment)
 
     def recover(self, payload: bytes, segment: int) -> None:
-        """Take a note in."""
+        """Take in a note that recovery has read."""
         number, count = _MARK.unpack(payload)
         self.add(number, count, segment)
 
@@ -63,11 +63,11 @@ class StagedMarks:
         return encode_note(Note.STAGED, _MARK.pack(number, count))
 
     def forget(self, number: int) -> None:
-        """The transaction is finished, and that is on disk."""
+        """Forget a transaction that is finished; that it is must be on disk."""
         if self._known.pop(number, None) is not None:
             self._room.notes(-MARK_NOTE_BYTES)
 
     def keep_only(self, numbers: Set[int]) -> None:
-        """Forget all but these: recovery finds the notes of finished ones, too."""
+        """Forget all transactions but these. Recovery also finds notes of finished ones."""
         for number in self._known.keys() - numbers:
             self.forget(number)

@@ -1,4 +1,4 @@
-"""Heaps of what is due when: an entry that no longer counts stays in its place until it is swept out."""
+"""Heaps of times when something is due. An entry that no longer counts stays in the heap until it is swept out."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ STALE_MAX = 64
 def note(
     heap: list[tuple[int, Key]], due_ms: int, key: Key, most: int, current: Callable[[], list[tuple[int, Key]]]
 ) -> None:
-    """Add an entry; `current` returns those that count, it included, which are at most `most`.
+    """Add an entry. `current` returns the entries that count, this one included; there are at most `most` of them.
 
-    It sweeps so rarely that it costs a constant for each.
+    Sweeping is rare enough that on average each entry costs a constant.
     """
     heappush(heap, (due_ms, key))
     sweep(heap, most, current)
 
 
 def sweep(heap: list[tuple[int, Key]], most: int, current: Callable[[], list[tuple[int, Key]]]) -> None:
-    """Keep only the entries that count where many do not; see `note`."""
+    """Remove the entries that do not count, if there are many of them; see `note`."""
     if len(heap) > 2 * most + STALE_MAX:
         heap[:] = current()
         heapify(heap)

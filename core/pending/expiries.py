@@ -1,4 +1,4 @@
-"""When messages expire: for each run of them, when the first does. What happens then is `core.delivery.expiry`'s."""
+"""When messages expire: for each run, when the first of its messages does. `core.delivery.expiry` then ends them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Expiries:
 
     @property
     def due_entries(self) -> int:
-        """How many times are kept in memory, stale ones included."""
+        """How many entries are in memory, including stale ones."""
         return len(self._due)
 
     def note(self, run: Run, expires_ms: int) -> None:
-        """Remember that some message of a run expires then."""
+        """Remember that some message of a run expires at `expires_ms`."""
         self.has_any = True
         if not run.expires_ms or expires_ms < run.expires_ms:
             run.expires_ms = expires_ms
@@ -40,14 +40,14 @@ class Expiries:
             self._agenda.at(expires_ms)
 
     def take_due(self, now_ms: int) -> list[int]:
-        """Remove and return the seqs at which runs begin, or began, in which something has expired."""
+        """Remove and return the first seqs of the runs in which something has expired. Some runs may be gone by now."""
         seqs = []
         while self._due and self._due[0][0] <= now_ms:
             seqs.append(heappop(self._due)[1])
         return seqs
 
     def sweep(self) -> None:
-        """Forget when messages would have expired that are settled."""
+        """Forget the times of messages that have been settled."""
         due.sweep(self._due, len(self._runs), self._current)
 
     def _current(self) -> list[tuple[int, int]]:

@@ -1,10 +1,11 @@
 """One group of a queue's readers: what is ready in it, in which order, and how often each message was tried.
 
-Ready are, in the order of seq: what was released (`_returned`, a heap), then all that is pending from
-the cursor on. Nothing is kept per message that was never handed out, so a backlog costs no memory. Of messages with
-an ordering key only those count that have their turn (`core.pending.ordering`).
-A message handed out stays pending until it is settled; it is behind the cursor, so nobody gets it twice.
-docs/engine.md ("Tries", "The cursor") says why it is done so.
+Ready messages are delivered in the order of their seqs: first those that were given back (`_returned`, a heap), then
+everything that is pending from the cursor on. A message that was never handed out needs no object, so a backlog costs
+almost no memory. A message with an ordering key is ready only when it has its turn (`core.pending.ordering`).
+
+A message that is handed out stays pending until it is settled. It lies behind the cursor, so nobody gets it twice.
+docs/engine.md ("Tries", "The cursor") gives the reasons.
 """
 
 from __future__ import annotations
@@ -27,38 +28,38 @@ HELD_BYTES_MAX = 64 * 1024
 
 
 class Retry:
-    """What is known of a message that was released, or that is not yet due."""
+    """What a group knows of a message that was given back, or that is not due yet."""
 
     __slots__ = ("due_ms", "is_record_head", "mature_ms", "message", "segment", "tries")
 
     def __init__(self, tries: int, due_ms: int, mature_ms: int, message: Message | None = None) -> None:
         self.tries = tries
         self.due_ms = due_ms
-        """Engine time from which it may be delivered; 0 once that has come."""
+        """Engine time from which on it may be delivered; 0 once that has come."""
         self.mature_ms = mature_ms
-        """Wall-clock time when it became, or becomes, eligible."""
+        """Wall-clock time when it became ready, or will."""
         self.message = message
         self.segment: Segment | None = None
-        """Where the latest record of this lies in the log, if there is one yet."""
+        """The segment with the latest record of this, or None if there is none in the log."""
         self.is_record_head = False
-        """Whether it is the first seq of that record."""
+        """Whether the message is the first one of that record."""
 
 
 IsDead = Callable[[str, Message, int], bool]
-"""(group, message, tries): whether it must not be delivered any more."""
+"""(group, message, tries): whether the message must not be delivered any more."""
 
 
 class Taken:
-    """What `Group.take` took: all of it counts as handed out."""
+    """What `Group.take` has taken. All of it counts as handed out."""
 
     __slots__ = ("dead", "deliveries", "handed")
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
         self.dead: list[Delivery] = []
-        """What is not to be delivered, but to be ended."""
+        """Dead messages, which are to be ended instead of delivered."""
         self.handed: list[Released] = []
-        """Of deliveries that were not the first: how they stand after a crash, for the log."""
+        """Records for the log, of deliveries that were not the first: their tries as they would stand after a crash."""
 
 
 class Group:
@@ -71,41 +72,44 @@ class Group:
     )  # fmt: skip
 
     def __init__(self, memory: Memory, name: str, first: int = 0) -> None:
-        """Nothing below `first` is pending in it, nor will be."""
+        """Nothing below `first` is pending in the group, or will be."""
         self._memory = memory
         self._runs = memory.runs
         self._room = memory.room
         self.name = name
         self.pending = 0
-        """Messages that are entitled and not settled; changed by `pends` alone."""
+        """How many messages the group is entitled to and has not settled; only `pends` changes it."""
         self.wip: set[int] = set()
-        """Seqs that are handed out."""
+        """The seqs that are handed out."""
         self.delayed = 0
         self.delivered = 0
         """The highest seq that was ever handed out."""
         self.delivered_logged = 0
-        """The highest of which the log says so."""
+        """Up to which seq the log says that messages may have been handed out."""
         self.marked_at = 0
-        """The segment with the last note of that."""
+        """The segment with the last mark that says so."""
         self.recovered = 0
-        """Up to this seq a message may have been handed out before the restart."""
+        """Messages up to this seq may have been handed out before the restart."""
         self.retries: dict[int, Retry] = {}
+        """By seq, what is known of messages that were given back or are not due yet."""
         self.ordering: Ordering | None = None
-        """Its ordering keys; None while it has met none."""
+        """The ordering keys of the group; None until it has met one."""
         self.is_stuck = False
-        """Whether the cursor stands before a message that can't be held back now."""
+        """Whether the cursor has stopped because no more messages can be held back for their ordering keys."""
         self._cursor = first
+        """The first seq that the group has not looked at yet."""
         self._low = first
         """Nothing is pending below this seq."""
         self._rewound = 0
-        """Below this seq something before the cursor may be handed out already."""
+        """Where the cursor was before it was rewound, or 0. Messages below this seq may be handed out already."""
         self._run: Run | None = None
+        """The run that the cursor is in."""
         self._returned: list[int] = []
-        """A heap of seqs before the cursor that are ready again; some may have been settled meanwhile."""
+        """A heap of seqs behind the cursor that are ready again. Some may have been settled meanwhile."""
         self._due: list[tuple[int, int]] = []
-        """A heap of (due_ms, seq); likewise."""
+        """A heap of (due_ms, seq) of delayed messages. Some may have been settled meanwhile."""
         self._held = 0
-        """How many messages are kept in memory while they wait."""
+        """How many messages are kept in memory while they wait to be delivered again."""
 
     @property
     def rdy(self) -> int:
@@ -114,14 +118,14 @@ class Group:
 
     @property
     def has_ready(self) -> bool:
-        """Whether `take` may find more, now or when it was read from the disk."""
+        """Whether `take` may find more, at once or after a read from the disk."""
         if self.ordering is None:
             return self.rdy > 0
         return bool(self._returned) or (not self.is_stuck and self.rdy > len(self.ordering.held_back))
 
     @property
     def is_in_use(self) -> bool:
-        """Whether anything is pending in it, or known of what was."""
+        """Whether anything is pending in the group, handed out, or has a `Retry`."""
         return bool(self.pending or self.wip or self.retries)
 
     @property
@@ -132,12 +136,12 @@ class Group:
     # --- what changes
 
     def pends(self, messages: int) -> None:
-        """So many more messages are pending, or, below 0, fewer: room is kept for their tries."""
+        """Count messages that became pending, or, as a negative number, that are not any more; keep room for tries."""
         self.pending += messages
         self._room.pends(messages)
 
     def delay(self, seq: int, tries: int, due_ms: int, mature_ms: int, message: Message | None = None) -> None:
-        """Make a pending message that nobody holds wait until `due_ms`."""
+        """Let a pending message that is not handed out wait until `due_ms`."""
         self._remember(seq, Retry(tries, due_ms, mature_ms, self._hold(message)))
         self.delayed += 1
         due.note(self._due, due_ms, seq, len(self.retries), self._delays)
@@ -147,16 +151,16 @@ class Group:
         return [(retry.due_ms, seq) for seq, retry in self.retries.items() if retry.due_ms]
 
     def sweep(self) -> None:
-        """Forget when messages would have been due that are settled."""
+        """Forget the times of delayed messages that have been settled."""
         due.sweep(self._due, len(self.retries), self._delays)
 
     @property
     def due_entries(self) -> int:
-        """How many times are kept in memory, stale ones included."""
+        """How many entries of delayed messages are in memory, including stale ones."""
         return len(self._due)
 
     def release(self, message: Message, tries: int, due_ms: int, mature_ms: int) -> None:
-        """Take back a message that was handed out, to its place."""
+        """Take back a message that was handed out. It keeps its place, and waits until `due_ms` if that is not 0."""
         self.wip.discard(message.seq)
         if due_ms:
             self.delay(message.seq, tries, due_ms, mature_ms, message)
@@ -166,14 +170,14 @@ class Group:
             heappush(self._returned, message.seq)
 
     def _remember(self, seq: int, retry: Retry) -> None:
-        """Replace what is known of a message; until that is on disk the record of before counts."""
+        """Replace what is known of a message. Until that is on disk, the earlier record in the log counts."""
         old = self.retries.get(seq)
         if old is not None:
             retry.segment, retry.is_record_head = old.segment, old.is_record_head
         self.retries[seq] = retry
 
     def stored(self, released: Released, segment: Segment) -> None:
-        """A record of these messages is on disk."""
+        """Take in that a record of tries is on disk, in that segment."""
         for seq in range(released.first, released.first + released.span):
             retry = self.retries.get(seq)
             if retry is None:
@@ -188,7 +192,7 @@ class Group:
                 retry.is_record_head = is_head
 
     def states_in(self, segment: Segment) -> list[Released]:
-        """Return what the records of a segment that still count say, as it stands now."""
+        """Return records to replace those in a segment that still count; they say how things stand now."""
         states: list[Released] = []
         for seq in sorted([seq for seq, retry in self.retries.items() if retry.segment is segment]):
             retry = self.retries[seq]
@@ -201,12 +205,12 @@ class Group:
         return states
 
     def marked(self, seq: int, segment: int) -> None:
-        """The log says, in that segment, that everything up to `seq` may have been handed out."""
+        """Take in that the log says, in that segment, that everything up to `seq` may have been handed out."""
         self.delivered_logged = seq
         self.marked_at = segment
 
     def recover(self, seq: int, tries: int, due_ms: int) -> None:
-        """Set what recovery read of a pending message's releases; the cursor is still before it."""
+        """Set the tries and the due time of a pending message, which the cursor has not reached."""
         old = self.retries.get(seq)
         if old is not None and old.due_ms:
             self.delayed -= 1
@@ -217,7 +221,7 @@ class Group:
             self._remember(seq, Retry(tries, 0, 0))
 
     def seize(self, seq: int) -> None:
-        """Take a message out of turn, also one that waits for its time: it counts as handed out."""
+        """Take a message out of turn, even if it is delayed. It counts as handed out."""
         retry = self.retries.get(seq)
         if retry is not None and retry.due_ms:
             retry.due_ms = 0
@@ -227,17 +231,17 @@ class Group:
         self.wip.add(seq)
 
     def seize_ready(self, message: Message) -> Delivery:
-        """Take a message out of turn that is ready, as a delivery: it counts as handed out."""
+        """Take a ready message out of turn, and return it as a delivery. It counts as handed out."""
         seq = message.seq
         tries = self.tries_of(seq)
-        if seq not in self.retries:  # the cursor, if it is not there yet, looks at what it knows something of
+        if seq not in self.retries:  # so that the cursor looks at each message, and finds that this one is handed out
             self._remember(seq, Retry(tries, 0, 0))
         mature_ms = self.retries[seq].mature_ms or message.timestamp_ms
         self.seize(seq)
         return Delivery(message, tries, mature_ms)
 
     def forget(self, seq: int) -> None:
-        """Drop what is known of a message that was settled."""
+        """Forget the tries and the delay of a message that was settled."""
         retry = self.retries.pop(seq, None)
         if retry is not None:
             if retry.due_ms:
@@ -255,29 +259,29 @@ class Group:
             retry.is_record_head = False
 
     def lose_records(self, segment: Segment) -> None:
-        """The records in a segment are gone: what they said is known in memory only."""
+        """Take in that the records in a segment are gone: what they said is only known in memory."""
         for retry in self.retries.values():
             if retry.segment is segment:
                 self._lose_record(retry)
 
     def first_due_ms(self) -> int:
-        """Return the engine time when the first of those that are delayed now is due, 0 where none is."""
+        """Return the engine time when the first delayed message is due, 0 if there is none."""
         while self._due:
             due_ms, seq = self._due[0]
             retry = self.retries.get(seq)
             if retry is not None and retry.due_ms == due_ms:
                 return due_ms
-            heappop(self._due)  # it was settled, or delayed anew
+            heappop(self._due)  # the message was settled, or has another time now
         return 0
 
     def mature(self, now_ms: int) -> bool:
-        """Make ready what is due; return whether anything was."""
+        """Make delayed messages ready that are due; return whether there were any."""
         any_due = False
         while self._due and self._due[0][0] <= now_ms:
             due_ms, seq = heappop(self._due)
             retry = self.retries.get(seq)
             if retry is None or retry.due_ms != due_ms:
-                continue  # it was settled, or delayed anew
+                continue  # the message was settled, or has another time now
             retry.due_ms = 0
             self.delayed -= 1
             any_due = True
@@ -286,7 +290,7 @@ class Group:
         return any_due
 
     def rewind(self) -> None:
-        """Look at everything anew: messages became pending before the cursor."""
+        """Let the cursor start over, because messages have become pending behind it."""
         self._leave()
         self._run = None
         self._rewound = max(self._rewound, self._cursor)
@@ -296,12 +300,12 @@ class Group:
             self.ordering.rewind(self.wip)
 
     def lose_run(self, run: Run) -> None:
-        """A run was taken apart: what is left of it is in others."""
+        """Leave a run that was taken apart; what is left of it is in other runs."""
         if self._run is run:
             self._run = None
 
     def first_pending(self, otherwise: int) -> int:
-        """Return the first pending seq; if there is none, `otherwise`."""
+        """Return the first pending seq, or `otherwise` if nothing is pending."""
         if not self.pending:
             return otherwise
         runs = self._runs
@@ -316,17 +320,17 @@ class Group:
         return otherwise
 
     def is_delayed(self, seq: int) -> bool:
-        """Return whether a message waits for its time."""
+        """Return whether a message is delayed."""
         retry = self.retries.get(seq)
         return retry is not None and retry.due_ms > 0
 
     def tries_of(self, seq: int) -> int:
-        """Return how often a message that nobody holds was delivered before."""
+        """Return how often a message that is not handed out was delivered before."""
         retry = self.retries.get(seq)
         return retry.tries if retry else int(seq <= self.recovered)
 
     def _hold(self, message: Message | None) -> Message | None:
-        """Return the message if it may stay in memory while it waits, else None."""
+        """Return the message if it may stay in memory while it waits to be delivered again, else None."""
         if message is None or self._held >= HELD_MESSAGES_MAX or len(message.body) > HELD_BYTES_MAX:
             return None
         self._held += 1
@@ -335,9 +339,10 @@ class Group:
     # --- what is handed out
 
     def take(self, limit: int, is_dead: IsDead) -> Taken:
-        """Take the next deliveries, up to `limit`; fewer where the disk must be read first.
+        """Take the next deliveries, up to `limit`.
 
-        The disk is read in the background, and the queue dispatches again.
+        They are fewer if messages have to be read from the disk first. That happens in the background, and then the
+        queue has another turn.
         """
         taken = Taken()
         self.is_stuck = False
@@ -360,13 +365,13 @@ class Group:
         return taken
 
     def _take_returned(self, taken: Taken, is_dead: IsDead) -> bool:
-        """Take the first returned message; False if it must be loaded first."""
+        """Take the first returned message, if it is still ready; return False if it must be loaded first."""
         seq = self._returned[0]
         retry = self.retries.get(seq)
         run = self._runs.find(seq)
         bit = 1 << (seq - run.first) if run else 0
         if (retry is not None and retry.due_ms) or run is None or not run.pending(self.name) & bit:
-            heappop(self._returned)  # it was settled meanwhile
+            heappop(self._returned)  # it was settled or delayed meanwhile
             return True
         ordering = self.ordering
         if ordering is not None and ordering.first_before(seq):
@@ -385,13 +390,13 @@ class Group:
             if message is None:
                 heappop(self._returned)
                 return True
-        while self._returned and self._returned[0] == seq:  # more than once, if it was taken out of turn and put back
+        while self._returned and self._returned[0] == seq:  # twice, if it was taken out of turn and put back
             heappop(self._returned)
         self._hand_out(message, taken, is_dead)
         return True
 
     def _take_fresh(self, taken: Taken, limit: int, is_dead: IsDead) -> bool:
-        """Take from the cursor on, within one run; False at the end, or where it must be loaded first."""
+        """Take messages from the cursor on, within one run; return False at the end, or if the run must be loaded."""
         run = self._run
         if run is None or self._cursor > run.last or self._cursor < run.first:
             run = self._runs.at_or_after(self._cursor)
@@ -434,7 +439,7 @@ class Group:
         return True
 
     def _has_turn(self, key: bytes, message: Message) -> bool:
-        """Return whether it is the turn of a message with an ordering key."""
+        """Return whether a message with an ordering key has its turn; if not, it is held back."""
         if self.ordering is None:
             self.ordering = Ordering(self._memory, self._comes)
         seq = message.seq
@@ -442,15 +447,15 @@ class Group:
         return self.ordering.has_turn(key, message, is_ready=is_ready)
 
     def _comes(self, seq: int) -> None:
-        """A message that was held back has its turn."""
-        if seq <= self.recovered and seq not in self.retries:  # nobody has had it: something was before it
+        """Make a message ready that was held back and has its turn now."""
+        if seq <= self.recovered and seq not in self.retries:  # it never had its turn, so it was never tried
             self._remember(seq, Retry(0, 0, 0))
         if seq not in self.wip and not self.is_delayed(seq):
             heappush(self._returned, seq)
         self._memory.agenda.wake(self.name)
 
     def _hand_out(self, message: Message, taken: Taken, is_dead: IsDead) -> None:
-        """Take one message; the dead apart."""
+        """Take one message: into the deliveries, or, if it is dead, apart from them."""
         seq = message.seq
         if seq in self.wip:  # it is on its way to the dead-letter queue
             return
@@ -464,13 +469,13 @@ class Group:
             self.wip.add(seq)
             taken.dead.append(Delivery(message, tries, mature_ms))
             return
-        if tries or (retry is not None and retry.segment is not None):  # the mark does not count these
+        if tries or (retry is not None and retry.segment is not None):  # the mark does not cover messages with a record
             if retry is None:
                 self._remember(seq, Retry(tries, 0, mature_ms))
             taken.handed.append(Released(self.name, seq, 1, tries + 1, 0))
         taken.deliveries.append(Delivery(message, tries, mature_ms))
 
     def _leave(self) -> None:
-        """The cursor leaves a run: what is still live of it is read again if it comes back."""
+        """Let go of the messages of the run that the cursor leaves; they are read again if it comes back."""
         if self._run is not None and self._run.live():
             self._memory.reader.forget(self._run)

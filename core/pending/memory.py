@@ -1,4 +1,4 @@
-"""What the groups of one queue look in together: where its messages are, and what was read of them."""
+"""What the groups of one queue share: the index of its messages, and the messages that are in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from curbstone.core.values import Done
 
 
 def at_once(on_done: Done) -> None:
-    """Where nothing is written: all that there is was written before."""
+    """Call back at once, for a queue that writes nothing: all that is settled in it is on disk already."""
     on_done(None)
 
 
@@ -32,7 +32,7 @@ class Memory:
         damaged: Callable[[Run, str], None],
         when_written: Callable[[Done], None],
     ) -> None:
-        """`when_written` calls back when all that was settled so far is on disk."""
+        """`when_written` calls back when everything that was settled so far is on disk."""
         self._state = state
         self.agenda = agenda
         self.when_written = when_written
@@ -47,5 +47,5 @@ class Memory:
         return self._state.is_closed
 
     def load(self, run: Run) -> None:
-        """Read a run in the background, then have a turn in which all groups go on."""
+        """Read a run in the background; then the queue has a turn in which all groups go on."""
         self.reader.load(run, self.agenda.wake_all)

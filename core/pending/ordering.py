@@ -1,10 +1,12 @@
-"""Ordering keys, in one group: messages of a key are handed out one at a time, in the order of their seqs.
+"""Ordering keys in one group: the messages of a key are handed out one at a time, in the order of their seqs.
 
-Of each key that the group's cursor has come across one message has its turn: the first that is pending. It may be
-ready, delayed, handed out or on its way to the dead letters, and keeps its turn until it is settled and that is on
-disk; so what comes back after a crash comes before anything that was handed out behind it. All others of the key are
-held back, in memory: a few entries for a message, and none for one that has no key or that the cursor has not reached.
-If too many are held back the cursor stops until some of them have had their turn.
+For each key that the group's cursor has met, one message has its turn: the first that is pending. It may be ready,
+delayed, handed out or on its way to the dead letters. It keeps its turn until it is settled and that is on disk. So a
+crash can't bring it back after a later message of the key was handed out.
+
+All other messages of the key are held back. That takes a few entries in memory for each of them, and none for messages
+that have no key or that the cursor has not reached. If too many are held back, the cursor stops until some of them have
+had their turn.
 """
 
 from __future__ import annotations
@@ -19,38 +21,39 @@ from curbstone.core.pending.memory import Memory
 
 HELD_BACK_MAX = 16_384
 KEPT_BYTES_MAX = 4 * 1024 * 1024
-"""What of messages that are held back stays in memory; the rest is read again when it has its turn."""
+"""How many bytes of messages that are held back stay in memory; the others are read again when they have their turn."""
 STALE_MAX = 64
 
 
 class Ordering:
-    """The keys of one group. It exists where the group has met a message with one."""
+    """The keys of one group, made when the group meets the first message with a key."""
 
     __slots__ = ("_comes", "_first", "_kept", "_kept_bytes", "_key_of", "_memory", "_waiting", "_waits", "held_back")
 
     def __init__(self, memory: Memory, comes: Callable[[int], None]) -> None:
-        """`comes` is told a seq that was held back and has its turn now."""
+        """`comes` is called with a seq that was held back and has its turn now."""
         self._memory = memory
         self._comes = comes
         self._first: dict[bytes, int] = {}
-        """By key: the seq that has its turn, also while its settle is being written."""
+        """By key, the seq that has its turn; it stays here while its settle is being written."""
         self._waiting: dict[bytes, deque[int]] = {}
-        """By key: the seqs behind it, in order, and some that were settled meanwhile."""
+        """By key, the seqs that wait behind `_first`, in order. Some may have been settled meanwhile."""
         self._waits = 0
-        """Entries in these."""
+        """The number of entries in `_waiting`."""
         self._key_of: dict[int, bytes] = {}
         """The key of each pending message that the cursor has met."""
         self.held_back: set[int] = set()
-        """What would be ready but for its key."""
+        """The seqs that are ready apart from their keys."""
         self._kept: dict[int, Message] = {}
+        """Messages that wait for their turn in memory."""
         self._kept_bytes = 0
 
     def admits(self, key: bytes, seq: int) -> bool:
-        """Return whether a message may be looked at: whether it has its turn, or can be held back."""
+        """Return whether the cursor may go on to a message: it has its turn, or there is room to hold it back."""
         return len(self._key_of) - len(self._first) < HELD_BACK_MAX or self._first.get(key, seq) == seq
 
     def has_turn(self, key: bytes, message: Message, *, is_ready: bool) -> bool:
-        """Return whether a message that the cursor has come to has its turn; else it is held back from now on."""
+        """Return whether a message that the cursor has reached has its turn; if not, it is held back from now on."""
         seq = message.seq
         if self._first.setdefault(key, seq) == seq:
             self._key_of[seq] = key
@@ -71,20 +74,20 @@ class Ordering:
         return False
 
     def first_before(self, seq: int) -> int:
-        """Return the seq that a message is held back for, 0 for none."""
+        """Return the seq that a message is held back for, or 0 if it has its turn or no key."""
         key = self._key_of.get(seq)
         first = self._first[key] if key is not None else seq
         return first if first != seq else 0
 
     def kept(self, seq: int) -> Message | None:
-        """Return a message that had to wait, where it stayed in memory; it is let go."""
+        """Return a message that waited, if it is in memory, and let go of it."""
         message = self._kept.pop(seq, None)
         if message is not None:
             self._kept_bytes -= len(message.headers) + len(message.body)
         return message
 
     def ended(self, seqs: Iterable[int]) -> None:
-        """Messages are no longer pending: what waits behind them has its turn when that is on disk."""
+        """Take in that messages are no longer pending. When that is on disk, those behind them have their turn."""
         passed = []
         for seq in seqs:
             key = self._key_of.pop(seq, None)
@@ -101,7 +104,7 @@ class Ordering:
             self._sweep()
 
     def _pass_on(self, keys: list[bytes], error: CurbstoneError | None) -> None:
-        """The first of these keys are settled on disk, or that failed and is tried again."""
+        """Give the turn of each key to its next message. If writing the settles failed, wait until it succeeds."""
         if error is not None:
             if not self._memory.is_closed:
                 self._memory.when_written(partial(self._pass_on, keys))
@@ -116,7 +119,7 @@ class Ordering:
                 del self._first[key]
 
     def _next(self, key: bytes) -> int:
-        """Return the next seq of a key that is still pending; 0 where none waits."""
+        """Return the next seq of a key that is still pending, or 0 if none waits."""
         waiting = self._waiting.get(key)
         while waiting:
             seq = waiting.popleft()
@@ -129,13 +132,16 @@ class Ordering:
         return 0
 
     def _sweep(self) -> None:
-        """Forget entries of what was settled while it waited."""
+        """Forget the entries of messages that were settled while they waited."""
         swept = {key: deque([seq for seq in seqs if seq in self._key_of]) for key, seqs in self._waiting.items()}
         self._waiting = {key: seqs for key, seqs in swept.items() if seqs}
         self._waits = sum(map(len, self._waiting.values()))
 
     def rewind(self, handed_out: set[int]) -> None:
-        """The cursor begins anew: only what is handed out, or settled and not written yet, keeps its turn."""
+        """Forget what the cursor has met, because it starts over.
+
+        Only messages that are handed out, or whose settle is not on disk yet, keep their turn.
+        """
         self._first = {key: seq for key, seq in self._first.items() if seq in handed_out or seq not in self._key_of}
         self._key_of = {seq: key for seq, key in self._key_of.items() if self._first.get(key) == seq}
         self._waiting.clear()

@@ -1,4 +1,4 @@
-"""What is pending, in which group, and where it lies: the memory of a queue beside its log."""
+"""Which messages are pending in which groups, and where they lie: a queue's memory, beside its log."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Placed(NamedTuple):
     size: int
     """Bytes of their entries."""
     is_plain: bool
-    """Whether none has a delay, an expiry or groups of its own."""
+    """Whether no message has a delay or an expiry, or names its groups."""
 
 
 class Cleared(NamedTuple):
-    """What was forgotten of a group."""
+    """What `Pending.clear_below` has cleared in a group."""
 
     messages: int
     ended: list[int]
-    """The seqs that were handed out: whoever holds them has nothing to settle any more."""
+    """The seqs that were handed out. Whoever holds them has nothing to settle any more."""
 
 
 class Pending:
@@ -57,9 +57,9 @@ class Pending:
         groups_in_use: Callable[[], Set[str]] = frozenset,
         when_written: Callable[[Done], None] = at_once,
     ) -> None:
-        """`groups_in_use` names the groups that somebody still needs who is not known here.
+        """`groups_in_use` returns the names of the groups that are needed elsewhere, for example by consumers.
 
-        `when_written` calls back when all that was settled so far is on disk.
+        `when_written` calls back when everything that was settled so far is on disk.
         """
         self._state = state
         self._agenda = agenda
@@ -75,11 +75,11 @@ class Pending:
             self.groups[name] = Group(self._memory, name)
 
     def group(self, name: str, first: int = 0) -> Group:
-        """Return a group; it begins to exist when it is named. In a new one nothing is pending below `first`."""
+        """Return a group, which is made if it does not exist. In a new one nothing is pending below `first`."""
         return self.groups.get(name) or self.undeclared.make(name, first)
 
     def replayed(self, name: str) -> Group:
-        """Return a group while the log is replayed: nothing is counted yet, so none is forgotten."""
+        """Like `group`, while the log is replayed: nothing is counted yet, so groups are never swept."""
         group = self.groups.get(name)
         if group is None:
             group = self.groups[name] = Group(self._memory, name)
@@ -98,13 +98,13 @@ class Pending:
         return len(message.groups) or 1 + len(self._state.meta.groups)
 
     def place(self, copies: list[Message], names: Mapping[int, Iterable[str]], where: Where) -> None:
-        """Let copies lie where they are now, pending in the groups of `names`, by seq; nothing is counted."""
+        """Put copies into the index, pending in the groups that `names` has by seq; counts of groups do not change."""
         for run in place(self._memory, copies, names, where):
             for group in self.groups.values():
                 group.lose_run(run)
 
     def revive(self, name: str, copies: list[Message], where: Where) -> None:
-        """Let messages that were settled in a group be ready there again, as if nobody had tried them."""
+        """Make messages that were settled in a group ready in it again, with no tries."""
         group = self.group(name)
         names = {message.seq: [name, *self._pending_in(message.seq)] for message in copies}
         self.place(copies, names, where)
@@ -149,20 +149,20 @@ class Pending:
         self._agenda.changed()
 
     def clear_run(self, group: Group, run: Run, mask: int, size: int) -> None:
-        """Forget the seqs of `mask`, of `size` bytes, in one run."""
+        """Forget that the seqs of `mask`, of `size` bytes, are pending in a group; all are in one run."""
         before = run.pending(group.name)
         cleared = (before & mask).bit_count()
         group.pends(-cleared)
         run.set_pending(group.name, before & ~mask)
         if group.ordering is not None:
             group.ordering.ended(seqs_of(run.first, before & mask))
-        if cleared and (group.name or run.named):  # what another group still waits for is as live as before
+        if cleared and (group.name or run.named):  # messages that are pending in another group, too, are still live
             size = size * (before & mask & ~run.live()).bit_count() // cleared
         self.runs.shrink(run, size)
         self.drop_if_dead(run)
 
     def clear_below(self, group: Group, seq: int) -> Cleared:
-        """Forget whatever is pending in a group below `seq`, also what is handed out."""
+        """Forget everything that is pending in a group below `seq`, including what is handed out."""
         before = group.pending
         ended = self._end_deliveries(group, seq)
         run = self.runs.at_or_after(group.first_pending(seq))
@@ -177,10 +177,10 @@ class Pending:
         return Cleared(before - group.pending, ended)
 
     def clear_unheld(self, group: Group, seq: int) -> tuple[int, list[tuple[int, int]]]:
-        """Forget what is pending in a group below `seq` and that nobody holds.
+        """Forget what is pending in a group below `seq`, except for messages that are handed out.
 
-        Return how many messages that were, and what the log is to say is settled, as (first, count): all between those
-        that are held.
+        Return how many messages were cleared, and the ranges to settle in the log, as (first, count): everything
+        between the messages that are handed out.
         """
         before = group.pending
         held = sorted([each for each in group.wip if each < seq])
@@ -200,7 +200,7 @@ class Pending:
 
     @staticmethod
     def _end_deliveries(group: Group, seq: int) -> list[int]:
-        """Forget what a group has handed out below `seq`, what was tried and what is delayed."""
+        """Forget tries and delays of a group below `seq`, and what it has handed out there; return the latter."""
         ended = [held for held in group.wip if held < seq]
         group.wip.difference_update(ended)
         for retried in [retried for retried in group.retries if retried < seq]:
@@ -208,13 +208,13 @@ class Pending:
         return ended
 
     def drop_if_dead(self, run: Run) -> None:
-        """Forget a run that nothing is pending in."""
+        """Drop a run if nothing is pending in it."""
         if not run.live() and run.is_indexed:
             self.reader.forget(run)
             self.runs.drop(run)
 
     def add(self, placed: Placed) -> None:
-        """Take messages in that are on disk now."""
+        """Take in published messages that are on disk now."""
         messages, size = placed.messages, placed.size
         self._state.stats.published += len(messages)
         first = messages[0].seq
@@ -247,7 +247,7 @@ class Pending:
             self._delay([message for message in messages if message.delay_ms])
 
     def _delay(self, messages: list[Message]) -> None:
-        """Let messages that were published with a delay wait for their time."""
+        """Let messages wait that were published with a delay."""
         now_ms, wall_ms = self._state.host.now_ms(), self._state.host.wall_ms()
         for message in messages:
             for name in self.entitled(message):
@@ -261,10 +261,10 @@ class Pending:
             group.pends(bits.bit_count())
 
     def settled_of(self, copies: list[Message]) -> dict[str, list[int]]:
-        """Return, by group, which of some messages that are copied forward it has settled."""
+        """Return, by group, the seqs that it has settled, of messages that are copied to the end of the log."""
         settled: dict[str, list[int]] = {}
         if not self._state.meta.groups and not any([message.groups for message in copies]):
-            return settled  # what is settled in the only group is not copied
+            return settled  # there is only one group, and a message that it has settled is not copied
         for message in copies:
             seq = message.seq
             run = self.runs.find(seq)
@@ -274,14 +274,14 @@ class Pending:
         return settled
 
     def stored(self, released: list[Released], segment: Segment) -> None:
-        """Records of messages' tries are on disk."""
+        """Take in that records of tries are on disk, in that segment."""
         for item in released:
             group = self.groups.get(item.group)
             if group is not None:  # else all of it is settled
                 group.stored(item, segment)
 
     def settle_replayed(self, settled: Settled) -> tuple[str, Reason, list[int]]:
-        """Settle in memory what the broker's journal says and the log does not; return what to write of it."""
+        """Settle in memory what the broker's journal settles and the log does not; return what to write to the log."""
         seqs = []
         group = self.group(settled.group)
         for seq in range(settled.first, settled.first + settled.span):
@@ -293,7 +293,7 @@ class Pending:
         return settled.group, Reason(settled.reason), seqs
 
     def release_replayed(self, released: Released) -> list[Released]:
-        """Give back in memory what the broker's journal says and the log does not; return what to write of it."""
+        """Give back in memory what the broker's journal releases and the log does not; return what to write to it."""
         written = []
         group = self.group(released.group)
         for seq in range(released.first, released.first + released.span):
@@ -304,9 +304,9 @@ class Pending:
         return written
 
     def drop_group(self, name: str) -> tuple[list[tuple[int, int]], list[int]]:
-        """A group is no longer declared: nothing is kept for it.
+        """Forget everything that is pending in a group, which is no longer declared.
 
-        Return what the log is to say is settled, as (first, count), and the seqs that were handed out.
+        Return the ranges to settle in the log, as (first, count), and the seqs that were handed out.
         """
         group = self.groups[name]
         ranges: list[tuple[int, int]] = []
@@ -336,7 +336,7 @@ class Pending:
         return (group.rdy, len(group.wip), group.delayed) if group is not None else (0, 0, 0)
 
     def first_due_ms(self, name: str) -> int:
-        """Return when the first delayed message of a group is due, 0 where none is."""
+        """Return the engine time when the first delayed message of a group is due, 0 if there is none."""
         group = self.groups.get(name)
         return group.first_due_ms() if group is not None else 0
 

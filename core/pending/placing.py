@@ -1,7 +1,8 @@
-"""Copies of messages get their place in the index, wherever they lay before, and also if they were settled.
+"""Puts copies of messages into the index, wherever they lay before, and even if they were settled.
 
-The cleaner's copies as recovery reads them, and what an undo brings back. What is left of a run after its copies were
-taken out stays where it is. So that runs stay apart, both are cut into stretches.
+This is for the cleaner's copies when recovery reads them, and for messages that an undo brings back. The messages of a
+run that are not copied stay where they are. Because runs must not overlap, both the copies and the rest of each old run
+are cut into new runs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Where(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """A message that gets its place: a copy, or one that stays in the place of its old run."""
+    """A message to be put into the index: a copy, or one that stays in the place of its old run."""
 
     seq: int
     copy: Message | None
@@ -36,7 +37,7 @@ class _Piece(NamedTuple):
 
 
 def place(memory: Memory, copies: list[Message], names: Mapping[int, Iterable[str]], where: Where) -> list[Run]:
-    """Put copies into the index; return the runs that are no more. Nothing is counted.
+    """Put copies into the index; return the runs that exist no longer. No counts of groups change.
 
     `names` has, by seq, the groups in which each copy is pending from now on.
     """
@@ -66,7 +67,7 @@ def place(memory: Memory, copies: list[Message], names: Mapping[int, Iterable[st
         elif old is not None:
             _keep(memory, current, seq, old, taken_apart[old])
     for run in taken_apart:
-        run.bits, run.named = 0, None  # whoever still has it finds nothing in it
+        run.bits, run.named = 0, None  # whoever still holds the run finds nothing pending in it
     return list(taken_apart)
 
 
@@ -86,7 +87,7 @@ def _put_copy(memory: Memory, run: Run, message: Message, names: Iterable[str]) 
 
 
 def _keep(memory: Memory, run: Run, seq: int, old: Run, size: int) -> None:
-    """Let a message stay where it lay in an old run; its size is an estimate."""
+    """Let a message of an old run stay in its place, as part of a new run; `size` is an estimate."""
     bit = 1 << (seq - run.first)
     for name in [UNNAMED, *(old.named or ())]:
         if old.pending(name) >> (seq - old.first) & 1:

@@ -1,7 +1,8 @@
-"""Reads runs of messages back from the log, off the event loop, and keeps a bounded tail in memory.
+"""Reads runs of messages back from the log, off the event loop, and keeps a bounded number of bytes in memory.
 
-What was read back counts there, too: if there is no room the oldest of it goes. A body that went to many queues at
-once is counted in each, though it is in memory once: the bound errs on the safe side.
+In memory are the messages published last and those that were read back; if there is no room, what was read back longest
+ago goes first. A body that was published to many queues at once is in memory only once, but counts in each of them, so
+the bound errs on the safe side.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ logger = logging.getLogger("curbstone.core")
 AGAIN_MS = 250
 TAIL_BYTES_MAX = 4 * 1024 * 1024
 READ_MIN = 4
-"""So many runs that were read back a queue keeps whatever the memory: those who asked for them get to see them."""
+"""How many runs that were read back a queue keeps even if memory is short, so that those who asked can use them."""
 
 
 class Read(NamedTuple):
-    """What a job found: the messages by seq, and what could not be read."""
+    """What a job has read: the messages by seq, and a text about what could not be read, or an empty one."""
 
     messages: dict[int, Message]
     damage: str
@@ -53,11 +54,12 @@ class Reader:
         self._cached: dict[Run, int] = {}
         self._tail: dict[Run, None] = {}
         self._read: dict[Run, None] = {}
-        """What was read back to be kept, the longest ago first."""
+        """The runs that were read back and are kept, the one read longest ago first."""
         self._tail_bytes = 0
         self._loading: dict[Run, list[Callable[[], None]]] = {}
+        """The runs that are being read, with the callbacks for when they are there."""
         self._keeping: set[Run] = set()
-        """Those that are being read for somebody who comes back to them."""
+        """Those of `_loading` that are kept when they have been read."""
         self._is_closed = False
 
     def keep(self, run: Run, is_new: bool, messages: list[Message], size: int) -> None:
@@ -91,7 +93,7 @@ class Reader:
         self._cache.bytes -= size
 
     def close(self) -> None:
-        """Let go of all."""
+        """Let go of all messages."""
         self._is_closed = True
         for run in list(self._cached):
             self.forget(run)
@@ -107,9 +109,9 @@ class Reader:
     def load(self, run: Run, then: Callable[[], None], *, keeps: bool = True) -> None:
         """Read a run's messages from disk, then call `then`; the run may be gone or moved by that time.
 
-        Where `keeps` is false they are there for this call alone: a look at many runs takes no other's place in memory.
-        If the system has no file descriptor or memory left, or can't say what is in the file for another reason
-        than damage, that is tried again until it can: nothing is given up for it.
+        If `keeps` is false, they are in memory only while `then` is called, so that a look at many runs does not take
+        the place of messages that others need. If reading fails for another reason than damage, for example because no
+        file descriptor or memory is left, it is tried again until it succeeds; no message is given up for that.
         """
         if keeps:
             self._keeping.add(run)
@@ -171,7 +173,7 @@ class Reader:
 
 
 def read_place(disk: Disk, path: str, salt: int, start: int, end: int, first: int, last: int) -> Read:
-    """Return the messages `first` to `last` found in the batches from `start` to `end` of a file; blocking."""
+    """Return the messages `first` to `last` that are in the batches from `start` to `end` of a file. Blocking."""
     try:
         file = disk.open(path)
     except FileNotFoundError:

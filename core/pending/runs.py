@@ -1,9 +1,9 @@
 """Where the messages are, and which of them are still pending: about a bit per message.
 
-A run is a stretch of sequence numbers whose messages lie near each other in one segment. Runs never
-overlap in seq, so the index is a sorted list. Each run keeps, per group, a bit mask of the seqs that
-are pending in it: entitled and not settled. A run with nothing pending is dropped. Finding one message
-means bisecting to its run and reading the run's stretch of the file.
+A run is a stretch of sequence numbers whose messages lie near each other in one segment. Runs never overlap in seq, so
+the index is a sorted list. For each group a run keeps a bit mask of the seqs that are pending in it: the group is
+entitled to the message and has not settled it. A run in which nothing is pending is dropped. One message is found by
+bisecting to its run and reading the run's stretch of the file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RUN_SPAN_MAX = 2048
 
 
 class Run:
-    """Messages `first` to `last`, those still pending, in `segment` at `offset` to `end`."""
+    """The pending messages of seqs `first` to `last`, which lie in `segment` between `offset` and `end`."""
 
     __slots__ = (
         "bits", "bytes_live", "end", "expires_ms", "first", "is_indexed", "is_keyed", "last", "messages", "named",
@@ -31,25 +31,25 @@ class Run:
         self.first = first
         self.last = last
         self.bits = bits
-        """Pending in the unnamed group: bit i is seq first + i."""
+        """The mask of the seqs pending in the unnamed group: bit i is for seq first + i."""
         self.named: dict[str, int] | None = None
-        """Pending in named groups, likewise."""
+        """Masks of the seqs pending in named groups, or None if there are none."""
         self.naming = 0
-        """Seqs of messages that name their groups, likewise; they may be settled."""
+        """The mask of the messages that name their groups; they may be settled."""
         self.time_ms = 0
-        """When the first of its messages was published, by the wall clock."""
+        """Wall-clock time when the first of its messages was published."""
         self.segment = segment
         self.offset = offset
         self.end = end
         self.bytes_live = size
-        """Bytes of the entries that are pending somewhere; an estimate after recovery."""
+        """Bytes of the entries that are pending in some group; an estimate after recovery."""
         self.messages: list[Message | None] | None = None
-        """The messages by position, while they are cached."""
+        """The messages, at index seq - first, while they are cached; else None."""
         self.expires_ms = 0
         """Engine time when the first of its messages expires; 0 for never."""
         self.is_indexed = False
         self.is_keyed = False
-        """Whether one of the messages that are cached has an ordering key."""
+        """Whether one of the cached messages has an ordering key."""
 
     def pending(self, group: str) -> int:
         """Return the mask of the seqs pending in `group`."""
@@ -89,11 +89,11 @@ class Runs:
         self._runs: list[Run] = []
         self._firsts: list[int] = []
         self.bytes_live = 0
-        """Bytes of all entries that are pending somewhere."""
+        """Bytes of all entries that are pending in some group."""
 
     @property
     def oldest_ms(self) -> int:
-        """Wall clock when the first message of the first run was published, 0 if there is none."""
+        """Wall-clock time when the first message of the first run was published, 0 if there is none."""
         return self._runs[0].time_ms if self._runs else 0
 
     def __len__(self) -> int:
@@ -103,7 +103,7 @@ class Runs:
         return iter(self._runs)
 
     def at_or_after(self, seq: int) -> Run | None:
-        """Return the run that holds `seq`, else the next one, else None."""
+        """Return the run that holds `seq`; if there is none, the next one after it, or None."""
         index = bisect_right(self._firsts, seq) - 1
         if index >= 0 and seq <= self._runs[index].last:
             return self._runs[index]
@@ -120,7 +120,7 @@ class Runs:
     def append(self, first: int, bits: int, segment: Segment, offset: int, end: int, size: int) -> tuple[Run, bool]:
         """Add messages behind all others, to the last run if they fit; return the run, and whether it is new.
 
-        `bits` is the mask from `first` of those that exist; groups are the caller's to set.
+        `bits` is the mask, from `first` on, of the seqs that exist. The caller sets what is pending in which group.
         """
         span = bits.bit_length()
         last = first + span - 1
@@ -141,7 +141,7 @@ class Runs:
         return run, True
 
     def drop(self, run: Run) -> None:
-        """Forget a run that has nothing pending."""
+        """Remove a run from the index."""
         index = bisect_right(self._firsts, run.first) - 1
         assert self._runs[index] is run
         del self._runs[index], self._firsts[index]
@@ -151,18 +151,18 @@ class Runs:
         run.is_indexed = False
 
     def shrink(self, run: Run, size: int) -> None:
-        """Say that `size` bytes of a run are no longer live."""
+        """Count `size` bytes of a run as no longer live."""
         size = min(size, run.bytes_live)
         run.bytes_live -= size
         self.bytes_live -= size
 
     def grow(self, run: Run, size: int) -> None:
-        """Say that `size` more bytes of a run are live."""
+        """Count `size` more bytes of a run as live."""
         run.bytes_live += size
         self.bytes_live += size
 
     def move(self, run: Run, segment: Segment, offset: int, end: int, size: int) -> None:
-        """Say that what is live of `run` now lies elsewhere."""
+        """Give a run another place: its live messages, of `size` bytes, were copied there."""
         run.segment.runs -= 1
         segment.runs += 1
         run.segment, run.offset, run.end = segment, offset, end
@@ -170,7 +170,7 @@ class Runs:
         run.bytes_live = size
 
     def insert(self, run: Run) -> None:
-        """Add a run anywhere; recovery of copied messages does that."""
+        """Add a run at its place in the order. Copies that are not behind all others need that; see `placing`."""
         index = bisect_right(self._firsts, run.first)
         self._runs.insert(index, run)
         self._firsts.insert(index, run.first)
@@ -184,7 +184,7 @@ class Runs:
 
 
 def mask_of(first: int, last: int, seqs: Sequence[int]) -> int:
-    """Return the bits, from `first` on, of those of the ascending `seqs` that lie between `first` and `last`."""
+    """Return a mask that starts at `first` of the `seqs`, in ascending order, that are in `first` to `last`."""
     mask = 0
     for place in range(bisect_left(seqs, first), bisect_right(seqs, last)):
         mask |= 1 << (seqs[place] - first)
@@ -200,7 +200,7 @@ def seqs_of(first: int, bits: int) -> Iterator[int]:
 
 
 def ranges_of(first: int, bits: int) -> list[tuple[int, int]]:
-    """Return the (first, count) stretches of a mask."""
+    """Return the stretches of consecutive seqs, as (first, count), of a mask that starts at `first`."""
     ranges = []
     while bits:
         skip = (bits & -bits).bit_length() - 1

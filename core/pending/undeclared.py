@@ -1,8 +1,8 @@
-"""Groups that nobody declared: they are made when they are named, forgotten when nothing needs them, and are few.
+"""Groups that nobody declared: they are made when they are named, and forgotten when nothing needs them.
 
-Whoever publishes or consumes may name any group, without being known to anybody. A group is needed while something is
-pending in it, while somebody takes part in it, and until the log knows what was settled and what was handed out. What
-the log says of it stays true without it: a start makes it again where something is pending in it.
+Whoever publishes or consumes may name any group, so their number has to be limited. A group is needed while something
+is pending in it, while somebody takes part in it, and until the log says what was settled and handed out in it. The
+log is true without the group: if something is pending in it after a restart, it is made again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from curbstone.core.state import QueueState
 from curbstone.core.values import UNNAMED
 
 UNDECLARED_MAX = 256
-"""The most undeclared groups that a queue needs at once."""
+"""The most undeclared groups that may be needed in a queue at once."""
 
 SPARE_MAX = 16
 
@@ -33,12 +33,12 @@ class Undeclared:
         self._state = state
         self._memory = memory
         self._groups = groups
-        """All groups of the queue, the declared ones and the unnamed one included."""
+        """All groups of the queue, including the declared ones and the unnamed one."""
         self._in_use = in_use
         self._sweep_at = SPARE_MAX
 
     def make(self, name: str, first: int) -> Group:
-        """Return a new group. That sweeps so rarely that it costs a constant for each."""
+        """Return a new group. Sweeping is rare enough that on average each group costs a constant."""
         if len(self._groups) >= self._sweep_at:
             self.sweep()
         group = self._groups[name] = Group(self._memory, name, first)
@@ -55,7 +55,10 @@ class Undeclared:
         self._sweep_at = 2 * len(self._groups) + SPARE_MAX
 
     def refusal(self, names: Iterable[str], coming: set[str] | None = None) -> Conflict | None:
-        """Return why these groups can't be named, or None; they are added to `coming`, of which the same was asked."""
+        """Return why these groups can't be named, or None; then the new ones are added to `coming`.
+
+        `coming` has the new groups that this was asked about before, and that do not exist yet.
+        """
         groups, declared = self._groups, self._state.meta.groups
         coming = set() if coming is None else coming
         fresh = {name for name in names if name not in groups and name not in coming}
@@ -71,5 +74,5 @@ class Undeclared:
         return None
 
     def refusal_of(self, messages: list[Message], coming: set[str]) -> Conflict | None:
-        """Return why the groups that messages name can't be, or None; see `refusal`."""
+        """Return why messages can't name the groups that they name, or None; see `refusal`."""
         return self.refusal([name for message in messages for name in message.groups], coming)
