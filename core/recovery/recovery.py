@@ -1,11 +1,11 @@
-"""Reading a queue's directory back: which files are the log.
+"""Finds out which files in a queue's directory are the log.
 
-A crash can leave, besides the log: a torn batch at the end of the newest segment (its commit was not
-confirmed: cut off, overwritten by the next), the file of a segment whose creation was not finished,
-files of dropped segments whose removal was undone. Only files on the chain from the newest segment
-back to the floor are the log; the rest is told as `trash`. Anything else that does not check is
-damage: it is told, with the bytes concerned, and what follows it is read on. docs/engine.md ("What a
-crash can leave") lists all of it, redo files and directories included.
+Besides the log, a crash can leave: a torn batch at the end of the newest segment, whose commit was not confirmed (it is
+not taken, and the next commit overwrites it); the file of a segment whose creation was not finished; and files of
+dropped segments whose removal was undone. Only the files on the chain from the newest segment back to the floor are
+the log. The others are returned as `trash`. Anything else that does not match its checksum is damage: it is told, with
+the bytes concerned, and reading goes on behind it. docs/engine.md ("What a crash can leave") has the whole list,
+including redo files and directories.
 """
 
 from __future__ import annotations
@@ -29,33 +29,34 @@ from curbstone.core.log.window import read_around
 from curbstone.core.recovery.salvage import find_salt, next_seq_hint
 
 HEADLESS_BYTES_MAX = 16 * 1024 * 1024
-"""How much of a segment is looked at for what its header said."""
+"""How much of a segment is read to find out what its damaged header said."""
 
 _NAME = re.compile(r"(\d{10,20})\.seg")
 
 
 @dataclass
 class Chain:
-    """The files of a log, oldest first, and what was odd about them."""
+    """The files of a log, oldest first, and what is wrong with the directory."""
 
     segments: list[tuple[Segment, SegmentHeader | None]] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     trash: list[str] = field(default_factory=list)
+    """Files that are no part of the log, and that nobody needs."""
     aside: list[str] = field(default_factory=list)
-    """Files that may have been the newest of the log and can't be read: to be kept, and are no part of it."""
+    """Files that may have been the newest segments and can't be read. They are kept, but are no part of the log."""
     damage: list[tuple[int, str]] = field(default_factory=list)
-    """Numbers of segments whose header is damaged, and what is to be said of it."""
+    """What is damaged: the number of the segment, and a text for operators."""
     names: list[str] = field(default_factory=list)
     """All names in the directory, in order."""
     newest_number: int = 0
     next_seq: int = 1
-    """Behind all that seems to be in the files set aside."""
+    """A seq above those of all messages that seem to be in the files of `aside`."""
     hidden: int = 0
-    """How many messages may be in those files besides."""
+    """How many more messages may be in those files."""
 
 
 class _Headers:
-    """The segment files of a directory and their headers; those that are damaged are made again where that is sure."""
+    """The segment files of a directory and their headers. A lost header is made again if it is sure what it said."""
 
     def __init__(self, disk: Disk, directory: str, uid: int, names: list[str]) -> None:
         self._disk = disk
@@ -65,9 +66,9 @@ class _Headers:
         self.found: dict[int, SegmentHeader | None] = {}
         self.remade: set[int] = set()
         self.aside: dict[int, int] = {}
-        """Those that hold something and can't be read, and the seq behind what they seem to hold."""
+        """Segments that hold something but can't be read, each with the seq behind the messages it seems to hold."""
         self.hidden = 0
-        """How many messages may be in them of which nothing can be seen."""
+        """How many messages may be in those of them that show no seq at all."""
         headless = []
         for name in names:
             match = _NAME.fullmatch(name)
@@ -89,7 +90,7 @@ class _Headers:
         return max((other for other in self.found if other < number), default=0)
 
     def _read(self, number: int) -> tuple[SegmentHeader | None, bool]:
-        """Return a header, and whether the file has none, neither its own nor that of an earlier life."""
+        """Return the header of a segment, if the file has it, and whether the file has no valid header at all."""
         file = self._disk.open(self.path(number))
         try:
             header = decode_segment_header(read_around(file, 0, SEGMENT_BYTES)[0])
@@ -98,14 +99,14 @@ class _Headers:
             raise DataDirectoryError(f"{self.path(number)}: {error}") from error
         finally:
             file.close()
-        # A file renamed for recycling, and the rename undone, has another number than its name says.
+        # A crash can undo the renaming of a recycled file, or its new header: then name and header do not match.
         return (header if header and header.uid == self._uid and header.number == number else None), header is None
 
     def _remake(self, number: int) -> None:
-        """Make the header of a segment from its batches, the link to the one before from the names of the files.
+        """Make a lost header again: the salt from the batches, the link to the segment before from the files' names.
 
-        A creation that a crash undid can leave a file without a header too: then its first sector is zeros, or
-        nothing is behind it.
+        If that fails and the file holds something, it is set aside. A file without a header can also be left by a
+        creation that a crash has undone. Then its header is zeros, or nothing is behind it, and it is not set aside.
         """
         file = self._disk.open(self.path(number))
         try:
@@ -121,7 +122,7 @@ class _Headers:
             self.remade.add(number)
         elif unreadable or (any(data[:SEGMENT_BYTES]) and any(data[SEGMENT_BYTES:])):
             self.aside[number] = next_seq_hint(data)
-            if self.aside[number] == 1:  # not even that can be seen; no id is given twice all the same
+            if self.aside[number] == 1:  # no seq can be seen: count as many as fit, so that none is used twice
                 self.hidden += self.size(number) // ENTRY_BYTES
 
     def size(self, number: int) -> int:
@@ -129,7 +130,7 @@ class _Headers:
         return self._sizes[number]
 
     def _last_batch(self, number: int) -> int:
-        """Return the number of the last good batch of a segment, 0 where that can't be known."""
+        """Return the number of the last good batch of a segment, or 0 if that can't be known."""
         header = self.found.get(number)
         if header is None:
             return 0
@@ -141,7 +142,7 @@ class _Headers:
 
 
 def find_chain(disk: Disk, directory: str, uid: int) -> Chain:
-    """Return the chain of segments in a directory; empty if there is none. A newer format is refused."""
+    """Return the chain of segments in a directory, which may be empty; raise DataDirectoryError for a newer format."""
     chain = Chain(names=sorted(disk.list_dir(directory)))
     files = _Headers(disk, directory, uid, chain.names)
     headers = files.found
@@ -164,7 +165,7 @@ def find_chain(disk: Disk, directory: str, uid: int) -> Chain:
             segment.damaged = True
             chain.damage.append((number, f"{segment.path}: bytes {size} to {end} are missing"))
         chain.segments.insert(0, (segment, header))
-        if header is None:  # its header is damaged, and with it the link to the one before
+        if header is None:  # the link to the segment before is lost with the header; take the next lower number
             number, end = files.below(number), None
         else:
             if number in files.remade:
@@ -189,7 +190,7 @@ def find_chain(disk: Disk, directory: str, uid: int) -> Chain:
 
 
 def holds_something(disk: Disk, directory: str, uid: int) -> bool:
-    """Return whether a queue's directory has, or may have had, a commit in it: then it is never removed unasked."""
+    """Return whether a queue's directory holds, or may have held, a commit. Then it must not be removed unasked."""
     chain = find_chain(disk, directory, uid)
     if chain.damage or chain.missing or len(chain.segments) > 1:
         return True
@@ -201,7 +202,7 @@ def holds_something(disk: Disk, directory: str, uid: int) -> bool:
 
 
 def last_commit_ms(disk: Disk, directory: str, uid: int) -> int:
-    """Return the wall-clock time of the newest commit that can be read in a directory, 0 where there is none."""
+    """Return the wall-clock time of the newest commit that can be read in a directory, or 0 if there is none."""
     for segment, header in reversed(find_chain(disk, directory, uid).segments):
         scan = Scan(disk, segment, 0, is_active=True)
         times = [batch.header.time_ms for batch in scan.batches()] if header is not None else []

@@ -1,7 +1,8 @@
-"""Writes again what the redo files say, before any queue is recovered: then each segment is as it was when it counted.
+"""Writes the parts in redo files to their segments again, before any queue is recovered.
 
-A power cut may have taken what was written to segments and not synced there. Each part names its segment's file and
-that file's salt; where the file is gone, or lives another life, nobody needs the part any more.
+A power cut may have taken bytes that were written to segments and not synced there; the redo files have them. Each part
+names its segment's file and the salt of that file. If the file is gone, or is in another life, nobody needs the part
+any more.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _NAME = re.compile(re.escape(REDO_PREFIX) + r"[0-9]+")
 
 
 def redo_names(disk: Disk) -> list[str]:
-    """Return the names of the redo files, in no special order."""
+    """Return the names of the redo files, in no meaningful order."""
     return sorted(name for name in disk.list_dir("") if _NAME.fullmatch(name))
 
 
 def read_redo(disk: Disk, damage: list[str]) -> dict[str, list[Redo]]:
-    """Return what the redo files say of segments that are there, by path; raise DataDirectoryError for a newer format.
+    """Return, by path, the parts for segments that are there; raise DataDirectoryError for a newer format.
 
-    `damage` gets what is wrong with the files.
+    Texts about damage in the redo files are added to `damage`.
     """
     found: dict[str, list[Redo]] = {}
     for name in redo_names(disk):
@@ -46,7 +47,7 @@ def read_redo(disk: Disk, damage: list[str]) -> dict[str, list[Redo]]:
 
 
 def replay_redo(disk: Disk) -> None:
-    """Write again what the redo files say, then remove them; blocking."""
+    """Write all parts to their segments and sync those, then remove the redo files. Blocking."""
     damage: list[str] = []
     names = redo_names(disk)
     for path, parts in sorted(read_redo(disk, damage).items()):
@@ -66,7 +67,7 @@ def replay_redo(disk: Disk) -> None:
 
 
 def _wanted(disk: Disk, path: str, parts: list[Redo]) -> Iterator[Redo]:
-    """Yield the parts that belong to the file that is there under that name."""
+    """Yield the parts that belong to the present life of a file."""
     try:
         file = disk.open(path)
     except FileNotFoundError:
@@ -82,7 +83,7 @@ def _wanted(disk: Disk, path: str, parts: list[Redo]) -> Iterator[Redo]:
         for redo in parts:
             part = redo.part
             is_its = (part.uid, part.number, part.salt) == (header.uid, header.number, header.salt)
-            # What was confirmed lies in the file. If a commit had failed the file may have been cut before it.
+            # A confirmed part lies within the file. If a commit failed, the file may have been cut before its part.
             if is_its and part.offset + part.size <= size:
                 yield redo
 

@@ -1,4 +1,4 @@
-"""Puts a queue's state together again from what its log says."""
+"""Restores the state of a queue from its log, batch by batch."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from curbstone.core.state import QueueState
 from curbstone.core.values import UNNAMED
 
 ALWAYS = 1 << 62
-"""For the number of a segment: its damage is told whatever the floor."""
+"""A number above all floors, for damage that is always told, whichever segment it is in."""
 
 
 class Replay:
-    """Replays one queue's log; blocking, before the queue is used."""
+    """Replays one queue's log. Blocking; to be done before the queue is used."""
 
     def __init__(self, state: QueueState, log: Log, pending: Pending, notes: Notes) -> None:
         self._state = state
@@ -44,10 +44,10 @@ class Replay:
         self._floor = 1
         self._damage: list[tuple[int, str]] = []
         self.first_number = 1
-        """Of the segment to begin with, where there is no log."""
+        """The number for the first segment, if there is no log."""
 
     def run(self) -> bool:
-        """Recover the queue from its directory; False where there is no log yet."""
+        """Recover the queue from its directory; return False if there is no log that can be read."""
         log = self._log
         chain = find_chain(log.disk, log.directory, log.uid)
         self._damage += chain.damage
@@ -106,9 +106,8 @@ class Replay:
         self._cut(segments[:-1])
         log.floor = self._floor
         self._set_aside(chain)
-        if (
-            not self._state.shared.is_synced
-        ):  # what a killed process left in the system's memory alone counts from here on
+        if not self._state.shared.is_synced:
+            # A killed process may have left batches in the system's memory alone; they count from here on.
             file = log.disk.open(segments[-1].path)
             file.sync()
             file.close()
@@ -121,8 +120,8 @@ class Replay:
             group = self._pending.replayed(name)
             group.recovered = group.delivered = group.delivered_logged = delivered
         for name in self._state.meta.groups:
-            # A crash may have kept the note of a loss and not all of the settles that came with it: what has gone with
-            # them must not leave a hole that a reader is not told of.
+            # After a crash the log may have the note of a loss without all settles that belong to it. These are made up
+            # for here: messages that came back below the loss would have gaps that no reader is told of.
             self._settle(name, 1, self._notes.losses.of(name).floor - 1)
         for group in self._pending.groups.values():
             self._forget_settled(group.name)
@@ -130,7 +129,7 @@ class Replay:
         self._pending.undeclared.sweep()
 
     def _set_aside(self, chain: Chain) -> None:
-        """Keep files that can't be read under names that are no part of the log."""
+        """Keep files that can't be read, under names that are no part of the log, and count all such files."""
         disk, log = self._log.disk, self._log
         kept = {f"{log.directory}/{name}" for name in chain.names if name.endswith(ASIDE_SUFFIX)}
         for path in chain.aside:
@@ -144,7 +143,7 @@ class Replay:
             log.reserve = file_bytes(disk, reserve_path(log.directory))
 
     def _tell_of_asides(self, chain: Chain) -> None:
-        """Tell what an earlier start or the cleaner set aside."""
+        """Tell of the segments that were set aside before."""
         for name in chain.names:
             if name.endswith(ASIDE_SUFFIX):
                 self._damage.append((ALWAYS, f"{self._log.directory}/{name}: a damaged segment, kept for repair"))
@@ -161,7 +160,7 @@ class Replay:
             self._log.disk.remove(path)
 
     def _cut(self, segments: list[Segment]) -> None:
-        """Cut segments to their contents; of the sealed ones a crash may have undone that."""
+        """Cut segments to their contents. A crash may have undone the cut of sealed ones."""
         for segment in segments:
             if segment.size > segment.end and not segment.damaged:
                 file = self._log.disk.open(segment.path)
@@ -174,7 +173,7 @@ class Replay:
         self._damage += [(segment.number, text) for text in texts]
 
     def _report_damage(self) -> None:
-        """Tell what is damaged, but for segments that were dropped and whose removal was undone."""
+        """Tell what is damaged, except in segments that were dropped and that a crash has brought back."""
         for number, text in self._damage:
             if number >= self._floor:
                 self._state.damaged.append(text)
@@ -217,8 +216,9 @@ class Replay:
     def _apply_copy(self, batch: Batch, segment: Segment) -> None:
         """Move copied messages to where they lie now.
 
-        What is left of a run after its copies were taken out was settled, unconfirmed, when the copy was
-        made; it is pending again. In which groups a copy is not, its batch says behind it.
+        Messages of a run that were not copied had been settled when the copy was made, but the log has not said so up
+        to here; they stay pending. A copy is pending in all its groups, until the settles in the same batch take out
+        those that have settled it.
         """
         copies = batch.messages()
         self._state.next_seq = max(self._state.next_seq, copies[-1].seq + 1)
@@ -230,7 +230,7 @@ class Replay:
     def _apply_messages(self, batch: Batch, segment: Segment) -> None:
         header = batch.header
         first, count = header.first_seq, header.messages
-        if self._pending.runs.at_or_after(first) is not None:  # only where damage hid what was settled
+        if self._pending.runs.at_or_after(first) is not None:  # happens only if damage hid what was settled
             self._note_damage(segment, [f"{segment.path}: batch {header.number} repeats messages from {first} on"])
             return
         bits = (1 << count) - 1

@@ -1,8 +1,8 @@
-"""What can be known of a damaged segment: the salt of one whose header is gone, the one bit that is wrong in a batch.
+"""Finds out about a damaged segment: its salt, if the header is lost, and the bit that is wrong in a batch.
 
-Pure: bytes in, facts out. CRC-32 is linear, so from a whole batch and its CRC follows the salt the CRC started from,
-and from the difference of two CRCs which single bit differs. One batch proves nothing, as any bytes give some salt;
-two that lie end to end and give the same one do.
+Pure: bytes in, facts out. CRC-32 is linear. So a whole batch and its CRC give the salt from which the CRC started, and
+the difference of two CRCs gives the single bit that differs. One batch proves nothing, because any bytes give some
+salt. Two batches that lie end to end and give the same salt do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from curbstone.core.log.format import (
 )
 
 BATCH_BYTES_TRIED = 1024 * 1024
-"""A larger batch is not looked at: it is done byte by byte."""
+"""Larger batches are not tried, because each byte takes a step in Python."""
 PAIRS_TRIED = 64
 SEQ_MAX = 1 << 62
 _POLYNOMIAL = 0xEDB88320
@@ -61,7 +61,7 @@ def candidates(data: bytes) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def find_salt(data: bytes, after_batch: int) -> int | None:
-    """Return the salt that two batches give which lie end to end and are numbered above `after_batch`."""
+    """Return the salt that two batches agree on that lie end to end and are numbered above `after_batch`, or None."""
     tried = 0
     for offset, header in candidates(data):
         following = decode_batch_header(data, offset + header.length)
@@ -80,18 +80,18 @@ def find_salt(data: bytes, after_batch: int) -> int | None:
 
 
 def next_seq_hint(data: bytes) -> int:
-    """Return the seq behind all that seems to be in a segment that can't be checked; 1 where nothing is."""
+    """Return the seq behind all messages that seem to be in a segment whose batches can't be checked; 1 for none."""
     return max((header.first_seq + header.messages for _, header in candidates(data)), default=1)
 
 
 def flipped_bit(data: bytes, salt: int) -> int | None:
-    """Return the bit (8 * byte + bit) of a batch that alone is wrong, None where no single bit explains its CRC."""
+    """Return the one bit of a batch that is wrong (8 * byte + bit), or None if no single bit explains its CRC."""
     if len(data) > BATCH_BYTES_TRIED:
         return None
     difference = crc32(data[4:], salt) ^ int.from_bytes(data[:4], "little")
     if not difference & (difference - 1):  # in the CRC itself
         return difference.bit_length() - 1 if difference else None
-    register = _POLYNOMIAL  # what the very last bit, the highest of the last byte, does to the CRC
+    register = _POLYNOMIAL  # how the very last bit, the highest of the last byte, changes the CRC
     for place in range(8 * (len(data) - 4)):
         if register == difference:
             byte, bit = divmod(place, 8)

@@ -1,4 +1,4 @@
-"""Transactions over several queues that a crash has left half written: the parts that are missing are written again."""
+"""Completes transactions over several queues that a crash has left half written: missing parts are written again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Member(Protocol):
 
 
 def replay_transactions(journal: Journal, queues: Iterable[Member], left: Collection[str]) -> None:
-    """Have each queue write the parts that its log has not; those of queues that are not served (`left`) stay."""
+    """Have each queue write the parts that its log lacks; parts of queues that can't be served (`left`) are kept."""
     by_uid = {int(queue.uid, 16): queue for queue in queues}
     for part in journal.recover():
         queue = by_uid.get(part.uid)
@@ -49,5 +49,5 @@ def _write(journal: Journal, queue: Member, part: Recorded) -> None:
 
 
 def _written(journal: Journal, part: Recorded, error: CurbstoneError | None, _first: int, _count: int) -> None:
-    if not isinstance(error, Unavailable):  # else the next start writes it
+    if not isinstance(error, Unavailable):  # if it is, the next start writes the part
         journal.part_done(part.tx, part.uid)
