@@ -1,13 +1,13 @@
-"""After the marker: the messages of a committed transaction go into their queues, a chunk at a time.
+"""Puts the messages of a committed transaction into their queues, a chunk at a time, once its marker is durable.
 
-The parts are read in order. What a window of a file holds for a queue goes into its log as one batch, or as a few if
-the queue's segments are small. The same batch notes how many messages of the transaction that log has now. So a
-restart needs no other state: it reads the parts from the beginning and skips as many messages in each queue. It first
-checks all files; while one of them is damaged or missing nothing goes on, and that is told.
+The parts are read in order, a window at a time. The messages of a window for one queue go into its log as one batch, or
+as a few if the queue's segments are small. The same batch notes how many messages of the transaction that log has now.
+So a restart needs no other state: it reads the parts from the beginning, and in each queue skips that many messages.
+First it checks all files; as long as one of them is damaged or missing, nothing goes on, and operators are told.
 
-Nothing is refused, for room was reserved before the marker. The transaction's messages keep their order in each queue.
-What others publish may come between them, before and after a crash; what is published after the commit's answer comes
-behind.
+Nothing is refused, because room was reserved before the marker was written. In each queue the messages of the
+transaction keep their order. Messages that others publish meanwhile may come between them. Messages that are published
+after the commit was answered come behind them.
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ class Target:
         self.name = name
         self.share = share
         self.queue = queue
-        """None if it has been deleted: its messages are dropped."""
+        """None if the queue was deleted; then its messages are dropped."""
         self.skip = skip
         """How many messages are in the log already."""
         self.handed = 0
-        """How many were read, those skipped included."""
+        """How many messages have been read, including those that were skipped."""
         self.reserved = 0
+        """How many bytes are still reserved in the queue's log."""
 
     def wanted_bytes(self, windows: int) -> int:
-        """Return the most bytes that what is missing takes in the log, and in what the log keeps free for it."""
+        """Return the most bytes that the missing messages take in the log, with the room that it keeps for them."""
         assert self.queue is not None
         count = self.share.count - self.skip
         if not count:
@@ -64,7 +65,7 @@ class Target:
         return self._bytes_of(size, count, self.share.delayed, chunks)
 
     def reserved_for(self, messages: list[Message], size: int) -> int:
-        """Take from the reservation what a chunk may take; all that is left with the last one."""
+        """Take the bytes that a chunk may need from the reservation, or, for the last chunk, all that are left."""
         taken = self.reserved
         if self.handed < self.share.count:
             delayed = sum([message.delay_ms > 0 for message in messages])
@@ -73,10 +74,10 @@ class Target:
         return taken
 
     def _bytes_of(self, size: int, count: int, delayed: int, chunks: int) -> int:
-        """Return what so many entries of `size` bytes take, in so many batches.
+        """Return the most bytes that `count` entries of `size` bytes in all take in `chunks` batches.
 
-        Each may get an expiry. Each must be releasable once, in every group; one with a delay is released when it is
-        published, too.
+        Each entry may get an expiry. Each message needs room for one record of its tries in every group, and one with a
+        delay for a second, because the delay is such a record, too.
         """
         assert self.queue is not None
         groups = 1 + len(self.queue.meta.groups)
@@ -84,26 +85,26 @@ class Target:
         return size + count * _EXTRAS_BYTES + release_bytes((count + delayed) * groups) + chunks * of_chunk
 
     def give_back(self) -> None:
-        """Reserve nothing any more."""
+        """Give back what is still reserved."""
         if self.queue is not None:
             self.queue.log.room.give_back(self.reserved)
         self.reserved = 0
 
 
 def chunk_bytes(queue: Queue) -> int:
-    """Return how many bytes of entries go into one batch of a queue, unless one message has more."""
+    """Return how many bytes of entries go into one batch of a queue, unless a single message has more."""
     return min(WINDOW_BYTES, queue.log.room.segment_bytes // 2)
 
 
 def windows_of(files: list[PartFile]) -> int:
-    """Return the most windows that reading files takes; an entry that is cut by one is read with the next."""
+    """Return the most windows that reading files takes. An entry that a window cuts is read again with the next."""
     return sum(file.size // (WINDOW_BYTES // 4) + 2 for file in files)
 
 
 def resumed_targets(marker: Marker, queues: dict[str, Queue]) -> list[Target]:
-    """Return where the rest of a transaction goes after a restart; `queues` are all by their uids.
+    """Return the targets of the rest of a transaction after a restart; `queues` has all queues by their uids.
 
-    The room that was reserved before is reserved again, before anybody else can take it.
+    The room for it is reserved again, before anybody else can take it.
     """
     targets = []
     windows = windows_of(marker.files)
@@ -121,10 +122,10 @@ def resumed_targets(marker: Marker, queues: dict[str, Queue]) -> list[Target]:
 
 
 class Application:
-    """Applies one transaction, and calls `on_done` when all of it is on disk. It goes on until it is stopped.
+    """Applies one transaction, and calls `on_done` when all of it is on disk. After failures it tries again.
 
-    One job at a time: it checks a file, or reads a window. What was read is handed over in the turn that follows, and
-    the next window is read while no more than `AHEAD_BYTES` of it wait for the logs.
+    One job at a time checks a file or reads a window. When it ends, the messages it has read are handed to the queues,
+    and the next window is read, unless `AHEAD_BYTES` or more are still on their way to the logs.
     """
 
     def __init__(
@@ -144,23 +145,23 @@ class Application:
         self._disk = transaction.disk
         self._files = marker.files
         self._checked = len(marker.files) if is_checked else 0
-        """How many of the files are known to be what was staged."""
+        """How many of the files have been checked."""
         self._index = 0
-        """Of the file that is being read."""
+        """The place in `_files` of the file that is being read."""
         self._offset = 0
-        """Where it is read next."""
+        """Where in that file the next window begins."""
         self._file: File | None = None
         self._reader = FrameReader()
         self._outstanding = 0
-        """Bytes that were handed over and are not on disk."""
+        """Bytes that were handed over and are not on disk yet."""
         self._retry_ms = RETRY_MS
         self._has_job = False
         self._is_waiting = False
-        """Whether it starts over in a while."""
+        """Whether it has failed and will start over in a while."""
         self._is_over = False
 
     def stop(self) -> None:
-        """The server stops: hand over nothing more."""
+        """Hand over nothing more, because the server stops."""
         self._is_over = True
         if not self._has_job:
             self._close()
@@ -180,7 +181,7 @@ class Application:
             self._end()
 
     def _end(self) -> None:
-        """All was read and written: it must be what the marker says."""
+        """Finish when everything was read and written, if it is as many messages as the marker says."""
         if any(target.handed != target.share.count for target in self.targets.values()):
             self._fail(f"{self.transaction.directory}: its parts hold other messages than were committed")
             return
@@ -192,7 +193,7 @@ class Application:
     # --- what keeps it from going on
 
     def _fail(self, text: str) -> None:
-        """Start over in a while: read everything again, and skip what was handed over already."""
+        """Start over in a while: check and read everything again, and skip the messages that were handed over."""
         if text != self.transaction.trouble:
             logger.error("a committed transaction can't be applied, it is tried again: %s", text)
         self.transaction.stuck(text)
@@ -236,7 +237,7 @@ class Application:
     # --- reading, in a job
 
     def _read(self) -> tuple[list[FrameMessages], int]:
-        """Return what a window holds, and where the next begins."""
+        """Return the messages of the next window, and where the one after it begins."""
         part = self._files[self._index]
         if self._file is None:
             self._file = self._disk.open(f"{self.transaction.directory}/{part.name}")
@@ -253,7 +254,7 @@ class Application:
                 return found, end
             if self._offset + len(data) >= part.size or len(data) < size:
                 raise StagedDamaged(f"{self.transaction.directory}/{part.name} is damaged at byte {self._offset}")
-            size *= 2  # a large message
+            size *= 2  # a message is larger than the window
 
     def _have_read(self, result: tuple[list[FrameMessages], int], error: BaseException | None) -> None:
         self._has_job = False
@@ -322,7 +323,7 @@ class Application:
 
 
 def _together(found: list[FrameMessages]) -> list[FrameMessages]:
-    """Return what was read with the frames of each queue as one."""
+    """Return what was read, with the frames of each queue joined to one."""
     if len(found) == 1:
         return found
     by_name: dict[str, list[Message]] = {}
@@ -334,7 +335,7 @@ def _together(found: list[FrameMessages]) -> list[FrameMessages]:
 
 
 def _chunks(messages: list[Message], size: int, most: int) -> Iterator[tuple[list[Message], int]]:
-    """Cut messages into lists of up to `most` bytes, or of one message."""
+    """Cut messages into lists of up to `most` bytes, or of one message if that has more."""
     if size <= most:
         yield messages, size
         return

@@ -1,9 +1,9 @@
 """The commit of a staged transaction, up to the marker that makes it happen.
 
-Room is reserved in every queue, or in none. All parts are read back against their checksums. Then the marker is
-written: once it is durable the transaction has happened, and `core.staging.apply` puts the messages into their
-queues, now or after the next start. If writing it fails, a crash might still leave it; so it is removed, durably,
-before anybody hears of the error. Otherwise something that was refused could happen later.
+Room is reserved in every queue, or in none. All parts are read back and checked. Then the marker is written. Once it is
+durable the transaction has happened, and `core.staging.apply` puts the messages into their queues, now or after the
+next start. If writing the marker fails, it may be on the disk all the same, and a transaction that was refused could
+happen later. So it is removed, durably, before anybody hears of the error.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ RETRY_MS = 1000
 logger = logging.getLogger("curbstone.core")
 
 Marked = Callable[[StagedTransaction, Marker, list[Target]], None]
-"""Called when the marker is durable, with where the messages go."""
+"""Called when the marker is durable, with the queues that get the messages."""
 
 
 class StagedCommit:
-    """See the module's docstring. Its end is a marker, or the answer that nothing has happened."""
+    """See the module's docstring. It ends with a durable marker, or with the answer that nothing has happened."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class StagedCommit:
         queue_of: Callable[[QueueName], Queue],
         on_marked: Marked,
     ) -> None:
-        """`marker` is to be written, once it is known which queues there are and when that was."""
+        """`marker` has everything but its time and the queues, which are added when it is written."""
         self._transaction = transaction
         self._marker = marker
         self._parts = parts
@@ -55,10 +55,10 @@ class StagedCommit:
         self._targets: list[Target] = []
         self._deadline_ms = self._host.now_ms() + ROOM_MS_MAX
         self._newest_segments: dict[Queue, int] = {}
-        """Of the queues that had no room: their newest segments when that was seen."""
+        """By queue that had no room, the number of its newest segment when that was first seen."""
 
     def begin(self) -> None:
-        """Find the queues, and reserve room there."""
+        """Find the queues, check that they take the messages, and reserve room in them."""
         shares: dict[str, QueueShare] = {}
         for part in self._parts:
             for name, share in part.shares.items():
@@ -79,7 +79,7 @@ class StagedCommit:
         self._reserve(None)
 
     def _reserve(self, error: CurbstoneError | None) -> None:
-        """Reserve room in every queue, or in none; called again when a queue may be ready."""
+        """Reserve room in every queue, or in none. If a queue is not ready, this is called again when it may be."""
         if error is None and self._ground.is_stopping:
             error = shutting_down()
         windows = windows_of(self._marker.files)
@@ -106,7 +106,7 @@ class StagedCommit:
             self._mark()
 
     def _no_room(self, queue: Queue, wanted: int, largest: int) -> None:
-        """Let the queue's cleaner work, for one turn over the log at most, then try again."""
+        """Let the queue's cleaner work, then try again; fail when it has been over the log once, or time is up."""
         newest = self._newest_segments.setdefault(queue, queue.log.active.number)
         is_over = queue.log.segments[0].number > newest or self._host.now_ms() > self._deadline_ms
         if is_over or not queue.reading.can_make_room(wanted + queue.log.room.reserved, largest):
@@ -121,14 +121,14 @@ class StagedCommit:
             target.give_back()
 
     def _fail(self, error: CurbstoneError) -> None:
-        """Nothing happened: what is staged stays."""
+        """Answer that nothing has happened. The transaction is staged again."""
         self._give_back()
         self._transaction.state = State.STAGED
         self._transaction.touch()
         self._transaction.answer(error, 0)
 
     def _mark(self) -> None:
-        """Make it happen."""
+        """Check the parts and write the marker. Once that is durable the transaction has happened."""
         transaction, directory = self._transaction, self._transaction.directory
         queues = {target.name: (target.queue.uid, target.share) for target in self._targets if target.queue is not None}
         marker = self._marker._replace(time_ms=self._host.wall_ms(), queues=queues)
@@ -149,9 +149,9 @@ class StagedCommit:
         transaction.submit(job, done)
 
     def _unmark(self, answer: CurbstoneError) -> None:
-        """Remove a marker that may be durable or not, until it is gone for good; only then nothing has happened."""
+        """Remove a marker that may be durable or not. Try until that is durable; only then nothing has happened."""
         if self._ground.is_stopping:
-            return  # whoever waits was told to ask again, and the next start finds out
+            return  # those who wait were told to ask again, and the next start sees whether the marker is there
         transaction, directory = self._transaction, self._transaction.directory
 
         def job() -> None:

@@ -1,19 +1,19 @@
-"""The ids of staged transactions that were committed, so that a commit that is asked for again changes nothing.
+"""The ids of staged transactions that were committed, so that a repeated commit changes nothing.
 
-An id is kept as a hash (see `core.staging.identity`), for `KEPT_MS` by the wall clock. Of a series its last number is
-kept, and each id only until its directory is gone. There are at most `IDS_MAX` records: above that the oldest are
-forgotten early, and a repeated commit then learns that there is no such transaction.
+An id is kept as a hash (see `core.staging.identity`), for `KEPT_MS` by the wall clock. Of a series only the last number
+is kept so long; its ids are kept until their directories are gone. There are at most `IDS_MAX` records. Above that the
+oldest are forgotten early, and a repeated commit is told that there is no such transaction.
 
-Records have one size and are in two files that say the same, for an id that is lost lets a transaction be published
-twice. New ones are appended; the files are replaced when most of what they hold is old. ::
+All records have the same size. They are in two files that hold the same, because a lost id would let a transaction be
+published twice. New records are appended; the files are replaced when most of their records are old. ::
 
     record   CRC of the rest (4), hash of the id (16), wall clock in ms (8), messages, or the last number of a
              series (8); numbers are little-endian
 
-A record is written to the first file and synced, then to the second, and only then is the commit answered. So what one
-of them lost the other has. A record that is good in neither was lost to damage, unless it is behind all that the second
-file ever had: then it is of an append that a crash cut off, and was never answered. The first release wrote one file;
-what is damaged there is lost.
+A record is written to the first file and synced, then to the second and synced, and only then the commit is answered.
+So the other file has what one of them has lost. A record that is good in neither file was lost to damage, unless it
+lies behind the end of the second file: then a crash has cut off the append, and the commit was never answered. In the
+first release there was only one file, so records that are damaged there are lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KEPT_MS = 7 * 86_400_000
 IDS_MAX = 250_000
 RETRY_MS = 1000
 LOST = bytes(HASH_BYTES)
-"""The hash of a record that stands for ids that were lost: since when, and how many."""
+"""The hash of the record that says how many ids were lost, and when that was found."""
 
 _RECORD = struct.Struct(f"<I{HASH_BYTES}sQQ")
 RECORD_BYTES = _RECORD.size
@@ -57,26 +57,26 @@ class CommittedId(NamedTuple):
     messages: int
 
     def encode(self) -> bytes:
-        """Return its record."""
+        """Return the record of it."""
         rest = _RECORD.pack(0, *self)[4:]
         return crc32(rest).to_bytes(4, "little") + rest
 
 
 class Ids(NamedTuple):
-    """What two files say together."""
+    """What was found in the two files."""
 
     good: int
-    """Ids that were found."""
+    """How many ids were found."""
     lost: int
-    """Records that are good in neither file: ids that are not known any more."""
+    """How many records are good in neither file, so that their ids are not known any more."""
     healed: int
-    """Records that are damaged in one file and good in the other."""
+    """How many records are damaged in one file and good in the other."""
     is_same: bool
-    """Whether both files hold just what was found."""
+    """Whether both files are the same and hold nothing but the ids that were found."""
 
 
 def decode_ids(first: bytes, second: bytes | None, take: Callable[[CommittedId], None]) -> Ids:
-    """Call `take` with each id that the files hold, in their order; `second` is None if there is no such file."""
+    """Call `take` with each id that the files hold, in order; `second` is None if there is no second file."""
     others = second or b""
     answered = _count(first if second is None else second)
     synced = _count(others)
@@ -112,16 +112,16 @@ def _record(data: bytes, place: int) -> CommittedId | None:
 
 
 class CommittedIds:
-    """See the module's docstring. It is opened blocking, and written by jobs, one at a time."""
+    """See the module's docstring. `recover` blocks; after that the files are written by jobs, one at a time."""
 
     def __init__(self, host: Host, disk: Disk) -> None:
         self._host = host
         self._disk = disk
         self._ids: dict[bytes, int] = {}
-        """The oldest first. Time and count, or the last number of a series, are one number: a tuple takes much more."""
+        """By hash, the oldest first: time and messages (of a series, its last number), in one number to save memory."""
         self._files: list[File] = []
         self._records = 0
-        """How many are in each file."""
+        """How many records are in each file."""
         self._must_replace = False
         self._waiting: list[tuple[list[CommittedId], Done]] = []
         self.is_working = False
@@ -134,7 +134,7 @@ class CommittedIds:
 
     @property
     def damage(self) -> str:
-        """What was lost of it, or an empty text."""
+        """How many ids were lost, as a text for operators, or an empty text."""
         lost = self._ids.get(LOST)
         if lost is None:
             return ""
@@ -146,7 +146,7 @@ class CommittedIds:
     def messages_of(self, hashed: Hash, series: Series | None = None) -> int | None:
         """Return how many messages were committed under an id, or None if it is not known to be committed.
 
-        0 if nothing is known but that its series has come so far.
+        If only the series tells that it was committed, the number is not known, and 0 is returned.
         """
         messages = self._value_of(hashed)
         if messages is None and series is not None:
@@ -161,7 +161,7 @@ class CommittedIds:
         return value & _MESSAGES
 
     def add(self, hashed: Hash, messages: int, on_done: Done, series: Series | None = None) -> None:
-        """Remember an id; `on_done(None)` when that is on disk, an error only when the server stops."""
+        """Remember an id. `on_done` is called when that is on disk; it gets an error only if the server stops."""
         time_ms = self._host.wall_ms()
         found = [CommittedId(hashed, time_ms, messages)]
         if series is not None:
@@ -174,7 +174,7 @@ class CommittedIds:
         self._flush()
 
     def forget(self, hashed: Hash) -> None:
-        """Keep an id no longer, for its series says as much and nothing else asks for it."""
+        """Forget an id that is in a series. The last number of the series is enough from now on."""
         self._ids.pop(hashed, None)
 
     def _remember(self, hashed: Hash, time_ms: int, messages: int) -> None:
@@ -182,7 +182,7 @@ class CommittedIds:
         self._ids[hashed] = time_ms << _SHIFT | messages
 
     def _prune(self, most: int) -> None:
-        """Forget up to `most` ids that are old, and all above the bound."""
+        """Forget up to `most` ids that are old, and the oldest of those above the limit."""
         now_ms = self._host.wall_ms()
         for hashed in list(islice(self._ids, most)):
             if (self._ids[hashed] >> _SHIFT) + KEPT_MS > now_ms:
@@ -197,7 +197,7 @@ class CommittedIds:
     # --- the files
 
     def recover(self) -> None:
-        """Read the files, and make both good; blocking."""
+        """Read the files, and replace them if they are damaged or differ. Blocking."""
         first, second = self._read(PATHS[0]), self._read(PATHS[1])
         if first is None and second is None:
             return
@@ -216,7 +216,7 @@ class CommittedIds:
                 return
             self._files = [self._disk.open(path) for path in PATHS]
             for file in self._files:
-                file.sync()  # a process that was killed may not have
+                file.sync()  # a process that was killed may not have done so
         except OSError as error:
             logger.error("%s can't be written: %s", PATHS[0], error)
             self._must_replace = True
@@ -245,13 +245,13 @@ class CommittedIds:
             if is_new:
                 self._replace(data)
                 return
-            for file in self._files:  # one after the other: what a crash cuts off is whole in neither or in the first
+            for file in self._files:  # one after the other, so that a crash can't tear the same record in both
                 file.write(end, [data])
                 file.sync()
 
         def done(_: object, error: BaseException | None) -> None:
             self.is_working = False
-            # What was written may be there or not: then the next attempt is a new file.
+            # After a failure, the records may be in the files or not. The next attempt replaces both files.
             self._must_replace = error is not None
             if error is None:
                 self._records = records
@@ -278,7 +278,7 @@ class CommittedIds:
         return b"".join([CommittedId(hashed, value >> _SHIFT, value & _MESSAGES).encode() for hashed, value in items])
 
     def _replace(self, data: bytes) -> None:
-        """Put new files in place; blocking."""
+        """Replace both files; blocking."""
         self.close()
         for path in PATHS:
             self._files.append(replace_file(self._disk, path, data))

@@ -1,18 +1,18 @@
-"""The files of one staged transaction: its parts, and the marker of its commit; as bytes, and read back from the disk.
+"""The files of one staged transaction, its parts and the marker of its commit: their bytes, and reading them back.
 
 A part holds frames, and says at its end what is in them. It is called `t.<version>` while it comes in, and is renamed
-to `p.<version>.<part>` when all of it is on disk; of two with one name the higher version counts. ::
+to `p.<version>.<part>` when all of it is on disk. If two files have the same part, the higher version counts. ::
 
     part     frames, then JSON, then bytes of the JSON (4), its CRC (4), magic (8)
 
-The marker says what is to be put into the queues, and what the parts must be. Its file holds it twice, so that one
-wrong bit or one bad sector costs nothing. ::
+The marker says how much goes into which queue, and what the files of the parts must hold. It is in its file twice, so
+that one wrong bit or one bad sector costs nothing. ::
 
     marker   copy, copy
     copy     JSON, line feed, CRC of the JSON as 8 hex digits, line feed
 
-The first release wrote the marker once, and of each part only name and bytes; that is read, too. A part of somebody who
-logged in says whose it is, so that it counts for the same user after a restart.
+The first release wrote the marker once, with only the name and the bytes of each part; that is read, too. A part that a
+user has staged names the user, so that it counts for the same user after a restart.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from curbstone.core.staging.identity import Series
 from curbstone.core.values import NOBODY
 
 ROOT = "staging"
-"""The directory of all that is staged."""
+"""The directory of all staged transactions."""
 MARKER = "commit"
 
 _READ_BYTES = 1024 * 1024
@@ -72,9 +72,9 @@ class Part(NamedTuple):
     project: str = ""
     """Empty if the first release staged it."""
     owner: str = NOBODY
-    """Who staged it; NOBODY also if an earlier release did, which did not say."""
+    """The user who staged it, or NOBODY; an earlier release did not note the user."""
     is_damaged: bool = False
-    """Whether the end of the file can't be read: then only its name and its length are known."""
+    """Whether the end of the file can't be read. Then only its name and its length are known."""
 
     def encode(self) -> bytes:
         """Return the end of the file."""
@@ -91,7 +91,7 @@ class Part(NamedTuple):
 
     @property
     def version(self) -> int:
-        """The number of the file: the highest of a name counts."""
+        """The version in the file's name. Of the files of one part, the highest counts."""
         return int(self.file.split(".", 2)[1])
 
 
@@ -106,22 +106,22 @@ def incoming_file(version: int) -> str:
 
 
 class Marker(NamedTuple):
-    """What has been committed."""
+    """The record that a transaction was committed."""
 
     number: int
-    """By which the queues' logs say how much of it they have."""
+    """A random number, under which the queues' logs note how much of the transaction they have."""
     project: str
     identifier: str
     time_ms: int
-    """Wall clock of the commit; delays count from there."""
+    """Wall-clock time of the commit. Delays count from then on."""
     files: list[PartFile]
     queues: dict[str, tuple[str, QueueShare]]
-    """By name: uid, and what is for it."""
+    """By name of the queue, its uid, and how much is for it."""
     series: Series | None = None
 
     @property
     def messages(self) -> int:
-        """How many there are in all."""
+        """How many messages there are in all."""
         return sum(share.count for _, share in self.queues.values())
 
     def encode(self) -> bytes:
@@ -133,7 +133,7 @@ class Marker(NamedTuple):
 
 
 def decode_marker(data: bytes) -> Marker | None:
-    """Return what a marker's file says, from the first copy that is good; None if none is."""
+    """Return the marker from the first good copy in its file, or None if none is good."""
     half = len(data) // 2
     for copy in (data[:half], data[half:], data):
         line, end = copy[:-_COPY_END_BYTES], copy[-_COPY_END_BYTES:]
@@ -145,11 +145,11 @@ def decode_marker(data: bytes) -> Marker | None:
     return None
 
 
-# --- on the disk; all of this is blocking
+# --- on the disk; everything below is blocking
 
 
 def read_file(disk: Disk, path: str) -> tuple[bytes, int] | None:
-    """Return what a file holds, zeros for what can't be read, and how many places that is; None if it is missing."""
+    """Return the contents of a file and how many places of it can't be read (zeros there), or None if it is missing."""
     try:
         file = disk.open(path)
     except FileNotFoundError:
@@ -165,13 +165,13 @@ class FoundParts(NamedTuple):
     """The part files of a transaction's directory."""
 
     parts: dict[str, Part]
-    """The newest of each name."""
+    """By name, the newest file of each part."""
     needless: list[str]
-    """Files that count for nothing: earlier parts of a name, and parts that were not whole when their client went."""
+    """Files that nobody needs: earlier versions of parts, and parts that did not come in completely."""
 
 
 def find_parts(disk: Disk, directory: str) -> FoundParts:
-    """Look at all files in a transaction's directory."""
+    """Return the part files in a transaction's directory, with what their ends say."""
     parts: dict[str, Part] = {}
     needless = []
     for name in sorted(disk.list_dir(directory)):
@@ -192,7 +192,7 @@ def find_parts(disk: Disk, directory: str) -> FoundParts:
 
 
 def load_part(disk: Disk, directory: str, file_name: str) -> Part:
-    """Return what the end of a part's file says."""
+    """Return a part as the end of its file describes it, or marked as damaged."""
     file = disk.open(f"{directory}/{file_name}")
     try:
         file_bytes = file.size()
@@ -213,7 +213,7 @@ def load_part(disk: Disk, directory: str, file_name: str) -> Part:
 
 
 def check_part(disk: Disk, directory: str, part: PartFile) -> None:
-    """Read the frames of a part back; raise StagedDamaged if they are not what was staged."""
+    """Read the frames of a part back; raise StagedDamaged if they are not those that were staged."""
     path = f"{directory}/{part.name}"
     try:
         file = disk.open(path)
@@ -236,7 +236,7 @@ def check_part(disk: Disk, directory: str, part: PartFile) -> None:
 
 
 def disk_error(error: BaseException) -> CurbstoneError:
-    """Return what is told of a write that failed, or of what could not be read back."""
+    """Return the error for a client whose staged data could not be written or read back."""
     if isinstance(error, CurbstoneError):
         return error
     if isinstance(error, OSError) and error.errno in NO_SPACE:

@@ -1,10 +1,10 @@
-"""Messages on their way into a staged transaction, as bytes: frames of the log's own message entries.
+"""Messages of a staged transaction, as bytes: frames that hold message entries like those of the log.
 
-A frame is for one queue: `core.frames` has its form, of which this is kind 2. In an entry the place in the frame
-stands for the seq, and the delay in ms for the timestamp; its extras hold the ttl in ms (8 bytes) and the names of
-groups, with commas between.
+A frame is for one queue. `core.frames` has its form; this is kind 2. An entry has the message's place in the frame
+instead of the seq, and the delay in ms instead of the timestamp. Its extras are the ttl in ms (8 bytes) and the names
+of groups, separated by commas.
 
-Frames are checked as they pass, a piece at a time, and kept as they came. They are read back when they are committed.
+Frames are checked piece by piece as they come in, and stored as they came. They are read back when they are committed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BLOCK = re.compile(rb"(?:(?!:)%b:%b\n)*" % (_TEXT, _TEXT))
 
 @dataclass(slots=True)
 class QueueShare:
-    """What of a part, or of a whole transaction, is for one queue."""
+    """How much of a part, or of a whole transaction, is for one queue."""
 
     count: int = 0
     size: int = 0
@@ -46,7 +46,7 @@ class QueueShare:
     """How many messages have a delay."""
 
     def add(self, other: QueueShare) -> None:
-        """Count what another holds, too."""
+        """Add the numbers of another share to this one."""
         self.count += other.count
         self.size += other.size
         self.largest = max(self.largest, other.largest)
@@ -59,12 +59,12 @@ class FrameCheck:
 
     def __init__(self, body_bytes_max: Callable[[str], int], ttl_ms_max: int = TTL_MS_MAX) -> None:
         self._body_bytes_max = body_bytes_max
-        """Of a queue by its name; raises if there is no such queue."""
+        """Returns the limit of a queue, given its name; raises if there is no such queue."""
         self._ttl_ms_max = ttl_ms_max
         self.shares: dict[str, QueueShare] = {}
         self._limits: dict[str, int] = {}
         self._rest = b""
-        """What came of an entry or head that is not all there yet, before `_pieces`."""
+        """The first bytes of an entry or head that is not complete yet; `_pieces` are those that came behind them."""
         self._pieces: list[bytes] = []
         self._waiting = 0
         self._needed = 0
@@ -76,21 +76,21 @@ class FrameCheck:
 
     @property
     def is_whole(self) -> bool:
-        """Whether what came so far ends with a frame."""
+        """Whether everything that came so far is complete frames."""
         return not self._rest and self._place == self._count
 
     @property
     def messages(self) -> int:
-        """How many there were."""
+        """How many messages came so far."""
         return sum(share.count for share in self.shares.values())
 
     def feed(self, data: bytes) -> None:
-        """Look at a piece; raise BadRequest, MessageTooLarge, or what the queue's limit raises."""
+        """Check a piece; raise BadRequest, MessageTooLarge, or what `body_bytes_max` raises."""
         if self._rest:
             self._pieces.append(data)
             self._waiting += len(data)
             if len(self._rest) + self._waiting < self._needed:
-                return  # of a large message: it is put together once
+                return  # a large message is joined only once, when all of it is there
             data = b"".join([self._rest, *self._pieces])
             self._pieces.clear()
             self._waiting = 0
@@ -104,7 +104,7 @@ class FrameCheck:
         self._rest = data[at:]
 
     def _begin(self, data: bytes, at: int) -> int:
-        """Read a frame's head and return where its entries begin; `at` if it is not all there yet."""
+        """Read a frame's head and return where its entries begin, or `at` if the head is not complete yet."""
         if len(data) - at < FRAME.size:
             return at
         name_bytes: int
@@ -128,7 +128,7 @@ class FrameCheck:
         return start + name_bytes
 
     def _entries(self, data: bytes, at: int) -> int:
-        """Read the entries that are all there; return where they end."""
+        """Check the entries that are complete; return where they end."""
         share = self.shares[self._name]
         limit = self._limits[self._name]
         place, count, left, largest, longest = self._place, self._count, self._frame_left, share.largest, share.longest
@@ -186,7 +186,7 @@ class FrameCheck:
             self._good_extras.add(extras)
 
     def _check_block(self, block: bytes) -> None:
-        """Raise BadRequest for a header block that no adapter would store."""
+        """Raise BadRequest for a header block that no protocol adapter would store."""
         if not _BLOCK.fullmatch(block):
             raise BadRequest("bad headers: they must be lines name:value with the escapes of STOMP 1.2")
         if block.startswith(b"x-dead-") or b"\nx-dead-" in block:
@@ -200,7 +200,7 @@ class FrameCheck:
 
 
 class FrameMessages(NamedTuple):
-    """Messages of one frame that were read back: delays are in `timestamp_ms`, ttls in `expires_ms`."""
+    """Messages of one frame as they are read back, with delays in `timestamp_ms` and ttls in `expires_ms`."""
 
     name: str
     messages: list[Message]
@@ -209,14 +209,17 @@ class FrameMessages(NamedTuple):
 
 
 class FrameReader:
-    """Reads checked frames back, from pieces that are cut anywhere."""
+    """Reads checked frames back, from pieces that may be cut anywhere."""
 
     def __init__(self) -> None:
         self._name = ""
         self._left = 0
 
     def read(self, data: bytes) -> tuple[list[FrameMessages], int]:
-        """Return the whole messages at the start of `data`, in order, and how many bytes they take."""
+        """Return the complete messages at the start of `data`, in order, and how many bytes were used for them.
+
+        The next call must begin with the bytes that were not used.
+        """
         found: list[FrameMessages] = []
         at = 0
         while True:
@@ -239,7 +242,7 @@ class FrameReader:
 
 
 def _whole_entries(data: bytes, at: int, most: int) -> tuple[int, int]:
-    """Return how many entries at `at`, up to `most`, are whole, and where they end."""
+    """Return how many entries from `at` on, up to `most`, are complete, and where they end."""
     count = 0
     unpack = ENTRY.unpack_from
     while count < most and len(data) - at >= ENTRY_BYTES:

@@ -1,7 +1,7 @@
-"""What a staged transaction is known by: a hash of project, owner and id, and the series that its id may belong to.
+"""The identity of a staged transaction: a hash of project, owner and id, and the series that the id may belong to.
 
-An id that ends with `@` and a number is in the series that the rest names. The transactions of a series are committed
-in the order of their numbers, so the last number says of all of them that they were.
+An id that ends with `@` and a number belongs to the series that the rest of it names. The transactions of a series are
+committed in the order of their numbers, so the last number tells that all up to it were committed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from curbstone.core.names import queue_name
 
 HASH_BYTES = 16
 DOTS = (".", "..")
-"""They are no names: in a path they mean something else."""
+"""These can't be ids or names of parts, because in a path they mean something else."""
 
 _ID = re.compile(r"([A-Za-z0-9._:-]{1,200})(?:@([0-9]{1,18}))?")
 
 Hash = bytes
-"""What an id, its project and its owner are known by, also as the name of a directory."""
+"""The hash of a project, an owner and an id; in hexadecimal, the name of the transaction's directory."""
 
 
 class Series(NamedTuple):
@@ -35,12 +35,12 @@ class Identity(NamedTuple):
 
     hashed: Hash
     label: str
-    """Project and id, for people."""
+    """Project and id, for texts."""
     series: Series | None
 
 
 def identity_of(project: str, identifier: str, owner: str) -> Identity:
-    """Return what a transaction is known by; raise BadRequest for what is no id."""
+    """Return the identity of a transaction; raise BadRequest if the id is not well-formed."""
     project = queue_name("any", project).project
     found = _ID.fullmatch(identifier)
     if found is None or found[1] in DOTS:
@@ -54,5 +54,5 @@ def identity_of(project: str, identifier: str, owner: str) -> Identity:
 
 
 def _hash(project: str, owner: str, name: str) -> Hash:
-    own = f"{owner}\n{name}" if owner else name  # no name has a line break
+    own = f"{owner}\n{name}" if owner else name  # neither part can hold a line break, so this is unambiguous
     return blake2b(f"{project}/{own}".encode(), digest_size=HASH_BYTES).digest()

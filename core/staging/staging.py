@@ -1,14 +1,14 @@
 """Staged transactions: messages that are put on disk in parts, and published all at once by a commit.
 
-A client stages parts under an id of its own and commits them, all or nothing, over any queues of a project.
-The id is remembered for a week, so a commit that is repeated changes nothing. What is staged and not
-committed goes after a while without a call. ::
+A client stages parts under an id of its own and commits them, all or nothing, over any queues of a project. The id is
+remembered for a week, so a repeated commit changes nothing. A transaction that is not committed is dropped when nobody
+has called for a while. ::
 
     staging/committed, committed.copy   the ids that were committed (see `core.staging.committed`)
     staging/<hash of the id>/           the parts and the marker of a transaction (see `core.staging.files`)
-    staging/gone-<n>/                   a transaction on its way out
+    staging/gone-<n>/                   a transaction that is being removed
 
-`core.staging.transaction` has a table of what becomes of one.
+`core.staging.transaction` has a table of the states of a transaction.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TTL_MS = 3_600_000
 RETRY_MS = 1000
 PARTS_MAX = 10_000
 Check = Callable[[QueueName], None]
-"""Raises if a queue is not to be published to."""
+"""Raises if a queue must not be published to."""
 
 _PART = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
@@ -56,20 +56,20 @@ logger = logging.getLogger("curbstone.core")
 
 
 def _nobody_asks(_error: CurbstoneError | None) -> None:
-    """Nobody waits for the answer."""
+    """The `on_done` if nobody waits for the answer."""
 
 
 class Queues(Protocol):
     """The queues of the server."""
 
     left: dict[str, str]
-    """Directories of queues that can't be served, and why."""
+    """The directories of queues that can't be served, with the reasons."""
 
     def get(self, name: QueueName) -> Queue:
         """Return a queue; raise NoSuchQueue."""
 
     def queues(self) -> list[Queue]:
-        """Return all but the private ones."""
+        """Return all queues except the private ones."""
 
 
 class Staging:
@@ -94,7 +94,7 @@ class Staging:
 
     @property
     def bytes(self) -> int:
-        """What all parts count for, those on their way in included."""
+        """The bytes that all parts count for, including those that are coming in."""
         return self.ground.bytes
 
     @property
@@ -115,10 +115,11 @@ class Staging:
         owner: str = NOBODY,
         check: Check | None = None,
     ) -> Upload:
-        """Begin to stage a part, to be fed with frames.
+        """Begin to stage a part; the caller feeds it with frames.
 
-        No body may have more than `message_bytes_max`, nor than its queue takes, and no message a longer ttl. Raise
-        AlreadyCommitted, Conflict, BadRequest or Unavailable; `check` raises for a queue in it that is not to be.
+        No body may be larger than `message_bytes_max` or than its queue takes, and no ttl longer than `ttl_ms_max`.
+        `check` is called for each queue in the frames. Raise AlreadyCommitted, Conflict, BadRequest, QueueFull or
+        Unavailable.
         """
         hashed, label, series = identity_of(project, identifier, owner)
         if not _PART.fullmatch(part) or part in DOTS:
@@ -157,9 +158,10 @@ class Staging:
         owner: str = NOBODY,
         check: Check | None = None,
     ) -> None:
-        """Publish parts in this order, all by default; `on_done` when all is on disk, or nothing has happened.
+        """Publish parts in this order, or all of them if `parts` is None.
 
-        Raise NoSuchTransaction, BadRequest, StagedDamaged or Unavailable, or what `check` raises for a queue in it.
+        `on_done` is called when all messages are on disk in their queues, or with an error. `check` is called for each
+        queue in the parts. Raise NoSuchTransaction, BadRequest, Conflict, StagedDamaged or Unavailable.
         """
         hashed, label, series = identity_of(project, identifier, owner)
         self._check_running()
@@ -189,7 +191,7 @@ class Staging:
         StagedCommit(transaction, marker, chosen, self._queue, self._apply).begin()
 
     def drop(self, project: str, identifier: str, on_done: Done, *, owner: str = NOBODY) -> None:
-        """Drop what is staged, if anything is. Raise AlreadyCommitted or Conflict if it is too late for that."""
+        """Drop a transaction, if it exists. Raise AlreadyCommitted or Conflict if it is too late for that."""
         hashed, label, series = identity_of(project, identifier, owner)
         self._check_running()
         transaction = self._transactions.get(hashed)
@@ -204,7 +206,7 @@ class Staging:
             self._drop(transaction, on_done)
 
     def look(self, project: str, identifier: str, *, owner: str = NOBODY) -> Look:
-        """Return what there is of a transaction; raise NoSuchTransaction."""
+        """Return the state of a transaction, its parts and its messages; raise NoSuchTransaction."""
         hashed, label, series = identity_of(project, identifier, owner)
         transaction = self._transactions.get(hashed)
         if transaction is not None and transaction.state in (State.STAGED, State.COMMITTING):
@@ -225,7 +227,7 @@ class Staging:
     def _apply(
         self, transaction: StagedTransaction, marker: Marker, targets: list[Target], *, is_checked: bool = True
     ) -> None:
-        """It has happened: put the messages into their queues, now or after the next start."""
+        """Put the messages of a committed transaction into their queues. After a stop, the next start goes on."""
         application = Application(transaction, marker, targets, self._applied, is_checked=is_checked)
         self._applications.add(application)
         if self.ground.is_stopping:
@@ -233,7 +235,7 @@ class Staging:
         self.host.call_soon(application.go_on)
 
     def _applied(self, application: Application) -> None:
-        """All is in the queues: remember the id, and only then answer and remove the files."""
+        """Remember the id of a transaction whose messages are in the queues; only then answer, and remove its files."""
         transaction, marker = application.transaction, application.marker
 
         def remembered(error: CurbstoneError | None) -> None:
@@ -252,7 +254,7 @@ class Staging:
     # --- the end of a transaction
 
     def _forget_empty(self, transaction: StagedTransaction) -> None:
-        """Forget a transaction of which nothing was staged."""
+        """Forget a transaction of which nothing is staged."""
         if transaction.is_made:
             self._drop(transaction, _nobody_asks)
         else:
@@ -263,15 +265,16 @@ class Staging:
         self._remove(transaction, on_done)
 
     def _remove(self, transaction: StagedTransaction, on_done: Done = _nobody_asks) -> None:
-        """Remove a transaction with its directory; `on_done` after the first attempt, others follow a failed one.
+        """Remove a transaction with its directory, and call `on_done` after the first attempt.
 
-        The directory is renamed first, so that a crash leaves all of it or nothing.
+        If that fails, it is repeated until it succeeds. The directory is renamed first, so that a crash leaves all of
+        it or nothing.
         """
         self._gone += 1
         gone = f"{ROOT}/gone-{self._gone}"
 
         def job() -> None:
-            with suppress(FileNotFoundError):  # nothing was ever written, or it was renamed by an earlier attempt
+            with suppress(FileNotFoundError):  # nothing was ever written, or an earlier attempt has renamed it
                 self.disk.rename(transaction.directory, gone)
             self.disk.sync_dir(ROOT)
             with suppress(OSError):  # the next start removes what is left
@@ -300,7 +303,7 @@ class Staging:
     # --- time
 
     def _arm(self) -> None:
-        """Look again when the first transaction may have been idle for too long."""
+        """Set the timer for when the first transaction may have been idle for too long."""
         if self._timer_is_set or not self._transactions:
             return
         self._timer_is_set = True
@@ -323,9 +326,9 @@ class Staging:
     # --- start and stop
 
     def recover(self) -> None:
-        """Find what was staged, and go on with what was committed; blocking.
+        """Find what was staged, and go on with transactions that were committed. Blocking.
 
-        What is damaged stops the one transaction, and is among the `reasons`.
+        Damage stops only the transaction that it is in, and is among the `reasons`.
         """
         try:
             names = sorted(self.disk.list_dir(ROOT))
@@ -341,9 +344,9 @@ class Staging:
                 self.disk.remove_tree(directory)
             elif re.fullmatch("[0-9a-f]{32}", name):
                 if self.committed.messages_of(bytes.fromhex(name)) is not None:
-                    self.disk.remove_tree(directory)  # all but the end of its files had happened
+                    self.disk.remove_tree(directory)  # its id is on disk, so only the removal was left to do
                     continue
-                self.disk.sync_dir(directory)  # what a process that was killed left is durable before it counts
+                self.disk.sync_dir(directory)  # files that a killed process left must be durable before they count
                 written = read_file(self.disk, f"{directory}/{MARKER}")
                 if written is None:
                     self._recover_staged(directory, bytes.fromhex(name))
@@ -355,8 +358,8 @@ class Staging:
                 self._recover_damaged(f"{ROOT}/{name}", bytes.fromhex(name))
             else:
                 self._recover_committed(bytes.fromhex(name), marker, queues)
-        self.disk.sync_dir(ROOT)  # what was removed is gone before a directory of the same name is made
-        if None not in markers.values():  # else nobody knows which number a damaged marker had
+        self.disk.sync_dir(ROOT)  # removals must be durable before a directory of the same name is made
+        if None not in markers.values():  # with a damaged marker, nobody knows which number to keep
             for queue in queues.values():
                 queue.notes.staged.keep_only({marker.number for marker in markers.values() if marker is not None})
         self._arm()
@@ -368,7 +371,7 @@ class Staging:
         return transaction
 
     def _recover_staged(self, directory: str, hashed: Hash) -> None:
-        """Take in parts that have not been committed."""
+        """Take in a transaction that has not been committed."""
         found = find_parts(self.disk, directory)
         if not found.parts:
             self.disk.remove_tree(directory)
@@ -388,7 +391,7 @@ class Staging:
         transaction.touched_ms -= min(max(now_ms - last_ms, 0), self._ttl_ms)
 
     def _recover_committed(self, hashed: Hash, marker: Marker, queues: dict[str, Queue]) -> None:
-        """Go on with a commit whose marker is there; `queues` are all by their uids."""
+        """Go on with a transaction whose marker is there; `queues` has all queues by their uids."""
         transaction = self._recovered(hashed, f"{marker.project}/{marker.identifier}")
         found = find_parts(self.disk, transaction.directory)
         for name in set(found.needless) - {file.name for file in marker.files}:
@@ -399,7 +402,7 @@ class Staging:
         transaction.messages = marker.messages
         self.ground.count(transaction.whom, transaction.size)
         unserved = sorted(queue for queue, (uid, _) in marker.queues.items() if uid in self._queues.left)
-        if unserved:  # a start that finds it again goes on
+        if unserved:  # the next start that can serve this queue goes on
             transaction.stuck(f"queue {unserved[0]} is not served")
             return
         known = {part.file: part.frames for part in found.parts.values() if not part.is_damaged}
@@ -408,7 +411,7 @@ class Staging:
         self._apply(transaction, marker, resumed_targets(marker, queues), is_checked=False)
 
     def _recover_damaged(self, directory: str, hashed: Hash) -> None:
-        """It has been committed, and nobody knows any more what: leave all as it is."""
+        """Leave a transaction as it is whose marker is damaged: it was committed, but nobody knows any more what."""
         transaction = self._recovered(hashed, directory)
         transaction.state = State.COMMITTING
         transaction.stuck(f"{directory}/{MARKER} is damaged: its checksum does not match")
@@ -416,12 +419,12 @@ class Staging:
 
     @property
     def reasons(self) -> list[str]:
-        """What is wrong with what is staged or was committed."""
+        """What is wrong with transactions or with the ids of committed ones, as texts for operators."""
         told = [reason for transaction in self._transactions.values() for reason in transaction.reasons]
         return [self.committed.damage, *told] if self.committed.damage else told
 
     def stop(self) -> None:
-        """Take nothing more; what was committed and is not applied yet is at the next start."""
+        """Take nothing more. Transactions that were committed and are not applied yet are applied at the next start."""
         self.ground.is_stopping = True
         self.committed.is_stopping = True
         for application in self._applications:
@@ -432,7 +435,7 @@ class Staging:
 
     @property
     def is_committing(self) -> bool:
-        """Whether a transaction that has happened is not in its queues yet."""
+        """Whether a committed transaction is not in its queues yet."""
         return bool(self._applications)
 
     @property

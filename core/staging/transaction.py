@@ -1,11 +1,11 @@
 """One staged transaction: its directory, its parts, and who waits for its commit.
 
-| state | on disk | what happens | it ends when |
+| state | on disk | what happens | until |
 |---|---|---|---|
-| staged | parts | parts come, and replace each other | a commit is asked for; it is dropped, or idle too long |
+| staged | parts | parts come in; a new one replaces one of the same name | it is committed, dropped, or idle too long |
 | committing | parts | `commit.py` reserves room, reads parts back | the marker is durable; else it is staged again |
-| committing | parts, marker | `apply.py` puts messages into the queues | all are there, and its id is on disk |
-| committed | its id | `committed.py` remembers it | seven days are over |
+| committing | parts, marker | `apply.py` puts the messages into the queues | all are there, and its id is on disk |
+| committed | its id | `committed.py` remembers the id | seven days are over |
 | dropping | parts | the directory is removed | that is durable |
 """
 
@@ -34,12 +34,12 @@ from curbstone.core.staging.identity import Hash, Series
 from curbstone.core.values import NOBODY, State
 
 KEPT_SHARE = 16
-"""One part in so many of what may be staged is kept for projects that stage no more than that."""
+"""One in so many of the bytes that may be staged is kept for users or projects that stage no more than this share."""
 PART_BYTES_MIN = 4096
-"""What a part counts for at least: many empty ones take room, too."""
+"""The least that a part counts for, because many empty parts take room, too."""
 
 CommitDone = Callable[[CurbstoneError | None, bool, int], None]
-"""(error, whether it had been committed before, messages)"""
+"""(error, whether an earlier call had asked for the commit already, number of messages)"""
 
 logger = logging.getLogger("curbstone.core")
 
@@ -48,41 +48,41 @@ class Whom(NamedTuple):
     """Who staged something, and for which project."""
 
     owner: str
-    """NOBODY where there are no users."""
+    """The user, or NOBODY if there are no users."""
     project: str
-    """Empty if the first release staged it, which did not say."""
+    """Empty if the first release staged it, which did not note the project."""
 
     @property
     def counted(self) -> Whom:
-        """For whom its bytes count: a user, whatever the project, or a project."""
+        """Whom its bytes are counted for: the user, in all projects together, or without users the project."""
         return Whom(self.owner, "") if self.owner else self
 
 
 def whose(parts: Iterable[Part]) -> Whom:
-    """Return who staged parts that were found; those of one transaction are all of the same."""
+    """Return who staged parts that were found on the disk. All parts of a transaction were staged by the same."""
     found = next((part for part in parts if part.project), None)
     return Whom(found.owner, found.project) if found is not None else Whom(NOBODY, "")
 
 
 class Ground:
-    """What all staged transactions share: where they are, and how much there may be of them."""
+    """What all staged transactions share: host and disk, and the limit of what is staged."""
 
     def __init__(self, host: Host, disk: Disk, bytes_max: int) -> None:
         self.host = host
         self.disk = disk
         self.is_stopping = False
         self.bytes = 0
-        """What all parts count for, those on their way in included."""
+        """The bytes that all parts count for, including those that are coming in."""
         self.bytes_max = bytes_max
         self._by_whom: dict[Whom, int] = {}
 
     def take(self, whom: Whom, size: int) -> None:
-        """Count bytes that come in; raise QueueFull."""
+        """Count bytes that come in; raise QueueFull if there is no room for them."""
         self.check(whom, size)
         self.count(whom, size)
 
     def check(self, whom: Whom, size: int) -> None:
-        """Raise QueueFull where so many more are too many, or would leave others nothing."""
+        """Raise QueueFull if `size` more bytes are too many, or would use up what is kept for others."""
         kept = self.bytes_max // KEPT_SHARE
         if self.bytes + size > self.bytes_max:
             raise QueueFull(f"more than {self.bytes_max} bytes are staged; see --max-staged")
@@ -91,7 +91,7 @@ class Ground:
             raise QueueFull(f"the last {kept} bytes are for {kind} that stage no more than these; see --max-staged")
 
     def count(self, whom: Whom, size: int) -> None:
-        """Count bytes that are there, or, below 0, are gone."""
+        """Count bytes that are there, or, as a negative number, that are gone."""
         self.bytes += size
         left = self._by_whom.pop(whom.counted, 0) + size
         if left:
@@ -99,18 +99,18 @@ class Ground:
 
 
 class StagedTransaction:
-    """See the module's docstring; `core.staging.staging` has them all."""
+    """See the module's docstring. `core.staging.staging` holds all of them."""
 
     def __init__(
         self, ground: Ground, hashed: Hash, label: str, whom: Whom, on_empty: Callable[[StagedTransaction], None]
     ) -> None:
-        """`on_empty` is called when nothing of it is staged any more, nor on its way in."""
+        """`on_empty` is called when it has no part any more and none is coming in."""
         self.ground = ground
         self.disk = ground.disk
         self._on_empty = on_empty
         self.hashed = hashed
         self.label = label
-        """Project and id, for people; only the directory if they are not known any more."""
+        """Project and id, for texts; or the directory, if they are not known any more."""
         self.whom = whom
         self.directory = f"{ROOT}/{hashed.hex()}"
         self.state = State.STAGED
@@ -118,19 +118,22 @@ class StagedTransaction:
         self.uploads = 0
         self.touched_ms = ground.host.now_ms()
         self.waiting: list[CommitDone] = []
-        """Who waits for the answer to a commit."""
+        """The callbacks that wait for the answer to a commit; the first one's caller has asked for it first."""
         self.messages = 0
-        """Of what is being committed."""
+        """How many messages are being committed."""
         self.trouble = ""
-        """Why what was committed can't be put into the queues, or an empty text."""
+        """Why a committed transaction can't be put into its queues, or an empty text."""
         self.version = 0
+        """The highest version of a part; each upload takes the next."""
         self.series: Series | None = None
-        """If it is being committed, and its id is one of a series."""
+        """The place in a series, once it is being committed, if its id is one of a series."""
         self.is_made = False
-        """Whether there may be a directory."""
+        """Whether the directory may exist."""
         self._jobs = 0
         self._idle: list[Callable[[], None]] = []
+        """What to call when no job is under way."""
         self._is_durable = False
+        """Whether the name of the directory is durable."""
 
     @property
     def size(self) -> int:
@@ -160,20 +163,20 @@ class StagedTransaction:
         self.ground.host.submit(job, done)
 
     def when_idle(self, fn: Callable[[], None]) -> None:
-        """Call `fn` once no job works in the directory."""
+        """Call `fn` as soon as no job works in the directory, which may be at once."""
         if self._jobs:
             self._idle.append(fn)
         else:
             fn()
 
     def make_directory(self) -> None:
-        """Make the directory, and the one it is in; blocking."""
+        """Make the directory, and the one that it is in, if they do not exist; blocking."""
         for path in (ROOT, self.directory):
             with suppress(FileExistsError):
                 self.disk.make_dir(path)
 
     def sync_directories(self) -> None:
-        """Make the names in the directory durable, and its own; blocking."""
+        """Make the names in the directory durable, and the name of the directory itself; blocking."""
         self.disk.sync_dir(self.directory)
         if not self._is_durable:
             self.disk.sync_dir(ROOT)
@@ -181,7 +184,7 @@ class StagedTransaction:
             self._is_durable = True
 
     def remove_file(self, name: str, before: Callable[[], None] = lambda: None) -> None:
-        """Remove a file that is not needed, after `before` in the same job; the next start removes what stays."""
+        """Remove a file that is not needed; the job calls `before` first. If it fails, the next start removes it."""
 
         def job() -> None:
             before()
@@ -213,12 +216,12 @@ class StagedTransaction:
             raise refusal
 
     def staged(self, part: Part) -> CurbstoneError | None:
-        """A part is on disk; return why it comes too late, or None."""
+        """Take in a part that is on disk now, or return why it comes too late."""
         refusal = self.refusal()
         needless: Part | None = part
         if refusal is None:
             earlier = self.parts.get(part.name)
-            if earlier is None or earlier.version < part.version:  # of two that come in at once the later one counts
+            if earlier is None or earlier.version < part.version:  # if two came in at once, the later one counts
                 self.parts[part.name], needless = part, earlier
                 self.ground.count(self.whom, counted(part) - (counted(earlier) if earlier else 0))
         if needless is not None:
@@ -227,7 +230,7 @@ class StagedTransaction:
         return refusal
 
     def upload_ended(self, size: int) -> None:
-        """Nothing more comes of a part; so many of its bytes are not kept."""
+        """End an upload. `size` bytes, counted while it came in, are not counted any more."""
         self.uploads -= 1
         self.ground.count(self.whom, -size)
         self.touch()
@@ -235,13 +238,13 @@ class StagedTransaction:
             self._on_empty(self)
 
     def touch(self) -> None:
-        """Somebody called: its time starts anew."""
+        """Begin the time again after which an idle transaction is dropped."""
         self.touched_ms = self.ground.host.now_ms()
 
     # --- the commit
 
     def chosen(self, names: Sequence[str] | None) -> list[Part]:
-        """Return parts by their names, in that order; all by default.
+        """Return parts by their names, in that order, or all of them if `names` is None.
 
         Raise NoSuchTransaction, BadRequest or StagedDamaged.
         """
@@ -257,24 +260,24 @@ class StagedTransaction:
         return [self.parts[name] for name in names]
 
     def answer(self, error: CurbstoneError | None, messages: int) -> None:
-        """Tell all who wait for the commit; the first asked for it, the others repeated it."""
+        """Answer all who wait for the commit. The first has asked for it, the others have repeated that."""
         waiting, self.waiting = self.waiting, []
         for place, on_done in enumerate(waiting):
             self.ground.host.call_soon(partial(on_done, error, place > 0, messages))
 
     def stuck(self, trouble: str) -> None:
-        """What was committed can't be put into the queues; or, if the text is empty, it can again."""
+        """Note why a committed transaction can't be put into its queues, or, with an empty text, that it can again."""
         self.trouble = trouble
         if trouble:
             self.answer(self.stuck_error(), 0)
 
     def stuck_error(self) -> CurbstoneError:
-        """Return what a client gets that asks for the commit meanwhile."""
+        """Return the answer for clients that ask for the commit meanwhile."""
         return Unavailable(f"transaction {self.label} is committed and can't be put into its queues: {self.trouble}")
 
     @property
     def reasons(self) -> list[str]:
-        """What is wrong with it."""
+        """What is wrong with it, as texts for operators."""
         if self.trouble:
             return [f"transaction {self.label} is committed and waits: {self.trouble}"]
         damaged = [part.file for part in self.parts.values() if part.is_damaged and self.state is State.STAGED]
@@ -282,5 +285,5 @@ class StagedTransaction:
 
 
 def counted(part: Part) -> int:
-    """Return what a part counts for in the limit of all that is staged."""
+    """Return how many bytes a part counts for in the limit of all that is staged."""
     return max(part.size, PART_BYTES_MIN)

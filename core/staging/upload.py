@@ -1,4 +1,4 @@
-"""A part of a staged transaction on its way in: it is checked and written as it comes, and counts when it is whole."""
+"""A part of a staged transaction that is coming in: checked and written piece by piece, it counts when it is whole."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ WRITE_BYTES = 512 * 1024
 
 
 class Upload:
-    """A part that is coming in. Whoever feeds it waits while `is_behind`, and ends it with `finish` or `cancel`.
+    """A part that is coming in. The caller feeds it, waits while `is_behind`, and ends with `finish` or `cancel`.
 
-    One job writes at a time; what comes meanwhile is in `_buffer`, for the next.
+    One job writes at a time. Data that comes meanwhile is kept in `_buffer` for the next one.
     """
 
     def __init__(self, transaction: StagedTransaction, name: str, version: int, check: FrameCheck) -> None:
@@ -36,7 +36,7 @@ class Upload:
         self._error: CurbstoneError | None = None
         self._waiting: list[Done] = []
         self.size = 0
-        """Bytes that came so far."""
+        """Bytes that have come so far."""
         self.is_over = False
 
     @property
@@ -45,7 +45,7 @@ class Upload:
         return self._is_writing and len(self._buffer) >= WRITE_BYTES
 
     def feed(self, data: bytes) -> None:
-        """Take a piece of the frames; raise what is wrong with them, or with the disk. Then it must be cancelled."""
+        """Take a piece of the frames; raise if they are wrong or the disk has failed. Then `cancel` must be called."""
         self._transaction.check_open()
         if self._error is not None:
             raise self._error
@@ -59,7 +59,7 @@ class Upload:
             self._write()
 
     def when_written(self, on_done: Done) -> None:
-        """Call back when the disk has caught up, or failed."""
+        """Call back when the job under way, if there is one, has written its piece, or with the error of the disk."""
         if self._is_writing:
             self._waiting.append(on_done)
         else:
@@ -81,7 +81,7 @@ class Upload:
         self._transaction.submit(lambda: self._append(data), done)
 
     def _append(self, data: bytes | bytearray) -> None:
-        """Write behind what is there; blocking."""
+        """Append to the file; blocking."""
         transaction = self._transaction
         if self._file is None:
             transaction.make_directory()
@@ -91,7 +91,10 @@ class Upload:
         self._written += len(data)
 
     def finish(self, on_done: Callable[[CurbstoneError | None, Part | None], None]) -> None:
-        """All has come: make it durable under its name. Raise BadRequest if the last frame is not whole."""
+        """Make the part durable under its name, now that all of it has come. `on_done` gets an error, or the part.
+
+        Raise BadRequest if the last frame is not whole, or QueueFull.
+        """
         if not self._check.is_whole:
             raise BadRequest("the body ends in the middle of a frame")
         self._transaction.ground.check(self._transaction.whom, max(PART_BYTES_MIN - self.size, 0))
@@ -133,11 +136,11 @@ class Upload:
             refusal = transaction.staged(part)
             on_done(refusal, None if refusal else part)
 
-        self.is_over = True  # from here on it is not the client's to stop
+        self.is_over = True  # from here on `cancel` does nothing
         transaction.submit(job, done)
 
     def cancel(self) -> None:
-        """Forget what came; harmless when it is all there."""
+        """Forget everything that has come. This does nothing once the part is being finished."""
         if self.is_over:
             return
         self.is_over = True
@@ -149,8 +152,8 @@ class Upload:
     def _end(self) -> None:
         """Remove what was written, then stop counting it.
 
-        In this order, so that a job is under way when the transaction is found to be empty: its directory then goes
-        after this file, and no part of a new transaction with the same id can have the file's name meanwhile.
+        The order matters: a job must be under way when the transaction is found to be empty. Then its directory is
+        removed after this file, and meanwhile no part of a new transaction with the same id can get the file's name.
         """
         if self._file is not None:
             self._transaction.remove_file(self._incoming, self._file.close)
