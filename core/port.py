@@ -1,16 +1,16 @@
-"""What adapters may ask of an engine.
+"""The engine as adapters see it: what they may ask of it, as Protocols.
 
-An adapter knows these Protocols, the values it hands over (`core.values`, `core.positions`, `core.frames`,
+An adapter knows these Protocols, the values that go through them (`core.values`, `core.positions`, `core.frames`,
 `core.message`, `core.names`, `core.options`, `core.headers`, `core.stats`, `core.traffic`, `core.errors`) and the
-`Host` it runs on, and nothing else of `core`; tests/test_tidy.py makes sure of that. `core.broker` is the local engine
-and `rabbit.engine` another; `tracing.engine` stands around either, behind the same Protocols.
+`Host` it runs on. It knows nothing else of `core`; tests/test_tidy.py makes sure of that. `core.broker` is the local
+engine and `rabbit.engine` another one; `tracing.engine` wraps either, behind the same Protocols.
 
-Two rules hold for all calls. They are made on the host's thread and never block: what takes time ends in a callback,
-`on_done`, which comes in a later turn and, unless its method says otherwise, once; an error means that nothing
-happened. What is wrong with the call itself is raised at once.
+These rules hold for all calls. A call is made on the host's thread and never blocks. If it takes time, it ends with a
+call of `on_done` in a later turn: once, unless the method says otherwise. An error there means that nothing happened.
+If the call itself is wrong, it raises at once.
 
-An engine may lack parts of this: `Broker.capabilities` names those it has, and a call to another raises NotSupported
-with a sentence for people.
+An engine may lack parts of this. `Broker.capabilities` names the parts that it has; a call to any other raises
+NotSupported, with a text for people.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ from curbstone.core.values import (
 class Consumer(Protocol):
     """Takes deliveries as they come, up to its window, and settles them.
 
-    The settling calls raise StaleDelivery, and change nothing, if a seq is not among the unsettled.
+    The calls that settle raise StaleDelivery, and change nothing, if a seq is not among the unsettled.
     """
 
     @property
     def unsettled(self) -> Mapping[int, Delivery]:
-        """What was delivered and is not settled, by seq, in the order of delivery."""
+        """The deliveries that are not settled, by seq, in the order in which they came."""
 
     def when_open(self, on_open: Callable[[], None]) -> None:
-        """Call back when the consumer gets everything that is published from then on: at once, if it does already."""
+        """Call back when the consumer gets everything that is published from then on; at once if it does already."""
 
     def ack(self, seqs: Sequence[int], on_done: Done | None = None) -> None:
         """Settle deliveries."""
@@ -71,25 +71,25 @@ class Consumer(Protocol):
     def nack(
         self, seqs: Sequence[int], delay_ms: int | None = None, error: str = "", on_done: Done | None = None
     ) -> None:
-        """Give deliveries back to their place, after `delay_ms` or the queue's `nack_delay`."""
+        """Give deliveries back to their place. They are ready after `delay_ms`, or if None the queue's `nack_delay`."""
 
     def reject(self, seqs: Sequence[int], error: str = "", on_done: Done | None = None) -> None:
         """Send deliveries to the dead-letter queue, or drop them if there is none."""
 
     def resize(self, window: int) -> None:
-        """Change how many deliveries may be unsettled. If more are, they stay, and no others come until fewer are."""
+        """Change how many deliveries may be unsettled. If more are, they stay, but no others come until fewer are."""
 
     def hold(self) -> None:
-        """Stop deliveries for a while: the client's buffer is full."""
+        """Stop deliveries for a while, because the client's buffer is full."""
 
     def resume(self) -> None:
         """Go on after `hold`."""
 
     def pause(self) -> None:
-        """End deliveries; what is unsettled stays and can still be settled."""
+        """End deliveries. Those that are unsettled stay and can still be settled."""
 
     def close(self) -> None:
-        """End the consumer: what is unsettled goes back to its place, with one more try."""
+        """End the consumer. Unsettled deliveries go back to their place, with one more try."""
 
 
 class Queue(Protocol):
@@ -101,15 +101,15 @@ class Queue(Protocol):
 
     @property
     def uid(self) -> str:
-        """Of this life of the queue: one that is made again under the same name has another."""
+        """The id of this life of the queue. A queue that is made again under the same name has another."""
 
     @property
     def options(self) -> QueueOptions:
-        """The options in force: its own, with the server's defaults put in."""
+        """The options in force: those that were set, and the server's defaults for the rest."""
 
     @property
     def damaged(self) -> Sequence[str]:
-        """What can't be read any more, for people."""
+        """What can't be read any more, as texts for people."""
 
     @property
     def is_closed(self) -> bool:
@@ -117,14 +117,14 @@ class Queue(Protocol):
 
     @property
     def stats(self) -> Stats:
-        """What has happened in it since the start."""
+        """Counts of what has happened in it since the start."""
 
     @property
     def reading(self) -> Reading:
-        """Reading it by position."""
+        """The calls for reading it by position."""
 
     def message_id(self, seq: int) -> str:
-        """Return the id of a message: the same on every delivery and every protocol."""
+        """Return the id of a message. It is the same on every delivery and in every protocol."""
 
     def parse_id(self, text: str) -> int | None:
         """Return the seq of a message id of this queue, or None."""
@@ -140,17 +140,18 @@ class Queue(Protocol):
     ) -> None:
         """Publish messages in order.
 
-        `on_done` is called, in the order of the list, until it has covered all messages: (None, first_seq, count), the
-        next `count` are on disk, with consecutive seqs; or (error, 0, count), the next `count` were refused.
+        `on_done` is called, once or more, until all messages are answered, in the order of the list.
+        `on_done(None, first_seq, count)` says that the next `count` messages are on disk, with consecutive seqs;
+        `on_done(error, 0, count)` that the next `count` were refused.
 
-        It is called once for all messages if they are `atomic`, or have a `key`: a list that is published again under
-        the same key is not stored again. Of a `numbered` list, what its producer has stored already is answered first,
-        with `on_done(None, 0, count)`. A number that comes too early is refused with NumberGap; if the producer is not
-        known, that is any number that has another in front of it.
+        If the messages are `atomic` or have a `key`, it is called once for all of them. A list that is published again
+        under the same key is not stored again. If they are `numbered`, those that the producer has stored already are
+        answered first, with `on_done(None, 0, count)`. If the number in front of the first one (`Numbered.after`) is
+        not stored, they are refused with NumberGap; of a producer that is not known, no number is stored.
         """
 
     def last_number(self, producer: bytes) -> LastNumber | None:
-        """Return what a producer (see `core.values.producer_key`) has stored last; None if it is not known."""
+        """Return the last number that a producer (see `core.values.producer_key`) has stored; None if not known."""
 
     def subscribe(
         self,
@@ -162,9 +163,10 @@ class Queue(Protocol):
         auto: bool = False,
         on_closed: Callable[[CurbstoneError], None],
     ) -> Consumer:
-        """Return a consumer; `deliver` gets its messages. With `auto` a message is settled by being delivered.
+        """Return a consumer. `deliver` gets its deliveries; with `auto` they are settled by being delivered.
 
-        If that would make one undeclared group too many, `on_closed` is called with a Conflict.
+        `on_closed` is called with the reason if the consumer is ended, and with a Conflict if its group is undeclared
+        and would be one too many.
         """
 
     def pop(
@@ -175,10 +177,10 @@ class Queue(Protocol):
         wait_ms: int = 0,
         is_wanted: Callable[[], bool] | None = None,
     ) -> Waiter:
-        """Take one message and settle it; the answer comes when the settle is on disk.
+        """Take one message and settle it. The answer comes when the settle is on disk, or after `wait_ms` without one.
 
-        `is_wanted` is asked just before the settle is written. If it says no the answer is None. After None, and after
-        an error, the message is where it was.
+        `is_wanted` is called just before the settle is written. If it returns False the answer is None. After None, and
+        after an error, the message is still in its place.
         """
 
     def lease(
@@ -191,7 +193,7 @@ class Queue(Protocol):
         wait_ms: int = 0,
         owner: str = NOBODY,
     ) -> Waiter:
-        """Take up to `count` messages, each for `duration_ms`; an empty list if there are none.
+        """Take up to `count` messages, each for `duration_ms`; the list is empty if none comes within `wait_ms`.
 
         Only calls with the same `owner` can settle or extend the leases.
         """
@@ -212,22 +214,22 @@ class Queue(Protocol):
         """Let leases end `duration_ms` from now; `on_done(error, stale tokens)`."""
 
     def give_back(self, leases: list[Lease]) -> None:
-        """End leases that nobody has seen: no try is counted."""
+        """End leases that no client has seen. No try is counted."""
 
     def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
-        """Settle a message of the unnamed group in whatever state it is; tells whether it was there.
+        """Settle a message of the unnamed group, in whatever state it is. `on_done` is told whether it was there.
 
         A message that another `owner` has leased counts as not there.
         """
 
     def counts(self, group: str = UNNAMED) -> Counts:
-        """Return the numbers of a group; `consumers` are those of all groups."""
+        """Return the numbers of a group, but `consumers` of all groups."""
 
     def holders(self) -> list[Holder]:
-        """Return its consumers, and the leases of each group together."""
+        """Return the consumers of the queue, and for each group its leases together."""
 
     def refresh(self, on_done: Done) -> None:
-        """Bring `counts` up to date; without this they may be as old as the last look."""
+        """Bring `counts` up to date. Without this they may be as old as the last time that somebody asked."""
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
         """Call `fn` after each turn in which the counts changed; return a function that ends this."""
@@ -241,45 +243,49 @@ class Queue(Protocol):
         state: str = "",
         group: str | None = None,
     ) -> None:
-        """Return up to `limit` messages behind seq `after` in order, of one group or all, without changing anything."""
+        """Return up to `limit` messages behind seq `after`, in order, of one group or of all. Nothing changes."""
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
-        """Remove what is rdy or delayed; `on_done(error, count)` comes when its bytes are gone from the disk.
+        """Remove all messages that are rdy or delayed. `on_done(error, count)` comes when their bytes are erased.
 
-        With `keep` they are not gone, and may be undone.
+        With `keep` the bytes are not erased, and the purge can be undone.
         """
 
     def undo(self, wish: UndoWish, on_done: Undoing) -> None:
-        """Let come back what was acked, popped or purged and is in the log; an error's `members` say how many did."""
+        """Bring back messages that were acked, popped or purged, as far as they are still in the log.
+
+        The `members` of an error say how many have come back.
+        """
 
     def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
-        """Move up to `limit` dead letters to `to`, or where each came from; `on_done(error, what became of them)`.
+        """Move up to `limit` dead letters to `to`, or each to where it came from.
 
-        A letter stays if `may` says no to the queue it would go to. With a `seq` only that letter is moved, and only if
-        it is ready; if it is not there, it counts neither as moved nor as stayed.
+        `on_done(error, redriven)` says what became of them. A letter stays if `may` returns False for its target. With
+        a `seq` only that letter is moved, and only if it is ready; if it is not there, it counts neither as moved nor
+        as stayed.
         """
 
 
 class Transaction(Protocol):
-    """Collects what is to be done. Nothing happens before `commit`; to abort, drop it."""
+    """Collects publishes and settles. Nothing happens before `commit`; to abort, just drop it."""
 
     def publish(self, queue: Queue, message: Message) -> None:
         """Add a publish to a queue of the same engine."""
 
     def publish_event(self, event: str, message: Message, project: str = DEFAULT_PROJECT) -> None:
-        """Add a publish to every queue that is bound to `event` of a project when the transaction is committed."""
+        """Add a publish to every queue that is bound to the project's `event` when the transaction is committed."""
 
     def ack(self, consumer: Consumer, seqs: Sequence[int]) -> None:
-        """Add an ack of what a consumer of the same engine holds; raise StaleDelivery."""
+        """Add an ack of deliveries that a consumer of the same engine holds; raise StaleDelivery."""
 
     def nack(self, consumer: Consumer, seqs: Sequence[int], delay_ms: int | None = None, error: str = "") -> None:
-        """Add a nack; a message that was tried too often is dead with the commit."""
+        """Add a nack. A message that was tried too often is dead-lettered with the commit. Raise StaleDelivery."""
 
     def reject(self, consumer: Consumer, seqs: Sequence[int], error: str = "") -> None:
-        """Add a reject; the dead letter is published with the commit."""
+        """Add a reject. The dead letter is published with the commit. Raise StaleDelivery."""
 
     def commit(self, on_done: Done) -> None:
-        """Do it all, or nothing of it."""
+        """Do everything, or nothing."""
 
 
 class Broker(Protocol):
@@ -287,7 +293,7 @@ class Broker(Protocol):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What it has of what an engine may lack."""
+        """Those of the parts that an engine may lack that this one has."""
 
     @property
     def defaults(self) -> QueueOptions:
@@ -295,18 +301,18 @@ class Broker(Protocol):
 
     @property
     def engine(self) -> EngineInfo:
-        """What it is."""
+        """The engine's name, and what it runs on."""
 
     @property
     def shares_queues(self) -> bool:
-        """Whether other servers change the same queues: then `catch_up` before you say that one is missing."""
+        """Whether other servers change the same queues. Then call `catch_up` before saying that one is missing."""
 
     def catch_up(self, on_done: Done) -> None:
-        """Call back when all that other servers have changed by now is known here."""
+        """Call back when everything that other servers have changed by now is known here."""
 
     @property
     def leased(self) -> Leased:
-        """Who has how many leases, and of which queue each is."""
+        """How many leases each owner has, and of which queue each lease is."""
 
     @property
     def staging(self) -> Staging:
@@ -318,24 +324,27 @@ class Broker(Protocol):
 
     @property
     def past(self) -> Stats:
-        """What had happened in queues that are gone."""
+        """Counts of what has happened, since the start, in queues that are gone."""
 
     # --- queues
 
     def queues(self) -> Sequence[Queue]:
-        """Return all queues but private ones."""
+        """Return all queues except private ones."""
 
     def private_queues(self) -> Sequence[Queue]:
-        """Return those that belong to one connection."""
+        """Return the queues that belong to one connection each."""
 
     def get(self, name: QueueName) -> Queue:
         """Return a queue; raise NoSuchQueue."""
 
     def ensure(self, name: QueueName) -> Queue:
-        """Return a queue, creating it if need be; publishes wait until it is on disk."""
+        """Return a queue, creating it if necessary. Publishes to a new one wait until it is on disk."""
 
     def declare(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> None:
-        """Create a queue, or merge options into one; raise BadRequest or Conflict."""
+        """Create a queue with these options, or merge them into those of an existing one; raise BadRequest or Conflict.
+
+        `on_done` is called when that is on disk.
+        """
 
     def delete(
         self,
@@ -343,7 +352,7 @@ class Broker(Protocol):
         on_done: Callable[[bool | CurbstoneError], None],
         reason: CurbstoneError | None = None,
     ) -> None:
-        """Delete a queue with all its messages; tells whether there was one.
+        """Delete a queue with all its messages. `on_done` is told whether there was one, or the error.
 
         Consumers of a private queue are told the `reason`, if there is one.
         """
@@ -352,13 +361,13 @@ class Broker(Protocol):
 
     @property
     def events_bound(self) -> int:
-        """How many events have a queue that is bound to them."""
+        """How many events have a queue bound to them."""
 
-    # Events belong to projects. A queue is bound to events of its own project; a private queue, which is in none, to
-    # those of the `project` that is named.
+    # Events belong to projects. A queue is bound to events of its own project. A private queue has no project, so it is
+    # bound to events of the `project` that the call names.
 
     def bind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
-        """Have messages published to `event` copied to a queue, which is made if need be."""
+        """Have messages that are published to `event` copied to a queue, which is created if necessary."""
 
     def unbind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
         """Undo `bind`."""
@@ -367,31 +376,31 @@ class Broker(Protocol):
         """Replace all bindings of a queue at once."""
 
     def occupy(self, name: QueueName, events: frozenset[str], unused_s: float | None, on_done: Done) -> None:
-        """Like `rebind`, and note after how many seconds without a consumer the queue is to go; None for never."""
+        """Like `rebind`; also note after how many seconds without a consumer the queue shall go, None for never."""
 
     def bindings(self, name: QueueName) -> frozenset[str]:
         """Return the events bound to a queue; raise NoSuchQueue."""
 
     def unused_s(self, name: QueueName) -> float | None:
-        """Return after how many seconds without a consumer a queue is to go, or None; raise NoSuchQueue."""
+        """Return after how many seconds without a consumer a queue shall go, or None; raise NoSuchQueue."""
 
     def bound_count(self, event: str, project: str = DEFAULT_PROJECT) -> int:
-        """Return how many queues get a copy of what is published to an event now, private ones counted."""
+        """Return how many queues, including private ones, get a copy of a message published to an event now."""
 
     def publish_event(
         self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT
     ) -> None:
-        """Publish a copy to every queue bound to `event`, each by its own rules; answered as `Queue.publish` does.
+        """Publish a copy to every queue bound to `event`, each by its own rules; answer like `Queue.publish`.
 
-        `on_done(EventRefused, 0, count)` says of the next `count` messages which queues refused them; all others have
-        them.
+        `on_done(EventRefused, 0, count)` says that some queues have refused the next `count` messages, and which; all
+        other bound queues have them.
         """
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
-        """Publish to another connection's private queue; False if that connection is gone.
+        """Publish to another connection's private queue; return False if that connection is gone.
 
-        It fails only if the disk does. A requester that does not read its answers costs those answers, but must not end
-        the connection of the service that answers everybody.
+        It fails only if the disk does. A requester that does not read its answers loses them, but must not end the
+        connection of the service that answers everybody.
         """
 
     # --- the whole
@@ -400,7 +409,7 @@ class Broker(Protocol):
         """Return a new transaction."""
 
     def health(self) -> Health:
-        """Return whether all is well."""
+        """Return whether all is well, and if not, why."""
 
     def shutdown(self, on_done: Callable[[], None]) -> None:
-        """Refuse new publishes, finish what is under way, then end consumers."""
+        """Refuse new publishes, finish what is under way, then end the consumers."""

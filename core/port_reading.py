@@ -1,4 +1,4 @@
-"""What adapters may ask of an engine that reads queues by position; `core.port` has the rest."""
+"""The part of the port for reading queues by position; `core.port` has the rest."""
 
 from __future__ import annotations
 
@@ -24,51 +24,51 @@ T = TypeVar("T")
 
 
 class Waiter(Protocol):
-    """A call that may wait, and can be given up."""
+    """A call that may wait, and that can be given up."""
 
     def cancel(self) -> bool:
-        """Give it up: what it would have got stays in the queue. False if it is too late, and the answer comes."""
+        """Give the call up: no message is taken. Return False if it is too late; then the answer comes."""
 
 
 class Reading(Protocol):
-    """Reading a queue by position, by declared groups; see `core.positions`."""
+    """Reading a queue by position, and its declared groups; see `core.positions`."""
 
     @property
     def next(self) -> int:
-        """One past the last committed seq: everything below it is there or never will be."""
+        """One past the last committed seq. Every message below it is there now or never will be."""
 
     def first(self) -> int:
-        """Return the first seq that is pending anywhere, else `next`."""
+        """Return the first seq that is pending in any group, or `next` if there is none."""
 
     def check_epoch(self, epoch: str | None) -> None:
-        """Raise Gone if positions are of an earlier queue of this name; None is no claim."""
+        """Raise Conflict if positions are those of an earlier queue of this name; None means not to check."""
 
     def backlogs(self) -> list[Backlog]:
-        """Return what waits for each named group that is declared, or that a message waits for; by name."""
+        """Return the backlog of each named group that is declared or has pending messages, sorted by name."""
 
     def infos(self) -> list[GroupInfo]:
-        """Return what is told about each group of `backlogs`."""
+        """Return `info` for each group of `backlogs`."""
 
     def is_declared(self, name: str) -> bool:
-        """Tell whether a group is declared."""
+        """Return whether a group is declared."""
 
     def position(self, name: str) -> int:
-        """Return up to where a declared group is done; raise NoSuchGroup."""
+        """Return the position of a declared group, which has settled everything below; raise NoSuchGroup."""
 
     def floor(self, name: str) -> int:
         """Return the seq below which a declared group has lost messages; raise NoSuchGroup."""
 
     def info(self, name: str) -> GroupInfo:
-        """Return what is told about a group; raise NoSuchGroup."""
+        """Return a description of a declared group; raise NoSuchGroup."""
 
     def declare(self, name: str, start: Start, skips: bool | None, on_done: Informed) -> None:
-        """Declare a group that begins at `start`, or change what one that is there does at the cap."""
+        """Declare a group that begins at `start`, or change whether an existing one `skips` messages at the cap."""
 
     def ack_to(self, name: str, seq: int, on_done: Informed, reader: str = "") -> None:
-        """Settle everything up to `seq` for a declared group; raise NoSuchGroup, BadRequest or OtherReader."""
+        """Settle everything up to `seq` in a declared group; raise NoSuchGroup, BadRequest or OtherReader."""
 
     def find_time(self, timestamp_ms: int, on_done: Found) -> None:
-        """Tell the first live seq that was published at `timestamp_ms` or later, else `next`."""
+        """Find the first live seq that was published at `timestamp_ms` or later; `next` if there is none."""
 
     def wait_for(self, seq: int, wait_ms: int, on_done: Waited) -> Waiter:
         """Call back when `next` is above `seq`, when the time is up, or when the queue ends."""
@@ -79,13 +79,13 @@ class Reading(Protocol):
         render: Callable[[list[Frame]], T],
         on_done: Callable[[CurbstoneError | None, T | None, int], None],
     ) -> None:
-        """Look at one page: `on_done(error, render(frames), where to go on)`. `render` runs on a worker thread.
+        """Read one page: `on_done(error, render(frames), where to go on)`. `render` runs on a worker thread.
 
-        Raise NoSuchGroup, and Gone if what is wanted is lost.
+        Raise NoSuchGroup, and Gone if messages that are wanted have been lost.
         """
 
     def stretch(self, group: str, first: int, bytes_max: int) -> Stretch:
-        """Return how far `bytes_max` reach from the seq `first` on, by what is pending in a group."""
+        """Return how far `bytes_max` bytes of messages that are pending in a group reach, from the seq `first` on."""
 
     @property
     def events_start(self) -> int:
@@ -101,7 +101,7 @@ class Reading(Protocol):
         render: Callable[[list[Event]], bytes],
         on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
     ) -> None:
-        """Read a page of events: `on_done(error, what render made of them, where to go on)`; raise Gone."""
+        """Read a page of events: `on_done(error, results of render, where to go on)`; raise Gone."""
 
     def wait_for_events(self, position: int, wait_ms: int, on_done: Waited) -> Waiter:
         """Call back when there are events behind `position`, when the time is up, or when the queue ends."""

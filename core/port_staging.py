@@ -1,4 +1,4 @@
-"""What adapters may ask of an engine that stages transactions; `core.port` has the rest."""
+"""The part of the port for staged transactions; `core.port` has the rest."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class StagedPart(Protocol):
 
 
 class Upload(Protocol):
-    """A part of a staged transaction on its way in."""
+    """A part of a staged transaction that is coming in."""
 
     @property
     def is_behind(self) -> bool:
-        """Whether more has come than the disk has taken: wait with `when_written`."""
+        """Whether the disk has not kept up with what came. Then call `when_written` before you feed more."""
 
     def feed(self, data: bytes) -> None:
-        """Take frames, cut anywhere; raise BadRequest, MessageTooLarge, NoSuchQueue."""
+        """Take a piece of the frames, cut anywhere. After any error it raises, call `cancel`."""
 
     def when_written(self, on_done: Done) -> None:
-        """Call back when the disk has caught up."""
+        """Call back when the disk has caught up, or with the reason why it can't."""
 
     def finish(self, on_done: Callable[[CurbstoneError | None, StagedPart | None], None]) -> None:
-        """The part is whole: put it on disk."""
+        """End the part, which must be complete. `on_done(None, part)` is called when it is on disk."""
 
     def cancel(self) -> None:
-        """Drop what came, unless it was finished."""
+        """Drop the part, unless it is finished already."""
 
 
 class Staging(Protocol):
@@ -47,11 +47,11 @@ class Staging(Protocol):
 
     @property
     def bytes(self) -> int:
-        """What all parts count for, those on their way in included."""
+        """The bytes that all parts count for, including those that are coming in."""
 
     @property
     def bytes_max(self) -> int:
-        """The most that they may count for."""
+        """The most bytes that they may count for."""
 
     def __len__(self) -> int:
         """Return how many transactions there are."""
@@ -67,9 +67,10 @@ class Staging(Protocol):
         owner: str = NOBODY,
         check: Callable[[QueueName], None] | None = None,
     ) -> Upload:
-        """Begin to stage a part, of frames such as `core.frames.encode_frame` makes; no message lives longer.
+        """Begin to stage a part. It consists of frames, such as those that `core.frames.encode_frame` makes.
 
-        Each `owner` has identifiers of its own. `check` is asked for each queue in it, and raises to refuse.
+        No body may be larger than `message_bytes_max`, no ttl longer than `ttl_ms_max`. Each `owner` has identifiers of
+        its own. `check` is called for each queue in the part, and raises to refuse it.
         """
 
     def commit(
@@ -82,10 +83,13 @@ class Staging(Protocol):
         owner: str = NOBODY,
         check: Callable[[QueueName], None] | None = None,
     ) -> None:
-        """Publish parts in this order, all by default; `on_done(error, whether that was done before, messages)`."""
+        """Publish parts in this order, or all of them if `parts` is None.
+
+        `on_done(error, whether the commit had been asked for before, messages)`. `check` is called for each queue.
+        """
 
     def drop(self, project: str, identifier: str, on_done: Done, *, owner: str = NOBODY) -> None:
-        """Drop what is staged, if anything is."""
+        """Drop a transaction, if it exists; raise AlreadyCommitted or Conflict if it is too late."""
 
     def look(self, project: str, identifier: str, *, owner: str = NOBODY) -> Look:
-        """Return what there is of a transaction; raise NoSuchTransaction."""
+        """Return the state of a transaction and its parts; raise NoSuchTransaction."""
