@@ -1,4 +1,4 @@
-"""What one queue has to do: in its next turn, or when the time has come. The rooms write it, `core.queue` does it."""
+"""What one queue has to do in its next turn, or at a certain time. Its rooms note it here, and `core.queue` does it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from curbstone.core.host import Host, Timer
 
 
 def _nothing() -> None:
-    """Watches no more."""
+    """Takes the place of a function that watches no more."""
 
 
 class Agenda:
@@ -20,35 +20,36 @@ class Agenda:
     def __init__(self, host: Host, dirty: Callable[[], None]) -> None:
         self._host = host
         self.dirty = dirty
-        """Have the queue's turn called at the end of this turn of the loop."""
+        """Has the queue's turn called at the end of this turn of the loop."""
         self.woken: dict[str, None] = {}
         """The groups in which something may be handed out."""
         self.all_are_woken = False
         self.watchers: list[Callable[[], None]] = []
-        """Who wants to know when the counts have changed."""
+        """Functions to call when the counts have changed."""
         self.has_changed = False
+        """Whether the counts may have changed since the watchers were last called."""
         self.is_due = False
-        """Whether the time has come of something that waited for it."""
+        """Whether the time of `at` has come."""
         self._alarm_ms: int | None = None
         self._timer: Timer | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is to do in the next turn, as far as it was written here."""
+        """Whether nothing that is noted here is left to do in the next turn."""
         return not (self.woken or self.all_are_woken or self.has_changed or self.is_due)
 
     def wake(self, group: str) -> None:
-        """Have a group dispatched at the end of this turn."""
+        """Have ready messages of a group handed out at the end of this turn."""
         self.woken[group] = None
         self.dirty()
 
     def wake_all(self) -> None:
-        """Have all groups dispatched, and go on with what waited for a read."""
+        """Have ready messages of all groups handed out, including those that waited for a read."""
         self.all_are_woken = True
         self.dirty()
 
     def changed(self) -> None:
-        """The counts may have changed."""
+        """Have the watchers called, because the counts may have changed."""
         if self.watchers and not self.has_changed:
             self.has_changed = True
             self.dirty()
@@ -61,12 +62,12 @@ class Agenda:
             nonlocal fn
             if fn in self.watchers:
                 self.watchers.remove(fn)
-            fn = _nothing  # whoever keeps `unwatch` is mostly what `fn` belongs to: neither keeps the other in memory
+            fn = _nothing  # the owner of `fn` often keeps `unwatch`; so the two do not keep each other in memory
 
         return unwatch
 
     def at(self, due_ms: int) -> None:
-        """Have a turn at that engine time, in which what is due is dealt with."""
+        """Have a turn at that engine time, to deal with what is due by then."""
         if self._alarm_ms is None or due_ms < self._alarm_ms:
             if self._timer is not None:
                 self._timer.cancel()

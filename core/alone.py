@@ -1,4 +1,4 @@
-"""What an engine answers that shares its queues with no other server: all it knows is so now."""
+"""The answers of an engine that shares its queues with no other server: what it knows is always up to date."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class AloneBroker:
 
     @property
     def engine(self) -> EngineInfo:
-        """It needs nothing but its data directory."""
+        """The local engine, which needs nothing but its data directory."""
         return EngineInfo("local")
 
     @property
     def shares_queues(self) -> bool:
-        """The data directory is its own."""
+        """False, because no other server uses the data directory."""
         return False
 
     def catch_up(self, on_done: Done) -> None:
-        """There is nobody else."""
+        """Call back in the next turn, because there are no other servers."""
         self.host.call_soon(partial(on_done, None))
 
 
@@ -37,5 +37,5 @@ class AloneQueue:
     host: QueueHost
 
     def refresh(self, on_done: Done) -> None:
-        """The counts are what is so now."""
+        """Call back in the next turn, because the counts are always up to date."""
         self.host.call_soon(partial(on_done, None))

@@ -1,8 +1,8 @@
-"""How far an unexpected exception goes: it ends one queue, or loses one answer, and nothing else.
+"""Limits the damage of an unexpected exception: it ends one queue, or loses one answer, and nothing else.
 
-If a queue's own turns, timers or jobs raise, what the queue has in memory can't be trusted any more. It then refuses
-everything until the next start, which makes it anew from its log; all other queues go on. If somebody else's callback
-raises, such as one that gets an answer, that is logged and the queue goes on. Both are bugs.
+If a queue's own turn, timer or job raises, what the queue has in memory can't be trusted any more. It then refuses
+everything until the next start, which restores it from its log; all other queues go on. If somebody else's callback
+raises, such as one that gets an answer, the exception is logged and the queue goes on. Both are bugs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger("curbstone.core")
 
 
 class QueueHost:
-    """The host of one queue: what it calls can break that queue, and nothing else. Implements `core.host.Host`."""
+    """The host of one queue. What it calls can break that queue, but nothing else. Implements `core.host.Host`."""
 
     __slots__ = ("_break_down", "_faults", "_host", "_meta", "now_ms", "now_us", "wall_ms")
 
@@ -30,13 +30,13 @@ class QueueHost:
         self._meta = meta
         self._faults = faults
         self._break_down = break_down
-        """Called with what the queue itself raised."""
+        """Called with an exception that the queue itself has raised."""
         self.now_ms = host.now_ms
         self.now_us = host.now_us
         self.wall_ms = host.wall_ms
 
     def call_soon(self, fn: Callable[[], object]) -> object:
-        """See `Host.call_soon`. What comes in a later turn is an answer."""
+        """See `Host.call_soon`. A queue uses this only for answers to others."""
         return self._host.call_soon(partial(self.tell, fn))
 
     def call_later(self, delay_ms: int, fn: Callable[[], object]) -> Timer:
@@ -48,7 +48,7 @@ class QueueHost:
         self._host.submit(job, partial(self.contain, done))
 
     def contain(self, fn: Callable[..., object], *args: Any) -> None:
-        """Call something of the queue's own: what it raises ends the queue."""
+        """Call a function of the queue itself. If it raises, the queue breaks down."""
         try:
             fn(*args)
         except Exception as error:
@@ -56,7 +56,7 @@ class QueueHost:
             self._break_down(error)
 
     def tell(self, fn: Callable[..., object], *args: Any) -> None:
-        """Call back somebody who is no part of the queue: what that raises is logged."""
+        """Call back somebody who is no part of the queue. If that raises, it is logged."""
         try:
             fn(*args)
         except Exception as error:

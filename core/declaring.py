@@ -1,4 +1,4 @@
-"""What a queue may be told to be: the rules that look at more than one option, or at what is there."""
+"""The rules for options that depend on other options, on the server, or on what the queue holds."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The disk the engine writes to, as a port, and the real one.
+"""The disk that the engine writes to, as a port, and the real one.
 
-All paths are relative to the data directory and use ``/``. The calls block; the engine makes them
-inside jobs. What they promise is what POSIX promises: a write may be torn or lost until `File.sync`
-returned, a created, renamed or removed name may be undone until `Disk.sync_dir` returned.
+All paths are relative to the data directory and use ``/``. All calls block; the engine makes them in jobs. They promise
+no more than POSIX does: a write may be torn or lost until `File.sync` has returned. Creating, renaming or removing a
+name may be undone until `Disk.sync_dir` has returned.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class File(Protocol):
         """Write all the buffers, one after the other, from `offset`."""
 
     def sync(self) -> None:
-        """Make everything written durable (fdatasync). Of a lasting file: if that failed once it always does."""
+        """Make everything written durable (fdatasync). If this has failed once for a lasting file, it always does."""
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
@@ -51,43 +51,43 @@ class Disk(Protocol):
     """The data directory."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open a file to read and write; FileNotFoundError, or FileExistsError with `create`."""
+        """Open a file to read and write; raise FileNotFoundError, or with `create` FileExistsError."""
 
     def open_lasting(self, path: str, *, create: bool = False) -> File:
-        """Like `open`, for a file that is kept open and mostly idle: meanwhile its descriptor may serve another.
+        """Like `open`, for a file that stays open and is mostly idle. While it is idle, it may lose its descriptor.
 
-        Its name must not change while it is open.
+        Its name must not change while it is open, because it may be opened again.
         """
 
     def list_dir(self, path: str) -> list[str]:
-        """Return the names in a directory, in no order; a link is no directory."""
+        """Return the names in a directory, in no order; raise OSError for a link."""
 
     def make_dir(self, path: str) -> None:
-        """Make a directory; FileExistsError."""
+        """Make a directory; raise FileExistsError."""
 
     def rename(self, old: str, new: str) -> None:
-        """Rename, replacing `new` if it is a file."""
+        """Rename a file or directory, replacing `new` if it is a file."""
 
     def remove(self, path: str) -> None:
         """Remove a file."""
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory and all in it."""
+        """Remove a directory and everything in it."""
 
     def sync_dir(self, path: str) -> None:
-        """Make created, renamed and removed names of a directory durable."""
+        """Make created, renamed and removed names in a directory durable."""
 
     def sync_all(self, path: str) -> bool:
-        """Make everything written so far to the file system of a directory durable; False if that can't be done."""
+        """Make everything durable that was written to the file system of a directory; return False if unsupported."""
 
     def close(self) -> None:
         """Give the directory back to other processes."""
 
 
 def replace_file(disk: Disk, path: str, data: bytes) -> File:
-    """Put a file that holds `data` in the place of what is at `path`, durably; return it, open.
+    """Replace the file at `path`, if there is one, by one that holds `data`, durably; return the new file, open.
 
-    Blocking. If it raises, nobody knows which of the two a crash will leave.
+    Blocking. If this raises, nobody knows which of the two a crash will leave.
     """
     fresh = f"{path}.new"
     with suppress(FileNotFoundError):
@@ -105,7 +105,7 @@ def replace_file(disk: Disk, path: str, data: bytes) -> File:
 
 
 def remove_file(disk: Disk, path: str) -> None:
-    """Remove what is at `path`, and what a replacement that failed has left beside it, durably; blocking."""
+    """Remove the file at `path`, and what a failed `replace_file` has left beside it, durably. Blocking."""
     for name in (path, f"{path}.new"):
         with suppress(FileNotFoundError):
             disk.remove(name)
@@ -113,7 +113,7 @@ def remove_file(disk: Disk, path: str) -> None:
 
 
 class SyncTimes:
-    """How long syncs took; they are done in several threads."""
+    """How long syncs took, counted on any thread."""
 
     __slots__ = ("_lock", "took_us")
 
@@ -122,7 +122,7 @@ class SyncTimes:
         self._lock = threading.Lock()
 
     def add(self, took_us: int) -> None:
-        """Count one."""
+        """Count one sync."""
         with self._lock:
             self.took_us.add(took_us)
 
@@ -152,7 +152,7 @@ class OsFile:
         if written == total:
             return
         rest = memoryview(b"".join(buffers))
-        while written < total:  # a short write: the next one writes on or says what is wrong
+        while written < total:  # after a short write, the next one goes on or says what is wrong
             written += os.pwrite(self._fd, rest[written:], offset + written)
 
     def sync(self) -> None:
@@ -171,7 +171,7 @@ class OsFile:
         return os.fstat(self._fd).st_size
 
     def detach(self) -> int:
-        """Return the descriptor, to be closed by who called."""
+        """Return the descriptor, which the caller has to close."""
         fd, self._fd = self._fd, -1
         return fd
 
@@ -183,7 +183,7 @@ class OsFile:
 
 
 class LastingFile:
-    """A file of the operating system that is open when it is used, and as long as descriptors suffice."""
+    """A file of the operating system that is opened when it is used, and stays open while descriptors suffice."""
 
     __slots__ = ("_disk", "_failure", "_syncing", "fd", "is_closed", "is_unsynced", "opened", "path", "users")
 
@@ -191,11 +191,13 @@ class LastingFile:
         self._disk = disk
         self.path = path
         self.fd = fd
-        """-1 while it is closed."""
+        """The descriptor, or -1 while it has none."""
         self.opened = OsFile(fd, disk.sync_times)
         self.users = 0
+        """How many calls are using the descriptor."""
         self.is_closed = False
         self.is_unsynced = False
+        """Whether something was written since the last sync."""
         self._syncing = threading.Lock()
         self._failure: OSError | None = None
 
@@ -222,7 +224,7 @@ class LastingFile:
     def sync(self) -> None:
         """See `File.sync`."""
         with self._syncing:
-            if self._failure is not None:  # the system tells it once, and then takes what it lost for written
+            if self._failure is not None:  # the system reports a failure once, and then takes lost data for written
                 raise OSError(self._failure.errno, f"an earlier sync failed: {self._failure.strerror}")
             file = self._disk.lend(self)
             try:
@@ -253,12 +255,12 @@ class OsDisk:
     """A directory of the operating system, locked for this process while it is open."""
 
     def __init__(self, root: Path, lasting_max: int = 1 << 30) -> None:
-        """`lasting_max`: how many files of `open_lasting` have a descriptor at a time."""
+        """`lasting_max` is how many files of `open_lasting` may have a descriptor at a time."""
         self.root = root
         self.sync_times = SyncTimes()
         self._lasting_max = lasting_max
         self._lasting: OrderedDict[LastingFile, None] = OrderedDict()
-        """Those that have a descriptor, the one used last at the end."""
+        """The files that have a descriptor, the one used last at the end."""
         self._lasting_lock = threading.Lock()
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -274,7 +276,7 @@ class OsDisk:
             raise DataDirectoryError(f"the data directory {root} is in use by {who}") from error
         try:
             owner_line = f"{os.getpid()}\n".encode()
-            os.pwrite(self._lock, owner_line, 0)  # over the one before: a full disk has no room for another
+            os.pwrite(self._lock, owner_line, 0)  # overwrite the old line, because a full disk has no room for another
             os.ftruncate(self._lock, len(owner_line))
         except OSError as error:
             os.close(self._lock)
@@ -285,7 +287,7 @@ class OsDisk:
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
-        """Have errors name files as they are called here: clients are told them, and not where the data is."""
+        """Make paths in errors relative, because clients may see them and must not learn where the data is."""
         try:
             yield
         except OSError as error:
@@ -310,7 +312,7 @@ class OsDisk:
         return file
 
     def lend(self, file: LastingFile) -> OsFile:
-        """Return a file with its descriptor, which nobody else is given until it is taken back."""
+        """Return a lasting file as an open one. It keeps its descriptor until every user has called `take_back`."""
         with self._lasting_lock:
             if file.is_closed:
                 raise OSError(errno.EBADF, f"{file.path} is closed")
@@ -327,7 +329,7 @@ class OsDisk:
             raise
 
     def take_back(self, file: LastingFile) -> None:
-        """The file is not used any more for now."""
+        """End one use of a file that was lent."""
         fd = -1
         with self._lasting_lock:
             file.users -= 1
@@ -348,7 +350,7 @@ class OsDisk:
             os.close(fd)
 
     def give_up(self, file: LastingFile) -> None:
-        """Close a file for good: now, or when it is taken back by the last who uses it."""
+        """Close a file for good, now or when its last user calls `take_back`."""
         fd = -1
         with self._lasting_lock:
             self._lasting.pop(file, None)
@@ -363,9 +365,10 @@ class OsDisk:
             pass
 
     def _close_idle(self) -> bool:
-        """Take the descriptor of the file that was used least of late; False if all are in use.
+        """Close the descriptor of the file that was used longest ago; return False if all are in use.
 
-        One that has something to sync has it to the last, as the system then tells of failed writes for sure.
+        Files with something to sync come last, because while the descriptor is open the system is sure to report a
+        failed write.
         """
         with self._lasting_lock:
             idle = (file for file in self._lasting if not file.users)
@@ -378,7 +381,7 @@ class OsDisk:
         return True
 
     def _open(self, path: str, flags: int) -> int:
-        """Open a file or directory; if no descriptor is left, with that of a lasting file that is idle."""
+        """Open a file or directory. If no descriptor is left, take that of an idle lasting file."""
         while True:
             try:
                 with self._inside():

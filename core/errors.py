@@ -1,7 +1,7 @@
-"""What can go wrong, as seen by those who use the engine.
+"""The errors of the engine, as its users see them.
 
-Every error has a text for people that names the rule broken. What a protocol says instead of its name is the
-adapter's to know::
+Every error has a text for people that names the rule that was broken. Which code a protocol gives to an error is the
+business of its adapter::
 
     CurbstoneError
     ├── BadRequest              a name, option or value breaks a rule
@@ -34,15 +34,16 @@ from collections.abc import Mapping
 from curbstone.core.queue_name import QueueName
 
 TOLD_MAX = 3
-"""Queues that a text names."""
+"""How many queues a text names."""
 MEMBERS_MAX = 100
+"""How many queues `members` names."""
 
 
 class CurbstoneError(Exception):
     """Base of all errors the engine reports."""
 
     members: Mapping[str, object] = {}
-    """What a program needs to know of it, by name."""
+    """Details of the error for programs, by name."""
 
 
 class BadRequest(CurbstoneError):
@@ -70,13 +71,13 @@ class AlreadyCommitted(Conflict):
 
 
 class StagedDamaged(Conflict):
-    """A part of a staged transaction is not what was staged any more; nothing was published."""
+    """A part of a staged transaction is damaged on the disk; nothing was published."""
 
 
 class OtherReader(Conflict):
-    """Another program reads as the same group: what is acked by one, the other would miss.
+    """Another program reads as the same group. Each would miss the messages that the other acks.
 
-    `acked`: up to there the group was acked, and the reader is not as far.
+    The member `acked` says up to where the group was acked; the reader is not as far.
     """
 
     def __init__(self, text: str, **members: object) -> None:
@@ -85,9 +86,9 @@ class OtherReader(Conflict):
 
 
 class NumberGap(Conflict):
-    """The message before a numbered one is not stored, so this one was not; `expected` is one above the last stored.
+    """The message in front of a numbered one is not stored, so this one was not stored either.
 
-    Of a producer that is not known that is 1.
+    `expected` is one above the last number stored; for a producer that is not known it is 1.
     """
 
     def __init__(self, expected: int) -> None:
@@ -104,11 +105,11 @@ class KeyReused(CurbstoneError):
 
 
 class StaleDelivery(CurbstoneError):
-    """The delivery was settled, released or ran out before this call."""
+    """The delivery was settled or given back, or its lease ran out, before this call."""
 
 
 class Gone(CurbstoneError):
-    """What is asked for is no longer in the log; `members` say from where on there is something."""
+    """The messages or events asked for are no longer in the log; `members` say from where on there are some."""
 
     def __init__(self, text: str, **members: object) -> None:
         super().__init__(text)
@@ -120,7 +121,7 @@ class MessageTooLarge(CurbstoneError):
 
 
 class SchemaViolation(CurbstoneError):
-    """A body does not satisfy the queue's schema; `members` say where it breaks which rule, as JSON Pointers."""
+    """A body does not satisfy the queue's schema; `members` say where, as a JSON Pointer, and which rule it breaks."""
 
     def __init__(self, text: str, pointer: str = "", rule: str = "") -> None:
         where = f" at {pointer}" if pointer else ""
@@ -134,13 +135,13 @@ class QueueFull(CurbstoneError):
 
 
 class PublishPaused(QueueFull):
-    """The queue takes no messages until its option says so; what holds for a full queue holds for it."""
+    """The queue takes no messages while its option `publish_paused` is set. Treat it like a full queue."""
 
 
 class EventRefused(CurbstoneError):
     """Some of the queues bound to an event did not take a message; `stored` others have it.
 
-    `refused` says which, and why. Its text and `members` name no private queue, whose name is its owner's alone.
+    `refused` says which, and why. The text and `members` name no private queues, because those names are secret.
     """
 
     def __init__(self, refused: Mapping[QueueName, CurbstoneError], stored: int) -> None:
@@ -168,11 +169,11 @@ class Unavailable(CurbstoneError):
     def __init__(self, text: str, *, is_stop: bool = False) -> None:
         super().__init__(text)
         self.is_stop = is_stop
-        """Whether an orderly stop is all there is to it, so nothing is wrong."""
+        """Whether the only reason is that the server stops, so nothing is wrong."""
 
 
 def shutting_down() -> Unavailable:
-    """Return what to say of all that comes too late for an orderly stop."""
+    """Return the error for calls that come while the server stops."""
     return Unavailable("the server is shutting down", is_stop=True)
 
 
@@ -185,8 +186,8 @@ class MetaDamaged(DataDirectoryError):
 
 
 def told(error: BaseException) -> str:
-    """Return what clients are told of an exception: of one of the disk why it failed, and neither file nor number.
+    """Return the text about an exception for clients: for an error of the disk the reason, without the file's name.
 
-    Those are in the log, where whoever writes the text for clients has to put them.
+    The caller has to write the rest to the server's log.
     """
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -1,14 +1,14 @@
 """Messages as bytes for programs: frames of log entries, in pages that are read and in parts that are staged.
 
-Little-endian, back to back::
+Frames lie back to back. Numbers are little-endian::
 
     u32 bytes after this number, u8 kind, u8 0, u16 bytes of name, u64 first seq, u32 entries, u32 bytes of mask,
-    u32 tries; then the name, the mask (bit i, lowest first, is entry i; none: all), tries times (u32 entry,
+    u32 tries; then the name, the mask (bit i, lowest first, is entry i; no mask means all), tries times (u32 entry,
     u32 tries), and the entries
 
-Kind 1 is a stretch of a queue, without a name. Kind 2 is on its way into a staged transaction: the name is the
-queue's, first seq, mask and tries are 0. Entries are those of the log (see `core.log.format`); in one that is staged
-the seq is its place in the frame and the timestamp the delay in ms.
+Kind 1 is a stretch of a queue, and has no name. Kind 2 is for a staged transaction: it has the name of the queue, and
+first seq, mask and tries are 0. Entries are those of the log (see `core.log.format`). In a staged one, the place in the
+frame is in the field of the seq, and the delay in ms in that of the timestamp.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def encode_frames(frames: list[Frame]) -> bytes:
 
 
 def decode_frame(frame: Frame) -> Iterator[tuple[Message, int]]:
-    """Yield the messages that are meant, with their tries."""
+    """Yield the messages that the frame's mask names, with their tries."""
     tries = dict(frame.tries)
     messages = decode_entries(bytes(frame.entries), 0, frame.span, frame.first_seq)
     meant = range(frame.span) if frame.mask is None else seqs_of(0, frame.mask)
@@ -51,7 +51,7 @@ def decode_frame(frame: Frame) -> Iterator[tuple[Message, int]]:
 
 
 def strip(frame: Frame, *, headers: bool, body: bool) -> Frame:
-    """Return a frame whose entries have no headers or no body; extras stay."""
+    """Return a frame whose entries have lost their headers or bodies, unless asked for; their extras stay."""
     if headers and body:
         return frame
     view = memoryview(frame.entries)
@@ -73,7 +73,7 @@ def strip(frame: Frame, *, headers: bool, body: bool) -> Frame:
 
 
 def encode_frame(name: str, messages: list[Message]) -> bytes:
-    """Return one frame to be staged; ttl and groups of a message go into its extras."""
+    """Return one frame to be staged. The ttl and the groups of a message go into its extras."""
     for place, message in enumerate(messages):
         message.seq = place
         message.timestamp_ms = message.delay_ms

@@ -1,11 +1,10 @@
-"""The header block: how a message's content type and application headers are kept.
+"""The header block: how a message's content type and application headers are stored.
 
-A block is the concatenation of ``name:value\\n`` lines in UTF-8, in the order they
-were given, where ``\\`` is written ``\\\\``, LF ``\\n``, CR ``\\r`` and a colon ``\\c``.
-That is the header encoding of STOMP 1.2 (§ Value Encoding), so a message that came in
-and goes out over STOMP 1.2 is passed through untouched; all others decode it here.
-The content type is the line named ``content-type``, the ordering key (see `core.pending.ordering`) the first
-that is named ``x-key``.
+A block is ``name:value\\n`` lines in UTF-8, in the order in which they were given. In names and values, ``\\`` is
+written ``\\\\``, LF ``\\n``, CR ``\\r`` and a colon ``\\c``. That is the header encoding of STOMP 1.2 (§ Value
+Encoding), so a message that comes in and goes out over STOMP 1.2 passes through untouched; all other protocols decode
+it here. The content type is the line named ``content-type``. The ordering key (see `core.pending.ordering`) is the
+first line named ``x-key``.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def decode(block: bytes) -> list[tuple[str, str]]:
 
 
 def key_of(block: bytes) -> bytes:
-    """Return the ordering key in a block, b"" for none."""
+    """Return the ordering key in a block, or b"" if there is none."""
     if KEY_MARK not in block:
         return b""
     found = _KEY_LINE.search(block)
@@ -75,7 +74,7 @@ def key_of(block: bytes) -> bytes:
 
 
 def check_key(key: str) -> str:
-    """Return an ordering key as it is; raise ValueError for one that no message may have."""
+    """Return an ordering key unchanged; raise ValueError if no message may have it."""
     if not key:
         raise ValueError("an ordering key is not empty")
     if len(key.encode()) > KEY_BYTES_MAX:

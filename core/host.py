@@ -1,7 +1,7 @@
 """The world the engine runs in: clocks, the turn of the event loop, and threads for blocking work.
 
-The engine knows only the `Host` port. `AsyncioHost` is the real one; the simulator has its own.
-Everything of the engine runs on one thread, the host's; only jobs run elsewhere.
+The engine knows only the port `Host`. `AsyncioHost` is the real one; the simulator has its own. The engine runs on one
+thread, the host's; only jobs run on others.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class Timer(Protocol):
     """A pending `call_later`."""
 
     def cancel(self) -> object:
-        """Make the call not happen; harmless when it already has."""
+        """Prevent the call; harmless if it has already happened."""
 
 
 class Host(Protocol):
     """Time, turns and threads, as the engine sees them."""
 
     def now_ms(self) -> int:
-        """Engine time: the wall clock at start plus what has passed since by a clock that never jumps."""
+        """Engine time: the wall clock at the start, plus the time since then by a clock that never jumps."""
 
     def now_us(self) -> int:
-        """Microseconds of a clock that never jumps; only differences mean something."""
+        """Microseconds of a clock that never jumps; only differences have a meaning."""
 
     def wall_ms(self) -> int:
         """Wall-clock milliseconds since the epoch."""
@@ -51,9 +51,9 @@ class Host(Protocol):
 
 
 DONE_AT_ONCE = 8
-"""Finished jobs that are always told of before the loop looks at its sockets again."""
+"""How many finished jobs are always reported before the loop looks at its sockets again."""
 DONE_NS_MAX = 50_000_000
-"""And more of them until this time is over: what is answered together is sent together, and comes back together."""
+"""More jobs are reported until this time is over, because answers that come together are sent together."""
 
 
 class AsyncioHost:
@@ -65,15 +65,15 @@ class AsyncioHost:
         self._started_ns = time.monotonic_ns()
         self._jobs: deque[tuple[Job, JobDone] | None] = deque()
         self._idle: list[threading.Lock] = []
-        """What the idle threads wait for, the one that became idle last at the end."""
+        """The locks that idle threads wait for; that of the thread that became idle last is at the end."""
         self._finished: deque[tuple[JobDone, Any, BaseException | None]] = deque()
         self._wake_pending = False
         self._unfinished = 0
-        """Jobs that were submitted and whose end was not told yet."""
+        """How many jobs were submitted and have not been reported as finished."""
         self._held: list[tuple[Job, JobDone]] | None = None
-        """What is submitted while a job has to be alone."""
+        """Jobs that are submitted while another has to run alone; None if none has to."""
         self._lone: Callable[[], None] | None = None
-        """Begins that job, once nothing is unfinished."""
+        """Begins the job that has to run alone; to be called when no job is unfinished."""
         self._threads = [
             threading.Thread(target=self._work, name=f"curbstone-disk-{n}", daemon=True) for n in range(threads)
         ]
@@ -109,10 +109,10 @@ class AsyncioHost:
             self._held.append((job, done))
 
     def submit_alone(self, plan: Callable[[], Job], done: JobDone, wait_ms: int) -> None:
-        """Run a job while no other runs, and none has an end that was not told; others that are submitted wait for it.
+        """Run a job alone: when all other jobs are finished and reported. Jobs that are submitted meanwhile wait.
 
-        `plan` is called at that instant, on the host's thread, and returns the job. If those before it take longer
-        than `wait_ms`, or another job is to be alone already, that is given up: `done(None, TimeoutError)`.
+        `plan` is called at that moment, on the host's thread, and returns the job. If the jobs before it take longer
+        than `wait_ms`, or another job is already waiting to be alone, it is given up: `done(None, TimeoutError)`.
         """
         if self._held is not None:
             self._loop.call_soon(done, None, TimeoutError("another job has to be alone"))
@@ -155,29 +155,29 @@ class AsyncioHost:
             self.submit(job, done)
 
     def close(self) -> None:
-        """Let the threads finish what was submitted, then end them."""
+        """Let the threads finish all submitted jobs, then end the threads."""
         for _ in self._threads:
             self._put(None)
         for thread in self._threads:
             thread.join()
 
     def _put(self, item: tuple[Job, JobDone] | None) -> None:
-        """Add a job and wake one thread for it: the last that became idle, whose caches are warm.
+        """Add a job and wake one thread for it: the one that became idle last, because its caches are warm.
 
-        A `queue.SimpleQueue` wakes them in turn, and a second one for nothing.
+        A `queue.SimpleQueue` would wake the threads in turn, and often a second one for nothing.
         """
         self._jobs.append(item)
         with suppress(IndexError):
             self._idle.pop().release()
 
     def _next(self, wake: threading.Lock) -> tuple[Job, JobDone] | None:
-        """Return a job, waiting for one; `wake` is the calling thread's own lock, and held by it."""
+        """Return a job, waiting for one if necessary. `wake` is the calling thread's own lock, which it holds."""
         while True:
             with suppress(IndexError):
                 return self._jobs.popleft()
             self._idle.append(wake)
-            if self._jobs:  # it came before this thread could be woken for it
-                with suppress(ValueError):  # unless that has happened meanwhile
+            if self._jobs:  # a job came before this thread could be woken for it
+                with suppress(ValueError):  # raised if the thread was woken meanwhile
                     self._idle.remove(wake)
                     continue
             wake.acquire()
@@ -191,11 +191,11 @@ class AsyncioHost:
             error: BaseException | None = None
             try:
                 result = job()
-            except BaseException as caught:  # whatever it was, the engine must hear of it
+            except BaseException as caught:  # whatever it is, the engine must hear of it
                 error = caught
             self._finished.append((done, result, error))
-            # One wake-up serves all jobs that finish before the loop looks. The flag is cleared
-            # before the deque is drained, so a job that misses the wake-up sends its own.
+            # One wake-up serves all jobs that finish before the loop looks. The flag is cleared before the deque is
+            # drained, so a job that misses the wake-up sends one of its own.
             if not self._wake_pending:
                 self._wake_pending = True
                 try:
@@ -212,7 +212,7 @@ class AsyncioHost:
             done, result, error = self._finished.popleft()
             try:
                 done(result, error)
-            except Exception:  # a bug; those behind it have a right to be called
+            except Exception:  # a bug, but the other callbacks must be called all the same
                 logger.exception("the end of a job failed")
             self._unfinished -= 1
         if self._finished and not self._wake_pending:

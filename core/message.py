@@ -6,9 +6,9 @@ from __future__ import annotations
 class Message:
     """What a producer sends. Immutable once published.
 
-    An adapter fills in `headers` (a block, see `core.headers`), `body`, and where the
-    producer asked for it `delay_ms`, `ttl_ms` and `groups`. The queue sets `seq`,
-    `timestamp_ms` and `expires_ms` when it takes the message into a batch.
+    An adapter fills in `headers` (a block, see `core.headers`) and `body`, and, if the producer asked for them,
+    `delay_ms`, `ttl_ms` and `groups`. The queue sets `seq`, `timestamp_ms` and `expires_ms` when it takes the message
+    into a batch.
     """
 
     __slots__ = ("body", "delay_ms", "expires_ms", "groups", "headers", "seq", "timestamp_ms", "ttl_ms")
@@ -43,7 +43,7 @@ class Delivery:
         self.tries = tries
         """Number of earlier deliveries of the message in this group; 0 on the first."""
         self.mature_ms = mature_ms
-        """Wall-clock milliseconds when the message became eligible."""
+        """Wall-clock time when the message became ready."""
 
     @property
     def redelivered(self) -> bool:

@@ -12,9 +12,9 @@ from curbstone.core.queue_name import QueueName as QueueName
 DEFAULT_PROJECT = "default"
 
 TEMPORARY = "temp."
-"""Begins the names of temporary queues; what nobody can guess follows."""
+"""How the names of temporary queues begin. The rest can't be guessed."""
 REPLIES = "/reply-queue/"
-"""Begins the addresses at which they get answers."""
+"""How the addresses begin at which temporary queues get answers."""
 
 _PROJECT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _QUEUE = re.compile(r"[A-Za-z0-9._:-]{1,200}")
@@ -24,7 +24,7 @@ _EVENT = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
 
 @lru_cache(maxsize=1024)
 def queue_name(queue: str, project: str = DEFAULT_PROJECT) -> QueueName:
-    """Return the checked name; raise BadRequest naming the rule it breaks."""
+    """Return the checked name; raise BadRequest with the rule that it breaks."""
     if not _PROJECT.fullmatch(project):
         raise BadRequest(f"bad project name {project[:80]!r}: 1 to 64 of A-Z a-z 0-9 _ -")
     if not _QUEUE.fullmatch(queue):
@@ -35,22 +35,22 @@ def queue_name(queue: str, project: str = DEFAULT_PROJECT) -> QueueName:
 
 
 def private_name(queue: str) -> QueueName:
-    """Return the name of a private queue; raise BadRequest naming the rule it breaks."""
+    """Return the name of a private queue; raise BadRequest with the rule that it breaks."""
     return QueueName(PRIVATE_PROJECT, queue_name(queue).queue)
 
 
 def reply_queue(address: str) -> QueueName:
-    """Return the private queue that an address for answers (`/reply-queue/{id}`) names; raise BadRequest."""
+    """Return the name of the private queue at an address for answers, `/reply-queue/{id}`; raise BadRequest."""
     return private_name(TEMPORARY + address.removeprefix(REPLIES))
 
 
 def reply_address(queue: QueueName) -> str:
-    """Return the address at which others send to a temporary queue, as a `reply-to` names it."""
+    """Return the address at which others can send to a temporary queue, as it stands in a `reply-to`."""
     return REPLIES + queue.queue.removeprefix(TEMPORARY)
 
 
 def stored_name(queue: str, project: str) -> QueueName:
-    """Return a name that the engine wrote down, which may be that of a private queue; raise BadRequest."""
+    """Return a name that the engine has stored, which may be that of a private queue; raise BadRequest."""
     return private_name(queue) if project == PRIVATE_PROJECT else queue_name(queue, project)
 
 

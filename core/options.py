@@ -1,4 +1,4 @@
-"""What can be set: the options of a queue, and the sync mode of a server."""
+"""The options of a queue, and the sync mode of a server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parse_size(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """The options of one queue; durations in seconds, sizes in bytes, 0 for none."""
+    """The options of one queue. Durations are in seconds, sizes in bytes; 0 means none."""
 
     cap: int = 10 * MIB
     max_message_size: int = MIB
@@ -47,21 +47,21 @@ class QueueOptions:
     dead_letter: str = ""
     nack_delay: float = 0
     nack_delay_max: float = 0
-    """Above `nack_delay` the delay doubles with each try, up to here."""
+    """If this is above `nack_delay`, the delay doubles with each try, up to this."""
     lease: float = 30
     groups: tuple[str, ...] = ()
     paused: bool = False
     """Whether nothing is delivered."""
     publish_paused: bool = False
-    """Whether nothing is taken in."""
+    """Whether no messages are taken in."""
     overflow: str = REFUSE
-    """What happens at the cap: new messages are refused, or the oldest that nobody holds give way to them."""
+    """What happens at the cap: new messages are refused, or the oldest that are not handed out give way to them."""
     unused: float | None = None
-    """The queue goes when so long nobody took from it; None for never."""
+    """After how long without use the queue is deleted; None for never."""
     undo: float = 0
-    """What is settled stays in the log for so long, if there is room, so that it can be brought back."""
+    """How long settled messages stay in the log, if there is room, so that they can be brought back."""
     schema: str = ""
-    """The JSON Schema that bodies satisfy, as text; empty for none."""
+    """The JSON Schema that bodies have to satisfy, as text; empty for none."""
 
     @property
     def drops_oldest(self) -> bool:
@@ -70,14 +70,14 @@ class QueueOptions:
 
     @property
     def backs_off(self) -> bool:
-        """Whether a message that is given back waits the longer the more often it was tried."""
+        """Whether a message that is given back waits longer the more often it was tried."""
         return self.nack_delay_max > self.nack_delay > 0
 
     def nack_delay_ms(self, tries: int, seq: int) -> int:
-        """Return how long a message waits that is given back, after `tries` deliveries before this one.
+        """Return how long a message that is given back has to wait; `tries` deliveries came before this one.
 
-        If it backs off, messages that failed together do not come back together: each has a share of its own, of
-        up to 15 % more or less. It hangs on the message and the try alone, so that a run can be repeated.
+        If the queue backs off, each delay is up to 15 % longer or shorter, so that messages that failed together do not
+        come back together. This depends only on the message and the try, so that a simulated run can be repeated.
         """
         if not self.backs_off:
             return int(self.nack_delay * 1000)
@@ -92,7 +92,7 @@ class QueueOptions:
         return plain
 
     def merged(self, changes: Mapping[str, object], project: str) -> QueueOptions:
-        """Return these options with the JSON values of `changes` put in; raise BadRequest naming the option."""
+        """Return these options with the JSON values of `changes` put in; raise BadRequest with the option's name."""
         checked = {}
         for name, value in changes.items():
             check = _CHECKS.get(name)
@@ -196,7 +196,7 @@ _CHECKS: dict[str, Callable[[str, object, str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class SyncMode:
-    """When a commit is made durable: before its confirm, at an interval, or when the system likes."""
+    """When a commit is made durable: before it is confirmed, at an interval, or whenever the system does it."""
 
     kind: str = "always"
     interval_ms: int = 0

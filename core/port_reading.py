@@ -47,7 +47,7 @@ class Reading(Protocol):
         """Return the backlog of each named group that is declared or has pending messages, sorted by name."""
 
     def infos(self) -> list[GroupInfo]:
-        """Return `info` for each group of `backlogs`."""
+        """Return a description of each group of `backlogs`, also of those that are not declared."""
 
     def is_declared(self, name: str) -> bool:
         """Return whether a group is declared."""

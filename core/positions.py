@@ -1,6 +1,7 @@
-"""Values of reading a queue by position: what is asked for, and what is told of messages, events and groups.
+"""Values for reading a queue by position: requests, and answers about messages, events and groups.
 
-A message's position is its seq. An event's position is opaque: it grows along the log, and says where to go on.
+The position of a message is its seq. The position of an event is opaque: it grows along the log, and is only good to go
+on from there.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ LATEST = "latest"
 PUBLISHED = 1
 RELEASED = 2
 KINDS = ("", "published", "released", "settled", "rejected", "dead", "expired", "purged", "skipped")
-"""What the kinds of events are called."""
+"""The names of the kinds of events; a kind is an index of this."""
 
 Found = Callable[[CurbstoneError | None, int], None]
 Waited = Callable[[CurbstoneError | None], None]
 
 
 class Wanted(NamedTuple):
-    """What to look at: messages that are live with `start` <= seq < `end`, in `group` if one is named."""
+    """The live messages to read: those with `start` <= seq < `end`, in `group` or, if that is None, in any."""
 
     start: int
     end: int | None = None
@@ -33,18 +34,18 @@ class Wanted(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Entries as they lie in the log, ascending; `mask` says which of the `span` are meant, None for all."""
+    """`span` entries as they lie in the log, by ascending seq. The bits of `mask` say which are meant; None is all."""
 
     first_seq: int
     span: int
     mask: int | None
     tries: list[tuple[int, int]]
-    """(index of the entry, tries) of those that were tried."""
+    """(index of the entry, tries) for each message that was tried before."""
     entries: bytes | memoryview
 
 
 class Stretch(NamedTuple):
-    """Messages below the seq `until` take `size` bytes."""
+    """How far some bytes reach: the messages below the seq `until` take `size` bytes."""
 
     until: int
     size: int
@@ -60,13 +61,13 @@ class Event(NamedTuple):
     time_ms: int
     tries: int
     group: str
-    """Of a published message the groups it names, with commas between them."""
+    """For a published message, the groups that it names, separated by commas."""
     value: int
-    """Of a published message the bytes of its body; of a released one when it is due, 0 for at once."""
+    """For a published message, the bytes of its body; for a released one, when it is due, 0 for at once."""
 
 
 class Asked(NamedTuple):
-    """Events from `position` on: about as many as this."""
+    """The events to read: from `position` on, about as many as the limits say."""
 
     position: int
     limit: int
@@ -74,7 +75,7 @@ class Asked(NamedTuple):
 
 
 class Since(NamedTuple):
-    """A start: the first message published then or later."""
+    """A start for a group: the first message that was published at this time or later."""
 
     timestamp_ms: int
 
@@ -83,23 +84,23 @@ Start = str | int | Since
 
 
 class GroupInfo(NamedTuple):
-    """A declared group; the positions are seqs."""
+    """A named group; its positions are seqs."""
 
     group: str
     epoch: str
     position: int
-    """It is done with everything below: its first pending message, else `next`."""
+    """Its first pending message, or `next` if there is none. It has settled everything below."""
     next: int
     lost: int
     on_full: str
     floor: int
     pending: int
     declared: bool = True
-    """An undeclared one is there because messages name it; it has no ack and no loss."""
+    """An undeclared group exists because messages name it. It has no cumulative acks and no losses."""
 
 
 class Backlog(NamedTuple):
-    """What waits for a named group."""
+    """How many messages of a named group are pending, by state."""
 
     group: str
     rdy: int
@@ -109,7 +110,7 @@ class Backlog(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """How many messages the group is not done with."""
+        """How many messages the group has not settled."""
         return self.rdy + self.wip + self.delayed
 
 

@@ -1,15 +1,15 @@
-"""What a queue is called. The rules that names keep are in `names`."""
+"""The name of a queue. The rules for names are in `names`."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 PRIVATE_PROJECT = "~private"
-"""Where the queues are that a client has for itself alone. It is no name of a project, so no request can say it."""
+"""The project of queues that belong to one client. It breaks the rules for projects, so no request can name it."""
 
 
 class QueueName(NamedTuple):
-    """A project and a queue in it. Make one with `queue_name`, which checks the rules."""
+    """A project, and a queue in it. `queue_name` makes one and checks the rules."""
 
     project: str
     queue: str
@@ -19,5 +19,5 @@ class QueueName(NamedTuple):
 
     @property
     def is_private(self) -> bool:
-        """Whether it is a client's own queue: not listed, reached by no request, and gone with the process."""
+        """Whether the queue belongs to one client: not listed, not to be named by a request, and gone after a restart."""
         return self.project == PRIVATE_PROJECT

@@ -1,6 +1,7 @@
-"""JSON Schemas at the door of a queue, as the engine sees them: text in, a rule for bodies out.
+"""JSON Schemas for the bodies that come into a queue, as the engine sees them: text in, a rule for bodies out.
 
-What reads them comes from outside (`curbstone.schemas`): the engine knows the standard library alone.
+The code that understands schemas comes from outside (`curbstone.schemas`), because the engine uses only the standard
+library.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ Rule = Callable[[bytes], CurbstoneError | None]
 
 
 class Schemas(Protocol):
-    """What makes rules of schemas."""
+    """Makes rules of schemas."""
 
     def rule(self, schema: str) -> Rule:
-        """Return the rule of a JSON Schema; raise BadRequest for one that can't be used, NotSupported for all."""
+        """Return the rule of a JSON Schema; raise BadRequest if it can't be used, NotSupported if no schema can."""
 
 
 class NoSchemas:
-    """See `Schemas`: none can be used here."""
+    """The `Schemas` of an engine that can't use any."""
 
     def rule(self, schema: str) -> Rule:
         """Raise NotSupported."""
@@ -30,7 +31,7 @@ class NoSchemas:
 
 
 class Door:
-    """The rule of one queue, made when the first message comes: a start, and a queue without a schema, need none."""
+    """The rule of one queue. It is made when the first message comes, so that a start does not wait for it."""
 
     __slots__ = ("_rule", "_schema", "_schemas")
 
@@ -40,7 +41,7 @@ class Door:
         self._rule: Rule | None = None
 
     def refusal(self, body: bytes) -> CurbstoneError | None:
-        """Return why a body may not come in, or None. Where the schema can't be used nothing may."""
+        """Return why a body may not come in, or None. If the schema can't be used, no body may."""
         if self._rule is None:
             try:
                 self._rule = self._schemas().rule(self._schema)

@@ -1,4 +1,4 @@
-"""What the queues of one server have in common: the machine they run on, and what is counted for all of them."""
+"""What all queues of one server share: the machine that they run on, and what is counted for all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CACHE_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Cache:
-    """The memory that the newest messages of all queues of a server may take together."""
+    """How much memory the cached messages of all queues take together, and may take."""
 
     def __init__(self) -> None:
         self.bytes_max = CACHE_BYTES_MAX
@@ -26,7 +26,7 @@ class Shared:
 
     def __init__(self, host: Host, disk: Disk, sync: SyncMode) -> None:
         self.schemas: Schemas = NoSchemas()
-        """What makes rules of schemas; who opens a broker may give it another."""
+        """Makes rules of schemas. Whoever opens a broker may replace it."""
         self.host = host
         self.disk = disk
         self.sync = sync
@@ -37,4 +37,4 @@ class Shared:
         self.leased = Leased()
         self.is_stopping = False
         self.is_synced = False
-        """Whether what a process before this one left is on disk, and not only in the system's memory."""
+        """Whether everything that an earlier process wrote is durable, and not only in the system's memory."""

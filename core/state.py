@@ -1,4 +1,4 @@
-"""What one queue is and how it stands: the facts that its rooms read, each kept once."""
+"""What one queue is and how it stands: the facts that its rooms share, each kept once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger("curbstone.core")
 
 
 class QueueState:
-    """See the module's docstring. It asks nobody, and does nothing."""
+    """See the module's docstring. It only holds facts, and asks no other room."""
 
     __slots__ = (
         "broken", "committed_end", "damaged", "door", "host", "is_closed", "meta", "_meta_bytes", "name", "next_seq",
@@ -37,29 +37,29 @@ class QueueState:
         self.name = meta.name
         self.uid = meta.uid
         self.meta: Meta
-        """Its options as they were set, its groups and bindings."""
+        """The options as they were set, the groups and the bindings."""
         self.options: QueueOptions
-        """The options in force: those of `meta`, with the server's defaults put in."""
+        """The options in force: those of `meta`, and the server's defaults for the rest."""
         self._meta_bytes = 0
-        """0 while nobody has asked."""
+        """0 until somebody has asked for `meta_bytes`."""
         self.door: Door | None
-        """What bodies have to satisfy, None for nothing."""
+        """The rule that bodies have to satisfy, or None if there is none."""
         self.change(meta)
         self.stats = Stats()
         self.damaged: list[str] = []
-        """What can't be read any more, for people."""
+        """What can't be read any more, as texts for people."""
         self.next_seq = 1
-        """What the next message gets. A commit that failed has used up its seqs, too."""
+        """The seq for the next message. The seqs of a commit that failed are not used again."""
         self.committed_end = 1
-        """Everything below this seq is there or never will be: one past the last committed."""
+        """One past the last committed seq. Every message below it is there now or never will be."""
         self.is_closed = False
         self.broken = ""
-        """Why it is closed until the next start, see `core.breakdown`."""
+        """Why the queue is closed until the next start (see `core.breakdown`), or an empty text."""
         self.write_failure = ""
         """Why nothing can be written for now, or an empty text."""
 
     def change(self, meta: Meta) -> None:
-        """Take over what the queue is from now on."""
+        """Take over a changed `meta`."""
         self.meta = meta
         self.options = meta.options
         self.door = Door(lambda: self.shared.schemas, self.options.schema) if self.options.schema else None
@@ -67,7 +67,7 @@ class QueueState:
 
     @property
     def meta_bytes(self) -> int:
-        """Bytes of `meta`."""
+        """Bytes of the file `meta`."""
         self._meta_bytes = self._meta_bytes or len(self.meta.encode())
         return self._meta_bytes
 
@@ -98,7 +98,7 @@ class QueueState:
         return refusal
 
     def too_large(self, message: Message) -> MessageTooLarge:
-        """Return what to say of a message that is."""
+        """Return the error for a message that is too large."""
         most = self.options.max_message_size
         return MessageTooLarge(f"the message has {len(message.body)} bytes, the queue's max_message_size is {most}")
 
@@ -109,9 +109,9 @@ class QueueState:
         return self.door.refusal(message.body) if self.door is not None else None
 
     def message_id(self, seq: int) -> str:
-        """Return the id of a message: the same on every delivery and every protocol."""
+        """Return the id of a message. It is the same on every delivery and in every protocol."""
         return f"{self.uid}-{seq}"
 
     def report(self, text: str) -> None:
-        """Log what went wrong."""
+        """Write to the server's log what went wrong."""
         logger.error("queue %s: %s", self.name, text, extra={"queue": self.label})

@@ -1,4 +1,4 @@
-"""Plain counters: of one queue, and of the commits of all. Adapters and metrics read them."""
+"""Plain counters: those of one queue, and those of the commits of all queues. Adapters and metrics read them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ COMMIT_US_BOUNDS = (
     *(100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000),
     *(100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000),
 )
-"""Microseconds: from a write that no sync follows to a disk that is about to fail."""
+"""Microseconds, from those of a write without a sync to those of a disk that is about to fail."""
 COMMIT_MESSAGES_BOUNDS = (0, 1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000)
 
 
 @dataclass(slots=True)
 class Stats:
-    """What has happened in one queue since the start, or in several together."""
+    """Counts of what has happened since the start, in one queue or in several together."""
 
     published: int = 0
     delivered: int = 0
@@ -44,14 +44,14 @@ _COUNTS = tuple(field.name for field in fields(Stats))
 
 
 class Histogram:
-    """How often values fell between bounds: the first one that a value does not exceed is its own."""
+    """Counts values by bounds: a value counts for the first bound that it does not exceed."""
 
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: tuple[int, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """A number for each bound, and one for what is larger than all."""
+        """A count for each bound, and one for values above all bounds."""
         self.sum = 0
 
     def add(self, value: int) -> None:
@@ -66,16 +66,16 @@ class Histogram:
 
 
 class Commits:
-    """The commits of all queues since the start, also of those deleted meanwhile."""
+    """The commits of all queues since the start, including queues that were deleted meanwhile."""
 
     __slots__ = ("failed", "messages", "syncs", "took_us")
 
     def __init__(self) -> None:
         self.took_us = Histogram(COMMIT_US_BOUNDS)
-        """From handing a batch to a disk thread until the event loop heard that it is written (and synced)."""
+        """How long commits took, from handing one to a worker thread until the event loop heard that it is done."""
         self.messages = Histogram(COMMIT_MESSAGES_BOUNDS)
-        """Messages published in a commit; 0 in one of nothing but settles, releases or copies."""
+        """Messages published in each commit; 0 if it had only settles, releases or copies."""
         self.syncs = 0
-        """How often commits were made durable: one each with `always`, one an interval of many with `interval`."""
+        """How often commits were made durable. One sync may do it for the commits of many queues, or of an interval."""
         self.failed = 0
-        """Commits that confirmed nothing because the disk refused; they are in no histogram."""
+        """Commits that failed on the disk, so that nothing was confirmed; they are in no histogram."""

@@ -1,7 +1,7 @@
-"""What one protocol has carried since the start; plain numbers, so that counting costs next to nothing.
+"""What each protocol has carried since the start, in plain numbers, so that counting costs next to nothing.
 
-The protocols count here, per batch of messages. What the engine does on its own, as to expire messages or to
-dead-letter what was tried too often, belongs to no protocol: the `Stats` of the queues have that.
+The protocols count here, once for each batch of messages. What the engine does on its own, such as expiring or
+dead-lettering messages, belongs to no protocol; the `Stats` of the queues count that.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ class Traffic:
         self.published = 0
         """Messages taken from producers, whether or not a queue had room for them."""
         self.confirmed = 0
-        """Those of them whose commit was confirmed."""
+        """Published messages that were confirmed."""
         self.delivered = 0
         """Messages handed to consumers."""
         self.redelivered = 0
-        """Those of them that had been handed to somebody before."""
+        """Delivered messages that had been handed to somebody before."""
         self.acked = 0
-        """Deliveries that consumers have acknowledged, those that are settled when they are sent among them."""
+        """Deliveries that consumers have acked, including those that were settled by being sent."""
         self.returned = 0
-        """Deliveries that consumers have given back (nack); not those that returned because a connection ended."""
+        """Deliveries that consumers have given back (nack), without those that came back because a connection ended."""
         self.rejected = 0
-        """Deliveries that consumers have rejected: to the dead-letter queue, or away if there is none."""
+        """Deliveries that consumers have rejected, with or without a dead-letter queue."""
         self.refusals: dict[str, int] = {}
-        """How often something was refused, by the reason: queue_full for QueueFull."""
+        """How often something was refused, by reason, such as queue_full for QueueFull."""
 
     def refuse(self, error: Exception, reason: str = "") -> None:
-        """Count what is refused, by the class of the error where no reason is given: so the names are few."""
+        """Count a refusal by its reason or, if none is given, by the class of the error; so there are few reasons."""
         name = reason or _reason(type(error).__name__)
         self.refusals[name] = self.refusals.get(name, 0) + 1
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Count deliveries; looks at each."""
+        """Count deliveries. This looks at each of them."""
         self.delivered += len(deliveries)
         self.redelivered += sum([delivery.tries > 0 for delivery in deliveries])
 
     def settle(self, outcome: Outcome, count: int) -> None:
-        """Count deliveries that have ended in the same way."""
+        """Count deliveries that were settled in the same way."""
         if outcome is Outcome.ACK:
             self.acked += count
         elif outcome is Outcome.NACK:
@@ -64,7 +64,7 @@ def _reason(name: str) -> str:
 
 
 class Handouts:
-    """Counts what one consumer gets of a queue, and looks at the deliveries only if the queue redelivered any."""
+    """Counts the deliveries of one consumer, and looks at each of them only if the queue has redelivered any."""
 
     __slots__ = ("_queue", "_redelivered", "_traffic")
 
@@ -74,9 +74,9 @@ class Handouts:
         self._redelivered = queue.stats.redelivered
 
     def count(self, deliveries: Sequence[Delivery], *, auto: bool) -> None:
-        """Count deliveries that were just handed over; `auto`: they are settled by that."""
+        """Count deliveries that were just handed over; with `auto` they were settled by that."""
         traffic = self._traffic
-        # The queue counted them before it handed them over: while its number stands still, all of it is new.
+        # The queue counts redeliveries before it hands them over. If its count is the same as before, there are none.
         redelivered = self._queue.stats.redelivered
         if redelivered == self._redelivered:
             traffic.delivered += len(deliveries)

@@ -1,9 +1,11 @@
-"""Failures of the disk that are not over: noted where they happen, ended by the next success.
+"""Failures of the disk that are not over yet: noted where they happen, ended by the next success.
 
-While there are any, messages can't all be taken: the server is not ready, and health says why. A matter is logged
-when it begins and when it is over, not each time it is tried in between. A queue finds out by itself whether it can
-write again. Other things are only tried when a client asks for them: new queues, options, transactions. While the
-server is not ready nobody may ask, so the disk is tried with a file that is written for this alone.
+While there are any, the server may not be able to take every message, so it is not ready, and health says why. A matter
+is logged when it begins and when it is over, but not for each attempt in between.
+
+A queue finds out by itself whether it can write again. Other things, such as new queues, options and transactions, are
+only tried when a client asks for them. While the server is not ready, perhaps no client will. So a probe file is
+written from time to time to find out whether the disk works again.
 """
 
 from __future__ import annotations
@@ -22,38 +24,39 @@ logger = logging.getLogger("curbstone.core")
 
 
 class Troubles:
-    """What is wrong now, by matter; in the order in which it began."""
+    """What is wrong now, by matter, in the order in which it began."""
 
     def __init__(self, host: Host, disk: Disk) -> None:
         self._host = host
         self._disk = disk
         self._texts: dict[str, str] = {}
         self._probed: set[str] = set()
-        """Matters that end when the disk takes a file."""
+        """The matters that are over when the probe file has been written."""
         self._probes = False
         self.is_stopping = False
         self.faults: list[Exception] = []
-        """Exceptions that nobody expected, for tests to see: they end in the log (see `core.breakdown`)."""
+        """Unexpected exceptions. They are logged (see `core.breakdown`), and tests look at them here."""
 
     def __bool__(self) -> bool:
         return bool(self._texts)
 
     def note(self, matter: str, text: str) -> None:
-        """Something failed."""
+        """Note that something has failed, and why."""
         if matter not in self._texts:
             logger.error("%s: %s", matter, text, extra={"matter": matter})
         self._texts[matter] = text
 
     def over(self, matter: str) -> None:
-        """It worked again, or nobody needs it any more."""
+        """Note that a matter is over: it works again, or nobody needs it any more."""
         self._probed.discard(matter)
         if self._texts.pop(matter, None) is not None:
             logger.info("%s: all is well again", matter, extra={"matter": matter})
 
     def ended(self, matter: str, error: BaseException | None) -> None:
-        """A job ended. An error is a failure of the disk, unless it only says that a file is there, or is not.
+        """Note how a job has ended.
 
-        One that ends well proves little: it may not have synced anything.
+        An OSError is a failure of the disk, unless it only says that a file exists, or does not. A job that ends well
+        does not end the matter, because it may not have synced anything.
         """
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError | FileExistsError):
             self.note(matter, f"the disk failed: {error}")
@@ -62,7 +65,7 @@ class Troubles:
 
     @property
     def reasons(self) -> list[str]:
-        """What is wrong, one line each."""
+        """What is wrong now, one line for each matter."""
         return [f"{matter}: {text}" for matter, text in self._texts.items()]
 
     def _probe_later(self) -> None:
@@ -99,7 +102,7 @@ class Troubles:
 
 
 class WatchedHost:
-    """A host whose jobs are one matter: how they end is noted. Implements `core.host.Host`."""
+    """A host that notes how its jobs end, all as one matter. Implements `core.host.Host`."""
 
     def __init__(self, host: Host, troubles: Troubles, matter: str) -> None:
         self._host = host

@@ -1,4 +1,4 @@
-"""The queues that want a turn: they get it at the end of this turn of the loop, so all it gathered is one commit."""
+"""Gives queues their turns at the end of a turn of the loop, so that all it has gathered for a queue is one commit."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from curbstone.core.host import Host
 from curbstone.core.writing.committer import Committer
 
 TURNS_AT_ONCE = 16
-"""Queues that always have their turn before the loop looks at its sockets again: nobody waits for a thousand."""
+"""After so many queues the time is looked at, so that the loop's sockets do not wait for a thousand queues."""
 TURN_US_MAX = 50_000
-"""And as many again until this time is over."""
+"""When this time is over, the other queues have their turns after the loop has looked at its sockets."""
 
 
 Turn = Callable[[], object]
-"""What a queue does in a turn; it raises nothing."""
+"""The turn of a queue. It never raises."""
 
 
 class Turns:

@@ -1,7 +1,6 @@
-"""What adapters and engines hand to each other, beside messages, names, options and errors: plain values.
+"""Plain values that adapters and engines hand to each other, apart from messages, names, options and errors.
 
-Nothing here does anything; each engine makes and takes the same. Those of reading by position are in
-`core.positions`.
+All engines use the same. The values of reading by position are in `core.positions`.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
 
 UNNAMED = ""
-"""The group of whoever names none."""
+"""The group of those who name no group."""
 
 NOBODY = ""
-"""The owner of what belongs to nobody in particular, as on a server without logins."""
+"""The owner of things that belong to nobody in particular, as on a server without logins."""
 
 Done = Callable[[CurbstoneError | None], None]
-"""It is on disk, or why not."""
+"""Called with None when something is on disk, or with the reason why it is not."""
 
 Published = Callable[[CurbstoneError | None, int, int], None]
 """(error, first seq, count); see `core.port.Queue.publish`."""
@@ -57,7 +56,7 @@ class Capability(Enum):
     NUMBERS = "numbers"
     """Numbered producers: `core.notes.producers`."""
     LOOKING = "looking"
-    """Peek: messages as they stand, without taking them."""
+    """Peek: looking at messages without taking them."""
     READING = "reading"
     """Reading by position, declared groups, and the journal."""
     STAGING = "staging"
@@ -65,15 +64,15 @@ class Capability(Enum):
     UNDOING = "undoing"
     """Bringing back what was settled, and a purge that can be undone."""
     DELETING = "deleting"
-    """Settling a message by its id that nobody has taken."""
+    """Settling a message by its id although nobody has taken it."""
     FIGURES = "figures"
-    """`Counts` knows how many messages are delayed, and how many bytes a queue takes."""
+    """`Counts` says how many messages are delayed, and how many bytes a queue takes."""
     CAP = "cap"
-    """No queue ever takes more than its cap, and a cap can be changed."""
+    """No queue ever takes more than its cap, and the cap can be changed."""
 
 
 class Counts(NamedTuple):
-    """The state of a queue in numbers; `bytes` is what it takes on disk."""
+    """The state of a queue in numbers; `bytes` are those that it takes on disk."""
 
     rdy: int
     wip: int
@@ -81,13 +80,13 @@ class Counts(NamedTuple):
     bytes: int
     consumers: int
     oldest_ms: int = 0
-    """Wall clock when the oldest unsettled message of any group was published, or up to a few thousand before it."""
+    """Wall-clock time when the oldest unsettled message, or one of the few thousand before it, was published."""
     first_due_ms: int = 0
-    """When the first that is delayed is due; 0 where none is."""
+    """Engine time when the first delayed message is due; 0 if none is delayed."""
 
 
 class Health(NamedTuple):
-    """Whether all is well, and if not why."""
+    """Whether all is well, and if not, why."""
 
     ok: bool
     reasons: list[str]
@@ -109,9 +108,9 @@ class Peeked(NamedTuple):
     state: str
     tries: int
     due_ms: int
-    """Engine time when a delayed one is due, else 0."""
+    """Engine time when a delayed message is due, else 0."""
     behind: int = 0
-    """The seq of the message of the same ordering key for which one waits that is ready, as far as is known; else 0."""
+    """For a ready message that waits for another of its ordering key: the seq of that one, if it is known; else 0."""
 
 
 class Holder(NamedTuple):
@@ -121,12 +120,12 @@ class Holder(NamedTuple):
     """`consumer` or `leases`."""
     group: str
     window: int
-    """How many deliveries a consumer may hold; 0 if they are settled when they are sent, and of leases."""
+    """How many deliveries a consumer may hold; 0 for leases, and if deliveries are settled when they are sent."""
     unsettled: int
     state: str
-    """Of a consumer: `ready`, `full` (it holds all it may) or `held` (its client reads nothing); of leases `leased`."""
+    """`ready`, `full` (it holds all it may) or `held` (its client reads nothing); for leases `leased`."""
     until_ms: int
-    """Engine time when the first of the leases ends; else 0."""
+    """Engine time when the first of the leases ends; 0 for a consumer."""
 
 
 class Redriven(NamedTuple):
@@ -134,43 +133,44 @@ class Redriven(NamedTuple):
 
     moved: int
     stayed: dict[str, int]
-    """How many were looked at and stay, by the reason."""
+    """By reason, how many letters were looked at and stay."""
     more: bool
     """Whether there may be letters that were not looked at."""
 
 
 class UndoWish(NamedTuple):
-    """What is to come back of what was acked, popped or purged in a group."""
+    """Which messages shall come back that were acked, popped or purged in a group."""
 
     limit: int
-    """So many at most, those that were settled last."""
+    """At most this many, those that were settled last."""
     within_ms: int = 0
-    """Only what was settled so long ago or later; 0 for whenever."""
+    """Only messages that were settled in the last `within_ms`; 0 for any time."""
     seq: int = 0
-    """Only that message; 0 for all."""
+    """Only the message with this seq; 0 for all."""
     group: str = UNNAMED
 
 
 class Undone(NamedTuple):
-    """What came back."""
+    """Which messages came back, and which did not."""
 
     restored: int
     gone: int
-    """Of those that were asked for, how many are not in the log any more."""
+    """How many of the messages asked for are not in the log any more."""
     expired: int
     more: bool
-    """Whether there are others that the limits kept back."""
+    """Whether there are others beyond the limits of the wish."""
     damaged: bool = False
-    """Whether a part of the log can't be read: what was settled before it is not known, and did not come back."""
+    """Whether a part of the log can't be read. Messages that were settled before that part did not come back."""
 
 
 Undoing = Callable[[CurbstoneError | None, Undone], None]
 Moved = Callable[[CurbstoneError | None, Redriven], None]
 May = Callable[[QueueName], bool]
-"""Whether one may."""
+"""Whether the caller may use a queue."""
 Stale = Callable[[CurbstoneError | None, list[str]], None]
-"""Which tokens settle nothing any more."""
+"""(error, tokens that are no longer those of a lease)"""
 WasThere = Callable[[CurbstoneError | None, bool], None]
+"""(error, whether the message was there)"""
 
 
 class Lease:
@@ -182,35 +182,35 @@ class Lease:
         self.delivery = delivery
         self.group = group
         self.owner = owner
-        """Who alone may settle it."""
+        """The only one who may settle or extend it."""
         self.expires_ms = expires_ms
         """Engine time when it returns."""
         self.token = f"{delivery.message.seq}.{secrets.token_urlsafe(16)}"
-        """Opaque and unguessable; what settles it."""
+        """Opaque and unguessable. Whoever settles the lease has to name it."""
 
 
 class Leased:
-    """The leases of all queues of an engine: how many each owner has, and of which queue each is."""
+    """The leases of all queues of an engine: how many each owner has, and which queue each belongs to."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._queues: dict[str, QueueName] = {}
 
     def of(self, owner: str) -> int:
-        """Return how many one has."""
+        """Return how many leases an owner has."""
         return self._counts.get(owner, 0)
 
     def queue_of(self, token: str) -> QueueName | None:
-        """Return the queue that a lease is of; None if it has ended."""
+        """Return the queue that a lease belongs to, or None if it has ended."""
         return self._queues.get(token)
 
     def add(self, lease: Lease, queue: QueueName) -> None:
-        """There is one more."""
+        """Add a lease that has begun."""
         self._counts[lease.owner] = self._counts.get(lease.owner, 0) + 1
         self._queues[lease.token] = queue
 
     def drop(self, lease: Lease) -> None:
-        """One has ended."""
+        """Remove a lease that has ended."""
         del self._queues[lease.token]
         left = self._counts.pop(lease.owner) - 1
         if left:
@@ -221,7 +221,7 @@ Answer = Callable[[list[Lease] | CurbstoneError], None]
 
 
 class State(Enum):
-    """What can be done with a staged transaction."""
+    """The state of a staged transaction."""
 
     STAGED = "staged"
     COMMITTING = "committing"
@@ -230,7 +230,7 @@ class State(Enum):
 
 
 class Look(NamedTuple):
-    """What there is of a staged transaction: its state, (name, messages, bytes) of its parts, messages in all."""
+    """A staged transaction as it stands: its state, (name, messages, bytes) of each part, messages in all."""
 
     state: State
     parts: list[tuple[str, int, int]]
@@ -238,50 +238,50 @@ class Look(NamedTuple):
 
 
 class Numbered(NamedTuple):
-    """Who publishes, and the numbers of what is published: of each message one above that of the one before."""
+    """The producer of a list of messages, and their numbers, which rise by one from message to message."""
 
     producer: bytes
     """See `producer_key`."""
     first: int
     """The number of the first message, from 1 on."""
     after: int
-    """The number that must be stored for it to be stored: that of the message before it, or 0 for none.
+    """The number that must be stored already: that of the message in front of the first, or 0 for none.
 
-    A producer that is not known has stored nothing, so it begins with 0 here.
+    Nothing is stored of a producer that is not known, so it has to begin with 0 here.
     """
 
     def behind(self, count: int) -> Numbered:
-        """Return the numbers of what comes behind so many of the messages."""
+        """Return the numbers of the messages behind the first `count`."""
         return Numbered(self.producer, self.first + count, self.first + count - 1) if count else self
 
 
 class LastNumber(NamedTuple):
-    """What a producer has stored last in a queue."""
+    """The last number that a producer has stored in a queue."""
 
     number: int
     seq: int
-    """Of the message."""
+    """The seq of the message with that number."""
     time_ms: int
-    """Engine time."""
+    """Engine time when it was stored."""
 
 
 def producer_key(owner: str, name: str) -> bytes:
-    """Return how a producer is known: its name is its owner's alone."""
+    """Return the key by which a producer is known. The same name of another owner is another producer."""
     return blake2b(f"{owner}\n{name}".encode(), digest_size=DIGEST_BYTES).digest()
 
 
 class IdempotencyKey(NamedTuple):
-    """A key as a client gave it, and a digest of everything it published under it."""
+    """A key as a client gave it, and bytes that stand for everything that the client publishes under it."""
 
     key: str
     content: bytes
 
     @property
     def hashed(self) -> bytes:
-        """The key as it is kept."""
+        """The key as it is kept in memory and in the log."""
         return blake2b(self.key.encode(), digest_size=DIGEST_BYTES).digest()
 
     @property
     def digest(self) -> bytes:
-        """The digest as it is kept."""
+        """The digest of the content, which is kept with the key."""
         return blake2b(self.content, digest_size=DIGEST_BYTES).digest()

@@ -1,12 +1,12 @@
-"""A disk on which some writes are late: of bytes that are durable elsewhere already.
+"""A disk that can write bytes later if they are durable elsewhere already.
 
-The commits of many queues are made durable in one redo file (see `writing.committer`). Each belongs into a file of its
-own, too, but nobody needs it there yet, and a write of many commits costs hardly more than that of one. So such bytes
-are *deferred*: they stay in memory until somebody reads, writes, cuts or syncs their file, and are written first then.
-Whoever uses the file sees no difference, but that each of these calls may fail because the late write did; then the
-bytes stay deferred, and the next call tries again. Closing a file forgets them.
+The commits of many queues are made durable in one redo file (see `writing.committer`). Each commit belongs into a
+segment, too, but nobody needs it there yet, and writing many commits at once costs hardly more than writing one. So
+these bytes are *deferred*: they stay in memory until somebody reads, writes, cuts or syncs their file, and are written
+before that. The users of a file see no difference, except that each of these calls may fail because the deferred write
+failed. Then the bytes stay deferred, and the next call tries again. Closing a file forgets them.
 
-How much is deferred is for those to bound who say where it is durable.
+There is no limit here for how much is deferred. Whoever defers bytes has to limit them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class WriteBehindFile:
         self._disk = disk
         self._file = file
         self._late: list[bytes] = []
-        """What is deferred: the bytes from `_late_at` on, end to end."""
+        """The deferred bytes, end to end from `_late_at` on."""
         self._late_at = 0
         self._late_bytes = 0
         self._lock = threading.Lock()
         self.path = path
 
     def defer(self, offset: int, buffers: Sequence[bytes]) -> None:
-        """Have buffers, which are durable elsewhere, written later; they lie behind what is deferred already."""
+        """Write buffers later, which are durable elsewhere. They must follow the bytes that are deferred already."""
         with self._lock:
             if not self._late:
                 self._late_at = offset
@@ -43,7 +43,7 @@ class WriteBehindFile:
             self._late_bytes += sum(map(len, buffers))
 
     def catch_up(self) -> None:
-        """Write what is deferred."""
+        """Write the deferred bytes."""
         if self._late:
             with self._lock:
                 self._write_late()
@@ -55,7 +55,7 @@ class WriteBehindFile:
         try:
             self._file.write(self._late_at, [b"".join(late)])
         except OSError:
-            if self._late is late:  # else the file was closed meanwhile
+            if self._late is late:  # if not, the file was closed meanwhile, and nobody needs the bytes
                 raise
         self._forget_late()
 
@@ -72,7 +72,7 @@ class WriteBehindFile:
     def write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
         """See `File.write`."""
         with self._lock:
-            if self._late and offset == self._late_at + self._late_bytes:  # both in one call
+            if self._late and offset == self._late_at + self._late_bytes:  # one call for both
                 self._file.write(self._late_at, [b"".join(self._late), *buffers])
                 self._forget_late()
                 return
@@ -95,23 +95,22 @@ class WriteBehindFile:
         return self._file.size()
 
     def close(self) -> None:
-        """See `File.close`; what is deferred is forgotten.
+        """See `File.close`. Deferred bytes are forgotten.
 
-        This is called on the event loop, so it does not wait for the lock: whoever has that may be stuck in a disk that
-        hangs.
+        This is called on the event loop, so it does not wait for the lock: a thread that hangs in the disk may have it.
         """
         self._forget_late()
         self._file.close()
 
 
 class WriteBehindDisk:
-    """The data directory. Implements `Disk`; what it says of a file that has something deferred is as if it had not."""
+    """The data directory. Implements `Disk`; files with deferred bytes look as if these had been written."""
 
     def __init__(self, disk: Disk) -> None:
         self.inner = disk
         """The disk that is written to in the end."""
         self.late: dict[str, WriteBehindFile] = {}
-        """The files of which something is deferred, by path."""
+        """By path, the files with deferred bytes."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         """See `Disk.open`."""
@@ -121,11 +120,11 @@ class WriteBehindDisk:
         return self.inner.open(path, create=create)
 
     def open_lasting(self, path: str, *, create: bool = False) -> WriteBehindFile:
-        """See `Disk.open_lasting`. Only what is written to these can be deferred; of each there is one at a time."""
+        """See `Disk.open_lasting`. Only writes to these files can be deferred. Open each path only once at a time."""
         return WriteBehindFile(self, path, self.inner.open_lasting(path, create=create))
 
     def catch_up(self) -> None:
-        """Write all that is deferred, for those who look at the files without this object; raise the first failure."""
+        """Write all deferred bytes, for those who read the files past this object. Try all, raise the first failure."""
         failure: OSError | None = None
         for file in list(self.late.values()):
             try:
