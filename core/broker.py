@@ -51,13 +51,13 @@ from curbstone.core.writing.journal import Journal
 CLOSE_POLL_MS = 5
 _QUEUE_DIR = re.compile(r"[0-9a-f]{12}(\.gone|\.twin)?")
 _OF_ONE_QUEUE = {errno.EACCES, errno.EPERM, errno.EIO, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOENT}
-"""Errors that say something of one directory alone: the other queues are served."""
+"""Errors that concern one directory only, so that the other queues can be served."""
 
 logger = logging.getLogger("curbstone.core")
 
 
 class Broker(AloneBroker):
-    """See the module's docstring. Everything is called on the host's thread."""
+    """See the module's docstring. All methods are called on the host's thread."""
 
     def __init__(
         self,
@@ -77,14 +77,14 @@ class Broker(AloneBroker):
         self.sync = sync
         self.max_ttl_ms = max_ttl_ms
         self.max_cap = max(max_cap, defaults.cap)
-        """The largest cap that a queue may be given; one that has a larger one keeps it."""
+        """The largest cap that a queue may be given. A queue that already has a larger one keeps it."""
         self.shared = Shared(host, disk, sync)
         self.troubles = self.shared.troubles
         self.commits = self.shared.commits
         self.leased = self.shared.leased
         self.journal = Journal(WatchedHost(host, self.troubles, "the journal"), disk)
         self.past = Stats()
-        """What happened since the start in queues that are no more."""
+        """Counts of what has happened, since the start, in queues that are gone."""
         self._salt = salt
         self._queues: dict[QueueName, Queue] = {}
         self._bindings = Bindings()
@@ -93,7 +93,7 @@ class Broker(AloneBroker):
         self._turns = Turns(host, self.committer)
         self._directories = Directories(WatchedHost(host, self.troubles, "making and removing queues"), disk)
         self.left: dict[str, str] = {}
-        """Directories of queues that can't be served, and why."""
+        """The directories of queues that can't be served, with the reasons."""
         self.staging = Staging(self.shared, self, salt, max_staged, staged_ttl_ms)
 
     @classmethod
@@ -110,14 +110,14 @@ class Broker(AloneBroker):
         staged_ttl_ms: int = TTL_MS,
         max_cap: int = CAP_BYTES_MAX,
     ) -> Broker:
-        """Recover all queues of a data directory; blocking. Raise DataDirectoryError."""
+        """Recover all queues of a data directory. Blocking; raise DataDirectoryError if it can't be used."""
         broker = cls(host, disk, defaults, sync, max_ttl_ms, salt, max_staged, staged_ttl_ms, max_cap)
         try:
             with suppress(FileExistsError):
                 disk.make_dir(QUEUES)
                 disk.sync_dir("")
             broker.shared.is_synced = disk.sync_all(QUEUES)
-            disk.sync_dir(QUEUES)  # a process that was killed may not have
+            disk.sync_dir(QUEUES)  # a process that was killed may not have done so
             replay_redo(disk)
             for entry in sorted(disk.list_dir(QUEUES)):
                 broker._recover(entry)
@@ -132,7 +132,7 @@ class Broker(AloneBroker):
         return broker
 
     def _recover(self, entry: str) -> None:
-        """Take in one directory. If it can't be read, its queue alone is not served, and nothing of it is touched."""
+        """Take in one directory. If it can't be read, only its queue is not served, and nothing in it is touched."""
         directory = f"{QUEUES}/{entry}"
         if not _QUEUE_DIR.fullmatch(entry):
             logger.warning("%s is not the directory of a queue, and is left alone", directory)
@@ -152,11 +152,11 @@ class Broker(AloneBroker):
             self._leave(entry, f"{directory} can't be read: {error.strerror}")
 
     def _recover_queue(self, entry: str, directory: str) -> None:
-        self.disk.list_dir(directory)  # which does not follow a link
+        self.disk.list_dir(directory)  # raises if this is a link
         meta = load_meta(self.disk, directory, self.defaults)
         if meta is None and holds_something(self.disk, directory, int(entry, 16)):
             raise MetaDamaged(f"{directory}/meta is missing, and there are commits in the log beside it")
-        if meta is None:  # a creation that was not finished
+        if meta is None:  # its creation was not finished
             self.disk.remove_tree(directory)
             return
         if meta.uid != entry:
@@ -169,7 +169,7 @@ class Broker(AloneBroker):
         queue = self._make(meta)
         replay = Replay(queue.state, queue.log, queue.pending, queue.notes)
         if not replay.run():
-            # A crash left `meta` alone of what was being created.
+            # There is no log that can be read, for example because a crash came during the creation.
             queue.log.create(queue.state.next_seq, replay.first_number)
             self.disk.sync_dir(directory)
         earlier = self._queues.get(meta.name)
@@ -177,14 +177,15 @@ class Broker(AloneBroker):
             self._add(queue)
 
     def _leave(self, entry: str, text: str) -> None:
-        """Serve all but this queue, whose name can't be known for sure, and touch nothing of it."""
+        """Note that a directory's queue is not served. Its name is not known for sure, and nothing in it is touched."""
         self.left[entry[:12]] = text
         logger.error("damaged: %s; the queue is not served, see curbstone repair", text)
 
     def _takes_over(self, queue: Queue, other: Queue) -> bool:
-        """Two directories claim to be one queue, as earlier versions could leave it: return whether the new one wins.
+        """Decide between two directories of one queue, which earlier versions could leave; return whether `queue` wins.
 
-        One that was never written to is removed. If both were, the one written to last is served, the other set aside.
+        If one of them was never written to, it is removed. Otherwise the one that was written to last is served, and
+        the other is set aside.
         """
         unused = next((one for one in (other, queue) if one.log.next_batch == 1 and not one.damaged), None)
         loser = unused or min(queue, other, key=self._last_commit_ms)
@@ -199,7 +200,7 @@ class Broker(AloneBroker):
         self._leave(
             loser.uid, f"{directory} holds queue {queue.name}, and so does another that is newer; it is set aside"
         )
-        try:  # so that it does not take the place of the other when that is deleted
+        try:  # the new name keeps it from taking the place of the other when that is deleted
             self.disk.rename(directory, directory + TWIN_SUFFIX)
             self.disk.sync_dir(QUEUES)
         except OSError as error:
@@ -219,7 +220,7 @@ class Broker(AloneBroker):
         return Queue(self.shared, self.committer, meta, log, others, turn, end, self._erasing)
 
     def _add(self, queue: Queue) -> None:
-        """Serve a queue that is there."""
+        """Begin to serve a queue that was recovered."""
         self._know(queue)
         queue.opened()
 
@@ -231,15 +232,15 @@ class Broker(AloneBroker):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """It has all there is."""
+        """All capabilities that there are."""
         return frozenset(Capability)
 
     def queues(self) -> list[Queue]:
-        """Return all queues but the private ones."""
+        """Return all queues except the private ones."""
         return [queue for queue in self._queues.values() if not queue.name.is_private]
 
     def private_queues(self) -> list[Queue]:
-        """Return the queues that clients have for themselves alone."""
+        """Return the queues that belong to one client each."""
         return [queue for queue in self._queues.values() if queue.name.is_private]
 
     def get(self, name: QueueName) -> Queue:
@@ -250,7 +251,7 @@ class Broker(AloneBroker):
         return _unbroken(queue)
 
     def ensure(self, name: QueueName) -> Queue:
-        """Return a queue, creating it if need be; publishes wait until it is on disk. One that broke down refuses."""
+        """See `core.port.Broker.ensure`. A queue that has broken down is returned, too, and refuses everything."""
         return self._queues.get(name) or self._create(name, {})
 
     def _create(self, name: QueueName, changes: Mapping[str, object]) -> Queue:
@@ -277,7 +278,7 @@ class Broker(AloneBroker):
             logger.error("queue %s can't be created: %s", name, error)
             if self._queues.get(name) is queue:
                 self._forget(queue)
-            if is_begun:  # what there is of it must not come back
+            if is_begun:  # part of it may be on disk, and must not come back
                 self._directories.remove(name, directory, lambda: True, queue.log.close, lambda _error: None)
             queue.fail_to_open(Unavailable(f"queue {name} can't be created: {told(error)}"))
 
@@ -285,7 +286,7 @@ class Broker(AloneBroker):
         return queue
 
     def declare(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> None:
-        """Create a queue, or merge options into one; raise BadRequest or Conflict. `on_done` when on disk."""
+        """See `core.port.Broker.declare`."""
         if self.shared.is_stopping:
             raise shutting_down()
         queue = self._queues.get(name)
@@ -306,12 +307,14 @@ class Broker(AloneBroker):
         on_done: Callable[[bool | CurbstoneError], None],
         reason: CurbstoneError | None = None,
     ) -> None:
-        """Delete a queue with all its messages; tells whether there was one, when nothing of it is on disk any more.
+        """Delete a queue with all its messages, and tell its consumers the `reason`.
 
-        No power cut brings anything of it back then, but for a private queue: there the next start removes it. Its
-        consumers are told the `reason`. An error says that it may be there again after a restart, or its files may.
-        Its own directory is then tried again until it is gone, and whoever deletes it once more waits for that; what
-        the journal or a redo file has of it goes when that file is used again.
+        `on_done` is told whether there was a queue, when nothing of it is on disk any more. From then on no power cut
+        brings anything of it back, except files of a private queue, which the next start removes.
+
+        After an error, the queue or its files may be there again after a restart. Removing its directory is then tried
+        until it succeeds, and another call of `delete` waits for that. What the journal or a redo file has of the queue
+        goes when that file is used again.
         """
         queue = self._queues.get(name)
         if queue is not None:
@@ -322,7 +325,7 @@ class Broker(AloneBroker):
             self.host.call_soon(partial(on_done, False))
 
     def left_out(self, queue: Target, error: CurbstoneError) -> bool:
-        """See `core.events.IsLeftOut`. A subscriber's own queue that is full is deleted."""
+        """See `core.events.IsLeftOut`. A private queue that is full is deleted."""
         if queue.name.is_private and isinstance(error, QueueFull):
             self._end(queue, error)
             return True
@@ -338,13 +341,16 @@ class Broker(AloneBroker):
         self.host.call_soon(end)
 
     def _remove(self, queue: Queue, on_done: Done) -> None:
-        """Remove the directory once no job works in it."""
+        """Remove a queue's directory as soon as no job works in it."""
         log = queue.log
         on_done = on_done if queue.name.is_private else self._erasing(log.uid, on_done, is_deleted=True)
         self._directories.remove(queue.name, log.directory, lambda: not queue.is_working, log.close, on_done)
 
     def _erasing(self, uid: int, on_done: Done, *, is_deleted: bool = False) -> Done:
-        """Return what to call when a queue's own files are erased: it has the others erased, too, then answers."""
+        """Return what to call when a queue's own files are erased.
+
+        That erases what redo files and the journal have of the queue, too, and then calls `on_done`.
+        """
         on_done = _if_well(partial(self.journal.erase, uid, is_deleted=is_deleted), on_done)
         return _if_well(partial(self.committer.erase, uid), on_done)
 
@@ -358,7 +364,7 @@ class Broker(AloneBroker):
     # --- events
 
     def bind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
-        """Have messages published to `event` copied to a queue; `on_done` when on disk."""
+        """See `core.port.Broker.bind`. `on_done` is called when the binding is on disk."""
         binding = binding_of(name, event, project)
         meta = self.ensure(name).meta
         self._bind(name, replace(meta, bindings=meta.bindings | {binding}), on_done)
@@ -374,9 +380,9 @@ class Broker(AloneBroker):
         self._bind(name, replace(meta, bindings=frozenset(map(event_name, events))), on_done)
 
     def occupy(self, name: QueueName, events: frozenset[str], unused_s: float | None, on_done: Done) -> None:
-        """Like `rebind`, and note after how many seconds without a consumer the queue is to go; None for never.
+        """See `core.port.Broker.occupy`.
 
-        The engine only keeps this note, also across a restart; whoever asked for it deletes the queue.
+        The engine only keeps the number of seconds, also across a restart. Whoever asked for it deletes the queue.
         """
         meta = self.ensure(name).meta
         self._bind(name, replace(meta, bindings=frozenset(map(event_name, events)), unused_s=unused_s), on_done)
@@ -396,16 +402,16 @@ class Broker(AloneBroker):
         return self.get(name).meta.bindings
 
     def unused_s(self, name: QueueName) -> float | None:
-        """Return after how many seconds without a consumer a queue is to go, or None; raise NoSuchQueue."""
+        """Return after how many seconds without a consumer a queue shall go, or None; raise NoSuchQueue."""
         return self.get(name).meta.unused_s
 
     @property
     def events_bound(self) -> int:
-        """How many events have a queue that is bound to them."""
+        """How many events have a queue bound to them."""
         return len(self._bindings)
 
     def bound(self, event: str, project: str) -> list[Queue]:
-        """Return the queues that are bound to an event now. All that was published to events before is in them."""
+        """Return the queues that are bound to an event now, after handing out everything published to events so far."""
         self._fanouts.finish()
         return self._bound(event, project)
 
@@ -419,7 +425,7 @@ class Broker(AloneBroker):
     def publish_event(
         self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT
     ) -> None:
-        """See `core.port.Broker.publish_event`; `core.events.IsLeftOut` says whose refusal is no error."""
+        """See `core.port.Broker.publish_event`. `core.events.IsLeftOut` says which refusals are no errors."""
         queues = self._bound(event, project)
         if not queues or not messages:
             self.host.call_soon(partial(on_done, None, 0, len(messages)))
@@ -445,7 +451,7 @@ class Broker(AloneBroker):
         return Transaction(self)
 
     def health(self) -> Health:
-        """Return whether all is well."""
+        """See `core.port.Broker.health`."""
         reasons = ["shutting down"] if self.shared.is_stopping else []
         reasons += self.troubles.reasons
         reasons += [f"a queue is not served: {text}" for text in self.left.values()]
@@ -458,7 +464,7 @@ class Broker(AloneBroker):
         return Health(not self.troubles and not self.shared.is_stopping, reasons, str(self.sync))
 
     def shutdown(self, on_done: Callable[[], None]) -> None:
-        """Refuse new publishes, finish what is under way, then end consumers and close the files."""
+        """Refuse new publishes, finish what is under way, then end the consumers and close the files."""
         self._fanouts.finish()
         self.shared.is_stopping = True
         self._directories.is_stopping = self.troubles.is_stopping = True
@@ -482,12 +488,12 @@ class Broker(AloneBroker):
 
 
 def _if_well(step: Callable[[Done], None], on_done: Done) -> Done:
-    """Return what to call with how something ended: if well, `step` goes on, and else that is the answer."""
+    """Return a callback that goes on with `step` if there is no error, and otherwise calls `on_done` with the error."""
     return lambda error: step(on_done) if error is None else on_done(error)
 
 
 def _unbroken(queue: Queue) -> Queue:
-    """Return a queue; raise Unavailable if it broke down."""
+    """Return the queue; raise Unavailable if it has broken down."""
     if queue.state.broken:
         raise Unavailable(queue.state.broken)
     return queue

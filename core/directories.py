@@ -1,9 +1,9 @@
-"""The directories of queues, made and removed in order: of one name there is never more than one that counts.
+"""Makes and removes the directories of queues in order, so that at most one directory of each name counts.
 
-A queue that is deleted is gone for those who use it at once, and its name may be used again at once. On disk
-the new directory is made only when the old one's deletion is durable, so no crash leaves two of one name, nor
-brings old messages into the new queue. A removal that fails is told to those who wait for it, and tried again
-until it is done; meanwhile a queue of that name can't be created.
+For its users a deleted queue is gone at once, and its name may be used again at once. On disk the new directory is made
+only when the deletion of the old one is durable. So no crash leaves two directories of one name, or brings old messages
+into the new queue. If a removal fails, those who wait for it are told, and it is tried again until it succeeds.
+Meanwhile no queue of that name can be created.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from curbstone.core.values import Done
 QUEUES = "queues"
 GONE_SUFFIX = ".gone"
 TWIN_SUFFIX = ".twin"
-"""Of a directory whose name another has taken: it is kept, and not served."""
+"""For a directory whose queue is in another directory, too. It is kept, but not served."""
 RETRY_MS = 1000
 IDLE_POLL_MS = 5
 
@@ -30,21 +30,21 @@ logger = logging.getLogger("curbstone.core")
 
 
 class Removal:
-    """One directory on its way out: renamed, so that a crash leaves all or nothing of it, then emptied."""
+    """The removal of one directory: it is renamed, so that a crash leaves all or nothing of it, and then emptied."""
 
     def __init__(self, name: QueueName, directory: str, is_idle: Callable[[], bool], close: Callable[[], None]) -> None:
         self.name = name
         self.directory = directory
         self.is_idle = is_idle
-        """Whether no job works in it any more; a turn in which it says so is the last that asks."""
+        """Returns whether no job works in it any more. It is not called again after it has returned True."""
         self.close = close
         self.is_renamed = False
-        """Whether no crash can bring it back."""
+        """Whether it is renamed durably, so that no crash can bring it back."""
         self.is_working = True
         self.waiting: list[Done] = []
-        """Who wants to know when its files are gone."""
+        """To be called when its files are gone, or when an attempt has failed."""
         self.blocked: list[Done] = []
-        """Who wants to use its name."""
+        """To be called when its name can be used again, or when an attempt has failed."""
 
 
 class Directories:
@@ -58,7 +58,7 @@ class Directories:
 
     @property
     def is_working(self) -> bool:
-        """Whether a removal is under way; one that failed and will be tried again is not."""
+        """Whether a removal is under way. One that has failed and waits for the next attempt does not count."""
         return any(removal.is_working for removals in self._removals.values() for removal in removals)
 
     # --- making
@@ -66,9 +66,10 @@ class Directories:
     def create(
         self, name: QueueName, directory: str, job: Job, on_done: Callable[[BaseException | None], None]
     ) -> None:
-        """Run a job that makes a directory, once the name is free on disk; `on_done` with what went wrong.
+        """Run a job that makes a directory, as soon as the name is free on disk; `on_done` gets the error or None.
 
-        It waits for the removals that were asked for before it: its own, if there is one by then, waits for it.
+        It waits for removals of earlier directories of this name. If the removal of this very directory has been asked
+        for meanwhile, that does not count, because it waits for the creation.
         """
 
         def freed(error: CurbstoneError | None) -> None:
@@ -90,10 +91,10 @@ class Directories:
     def remove(
         self, name: QueueName, directory: str, is_idle: Callable[[], bool], close: Callable[[], None], on_done: Done
     ) -> None:
-        """Remove a directory when it is idle and `close` was called, in a job; `on_done` after the first attempt.
+        """Remove a directory as soon as it is idle; `on_done` is called after the first attempt.
 
-        If that went well no crash brings anything of it back; of a private queue it may bring back the files, which
-        the next start removes.
+        `close` is called in the job, before anything is removed. After `on_done(None)` no crash brings anything of the
+        directory back, except files of a private queue, which the next start removes.
         """
         known = next((removal for removal in self._removals.get(name, ()) if removal.directory == directory), None)
         if known is not None:
@@ -105,7 +106,7 @@ class Directories:
         self._when_idle(removal)
 
     def when_removed(self, name: QueueName, on_done: Done) -> bool:
-        """Wait for all removals of a name, or the first that fails again; False if there are none."""
+        """Call back when all removals of a name are done or one fails again; return False if there are none."""
         removals = self._removals.get(name)
         if not removals:
             return False
@@ -141,7 +142,7 @@ class Directories:
 
         def job() -> None:
             removal.close()
-            with suppress(FileNotFoundError):  # it was never made, or an earlier attempt came further
+            with suppress(FileNotFoundError):  # it was never made, or an earlier attempt has renamed it
                 self._disk.rename(directory, directory + GONE_SUFFIX)
             self._disk.sync_dir(QUEUES)
 
@@ -161,8 +162,8 @@ class Directories:
         def job() -> None:
             with suppress(FileNotFoundError):
                 self._disk.remove_tree(removal.directory + GONE_SUFFIX)
-            if not removal.name.is_private:  # nobody waits for the end of those
-                self._disk.sync_dir(QUEUES)  # else a power cut could bring files back that are told to be gone
+            if not removal.name.is_private:  # for private queues nobody waits until the files are gone
+                self._disk.sync_dir(QUEUES)  # without this a power cut could bring back files that were said to be gone
 
         def done(_: object, error: BaseException | None) -> None:
             if error is not None:

@@ -1,4 +1,4 @@
-"""Events: which queues are bound to each, and publishing to all of them at once."""
+"""Events: which queues are bound to each of them, and publishing to all of these queues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from curbstone.core.names import QueueName, event_name
 from curbstone.core.values import Published
 
 COPIES_AT_ONCE = 200
-"""Messages that are copied and handed to queues before the loop looks at its sockets again."""
+"""About how many copies are handed to queues before the loop looks at its sockets again."""
 
 
 EventKey = tuple[str, str]
@@ -24,9 +24,9 @@ EventKey = tuple[str, str]
 
 
 def keys_of(name: QueueName, bindings: Iterable[str]) -> list[EventKey]:
-    """Return the events that the bindings of a queue stand for: those of its project.
+    """Return the events that the bindings of a queue stand for: events of the queue's project.
 
-    A private queue has none, so there each binding says which: `project/event`.
+    A private queue has no project, so each of its bindings names one: `project/event`.
     """
     if not name.is_private:
         return [(name.project, event) for event in bindings]
@@ -34,7 +34,7 @@ def keys_of(name: QueueName, bindings: Iterable[str]) -> list[EventKey]:
 
 
 def binding_of(name: QueueName, event: str, project: str) -> str:
-    """Return the binding of a queue to an event; raise BadRequest if it is another project's."""
+    """Return the binding of a queue to an event; raise BadRequest if the event is in another project."""
     if name.is_private:
         return f"{project}/{event_name(event)}"
     if project != name.project:
@@ -43,18 +43,18 @@ def binding_of(name: QueueName, event: str, project: str) -> str:
 
 
 class Bindings:
-    """The queues bound to each event, also by masks; an event without one is not remembered."""
+    """The queues bound to each event or mask. An event to which no queue is bound takes no memory."""
 
     def __init__(self) -> None:
         self._names: dict[EventKey, dict[QueueName, None]] = {}  # in order, so that a simulated run can be repeated
         self._masks: dict[str, Masks] = {}
-        """Of each project."""
+        """By project, the masks that queues are bound to."""
 
     def __len__(self) -> int:
         return len(self._names)
 
     def names(self, event: str, project: str) -> list[QueueName]:
-        """Return the queues bound to an event, each once, in the order in which they were bound to it or to a mask."""
+        """Return the queues that are bound to an event, directly or by a mask, each once and in a fixed order."""
         names = self._names.get((project, event), {})
         masks = self._masks.get(project)
         if masks is None:
@@ -63,7 +63,7 @@ class Bindings:
         return list(names | {name: None for mask in taking for name in self._names[project, mask]})
 
     def change(self, name: QueueName, gone: Iterable[str], new: Iterable[str]) -> None:
-        """A queue has no longer the bindings `gone`, and now has `new`."""
+        """Remove the bindings `gone` of a queue, and add `new`."""
         for key in keys_of(name, gone):
             names = self._names[key]
             del names[name]
@@ -94,18 +94,18 @@ class Target(Protocol):
 
 
 IsLeftOut = Callable[[Target, CurbstoneError], bool]
-"""Whether a queue that refused a message simply does not get it, and who published it is not told.
+"""Returns whether a queue that refused a message simply does not get it, so that the publisher is not told.
 
-One that was deleted meanwhile is bound no more. One that is a subscriber's own and full ends, for it would lack a
-message without a word: its consumer is told. A subscriber that does not take what is sent to it costs the
-publishers nothing.
+That is so for a queue that was deleted meanwhile, because it is not bound any more; and for a subscriber's private
+queue that is full. Such a queue is ended, and its consumer is told, because it would lack a message without knowing.
+So a subscriber that does not take its messages costs the publishers nothing.
 """
 
 
 class Fanouts:
-    """Those under way, one after the other: each queue gets what is published to events in the order it was.
+    """Carries out fanouts one after the other, so that each queue gets messages in the order of their publishing.
 
-    Many copies are spread over turns of the loop, so that nobody else waits for them.
+    If there are many copies to make, they are spread over several turns of the loop, so that nobody else has to wait.
     """
 
     def __init__(self, host: Host) -> None:
@@ -113,13 +113,13 @@ class Fanouts:
         self._waiting: deque[Fanout] = deque()
 
     def begin(self, fanout: Fanout) -> None:
-        """Publish: at once if it is not much and no other is under way."""
+        """Publish to the queues of a fanout: at once, if it is not much and no other fanout is under way."""
         self._waiting.append(fanout)
         if len(self._waiting) == 1:
             self._go_on()
 
     def finish(self) -> None:
-        """Publish all the rest now."""
+        """Publish everything that is left now."""
         while self._waiting:
             self._waiting.popleft().advance()
 
@@ -134,7 +134,7 @@ class Fanouts:
 
 
 class Fanout:
-    """Messages on their way to all queues bound to an event; see `Broker.publish_event`."""
+    """The publishing of messages to all queues bound to an event; see `Broker.publish_event`."""
 
     def __init__(
         self, queues: Sequence[Target], messages: list[Message], is_left_out: IsLeftOut, on_done: Published
@@ -147,15 +147,15 @@ class Fanout:
         self._left = len(queues) * len(messages)
         self._answered: dict[QueueName, int] = {}
         self._refused: dict[int, dict[QueueName, CurbstoneError | None]] = {}
-        """By the place of a message in the list; None for a queue that is left out."""
+        """By the place of a message in the list, the queues that refused it; None for a queue that is left out."""
 
     @property
     def has_begun_all(self) -> bool:
-        """Whether all queues were given their copies."""
+        """Whether all queues have been given their copies."""
         return self._begun == len(self._queues)
 
     def advance(self, copies_max: int | None = None) -> int:
-        """Give some more queues their copies, about so many or all that are left; return how many copies it made."""
+        """Give more queues their copies, about `copies_max` in all or everything; return how many copies were made."""
         copies = 0
         while not self.has_begun_all and (copies_max is None or copies < copies_max):
             queue = self._queues[self._begun]
@@ -165,7 +165,7 @@ class Fanout:
         return copies
 
     def _done(self, queue: Target, error: CurbstoneError | None, _first: int, count: int) -> None:
-        """A queue has the next `count` messages, or refused them."""
+        """Take in that a queue has stored or refused the next `count` messages."""
         first = self._answered.get(queue.name, 0)
         self._answered[queue.name] = first + count
         if error is not None:
@@ -177,7 +177,7 @@ class Fanout:
             self._answer()
 
     def _answer(self) -> None:
-        """Answer the messages in order; neighbours with the same outcome get one answer."""
+        """Answer for all messages, in order. Neighbours with the same outcome get one answer."""
         if not self._refused:
             self._on_done(None, 0, len(self._messages))
             return
@@ -189,19 +189,19 @@ class Fanout:
         return [(name, str(error)) for name, error in self._refused.get(place, {}).items() if error is not None]
 
     def _error(self, place: int) -> EventRefused | None:
-        """Return what to say of a message."""
+        """Return the error for a message, or None if no queue has refused it."""
         refused = self._refused.get(place, {})
         told = {name: error for name, error in refused.items() if error is not None}
         return EventRefused(told, len(self._queues) - len(refused)) if told else None
 
 
 def copies_of(messages: list[Message]) -> list[Message]:
-    """Return messages for one more queue, with the same bodies in memory."""
+    """Return copies of messages for one more queue; they share the bodies in memory."""
     return [copy_of(message) for message in messages]
 
 
 def copy_of(message: Message) -> Message:
-    """Return a message for one more queue, with the same body in memory."""
+    """Return a copy of a message for one more queue; it shares the body in memory."""
     return Message(
         message.body, message.headers, delay_ms=message.delay_ms, ttl_ms=message.ttl_ms, groups=message.groups
     )

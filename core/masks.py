@@ -1,11 +1,11 @@
-"""Masks: names of events in which a word stands for others. Pure; no regular expression.
+"""Masks: names of events with words that stand for other words. Pure, and without regular expressions.
 
-The words of an event's name stand between dots. In a binding, the word `*` takes any one word, `#` any number of them,
-also none, and `>` at the end is another way to write `#` there. `order.*.paid` takes `order.7.paid`, `order.#` takes
-`order` and `order.7.paid`. A `*` beside other characters, as in `a*`, is a character like any other.
+The name of an event is words with dots between them. In a mask, the word `*` takes any one word, and `#` takes any
+number of words, even none; `>` as the last word means the same as `#`. So `order.*.paid` takes `order.7.paid`, and
+`order.#` takes `order` and `order.7.paid`. A `*` beside other characters, as in `a*`, is an ordinary character.
 
-All masks are one tree of their words. An event walks through it with a set of places, so it costs at most its words
-times the places of the tree, whatever the masks say.
+All masks form one tree of their words. An event is matched by walking through the tree with a set of places, so it
+costs at most its number of words times the number of places in the tree, whatever the masks are.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _WILD = (ANY_WORD, ANY_WORDS)
 
 
 def is_mask(event: str) -> bool:
-    """Whether a word of this name stands for others."""
+    """Return whether a word of this name stands for other words."""
     return any(word in _WILD for word in event.split(".")) or event.rpartition(".")[2] == THE_REST
 
 
 def published_event(text: str) -> str:
-    """Return the name of an event that messages are published to; raise BadRequest, also for a mask."""
+    """Return a name that messages can be published to; raise BadRequest if it is bad or a mask."""
     if is_mask(event_name(text)):
         raise BadRequest(f"bad event name {text[:80]!r}: a mask is for binding queues; messages go to one event")
     return text
@@ -37,20 +37,20 @@ def _words(mask: str) -> list[str]:
 
 
 class _Place:
-    """What may follow the same words of some masks."""
+    """A place in the tree, reached by the words that some masks begin with."""
 
     __slots__ = ("below", "masks", "takes_more")
 
     def __init__(self, word: str = "") -> None:
         self.below: dict[str, _Place] = {}
         self.masks: dict[str, None] = {}
-        """Those that end here; two may mean the same."""
+        """The masks that end here. Two may mean the same, such as `a.#` and `a.>`."""
         self.takes_more = word == ANY_WORDS
-        """Whether one may stay here for any number of words."""
+        """Whether the walk may stay here for any number of words."""
 
 
 class Masks:
-    """A set of masks that tells which of them take an event."""
+    """A set of masks that can tell which of them take an event."""
 
     def __init__(self) -> None:
         self._root = _Place()
@@ -59,14 +59,14 @@ class Masks:
         return bool(self._root.below)
 
     def add(self, mask: str) -> None:
-        """Put a mask in."""
+        """Add a mask."""
         place = self._root
         for word in _words(mask):
             place = place.below.setdefault(word, _Place(word))
         place.masks[mask] = None
 
     def remove(self, mask: str) -> None:
-        """Take a mask out that is in."""
+        """Remove a mask, which must be in the set."""
         words = _words(mask)
         path = [self._root]
         for word in words:
@@ -88,7 +88,7 @@ class Masks:
 
 
 def _and_those_behind_nothing(places: list[_Place]) -> list[_Place]:
-    """Return these places, and those behind a `#` that takes no word; each once."""
+    """Return these places, and those that follow them by a `#` that takes no word, each once."""
     found: dict[_Place, None] = {}
     while places:
         place = places.pop()

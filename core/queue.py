@@ -1,8 +1,8 @@
-"""One queue: its rooms put together, and what its consumers and producers ask of it.
+"""One queue: its rooms put together, and the calls of its producers and consumers.
 
-The rooms know those below them; whatever goes sideways, from one to another, goes through here: a turn (`turn`), what
-a commit brings (`committed`), the end (`close`). In which room a change belongs ARCHITECTURE.md says, "Where a change
-goes".
+A room knows only the rooms below it. Whatever goes from one room to another beside it goes through here: a turn
+(`turn`), the results of a commit (`committed`), and the end (`close`). ARCHITECTURE.md, "Where a change goes", says
+which room does what.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ logger = logging.getLogger("curbstone.core")
 
 
 class Queue(AloneQueue):
-    """See the module's docstring. `core.broker` makes queues and has them all."""
+    """See the module's docstring. `core.broker` makes all queues and holds them."""
 
     __slots__ = (
         "_cleaner", "_counter", "_delete", "_desk", "_disuse", "_holding", "_intake", "_is_resting",
@@ -93,10 +93,10 @@ class Queue(AloneQueue):
         delete: Callable[[Queue, CurbstoneError], None],
         erasing: Callable[[int, Done], Done],
     ) -> None:
-        """`elsewhere_of(queue)` returns what that queue may do with other queues, such as the one for its dead letters.
+        """`elsewhere_of(queue)` returns the other queues as this queue may use them, for example for its dead letters.
 
-        `dirty(turn)` has the queue's turn called at the end of the present one. `delete(queue, reason)` deletes it in a
-        later turn; its consumers are told the reason. For `erasing` see `core.reading.purge`.
+        `dirty(turn)` has the queue's turn called at the end of the present turn of the loop. `delete(queue, reason)`
+        deletes the queue in a later turn and tells its consumers the reason. For `erasing` see `core.reading.purge`.
         """
         host = self.host = QueueHost(shared.host, meta, shared.troubles.faults, self._break_down)
         state = self.state = QueueState(shared, meta, host)
@@ -149,7 +149,7 @@ class Queue(AloneQueue):
 
     @property
     def meta(self) -> Meta:
-        """Its options as they were set, its groups and bindings."""
+        """The options as they were set, the groups and the bindings."""
         return self.state.meta
 
     @property
@@ -159,7 +159,7 @@ class Queue(AloneQueue):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is gone."""
+        """Whether the queue is gone."""
         return self.state.is_closed
 
     def parse_id(self, text: str) -> int | None:
@@ -168,7 +168,10 @@ class Queue(AloneQueue):
         return int(seq) if dash and uid == self.uid and seq.isascii() and seq.isdigit() and len(seq) < 20 else None
 
     def store(self, meta: Meta, on_done: Done) -> None:
-        """Change what the queue is: in memory at once, so that changes add up, and then on disk; raise BadRequest."""
+        """Change the queue's `meta`; raise BadRequest if it becomes too large. `on_done` when that is on disk.
+
+        In memory it changes at once, so that several changes add up.
+        """
         data = meta.encode()
         most = meta_reserve(min(meta.options.cap, self.meta_writer.cap)) // 2
         if len(data) > most:
@@ -202,7 +205,7 @@ class Queue(AloneQueue):
     ) -> None:
         """See `core.port.Queue.publish`, `core.notes.keys` and `core.notes.producers`.
 
-        Answers come in the order of the calls, whatever becomes of each.
+        Answers come in the order of the calls, whether messages are stored or refused.
         """
         refusal = self.state.publish_refusal()
         if self.state.is_closed or not messages:
@@ -230,7 +233,7 @@ class Queue(AloneQueue):
         auto: bool = False,
         on_closed: Callable[[CurbstoneError], None],
     ) -> Consumer:
-        """Return a consumer that `deliver` is called for; see `Consumer`."""
+        """See `core.port.Queue.subscribe`."""
         consumer = Consumer(
             self, self._desk, deliver, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed
         )
@@ -263,7 +266,7 @@ class Queue(AloneQueue):
         wait_ms: int = 0,
         owner: str = NOBODY,
     ) -> Waiter:
-        """Take up to `count` messages, or LEASE_BYTES_MAX, each for `duration_ms`; an empty list for none."""
+        """See `core.port.Queue.lease`. No more messages are taken once they have LEASE_BYTES_MAX bytes together."""
         return self.leasing.lease(count, duration_ms, on_done, group=group, wait_ms=wait_ms, owner=owner)
 
     # --- leases, and settling without a consumer
@@ -278,22 +281,19 @@ class Queue(AloneQueue):
         error: str = "",
         owner: str = NOBODY,
     ) -> None:
-        """Settle leases; `on_done(error, settled, stale tokens)` comes after the commit."""
+        """See `core.port.Queue.settle_leases`. `on_done` is called after the commit."""
         self.leasing.settle(tokens, outcome, on_done, delay_ms=delay_ms, error=error, owner=owner)
 
     def extend(self, tokens: list[str], duration_ms: int, on_done: Stale, owner: str = NOBODY) -> None:
-        """Let leases end `duration_ms` from now; tells the stale ones."""
+        """See `core.port.Queue.extend`."""
         self.host.call_soon(partial(on_done, None, self.leasing.extend(tokens, duration_ms, owner)))
 
     def give_back(self, leases: list[Lease]) -> None:
-        """End leases that nobody has seen: no try is counted."""
+        """See `core.port.Queue.give_back`."""
         self.leasing.give_back([lease.token for lease in leases])
 
     def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
-        """Settle a message of the unnamed group in whatever state it is; tells whether it was there.
-
-        One that somebody else has leased is not there.
-        """
+        """See `core.port.Queue.settle_by_id`."""
         if self.leasing.is_of_another(UNNAMED, seq, owner):
             refusal = self.refusal()
             self.host.call_soon(lambda: on_done(refusal, False))
@@ -301,14 +301,14 @@ class Queue(AloneQueue):
             self._end_deliveries(UNNAMED, [seq])
 
     def _end_deliveries(self, group: str, seqs: list[int]) -> None:
-        """Make the deliveries of messages stale, whoever holds them."""
+        """Make the deliveries of messages in a group stale, whoever holds them."""
         self.leasing.end_deliveries(group, seqs)
         self._desk.end_deliveries(group, seqs)
 
     # --- looking
 
     def consumers(self) -> list[Consumer]:
-        """Return the consumers of all groups, but those that paused."""
+        """Return the consumers of all groups, except those that are paused."""
         return [each for each in self._desk.attached if not each.paused]
 
     def holders(self) -> list[Holder]:
@@ -316,7 +316,7 @@ class Queue(AloneQueue):
         return holders(self.consumers(), self.leasing.ends())
 
     def _is_used(self) -> bool:
-        """Return whether anybody consumes from it, waits for a message, or holds one."""
+        """Return whether anybody consumes from the queue, waits for a message, or holds one."""
         return bool(self._desk.attached or self.rings) or len(self.leasing) > 0
 
     def _watch_use(self) -> None:
@@ -327,7 +327,7 @@ class Queue(AloneQueue):
             self._disuse.option_changed()
 
     def counts(self, group: str = UNNAMED) -> Counts:
-        """Return the numbers of a group; `consumers` are those of all groups."""
+        """See `core.port.Queue.counts`."""
         held = self.log.bytes + self.state.meta_bytes if self.meta_writer.is_open else 0
         rdy, wip, delayed = self.pending.counts(group)
         first_due_ms = self.pending.first_due_ms(group) if delayed else 0
@@ -337,7 +337,7 @@ class Queue(AloneQueue):
     # --- turns
 
     def turn(self) -> None:
-        """Do what this turn has gathered: see to what is due, hand out, write, and tell those who watch the counts."""
+        """Do what was gathered for this turn: deal with what is due, hand out, write, and call the watchers."""
         agenda = self.agenda
         if self.state.is_closed or not self.meta_writer.is_open:
             return
@@ -357,7 +357,7 @@ class Queue(AloneQueue):
                 self.host.tell(fn)
 
     def opened(self) -> None:
-        """Its directory is there, and what is in it was read."""
+        """Begin to serve the queue: its directory exists, and its log has been read."""
         self.state.committed_end = self.state.next_seq
         self.meta_writer.opened()
         if not (self._is_idle() and self.agenda.is_empty) or self.log.bytes > IDLE_BYTES_MAX:
@@ -371,7 +371,7 @@ class Queue(AloneQueue):
             self.rings.dispatch(name)
 
     def has_housekeeping(self) -> bool:
-        """See `core.writing.writer.Owner`. An empty queue shrinks some time later."""
+        """See `core.writing.writer.Owner`. This also sets the timer after which an idle, empty queue shrinks."""
         if not self._is_resting and self._is_idle():
             self._is_resting = True
             self.host.call_later(IDLE_MS, self._rest)
@@ -391,14 +391,14 @@ class Queue(AloneQueue):
 
     @property
     def is_working(self) -> bool:
-        """Whether a job is under way in its directory."""
+        """Whether a job is under way in the queue's directory."""
         return self.writer.is_busy or self.meta_writer.is_working
 
     def _groups_in_use(self) -> set[str]:
         return self.writer.owed_groups | self.rings.keys()
 
     def committed(self, batch: Batch, commit: Commit) -> None:
-        """Take what is on disk now into memory."""
+        """Take into memory what a commit has brought to the disk."""
         state, segment = self.state, commit.segment
         publishes, records = batch.publishes, batch.records
         if publishes.messages:
@@ -443,7 +443,7 @@ class Queue(AloneQueue):
     # --- trouble, and the end
 
     def _break_down(self, error: Exception) -> None:
-        """Serve the queue no more: whoever waits for it is told, and so is health."""
+        """Stop serving the queue after an unexpected exception. Whoever waits is told, and health says so."""
         state = self.state
         if state.broken:
             return
@@ -458,13 +458,13 @@ class Queue(AloneQueue):
         state.shared.troubles.note(state.label, what)
 
     def fail_to_open(self, error: CurbstoneError) -> None:
-        """The queue could not be created: refuse what waited for it."""
+        """End a queue that could not be created, and refuse everything that waits for it."""
         self.state.is_closed = True
         self.meta_writer.failed(error)
         self._end(error)
 
     def close(self, error: CurbstoneError) -> None:
-        """End it: consumers are told, waiting publishes refused; called with no commit under way or to come."""
+        """End the queue: tell its consumers, and refuse publishes that wait."""
         if not self.state.is_closed:
             self.state.is_closed = True
             self._end(error)

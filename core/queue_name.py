@@ -19,5 +19,5 @@ class QueueName(NamedTuple):
 
     @property
     def is_private(self) -> bool:
-        """Whether the queue belongs to one client: not listed, not to be named by a request, and gone after a restart."""
+        """Whether the queue belongs to one client: it is not listed, no request can name it, no restart keeps it."""
         return self.project == PRIVATE_PROJECT

@@ -1,4 +1,4 @@
-"""Several publishes and settles as one: all or nothing, also over several queues and across a crash."""
+"""Several publishes and settles as one: all or nothing, even over several queues and across a crash."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Undo = Callable[[list[Delivery]], None]
 
 
 class Server(Protocol):
-    """The queues that a transaction is over."""
+    """The part of the broker that a transaction needs."""
 
     host: Host
     journal: Journal
@@ -35,7 +35,7 @@ class Server(Protocol):
         """Return a queue; raise NoSuchQueue."""
 
     def ensure(self, name: QueueName) -> Queue:
-        """Return a queue, creating it if need be."""
+        """Return a queue, creating it if necessary."""
 
     def left_out(self, queue: Target, error: CurbstoneError) -> bool:
         """See `core.events.IsLeftOut`."""
@@ -45,42 +45,43 @@ class Server(Protocol):
 
 
 class Share:
-    """What the transaction does to one queue."""
+    """What a transaction does to one queue."""
 
     def __init__(self, queue: Queue, left_out: IsLeftOut) -> None:
         self.messages: list[Message] = []
         self.settles: list[Settle] = []
         self.releases: list[Release] = []
         self.is_only_bound = True
-        """Whether it gets messages of events alone; nobody named the queue."""
+        """Whether it only gets messages of events, so that nobody has named the queue."""
         self._queue = queue
         self._left_out = left_out
 
     def may_miss(self, error: CurbstoneError) -> bool:
-        """Return whether the transaction goes on without it (see `core.events.IsLeftOut`)."""
+        """Return whether the transaction goes on without this queue (see `core.events.IsLeftOut`)."""
         return self.is_only_bound and not self.ends and self._left_out(self._queue, error)
 
     @property
     def size(self) -> int:
-        """The most bytes its batch takes, and later what is said of its messages' tries."""
+        """The most bytes that its messages take in one batch, with one record of the tries of each in each group."""
         states = RELEASE_BYTES * sum(map(self._queue.pending.entitled_count, self.messages))
         return BATCH_BYTES + sum(map(entry_bytes, self.messages)) + 16 * len(self.messages) + states
 
     @property
     def ends(self) -> list[Settle | Release]:
-        """The deliveries that it ends."""
+        """The settles and releases of deliveries that it ends."""
         return [*self.settles, *self.releases]
 
     @property
     def ends_bytes(self) -> int:
-        """The most bytes its settles and releases take."""
+        """The most bytes that its settles and releases take."""
         return SETTLE_BYTES * sum(len(end.deliveries) for end in self.ends)
 
 
 class _Wish:
-    """A settle that was asked for: it is claimed from its consumer at commit.
+    """A settle that was asked for. The commit claims its deliveries from the consumer.
 
-    It is of these deliveries. What was settled otherwise before the commit, and has come again, is another one.
+    It is for these very deliveries. If a message is given back before the commit and delivered again, that is another
+    delivery.
     """
 
     def __init__(
@@ -94,16 +95,16 @@ class _Wish:
 
 
 class Transaction:
-    """Collects what is to be done. Nothing happens before `commit`; to abort, drop it."""
+    """Collects publishes and settles. Nothing happens before `commit`; to abort, just drop it."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._shares: dict[Queue, Share] = {}
         self._publishes: list[tuple[Queue | EventKey, Message]] = []
-        """To a queue, or to an event."""
+        """Each message with the queue or the event that it is published to."""
         self._wishes: list[_Wish] = []
         self._asked: dict[Consumer, set[Delivery]] = {}
-        """What the wishes settle."""
+        """By consumer, the deliveries that the wishes settle."""
         self._dead: list[tuple[Queue, Reason, int]] = []
 
     def publish(self, queue: port.Queue, message: Message) -> None:
@@ -114,24 +115,24 @@ class Transaction:
     def publish_event(self, event: str, message: Message, project: str = DEFAULT_PROJECT) -> None:
         """Add a publish to every queue that is bound to `event` when the transaction is committed.
 
-        One of them that refuses it refuses the transaction; but see `Share.may_miss`.
+        If one of them refuses it, the transaction is refused, unless `Share.may_miss` lets it go on without that queue.
         """
         self._publishes.append(((project, event), message))
 
     def ack(self, consumer: port.Consumer, seqs: Sequence[int]) -> None:
-        """Add an ack; raise StaleDelivery if one is not unsettled now."""
+        """Add an ack; raise StaleDelivery if one of the messages is not unsettled now."""
         self._wish(consumer, seqs, "ack", None, "")
 
     def nack(self, consumer: port.Consumer, seqs: Sequence[int], delay_ms: int | None = None, error: str = "") -> None:
-        """Add a nack; a message that was tried too often is dead with the commit."""
+        """Add a nack. A message that was tried too often is dead-lettered with the commit."""
         self._wish(consumer, seqs, "nack", delay_ms, error)
 
     def reject(self, consumer: port.Consumer, seqs: Sequence[int], error: str = "") -> None:
-        """Add a reject; the dead letter is published with the commit."""
+        """Add a reject. The dead letter is published with the commit."""
         self._wish(consumer, seqs, "reject", None, error)
 
     def settle(self, queue: Queue, group: str, deliveries: list[Delivery], reason: Reason, undo: Undo) -> None:
-        """Add the settling of deliveries the caller holds; `undo` takes them back if the transaction fails."""
+        """Add a settle of deliveries that the caller holds. If the transaction fails they are given to `undo`."""
         self._share(queue).settles.append(Settle(group, deliveries, reason, undo))
 
     def _wish(self, consumer: port.Consumer, seqs: Sequence[int], kind: str, delay_ms: int | None, error: str) -> None:
@@ -157,7 +158,7 @@ class Transaction:
     # --- commit
 
     def commit(self, on_done: Done) -> None:
-        """Do it all; `on_done(None)` when it is on disk, `on_done(error)` when nothing of it happened."""
+        """Do everything or nothing: `on_done(None)` when all is on disk, `on_done(error)` if nothing has happened."""
         self._address()
         error = self._claim() or self._check()
         if error is not None:
@@ -222,7 +223,7 @@ class Transaction:
         return None
 
     def _claim(self) -> CurbstoneError | None:
-        """Take what is to be settled from its consumers, so that nobody else settles it meanwhile."""
+        """Take the deliveries from their consumers, so that nobody else settles them meanwhile."""
         for wish in self._wishes:
             consumer, deliveries = wish.consumer, wish.deliveries
             for delivery in deliveries:
@@ -265,7 +266,7 @@ class Transaction:
                 end.undo(end.deliveries)
 
     def _counting(self, on_done: Done) -> Done:
-        """Return `on_done` that counts the dead first."""
+        """Return a callback that counts the dead messages and then calls `on_done`."""
 
         def done(error: CurbstoneError | None) -> None:
             for queue, reason, count in self._dead if error is None else []:
@@ -280,7 +281,7 @@ class Transaction:
 
 
 class Others:
-    """The other queues, for one of them. Implements `core.delivery.dead.Elsewhere`."""
+    """The other queues, as one queue sees them. Implements `core.delivery.dead.Elsewhere`."""
 
     __slots__ = ("_queue", "_server")
 
