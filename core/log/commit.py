@@ -74,7 +74,7 @@ class Spare(NamedTuple):
 
 
 class Commit:
-    """The writes of one turn. What touches the disk is called on a worker thread, everything else on the event loop."""
+    """The writes of one turn. Methods that touch the disk run on a worker thread, all others on the event loop."""
 
     __slots__ = (
         "_aside", "_buffers", "_cut_first", "_directory", "_disk", "_fenced", "_held", "_least", "_offset", "_old",

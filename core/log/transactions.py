@@ -7,10 +7,9 @@ Numbers are little-endian. ::
     part     uid of the queue, count and length of its messages, count of the timed ones, length of releases and
              settles; then the entries, delay and time to live of the timed messages, releases, settles
 
-A record's crc covers everything after the crc itself. Its number is higher than that of the record before; so records
-that an earlier use of the file has left behind the last one are told by their lower numbers. Unlike the records of a
-redo file these are *logical*: the messages of a part get their seqs when its queue writes it. `docs/journal.md` says
-why.
+A record's crc covers everything after the crc itself. Numbers rise from record to record, so a lower number shows that
+a record was left behind by an earlier use of the file. Unlike the records of a redo file these are *logical*: the
+messages of a part get their seqs when its queue writes it. `docs/journal.md` says why.
 """
 
 from __future__ import annotations
