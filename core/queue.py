@@ -432,7 +432,7 @@ class Queue(AloneQueue):
         self.agenda.changed()
 
     def _ended(self, whole: WholePublish) -> None:
-        """A transaction is on disk: what it ends has ended."""
+        """End the deliveries that a transaction settles or gives back, because it is on disk now."""
         for settle in whole.settles:
             self.stats.acked += len(settle.deliveries) * settle.reason.is_done
             self.pending.clear(settle.group, [delivery.message for delivery in settle.deliveries])

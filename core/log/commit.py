@@ -22,9 +22,9 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SEGMENT_SUFFIX = ".seg"
 ASIDE_SUFFIX = ".bad"
 RESERVE_NAME = "reserve"
+"""The file that holds room on the disk for settles; see `log`."""
 _NO_PATHS: frozenset[str] = frozenset()
 _NO_SIZES: Mapping[str, int] = MappingProxyType({})
-"""The file that holds room on the disk for settles; see `log`."""
 
 
 class Segment:
@@ -101,13 +101,14 @@ class Commit:
         self.size = active.size
         """The size that the file shall have, with zeros behind the batches."""
         self._least = active.size
-        """The size that will do where the disk has no room for `size`."""
+        """The size that is enough if the disk has no room for `size`."""
         self.dropped: Sequence[Segment] = ()
         self.kept: Segment | None = None
         """The dropped segment whose file is kept as the spare."""
         self.erases = False
-        """Whether what is removed must not come back, also not as a left-over after a crash."""
+        """Whether removed files must not come back, not even as left-overs after a crash."""
         self.unremoved: frozenset[str] = _NO_PATHS
+        """Files that could not be removed, though the commit is on disk."""
         self.is_undone = False
         """Whether it failed because the disk was full, and nothing of it is left there."""
         self.is_doubtful = False
@@ -130,9 +131,9 @@ class Commit:
         self._cut_first = False
         """Whether `_old` is cut to its contents before anything is written, instead of afterwards."""
         self.taken: Spare | None = None
-        """The file that a new segment is put into."""
+        """The file that a new segment is put into, or None to create one."""
         self._remove_first: Mapping[str, int] = _NO_SIZES
-        """Files with their sizes; see `remove_first`, and for the others `remove_last` and `set_aside`."""
+        """Files with their sizes; see `remove_first`, and for the next two `remove_last` and `set_aside`."""
         self._remove_last: tuple[str, ...] = ()
         self._aside: tuple[str, ...] = ()
 
@@ -184,15 +185,15 @@ class Commit:
         return start, self.end
 
     def remove_first(self, path: str, size: int) -> None:
-        """Remove a file before anything is written."""
+        """Remove a file, durably, before anything is written."""
         self._remove_first = {**self._remove_first, path: size}
 
     def remove_last(self, path: str) -> None:
-        """Remove a file after all is durable."""
+        """Remove a file when everything is durable."""
         self._remove_last += (path,)
 
     def set_aside(self, path: str) -> None:
-        """Keep a damaged segment, under a name that is no part of the log, after all is durable."""
+        """Keep a damaged segment, but rename it, when everything is durable, so that it is no part of the log."""
         self._aside += (path,)
 
     def cut_first(self) -> None:
@@ -385,7 +386,7 @@ class Commit:
         for path in self._remove_last:
             try:
                 self._remove(path)
-            except OSError:  # the next commit tries again
+            except OSError:  # the next commit will try again
                 self.unremoved |= {path}
         if self.erases and self._remove_last:
             with suppress(OSError):

@@ -49,7 +49,7 @@ class StagedMark(NamedTuple):
 
 
 class Publish:
-    """Messages that wait to be written, each for itself: a batch takes some of them or all."""
+    """Messages that wait to be written, independently of each other: a batch takes all or some of them."""
 
     __slots__ = ("messages", "next", "numbered", "on_done", "refusal")
 
@@ -57,23 +57,23 @@ class Publish:
         self.messages = messages
         self.on_done = on_done
         self.next = 0
-        """The place of the first message that is not done with."""
+        """The index of the first message that is not done with."""
         self.numbered = numbered
-        """Whose messages they are, and their numbers: what its producer has stored already is not stored again."""
+        """The producer and its numbers of these messages. Those that it has stored already are not stored again."""
         self.refusal: CurbstoneError | None = None
-        """Said in its turn, instead of writing anything."""
+        """If set, nothing is written, and this is the answer when its turn comes."""
 
     @property
     def is_promised(self) -> bool:
-        """Whether it has happened already, elsewhere on disk: it is written sooner or later, and never refused."""
+        """Whether another file on disk says that it has happened. Then it has to be written, and is never refused."""
         return False
 
     def give_up(self) -> None:
-        """Nothing of it happens: what it would have ended is as before."""
+        """Undo the settles and releases, if it has any, because nothing of this will be written."""
 
 
 class WholePublish(Publish):
-    """Messages, and ends of deliveries, that go into one batch, all or nothing: a transaction, or its part of one."""
+    """Messages, settles and releases that go into one batch, all or nothing, such as a part of a transaction."""
 
     __slots__ = (
         "atomic_bytes", "has_room", "key", "mark", "on_room", "records", "released", "releases", "reserved", "settles",
@@ -83,7 +83,7 @@ class WholePublish(Publish):
     def __init__(self, messages: list[Message], on_done: Published, atomic_bytes: int) -> None:
         super().__init__(messages, on_done)
         self.atomic_bytes = atomic_bytes
-        """The most bytes that the batch takes, with what is said of the messages' tries later."""
+        """The most bytes that the batch takes, with records of the messages' tries that may come later."""
         self.settles: list[Settle] = []
         self.records: list[tuple[str, Reason, list[int]]] = []
         """Settles by group that have already taken effect in memory. They must go into the same batch."""
@@ -102,9 +102,9 @@ class WholePublish(Publish):
         self.has_room = False
         """Whether `on_room` was called, or is about to be."""
         self.mark: StagedMark | None = None
-        """What is noted in the same batch if these are messages of a staged transaction: promised likewise."""
+        """For messages of a staged transaction: the note to write in the same batch. They are promised, too."""
         self.key: IdempotencyKey | None = None
-        """To be noted in the same batch; what was published under it already is not stored again."""
+        """The idempotency key to note in the same batch. If the log knows it already, nothing is stored again."""
 
     @property
     def ends(self) -> list[Settle | Release]:

@@ -89,12 +89,12 @@ class Room:
         self._weigh()
 
     def ends(self, end: int) -> None:
-        """The contents of the active segment end there now."""
+        """Take in where the contents of the active segment end now."""
         grown = end - self._end
         self._end = end
         if end > self.segment_bytes:
             self._weigh()
-        else:  # then what a copy takes is the same: a whole segment, or the longest of those before
+        else:  # a copy takes as much as before: a whole segment, or the longest of the sealed ones
             self.free -= grown
             self.left -= grown
 

@@ -72,7 +72,10 @@ class Keys:
             self._room.notes(-KEY_NOTE_BYTES)
 
     def to_log(self, publish: WholePublish | None, first_seq: int, below: int) -> dict[bytes, Known]:
-        """Return the key of the publish in a batch, and those whose segment, under `below`, goes."""
+        """Return the keys to note in a batch: that of its publish, and those with notes in segments below `below`.
+
+        These segments are dropped with the batch.
+        """
         said = {}
         if publish is not None and publish.key is not None:
             key, expires_ms = publish.key, self._state.host.now_ms() + WINDOW_MS

@@ -56,7 +56,7 @@ class Notes:
         return self._keys
 
     def to_say(self, whole: WholePublish | None, first_seq: int, floor: int, numbers: dict[bytes, LastNumber]) -> Said:
-        """Return what a batch has to note; the segments below `floor` go with it.
+        """Return the notes for a batch with which the segments below `floor` are dropped; with 0 none is.
 
         `whole` is the atomic publish in the batch, if there is one. `numbers` has, by producer, the last number that is
         stored once the batch is on disk.

@@ -40,7 +40,10 @@ class StagedMarks:
         return known.messages if known else 0
 
     def to_log(self, publish: WholePublish | None, below: int) -> dict[int, int]:
-        """Return what to say of transactions in a batch, and again where the segment, under `below`, goes with it."""
+        """Return the marks to note in a batch: that of its publish, and those noted in segments below `below`.
+
+        These segments are dropped with the batch.
+        """
         marks = {number: known.messages for number, known in self._known.items() if known.segment < below}
         if publish is not None and publish.mark is not None:
             marks[publish.mark.number] = publish.mark.messages

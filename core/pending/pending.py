@@ -342,8 +342,8 @@ class Pending:
 
     @property
     def has_unlogged_marks(self) -> bool:
-        """Whether something was handed out that the log does not know of yet."""
-        for group in self.groups.values():  # noqa: SIM110 - mostly there is one, and a generator costs more than it
+        """Whether something was handed out that no mark in the log covers yet."""
+        for group in self.groups.values():  # noqa: SIM110 - mostly there is one, and a generator would cost more
             if group.delivered > group.delivered_logged:
                 return True
         return False
