@@ -42,7 +42,7 @@ class Reader:
 
     __slots__ = (
         "_cache", "_cached", "_damaged", "_host", "_is_closed", "_keeping", "_loading", "_log", "_read", "_runs",
-        "_tail", "_tail_bytes",
+        "_tail_bytes",
     )  # fmt: skip
 
     def __init__(self, host: Host, log: Log, runs: Runs, cache: Cache, damaged: Callable[[Run, str], None]) -> None:
@@ -52,7 +52,6 @@ class Reader:
         self._cache = cache
         self._damaged = damaged
         self._cached: dict[Run, int] = {}
-        self._tail: dict[Run, None] = {}
         self._read: dict[Run, None] = {}
         """The runs that were read back and are kept, the one read longest ago first."""
         self._tail_bytes = 0
@@ -66,7 +65,6 @@ class Reader:
         """Keep messages that were just appended to `run`, if memory allows."""
         if is_new:
             run.messages = []
-            self._tail[run] = None
         elif run.messages is None:
             return
         if not self._fits(size):
@@ -86,7 +84,6 @@ class Reader:
     def forget(self, run: Run) -> None:
         """Let go of a run's messages."""
         run.messages = None
-        self._tail.pop(run, None)
         self._read.pop(run, None)
         size = self._cached.pop(run, 0)
         self._tail_bytes -= size
