@@ -317,7 +317,8 @@ def _listeners(
     turns = Turns(host)
     limits = Limits(body_bytes_max=settings.max_message_size)
     single_queue = settings.single_queue or None
-    stomp = StompServer(gate, host, limits=limits, single_queue=single_queue, turns=turns, entrance=entrance)
+    name = f"curbstone/{__version__}"
+    stomp = StompServer(gate, host, limits=limits, single_queue=single_queue, turns=turns, entrance=entrance, name=name)
     if settings.stomp_addr:
         listeners.append(Listener("stomp", settings.stomp_addr, stomp))
     mqks_limits = MqksLimits(body_bytes_max=settings.max_message_size)
@@ -325,7 +326,7 @@ def _listeners(
     mq_traffic = Traffic()
     if settings.http_addr:
         sockets = StompSockets(
-            gate, host, text=text_frame, binary=binary_frame, limits=limits, single_queue=single_queue
+            gate, host, text=text_frame, binary=binary_frame, limits=limits, single_queue=single_queue, name=name
         )
         gateway = GatewaySettings(
             max_message_size=settings.max_message_size,

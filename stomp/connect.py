@@ -15,8 +15,6 @@ from curbstone.stomp.limits import Limits
 if TYPE_CHECKING:
     from curbstone.access.door import Access
 
-SERVER = "curbstone/0.1.0"
-
 _HEART_BEAT = re.compile(r"([0-9]{1,10}),([0-9]{1,10})", re.ASCII)
 _HTTP = re.compile(rb"(GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH) ")
 

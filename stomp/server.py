@@ -38,14 +38,19 @@ class StompServer(TcpServer):
         single_queue: QueueName | str | None = None,
         turns: Turns | None = None,
         entrance: Entrance | None = None,
+        name: str = "curbstone",
     ) -> None:
-        """`turns` and `entrance` are shared by the whole process; without them the server has its own."""
+        """`turns` and `entrance` are shared by the whole process; without them the server has its own.
+
+        `name` is what CONNECTED calls it: its name, a slash, its version.
+        """
         self.limits = limits or Limits()
         super().__init__(turns or Turns(host), entrance, message_bytes_max=self.limits.body_bytes_max)
         self.gate = gate
         self.host = host
         self.single_queue = parse_queue_name(single_queue) if isinstance(single_queue, str) else single_queue
         self.sync = gate.everyone.health().sync
+        self.name = name
         self.traffic = Traffic()
         """The counters of all its connections."""
 
@@ -80,6 +85,7 @@ class _Client(Connection[Session]):
             name=secrets.token_hex(8),
             now_ms=self._host.now_ms(),
             sync=server.sync,
+            server=server.name,
             single_queue=server.single_queue,
             traffic=server.traffic,
         )

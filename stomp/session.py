@@ -63,12 +63,14 @@ class Session:
         name: str,
         now_ms: int,
         sync: str = "always",
+        server: str = "curbstone",
         single_queue: QueueName | None = None,
         sniffs: bool = True,
         traffic: Traffic | None = None,
     ) -> None:
         """`access` is that of a login in a WebSocket's handshake; or it is nobody's, and CONNECT has to log in.
 
+        `server` is what CONNECTED calls the server: its name, a slash, its version.
         `sniffs`: whether to recognize HTTP or TLS in the first bytes, so that a client on the wrong port is told so.
         """
         self._gate = gate
@@ -85,6 +87,7 @@ class Session:
         self._transactions = Transactions(connection, self._settler)
         self._liveness = Liveness(limits, now_ms)
         self._sync = sync
+        self._server = server
         self._caller = caller
         self._wants_login = gate.wants_login
         self._agreement: connect.Agreement | None = None
@@ -384,7 +387,7 @@ class Session:
         if wished:
             told = ",".join([name for name in features.FEATURES if name in wished])
             more += (f"x-features:{told}", f"x-body-max:{connection.limits.body_bytes_max}")
-        connection.write(frames.connected(agreement.version, beats, connection.name, connect.SERVER, self._sync, more))
+        connection.write(frames.connected(agreement.version, beats, connection.name, self._server, self._sync, more))
         self.on_connected(answer.identity.user)
 
     def _check_rights(self) -> None:

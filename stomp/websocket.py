@@ -82,7 +82,9 @@ class StompSockets:
         binary: Encode,
         limits: Limits | None = None,
         single_queue: QueueName | str | None = None,
+        name: str = "curbstone",
     ) -> None:
+        """`name` is what CONNECTED calls it: its name, a slash, its version."""
         self.gate = gate
         self.host = host
         self.text = text
@@ -90,6 +92,7 @@ class StompSockets:
         self.limits = limits or Limits()
         self.single_queue = parse_queue_name(single_queue) if isinstance(single_queue, str) else single_queue
         self.sync = gate.everyone.health().sync
+        self.name = name
         self.traffic = Traffic()
         """The counters of all its connections."""
 
@@ -147,6 +150,7 @@ class StompSocket:
             name=self._name,
             now_ms=self._host.now_ms(),
             sync=sockets.sync,
+            server=sockets.name,
             single_queue=sockets.single_queue,
             sniffs=False,
             traffic=sockets.traffic,

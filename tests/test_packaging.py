@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tarfile
 import zipfile
 from collections.abc import Sequence
 from importlib.metadata import distribution
@@ -97,6 +98,10 @@ def test_the_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Pa
     program = "import setuptools.build_meta as backend; backend.build_sdist('..')"
     run(sys.executable, "-c", program, cwd=copy_of_the_checkout(tmp_path))
     (source,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        top = {name.split("/")[1] for name in archive.getnames() if "/" in name}
+    assert "CHANGELOG.md" in top
+    assert "tests" not in top  # a few of them, which is what setuptools takes by itself, would not run
     built = build(source, tmp_path)
     assert sorted(contents(built)) == sorted(contents(wheel))
     assert shared(built) == shared(wheel)

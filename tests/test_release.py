@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from curbstone import __version__
 from tests.ops_tools import BIN, ROOT, needs_ops_tools, run
 
 CHANGELOG = "# Changelog\n\n## Unreleased\n\n- A new thing.\n\n## 0.9.0 (2026-01-01)\n\n- An old thing.\n"
@@ -50,6 +52,19 @@ def test_the_repository_is_fit_for_a_release(release: ModuleType) -> None:
     release.closed((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), "999.0.0", "2026-02-03")
     text = release.with_version((ROOT / "curbstone" / "__init__.py").read_text(encoding="utf-8"), "999.0.0")
     assert '__version__ = "999.0.0"' in text
+    manifests = (ROOT / release.MANIFESTS).read_text(encoding="utf-8")
+    assert f"image: curbstone:{__version__}\n" in manifests
+    assert "image: curbstone:999.0.0\n" in release.with_image(manifests, "999.0.0")
+
+
+def test_nothing_but_the_version_says_which_it_is(release: ModuleType) -> None:
+    """So that nothing says an old one after a release."""
+    set_there = {ROOT / path for path in release.VERSION_FILES}
+    # A version in a sentence about an older one ends otherwise.
+    said = re.compile(rf"[\"'/=: ]{re.escape(__version__)}[\"']")
+    for folder in ("access", "core", "curbstone", "gateway", "mqks", "net", "rabbit", "spark", "stomp", "tests"):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert path in set_there or not said.search(path.read_text(encoding="utf-8")), path
 
 
 @pytest.fixture
@@ -95,7 +110,12 @@ def test_a_release_is_made_in_a_clone(clone: Path) -> None:
     assert "- " in run("git", "tag", "--list", "--format=%(contents)", "v999.0.0", cwd=clone)
     assert not run("git", "status", "--porcelain", cwd=clone)
     bill = json.loads((clone / "dist" / "curbstone-999.0.0.cdx.json").read_text())
+    server = bill["metadata"]["component"]
+    assert (server["type"], server["name"], server["version"]) == ("application", "curbstone", "999.0.0")
     versions = {part["name"]: part["version"] for part in bill["components"]}
-    assert versions["curbstone"] == versions["curbstone-client"] == "999.0.0"
+    assert versions["curbstone-client"] == "999.0.0"
+    (needs,) = (parts["dependsOn"] for parts in bill["dependencies"] if parts["ref"] == server["bom-ref"])
+    assert any(name.startswith("starlette") for name in needs)
+    assert "image: curbstone:999.0.0\n" in (clone / "deploy" / "kubernetes" / "curbstone.yaml").read_text()
     assert "starlette" in versions
     assert "there is a tag v999.0.0 already" in make_release(clone, "999.0.0").stderr

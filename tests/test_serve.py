@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
+from curbstone import __version__
 from curbstone.net.address import Address
 from curbstone.serve import WARN_EVERY_MS, Listener, Server, warn_of_strangers
 from tests.processes import COMMAND
@@ -60,6 +61,14 @@ def test_the_ready_line_names_the_ports_that_were_free(server: ServerProcess) ->
     assert ports == [int(number) for number in match.groups()]
     assert 0 not in ports
     assert all(can_connect(address) for address in (server.stomp, server.http, server.mqks))
+
+
+def test_who_connects_is_told_the_version(server: ServerProcess) -> None:
+    answer = stomp_dialogue(server.stomp, b"SEND\ndestination:a\nreceipt:r\n\n\0")
+    assert f"\nserver:curbstone/{__version__}\n".encode() in answer
+    with connect(f"ws://{server.http[0]}:{server.http[1]}/stomp") as websocket:
+        websocket.send("CONNECT\naccept-version:1.2\nhost:x\n\n\0")
+        assert f"\nserver:curbstone/{__version__}\n" in str(websocket.recv())
 
 
 @pytest.mark.parametrize("left", ["stomp", "http", "mqks"])
@@ -296,7 +305,7 @@ def test_help_and_version_need_no_server(tmp_path: Path) -> None:
         command = [*COMMAND, *args]
         return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
 
-    assert output("--version") == "curbstone 0.1.0\n"
+    assert output("--version") == f"curbstone {__version__}\n"
     assert "serve" in output()
     text = " ".join(output("serve", "--help").split())
     assert "-cap, --cap SIZE" in text

@@ -1,16 +1,18 @@
 """Makes a release: `make release VERSION=1.2.0`. Nothing leaves this machine; the last lines say what would.
 
-In order: the checkout is clean and the version is new; the changelog's "Unreleased" gets the version and the date;
-version, changelog and tag are one commit; source distributions and wheels of the server and of its Python client are
-built from that commit alone; both wheels are installed in a new environment and asked for their version; from that
-environment comes the SBOM (CycloneDX). Checksums of all are in `SHA256SUMS`. What fails before the commit leaves the
-checkout as it was; afterwards the text says how to undo it.
+In order: the checkout is clean and the version is new; the changelog's "Unreleased" gets the version and the date, and
+the manifests name the image of that version; all this is one commit, with a tag; source distributions and wheels of the
+server and of its Python client are built from that commit alone; both wheels are installed in a new environment and
+asked for their version; from that environment comes the SBOM (CycloneDX): the server, and all it brings. Checksums of
+all are in `SHA256SUMS`. What fails before the commit leaves the checkout as it was; afterwards the text says how to
+undo it.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -23,10 +25,12 @@ ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"
 VERSION_FILES = ("curbstone/__init__.py", "client/curbstone_client/__init__.py")
 """The server and its Python client are released together, under one version."""
+MANIFESTS = "deploy/kubernetes/curbstone.yaml"
 CHANGELOG = "CHANGELOG.md"
 UNRELEASED = "## Unreleased"
 _VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
 _ASSIGNMENT = re.compile(r'^__version__ = "(.*)"$', re.M)
+_IMAGE = re.compile(r"^( *image: curbstone:)(\S+)$", re.M)
 
 
 class Refused(Exception):
@@ -38,6 +42,14 @@ def with_version(text: str, version: str) -> str:
     changed, count = _ASSIGNMENT.subn(f'__version__ = "{version}"', text)
     if count != 1:
         raise Refused(f"a module has {count} lines that set __version__, not one")
+    return changed
+
+
+def with_image(text: str, version: str) -> str:
+    """Return manifests with the version of the image replaced."""
+    changed, count = _IMAGE.subn(rf"\g<1>{version}", text)
+    if count != 1:
+        raise Refused(f"{MANIFESTS} has {count} lines that name the image, not one")
     return changed
 
 
@@ -90,14 +102,13 @@ def check(version: str) -> None:
 def commit(version: str) -> None:
     """Write the version and the changelog, commit them and tag the commit."""
     today = datetime.now(UTC).date().isoformat()
-    changelog = ROOT / CHANGELOG
-    new_modules = {path: with_version((ROOT / path).read_text(encoding="utf-8"), version) for path in VERSION_FILES}
-    new_changelog = closed(changelog.read_text(encoding="utf-8"), version, today)
-    for path, text in new_modules.items():
+    new = {path: with_version((ROOT / path).read_text(encoding="utf-8"), version) for path in VERSION_FILES}
+    new[MANIFESTS] = with_image((ROOT / MANIFESTS).read_text(encoding="utf-8"), version)
+    new[CHANGELOG] = closed((ROOT / CHANGELOG).read_text(encoding="utf-8"), version, today)
+    for path, text in new.items():
         (ROOT / path).write_text(text, encoding="utf-8")
-    changelog.write_text(new_changelog, encoding="utf-8")
-    git("commit", "--quiet", "--message", f"Release {version}", "--", *VERSION_FILES, CHANGELOG)
-    git("tag", "--annotate", f"v{version}", "--message", f"Curbstone {version}\n\n{notes(new_changelog, version)}")
+    git("commit", "--quiet", "--message", f"Release {version}", "--", *new)
+    git("tag", "--annotate", f"v{version}", "--message", f"Curbstone {version}\n\n{notes(new[CHANGELOG], version)}")
 
 
 def build(version: str) -> list[Path]:
@@ -130,11 +141,21 @@ def build(version: str) -> list[Path]:
             raise Refused(f"what is installed says {said!r}; undo with: git tag -d v{version}; git reset HEAD~")
         bill = DIST / f"curbstone-{version}.cdx.json"
         run("cyclonedx-py", "environment", "--output-reproducible", "--output-file", bill, python)
+        bill.write_text(of_the_server(bill.read_text(encoding="utf-8")), encoding="utf-8")
     sums = DIST / "SHA256SUMS"
     made = [*built, bill]
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in made]
     sums.write_text("".join(lines), encoding="utf-8")
     return [*made, sums]
+
+
+def of_the_server(bill: str) -> str:
+    """Return an SBOM that says what it is the bill of: so far the server is one part among many."""
+    content = json.loads(bill)
+    (server,) = (part for part in content["components"] if part["name"] == "curbstone")
+    content["components"].remove(server)
+    content["metadata"]["component"] = server | {"type": "application"}
+    return json.dumps(content, indent=2) + "\n"
 
 
 def git(*words: object) -> str:
