@@ -6,7 +6,7 @@
   3  the server can't be reached
   4  there is no such queue
   5  there was nothing: no message to receive or to show
-  6  `check` or `repair` found damage, `drill` failed
+  6  `check` or `repair` found damage, a backup is damaged, `drill` failed, a users file breaks a rule
 130  interrupted
 143  ended by SIGTERM
 """

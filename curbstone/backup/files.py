@@ -35,6 +35,14 @@ class BackupError(Exception):
     """A backup is damaged or incomplete. The text says how."""
 
 
+class TargetTaken(Exception):
+    """Something is where a backup, or what is in it, was to go; nothing is wrong with the backup."""
+
+
+class NotInBackup(Exception):
+    """A queue that was asked for is not in the backup."""
+
+
 class Had(NamedTuple):
     """The part of a file that the receiver has already."""
 

@@ -23,6 +23,7 @@ from curbstone.backup.files import (
     PIECE_BYTES,
     SUMS,
     BackupError,
+    TargetTaken,
     checked_path,
     decode_index,
     decode_sums,
@@ -40,9 +41,10 @@ class Reader(Protocol):
 
 
 def receive(stream: Reader, target: Path, since: Path | None = None) -> dict[str, object]:
-    """Write an archive as a directory and return its index. Raise BackupError or OSError, and then leave nothing.
+    """Write an archive as a directory and return its index.
 
-    `since` is an earlier backup that this one continues. Unchanged files are hard links to it, or copies.
+    Raise BackupError, TargetTaken or OSError, and then leave nothing. `since` is an earlier backup that this one
+    continues. Unchanged files are hard links to it, or copies.
     """
     with _made(target) as partial:
         sums = extract(stream, partial, since)
@@ -182,7 +184,7 @@ def unpacked(source: str, beside: Path) -> Iterator[Path]:
 def _made(target: Path) -> Iterator[Path]:
     """Yield a directory that is renamed to `target` if the block succeeds, and is removed if it fails."""
     if target.exists():
-        raise BackupError(f"{target} is there already")
+        raise TargetTaken(f"{target} is there already")
     partial = target.with_name(target.name + PARTIAL)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(mode=0o700, parents=True)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from curbstone.backup.files import BackupError
+from curbstone.backup.files import BackupError, NotInBackup, TargetTaken
 from curbstone.backup.receive import sync_dir, unpacked
 from curbstone.core.broker import Broker
 from curbstone.core.directories import GONE_SUFFIX, QUEUES
@@ -29,9 +29,12 @@ _DEFAULTS = QueueOptions()
 
 
 def restore(source: str, target: Path) -> None:
-    """Make a new data directory from a backup. It gets its name only when it is complete. Raise BackupError."""
+    """Make a new data directory from a backup. It gets its name only when it is complete.
+
+    Raise BackupError or TargetTaken.
+    """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise BackupError(f"{target} is there already, and is not empty: move it away, or restore beside it")
+        raise TargetTaken(f"{target} is there already, and is not empty: move it away, or restore beside it")
     with unpacked(source, target) as data:
         data.rename(target)
         sync_dir(target.parent)
@@ -41,6 +44,7 @@ def restore_queue(source: str, target: Path, name: QueueName, new_name: QueueNam
     """Put one queue of a backup into a data directory on which no server runs, or which does not exist yet.
 
     The queue is a new one there: it has another uid, so its messages have other ids, and no event is bound to it.
+    Raise BackupError, NotInBackup or TargetTaken.
     """
     with unpacked(source, target) as data:
         _finish(data)
@@ -50,7 +54,7 @@ def restore_queue(source: str, target: Path, name: QueueName, new_name: QueueNam
             with suppress(FileExistsError):
                 disk.make_dir(QUEUES)
             if _is_there(disk, new_name):
-                raise BackupError(f"there is a queue {new_name} in {target} already")
+                raise TargetTaken(f"there is a queue {new_name} in {target} already")
             _put(disk, target, found, new_name)
         finally:
             disk.close()
@@ -84,7 +88,7 @@ def _directory_of(data: Path, name: QueueName) -> Path:
                     return data / QUEUES / entry
     finally:
         disk.close()
-    raise BackupError(f"it has no queue {name}")
+    raise NotInBackup(f"there is no queue {name} in the backup")
 
 
 def _is_there(disk: OsDisk, name: QueueName) -> bool:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from curbstone.cli.options import DEFAULT_SERVER, Json, ServerUrl
-from curbstone.exit_codes import DAMAGED, WRONG, CommandFailed
+from curbstone.exit_codes import DAMAGED, NO_QUEUE, WRONG, CommandFailed
 
 
 def backup(
@@ -82,10 +82,14 @@ def restore(
 @contextmanager
 def _told() -> Iterator[None]:
     """Turn errors into a `CommandFailed` with one line of text."""
-    from curbstone.backup.files import BackupError
+    from curbstone.backup.files import BackupError, NotInBackup, TargetTaken
 
     try:
         yield
+    except TargetTaken as error:
+        raise CommandFailed(str(error)) from None
+    except NotInBackup as error:
+        raise CommandFailed(str(error), NO_QUEUE) from None
     except BackupError as error:
         raise CommandFailed(f"the backup can't be used: {error}", DAMAGED) from None
     except OSError as error:
@@ -95,11 +99,11 @@ def _told() -> Iterator[None]:
 
 def _to_file(stream: _Stream, target: Path) -> None:
     from curbstone.backup import receive
-    from curbstone.backup.files import BackupError
+    from curbstone.backup.files import TargetTaken
 
     partial = target.with_name(target.name + receive.PARTIAL)
     if target.exists():
-        raise BackupError(f"{target} is there already")
+        raise TargetTaken(f"{target} is there already")
     try:
         with partial.open("wb") as file:
             receive.pass_on(stream, file)
