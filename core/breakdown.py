@@ -12,8 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from curbstone.core.host import Host, Job, JobDone, Timer
+from curbstone.core.host import Job, JobDone, Timer
 from curbstone.core.log.meta import Meta
+from curbstone.core.shared import Shared
 
 logger = logging.getLogger("curbstone.core")
 
@@ -23,17 +24,15 @@ class QueueHost:
 
     __slots__ = ("_break_down", "_faults", "_host", "_meta", "now_ms", "now_us", "wall_ms")
 
-    def __init__(
-        self, host: Host, meta: Meta, faults: list[Exception], break_down: Callable[[Exception], None]
-    ) -> None:
-        self._host = host
+    def __init__(self, shared: Shared, meta: Meta, break_down: Callable[[Exception], None]) -> None:
+        self._host = shared.host
         self._meta = meta
-        self._faults = faults
+        self._faults = shared.troubles.faults
         self._break_down = break_down
         """Called with an exception that the queue itself has raised."""
-        self.now_ms = host.now_ms
-        self.now_us = host.now_us
-        self.wall_ms = host.wall_ms
+        self.now_ms = shared.now_ms
+        self.now_us = shared.now_us
+        self.wall_ms = shared.wall_ms
 
     def call_soon(self, fn: Callable[[], object]) -> object:
         """See `Host.call_soon`. A queue uses this only for answers to others."""

@@ -91,6 +91,8 @@ class Broker(AloneBroker):
         self._fanouts = Fanouts(host)
         self.committer = Committer(host, disk, salt, self.troubles, self.commits)
         self._turns = Turns(host, self.committer)
+        # Named once, for each time makes an object, and each of many queues keeps them.
+        self._of_queues = self._turns.add, self._end, self._erasing
         self._directories = Directories(WatchedHost(host, self.troubles, "making and removing queues"), disk)
         self.left: dict[str, str] = {}
         """The directories of queues that can't be served, with the reasons."""
@@ -216,8 +218,7 @@ class Broker(AloneBroker):
         log = Log(
             self.disk, directory, uid, cap=meta.options.cap, meta_bytes=meta_reserve(meta.options.cap), salt=self._salt
         )
-        others, turn, end = partial(Others, self), self._turns.add, self._end
-        return Queue(self.shared, self.committer, meta, log, others, turn, end, self._erasing)
+        return Queue(self.shared, self.committer, meta, log, partial(Others, self), *self._of_queues)
 
     def _add(self, queue: Queue) -> None:
         """Begin to serve a queue that was recovered."""

@@ -32,6 +32,7 @@ from curbstone.core.log.log import IDLE_BYTES_MAX, Log
 from curbstone.core.log.meta import Meta, meta_reserve
 from curbstone.core.log.publish import WholePublish
 from curbstone.core.message import Delivery, Message
+from curbstone.core.names import QueueName
 from curbstone.core.notes.notes import Notes
 from curbstone.core.options import QueueOptions
 from curbstone.core.pending.pending import Pending, Placed
@@ -53,10 +54,14 @@ from curbstone.core.values import (
     IdempotencyKey,
     LastNumber,
     Lease,
+    May,
+    Moved,
     Numbered,
     Outcome,
     Published,
     Stale,
+    Undoing,
+    UndoWish,
     WasThere,
 )
 from curbstone.core.writing.batch import Batch
@@ -78,8 +83,8 @@ class Queue(AloneQueue):
     __slots__ = (
         "_cleaner", "_counter", "_delete", "_desk", "_disuse", "_holding", "_intake", "_is_resting",
         "_timers", "_upkeep", "agenda", "damaged", "host", "leasing", "log", "message_id", "meta_writer", "name",
-        "notes", "outbox", "peek", "pending", "popping", "purge", "reading", "redrive", "refusal", "retrying", "rings",
-        "settling", "state", "stats", "uid", "undo", "watch", "writer",
+        "notes", "outbox", "peek", "pending", "popping", "reading", "refusal", "retrying", "rings",
+        "settling", "state", "stats", "uid", "watch", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -98,7 +103,7 @@ class Queue(AloneQueue):
         `dirty(turn)` has the queue's turn called at the end of the present turn of the loop. `delete(queue, reason)`
         deletes the queue in a later turn and tells its consumers the reason. For `erasing` see `core.reading.purge`.
         """
-        host = self.host = QueueHost(shared.host, meta, shared.troubles.faults, self._break_down)
+        host = self.host = QueueHost(shared, meta, self._break_down)
         state = self.state = QueueState(shared, meta, host)
         agenda = self.agenda = Agenda(host, partial(dirty, partial(host.contain, self.turn)))
         elsewhere = elsewhere_of(self)
@@ -135,7 +140,7 @@ class Queue(AloneQueue):
             *(state, agenda, log, pending, notes, outbox, self._cleaner),
             *(self._counter, elsewhere, erasing),
         )
-        self.peek, self.purge, self.redrive, self.undo = upkeep.peek, upkeep.purge, upkeep.redrive, upkeep.undo
+        self.peek = upkeep.peek
         sources = Sources(
             *(state, agenda, log, pending, notes, outbox, self._cleaner),
             *(self.rings.room, self.popping.drop_unwanted, self.reading.can_make_room),
@@ -144,6 +149,18 @@ class Queue(AloneQueue):
         self._delete = delete
         self._disuse: Disuse | None = None
         self._watch_use()
+
+    def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
+        """See `core.port.Queue.purge`."""
+        self._upkeep.purge(on_done, keep=keep)
+
+    def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
+        """See `core.port.Queue.redrive`."""
+        self._upkeep.redrive(to, limit, on_done, may, seq)
+
+    def undo(self, wish: UndoWish, on_done: Undoing) -> None:
+        """See `core.port.Queue.undo`."""
+        self._upkeep.undo(wish, on_done)
 
     # --- what it is
 

@@ -28,6 +28,10 @@ class Shared:
         self.schemas: Schemas = NoSchemas()
         """Makes rules of schemas. Whoever opens a broker may replace it."""
         self.host = host
+        # Named once, for each time makes an object, and each of many queues keeps them.
+        self.now_ms = host.now_ms
+        self.now_us = host.now_us
+        self.wall_ms = host.wall_ms
         self.disk = disk
         self.sync = sync
         self.syncs_always = sync.kind == "always"

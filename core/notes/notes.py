@@ -37,7 +37,7 @@ SILENCE = Said(b"", {}, {}, {}, {}, {})
 class Notes:
     """See the module's docstring."""
 
-    __slots__ = ("_keys", "_room", "_state", "acks", "losses", "producers", "staged")
+    __slots__ = ("_keys", "_producers", "_room", "_state", "acks", "losses", "staged")
 
     def __init__(self, state: QueueState, room: Room) -> None:
         self.losses = Losses(state)
@@ -47,13 +47,20 @@ class Notes:
         self._state = state
         self._room = room
         self.staged = StagedMarks(room)
-        self.producers = Producers(state, room)
+        self._producers: Producers | None = None
+        """None while nobody has asked for one."""
 
     @property
     def keys(self) -> Keys:
         """The idempotency keys."""
         self._keys = self._keys or Keys(self._state, self._room)
         return self._keys
+
+    @property
+    def producers(self) -> Producers:
+        """The numbered producers."""
+        self._producers = self._producers or Producers(self._state, self._room)
+        return self._producers
 
     def to_say(self, whole: WholePublish | None, first_seq: int, floor: int, numbers: dict[bytes, LastNumber]) -> Said:
         """Return the notes for a batch with which the segments below `floor` are dropped; with 0 none is.
@@ -66,7 +73,7 @@ class Notes:
         says_more = floor or whole is not None
         keys = self._keys.to_log(whole, first_seq, floor) if says_more and self._keys else {}
         staged = self.staged.to_log(whole, floor) if says_more else {}
-        numbers = self.producers.to_log(numbers, floor) if floor or numbers else numbers
+        numbers = self._producers.to_log(numbers, floor) if floor and self._producers else numbers
         if not (losses or acks or keys or staged or numbers):
             return SILENCE
         data = [encode_loss(name, *loss) for name, loss in losses.items()]

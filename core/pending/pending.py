@@ -46,7 +46,7 @@ class Pending:
     """The runs, the groups and the reader of one queue."""
 
     __slots__ = (
-        "_agenda", "_memory", "_state", "expiries", "groups", "load", "reader", "runs", "undeclared", "unnamed",
+        "_agenda", "_memory", "_state", "expiries", "groups", "reader", "runs", "undeclared", "unnamed",
     )  # fmt: skip
 
     def __init__(
@@ -67,12 +67,15 @@ class Pending:
         self.runs = self._memory.runs
         self.reader = self._memory.reader
         self.expiries = self._memory.expiries
-        self.load = self._memory.load
         self.unnamed = Group(self._memory, UNNAMED)
         self.groups: dict[str, Group] = {UNNAMED: self.unnamed}
         self.undeclared = Undeclared(state, self._memory, self.groups, groups_in_use)
         for name in state.meta.groups:
             self.groups[name] = Group(self._memory, name)
+
+    def load(self, run: Run) -> None:
+        """See `Memory.load`."""
+        self._memory.load(run)
 
     def group(self, name: str, first: int = 0) -> Group:
         """Return a group, which is made if it does not exist. In a new one nothing is pending below `first`."""

@@ -57,7 +57,7 @@ class Reader:
         self._tail_bytes = 0
         self._loading: dict[Run, list[Callable[[], None]]] = {}
         """The runs that are being read, with the callbacks for when they are there."""
-        self._keeping: set[Run] = set()
+        self._keeping: dict[Run, None] = {}
         """Those of `_loading` that are kept when they have been read."""
         self._is_closed = False
 
@@ -111,7 +111,7 @@ class Reader:
         file descriptor or memory is left, it is tried again until it succeeds; no message is given up for that.
         """
         if keeps:
-            self._keeping.add(run)
+            self._keeping[run] = None
         waiting = self._loading.get(run)
         if waiting is not None:
             waiting.append(then)
@@ -132,7 +132,7 @@ class Reader:
                 return
             callbacks = self._loading.pop(run)
             keeps = run in self._keeping
-            self._keeping.discard(run)
+            self._keeping.pop(run, None)
             moved = (run.segment.path, run.segment.salt, run.offset, run.end) != place or run.last != last
             is_here = not self._is_closed and not moved and run.live() and run.messages is None
             if is_here:

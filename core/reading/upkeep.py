@@ -55,7 +55,8 @@ class Upkeep:
         self._counter = counter
         self._elsewhere = elsewhere
         self._erasing = erasing
-        self._undo = Undo(state, log, pending, outbox)
+        self._undo: Undo | None = None
+        """None before the first undo and purge."""
 
     def peek(
         self,
@@ -74,7 +75,7 @@ class Upkeep:
 
         With `keep` it comes when their settles are on disk, and the log keeps them while it has room.
         """
-        self._undo.before_purge(lambda over: self._purge(on_done, over, keep=keep))
+        self._undos().before_purge(lambda over: self._purge(on_done, over, keep=keep))
 
     def _purge(
         self, on_done: Callable[[CurbstoneError | None, int], None], over: Callable[[], None], *, keep: bool
@@ -94,9 +95,13 @@ class Upkeep:
 
     def undo(self, wish: UndoWish, on_done: Undoing) -> None:
         """See `core.port.Queue.undo`."""
-        self._undo.begin(wish, on_done)
+        self._undos().begin(wish, on_done)
+
+    def _undos(self) -> Undo:
+        self._undo = self._undo or Undo(self._state, self._log, self._pending, self._outbox)
+        return self._undo
 
     @property
     def is_undoing(self) -> bool:
         """Whether an undo is under way, which still needs what the log has."""
-        return self._undo.is_busy
+        return self._undo is not None and self._undo.is_busy

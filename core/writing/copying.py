@@ -40,7 +40,7 @@ class Copying:
         self._oldest: Segment | None = None
         self._todo: list[Run] = []
         """Runs of the oldest segment, the first at the end."""
-        self._asked: set[Run] = set()
+        self._asked: dict[Run, None] = {}
         """Those of them that had to be read from the disk first."""
         self._under_way: list[tuple[Run, int]] = []
         """The runs that the commit under way copies, and how many bytes of each."""
@@ -75,7 +75,7 @@ class Copying:
         for run in reversed(self._todo):
             is_missing = run.messages is None and self._is_left(run)
             if is_missing and (run not in self._asked or self._pending.reader.is_loading(run)):
-                self._asked.add(run)
+                self._asked[run] = None
                 self._pending.load(run)  # also if it is being read for others: cleaning goes on when that is over
                 is_under_way = True
             total += run.end - run.offset

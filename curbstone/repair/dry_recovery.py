@@ -59,7 +59,7 @@ class DryRecovery:
         """Replay a queue."""
         uid = int(meta.uid, 16)
         log = Log(self._disk, directory, uid, cap=meta.options.cap, meta_bytes=0, salt=random_salt)
-        host = QueueHost(self._shared.host, meta, self._shared.troubles.faults, _raise)
+        host = QueueHost(self._shared, meta, _raise)
         state = QueueState(self._shared, meta, host)
         pending, notes = Pending(state, Agenda(host, _nothing), log), Notes(state, log.room)
         found = Revived()
