@@ -112,7 +112,7 @@ sdk: sdk-tools  ## Make the Python and TypeScript clients in build/sdk
 	$(SDK_TOOLS)/bin/python tools/sdk/generate.py build/sdk
 
 docs: ops-tools  ## Build the documentation in site/, and fail on a dead link
-	$(OPS_TOOLS)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(OPS_TOOLS)/bin/mkdocs build --strict --quiet
 
 release: $(DEV) ops-tools  ## Make a release in dist/: make release VERSION=1.2.0 (commits and tags; uploads nothing)
 	@test -n "$(VERSION)" || { echo "say which: make release VERSION=1.2.0" >&2; exit 1; }
