@@ -27,14 +27,16 @@ class QueueState:
     """See the module's docstring. It only holds facts, and asks no other room."""
 
     __slots__ = (
-        "broken", "committed_end", "damaged", "door", "host", "is_closed", "meta", "_meta_bytes", "name", "next_seq",
-        "options", "shared", "stats", "uid", "write_failure",
+        "broken", "committed_end", "damaged", "door", "host", "is_closed", "is_private", "meta", "_meta_bytes", "name",
+        "next_seq", "options", "shared", "stats", "uid", "write_failure",
     )  # fmt: skip
 
     def __init__(self, shared: Shared, meta: Meta, host: QueueHost) -> None:
         self.shared = shared
         self.host = host
         self.name = meta.name
+        self.is_private = meta.name.is_private
+        """Whether it is a client's own queue, which no restart finds again."""
         self.uid = meta.uid
         self.meta: Meta
         """The options as they were set, the groups and the bindings."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from curbstone.core.message import Delivery
@@ -20,6 +21,12 @@ AUTO, CLIENT, INDIVIDUAL = "auto", "client", "client-individual"
 ACK_MODES = (AUTO, CLIENT, INDIVIDUAL)
 
 KEUSS_NACK_DELAY_MS = 5_000
+
+
+@lru_cache(maxsize=64)
+def text_of(second: int) -> str:
+    """Return a second since the epoch as people write it: in a fan-out a thousand subscriptions ask for the same."""
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 class Subscription:
@@ -50,8 +57,6 @@ class Subscription:
         self.receipts: list[bytes] = []
         self.walk: Iterator[int] | None = None
         self._start = f"MESSAGE\n{lines}message-id:"
-        self._second = -1
-        self._second_text = ""
 
     def bind(self, queue: Queue, consumer: Consumer) -> None:
         """Attach the subscription to its queue. Called once, before any delivery."""
@@ -77,13 +82,10 @@ class Subscription:
             body = message.body
             block = message.headers
             second, ms = divmod(delivery.mature_ms, 1000)
-            if second != self._second:
-                self._second = second
-                self._second_text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
             ack = f"{index}{seq}.{tries}" if index else ""
             head = (
                 f"{start}{seq}{ack}\ncontent-length:{len(body)}\ntimestamp:{message.timestamp_ms}\n"
-                f"redelivered:{'true' if tries else 'false'}\nx-tries:{tries}\nx-mature:{self._second_text}.{ms:03d}Z\n"
+                f"redelivered:{'true' if tries else 'false'}\nx-tries:{tries}\nx-mature:{text_of(second)}.{ms:03d}Z\n"
             )
             if version != V12 or CHARSET_MARK in block:
                 block = encode_block(block, version)

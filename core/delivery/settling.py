@@ -48,12 +48,22 @@ class Settling:
         return True
 
     def settle_now(self, group: str, deliveries: list[Delivery], reason: Reason = Reason.ACK) -> None:
-        """Settle deliveries in memory now, and on disk with the next commit."""
+        """Settle deliveries in memory now, and on disk with the next commit.
+
+        An ack in a private queue does not call for a commit by itself. No restart asks for it, and a topic's thousand
+        subscribers would each make two commits of a message.
+        """
         messages = [delivery.message for delivery in deliveries]
         if reason is Reason.ACK:
             self._state.stats.acked += len(messages)
         self._pending.clear(group, messages)
-        self._outbox.settled(group, reason, [message.seq for message in messages])
+        seqs = [message.seq for message in messages]
+        if self._state.is_private and reason is Reason.ACK:
+            self._outbox.settled_unhurried(group, seqs)
+            if not self._pending.group(group).has_ready:
+                return
+        else:
+            self._outbox.settled(group, reason, seqs)
         self._agenda.wake(group)
 
     def settle_by_id(self, seq: int, on_done: WasThere) -> bool:

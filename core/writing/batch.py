@@ -85,6 +85,8 @@ class Batch:
     def take_records(self) -> None:
         """Take settles and releases from the outbox and, if none is left there, the callbacks that wait for them."""
         outbox = self._sources.outbox
+        if outbox.unhurried:
+            outbox.hurry()
         if outbox.pops:
             self._sources.drop_unwanted_pops()
         is_left = outbox.has_records

@@ -40,7 +40,7 @@ class Outbox:
 
     __slots__ = (
         "_agenda", "after_settles", "callbacks", "hand_outs", "must_write", "pops", "publishes", "ranges", "releases",
-        "revival", "settles",
+        "revival", "settles", "unhurried",
     )  # fmt: skip
 
     def __init__(self, agenda: Agenda) -> None:
@@ -50,6 +50,8 @@ class Outbox:
         """The seqs of settled messages, by group and reason."""
         self.ranges: dict[tuple[str, Reason], list[tuple[int, int]]] = {}
         """Settles of many messages at once, such as those of a purge, as (first, count)."""
+        self.unhurried: dict[str, list[int]] = {}
+        """The seqs of what was acked and needs no commit of its own, by group: they go into the next one there is."""
         self.releases: list[Released] = []
         """Records of messages that were given back, in order."""
         self.hand_outs: dict[tuple[str, int], Released] = {}
@@ -85,6 +87,16 @@ class Outbox:
         else:
             waiting += seqs
         self._agenda.dirty()
+
+    def settled_unhurried(self, group: str, seqs: list[int]) -> None:
+        """Write with the next commit, whenever that comes, that messages were acked: a restart does not ask for it."""
+        self.unhurried.setdefault(group, []).extend(seqs)
+
+    def hurry(self) -> None:
+        """There is a commit now: let what waits for one be settled with it."""
+        unhurried, self.unhurried = self.unhurried, {}
+        for group, seqs in unhurried.items():
+            self.settles.setdefault((group, Reason.ACK), []).extend(seqs)
 
     def settled_ranges(self, group: str, reason: Reason, ranges: list[tuple[int, int]]) -> None:
         """Write that whole ranges of messages are settled, each as (first, count)."""

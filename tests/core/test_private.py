@@ -7,7 +7,7 @@ import pytest
 from curbstone.core.errors import BadRequest, CurbstoneError, EventRefused, QueueFull
 from curbstone.core.names import QueueName, parse_queue_name, private_name, queue_name
 from curbstone.core.options import MIB
-from tests.core.lab import Lab, message
+from tests.core.lab import Lab, Peer, message
 
 MINE = private_name("topic.c1.1")
 FORMER = queue_name("0123456789abcdef.topic.12", "_temp")
@@ -126,3 +126,47 @@ def test_a_durable_queue_that_is_full_is_told_to_the_publisher_also_beside_a_pri
         error, _, _ = lab.answer(lambda done: lab.broker.publish_event("news", [message(b"x" * 10_000)], done))
         errors.append(error)
     assert isinstance(errors[-1], EventRefused) and "default/kept" in str(errors[-1])
+
+
+@pytest.mark.parametrize("auto", [True, False])
+def test_a_message_to_a_subscriber_is_one_commit_and_its_ack_waits_for_the_next(auto: bool) -> None:
+    """A message to a topic's thousand subscribers was two thousand commits."""
+    lab = Lab()
+    declare(lab, MINE)
+    queue = lab.broker.get(MINE)
+    peer = Peer(lab, queue, auto=auto)
+    for number in range(10):
+        before = queue.stats.commits
+        lab.publish(queue, str(number))
+        if not auto:
+            peer.consumer.ack(list(peer.consumer.unsettled))
+            lab.settle()
+        assert queue.stats.commits - before == 1
+        assert queue.counts()[:3] == (0, 0, 0)
+    assert len(peer.given) == 11, "the first was there before"
+
+
+def test_an_ack_that_somebody_waits_for_is_written_at_once_with_all_of_before() -> None:
+    lab = Lab()
+    declare(lab, MINE)
+    queue = lab.broker.get(MINE)
+    peer = Peer(lab, queue)
+    lab.publish(queue, "a")
+    peer.consumer.ack([1])
+    lab.settle()
+    before = queue.stats.commits
+    peer.ack(2)
+    assert queue.stats.commits - before == 1 and not queue.outbox.unhurried
+
+
+def test_acks_that_wait_for_a_commit_take_no_room_in_a_queue_that_is_used_for_long() -> None:
+    lab = Lab()
+    declare(lab, MINE, cap=64 * 1024)
+    queue = lab.broker.get(MINE)
+    peer = Peer(lab, queue, auto=True)
+    for number in range(500):  # many times its cap
+        lab.publish(queue, *[f"{number}.{each}".encode().ljust(100) for each in range(10)])
+        assert len(queue.outbox.unhurried.get("", [])) <= 10
+    assert len(peer.given) == 5001
+    lab.pass_time(60_000)
+    assert queue.counts()[3] <= 64 * 1024 and not queue.outbox.unhurried
