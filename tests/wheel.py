@@ -15,7 +15,9 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NOT_SOURCE = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "build", "dist", "curbstone-data", "htmlcov")
+NOT_SOURCE = shutil.ignore_patterns(
+    ".*", "*.egg-info", "__pycache__", "build", "dist", "curbstone-data", "htmlcov", "node_modules"
+)
 
 
 def run(*command: object, cwd: Path) -> str:
