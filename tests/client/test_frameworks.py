@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from curbstone_client.sync import Client
 from tests.server import ServerProcess, clean_environment
 
 WAIT_S_MAX = 120
+LOOK_S = 0.02
 
 COMMON = """
 import os, sys, time
@@ -128,6 +130,11 @@ def framework(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+def leave_time() -> None:
+    """Let others have the processor before looking again."""
+    threading.Event().wait(LOOK_S)
+
+
 class App:
     """A folder with an application of one of the frameworks, and its workers."""
 
@@ -183,6 +190,7 @@ class App:
             if done.total() != count:
                 count, since = done.total(), time.monotonic()
             assert time.monotonic() - since < WAIT_S_MAX, f"missing: {sorted(expected - done.keys())[:10]}"
+            leave_time()
         return done
 
     def wait_until_settled(self, server: ServerProcess, *, delayed: int = 0) -> None:
@@ -193,6 +201,7 @@ class App:
                 assert time.monotonic() < deadline, f"ready, in flight, delayed: {counts}"
                 info = client.queue(self.queue).info()
                 counts = (info["rdy"], info["wip"], info["delayed"])
+                leave_time()
 
 
 @pytest.fixture
@@ -235,6 +244,7 @@ def work_through_kills(app: App, server: ServerProcess, count: int, kills: int) 
         for kill in range(kills):
             while len(app.done()) < (kill + 1) * count // (kills + 2):
                 assert producer.poll() in (None, 0)
+                leave_time()
             if kill % 2:
                 server.kill()
                 server.restart(same_ports=True)
