@@ -67,13 +67,13 @@ class Collections:
 
     def _freeze(self) -> None:
         self._frozen = self._queues()
-        gc.unfreeze()
         gc.collect()
         gc.freeze()
 
     def _look(self) -> None:
         few, many = sorted((max(self._queues(), QUEUES_MIN), max(self._frozen, QUEUES_MIN)))
         if many >= 2 * few:
+            gc.unfreeze()
             self._freeze()
         elif gc.get_count()[2] >= MIDDLE_MIN:
             self._looked += 1
