@@ -1,8 +1,8 @@
 """Puts compiled modules into the zips from which Spark's Python workers import PySpark.
 
-Called as `python -m tests.spark.compiled_zips`. The zips hold sources alone, and Python can't keep beside a zip what it has
-compiled: each worker, hundreds of them in the tests, would compile PySpark for half a second. A Python of another version
-takes the sources, as before.
+Called as `python -m tests.spark.compiled_zips`. The zips hold sources alone, and Python can't keep beside a zip what it
+has compiled: each worker, hundreds of them in the tests, would compile PySpark for half a second. A Python of another
+version takes the sources, as before.
 """
 
 from __future__ import annotations

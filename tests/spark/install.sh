@@ -24,7 +24,8 @@ if ! "$python" -c "$java_found"; then
     tests/apt_get.sh openjdk-17-jre-headless "Java 17 or newer" spark || complete=1
 fi
 
-# Java processes of the tests start faster with it; without it they start all the same.
+# Python workers of Spark start faster with the one, Java processes with the other; without them they start all the same.
+test $complete = 1 || "$python" -m tests.spark.compiled_zips
 test $complete = 1 || "$python" -m tests.spark.class_archive
 
 exit $complete
