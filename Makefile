@@ -141,17 +141,18 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Curbstone needs Python 3.11 or newer, and none is on the PATH." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# Where it is impossible this says so and goes on: the tests that need the tools then fail and name them.
+# Where it is impossible this says so and goes on: the tests that need the tools then fail and name them. Little of what is
+# installed is ever imported, so that is compiled then, and not all of it here.
 $(SDK_TOOLS)/.installed: tools/sdk/requirements.txt tools/sdk/package-lock.json | $(BIN)/python
 	@{ $(BIN)/python -m venv $(SDK_TOOLS) \
-	&& $(SDK_TOOLS)/bin/python -m pip --disable-pip-version-check install --quiet --requirement tools/sdk/requirements.txt \
+	&& $(SDK_TOOLS)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --requirement tools/sdk/requirements.txt \
 	&& npm ci --prefix tools/sdk --no-audit --no-fund --ignore-scripts --loglevel=error \
 	&& touch $@; } || echo "sdk-tools: not installed; Node.js 18 with npm is needed" >&2
 
 # Likewise: without them those checks are left out, or fail where CURBSTONE_REQUIRE_OPS=1.
 $(OPS_TOOLS)/.installed: tools/ops/requirements.txt | $(BIN)/python
 	@{ $(BIN)/python -m venv $(OPS_TOOLS) \
-	&& $(OPS_TOOLS)/bin/python -m pip --disable-pip-version-check install --quiet --requirement tools/ops/requirements.txt \
+	&& $(OPS_TOOLS)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --requirement tools/ops/requirements.txt \
 	&& touch $@; } || echo "ops-tools: not installed" >&2
 
 $(RUNTIME): $(INPUTS) | $(BIN)/python

@@ -11,7 +11,7 @@ complete=0
 # For single tests, each in a folder of its own, apart from the rest: all else has to work without.
 prefix=$("$python" -c 'import sys; print(sys.prefix)')
 apart() {
-    test -d "$prefix/spark-$1" || "$python" -m pip --disable-pip-version-check install --quiet --target "$prefix/spark-$1" \
+    test -d "$prefix/spark-$1" || "$python" -m pip --disable-pip-version-check install --quiet --no-compile --target "$prefix/spark-$1" \
         --requirement "tests/spark/$1-requirements.txt" || complete=1
 }
 apart connect
