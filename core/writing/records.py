@@ -60,12 +60,15 @@ class Records:
         limit = max(0, min(room.slack_bytes // 2, room.records_left - room.kept))
         # A settle or a first release ends what room was kept for, so it may use that room if hardly any other is left.
         settles_limit = limit if limit >= SETTLE_BYTES else max(0, min(room.slack_bytes // 2, room.records_left))
-        self._take_settles(settles_limit)
-        self._take_ranges(settles_limit)
+        if outbox.settles:
+            self._take_settles(settles_limit)
+        if outbox.ranges:
+            self._take_ranges(settles_limit)
         if outbox.pops:
             self._take_pops(settles_limit)
-        self.released, outbox.releases = self._affordable(outbox.releases, limit, settles_limit)
-        self.say_tries(self.released)
+        if outbox.releases:
+            self.released, outbox.releases = self._affordable(outbox.releases, limit, settles_limit)
+            self.say_tries(self.released)
         if outbox.hand_outs and not outbox.releases and not self._is_needed_for_publishes:
             # Only if no release was left over: these must come behind earlier releases of the same messages.
             self.handed, rest = self._affordable(list(outbox.hand_outs.values()), limit, 0)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
 SEND_CALLS_MAX = 161
 SEND_CORE_FILES_MAX = 29
-ACK_CALLS_MAX = 158
+ACK_CALLS_MAX = 153
 ACK_CORE_FILES_MAX = 25
 
 
