@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from curbstone.access.callers import Caller
 from curbstone.access.errors import WANTED, NotAllowed, NotLoggedIn, QuotaReached, TooMany
 from curbstone.access.identity import Identity
 from curbstone.access.producing import Producing
@@ -17,6 +18,7 @@ from curbstone.access.rights import Right, names_taken
 from curbstone.access.staged import AccessStaging
 from curbstone.access.users import Quota
 from curbstone.access.watch import Watch
+from curbstone.access.who import who_of
 from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchQueue
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, parse_queue_name
@@ -291,12 +293,21 @@ class Access:
     # --- what is one's own: leases, keys, transactions
 
     def lease(
-        self, queue: Queue, count: int, duration_ms: int, on_done: Answer, *, group: str = UNNAMED, wait_ms: int = 0
+        self,
+        queue: Queue,
+        count: int,
+        duration_ms: int,
+        on_done: Answer,
+        caller: Caller,
+        *,
+        group: str = UNNAMED,
+        wait_ms: int = 0,
     ) -> Waiter:
         """See `Queue.lease`. The leases belong to this identity, which has at most LEASES_MAX; raise TooMany."""
         owner, leased = self.identity.owner, self._broker.leased
+        who = who_of(caller, self.identity)
         if not owner:
-            return queue.lease(count, duration_ms, on_done, group=group, wait_ms=wait_ms)
+            return queue.lease(count, duration_ms, on_done, group=group, wait_ms=wait_ms, who=who)
         most = min(count, LEASES_MAX - leased.of(owner))
         if most <= 0:
             raise TooMany(LEASES_ENOUGH)
@@ -307,7 +318,7 @@ class Access:
                 leases = TooMany(LEASES_ENOUGH)
             on_done(leases)
 
-        return queue.lease(most, duration_ms, given, group=group, wait_ms=wait_ms, owner=owner)
+        return queue.lease(most, duration_ms, given, group=group, wait_ms=wait_ms, owner=owner, who=who)
 
     def settle_leases(
         self,

@@ -15,10 +15,10 @@ def _nothing() -> None:
 class Agenda:
     """See the module's docstring."""
 
-    __slots__ = ("_alarm_ms", "_host", "_timer", "all_are_woken", "dirty", "has_changed", "is_due", "watchers", "woken")
+    __slots__ = ("_alarm_ms", "_timer", "all_are_woken", "dirty", "has_changed", "host", "is_due", "watchers", "woken")
 
     def __init__(self, host: Host, dirty: Callable[[], None]) -> None:
-        self._host = host
+        self.host = host
         self.dirty = dirty
         """Has the queue's turn called at the end of this turn of the loop."""
         self.woken: dict[str, None] = {}
@@ -72,11 +72,11 @@ class Agenda:
             if self._timer is not None:
                 self._timer.cancel()
             self._alarm_ms = due_ms
-            self._timer = self._host.call_later(max(due_ms - self._host.now_ms(), 0), partial(self._on_time, due_ms))
+            self._timer = self.host.call_later(max(due_ms - self.host.now_ms(), 0), partial(self._on_time, due_ms))
 
     def _on_time(self, due_ms: int) -> None:
         self._alarm_ms = self._timer = None
-        if self._host.now_ms() < due_ms:  # the timer was early
+        if self.host.now_ms() < due_ms:  # the timer was early
             self.at(due_ms)
         else:
             self.is_due = True

@@ -36,7 +36,7 @@ class Message:
 class Delivery:
     """One hand-over of one message to one consumer."""
 
-    __slots__ = ("mature_ms", "message", "tries")
+    __slots__ = ("handed_ms", "mature_ms", "message", "tries")
 
     def __init__(self, message: Message, tries: int, mature_ms: int) -> None:
         self.message = message
@@ -44,6 +44,8 @@ class Delivery:
         """Number of earlier deliveries of the message in this group; 0 on the first."""
         self.mature_ms = mature_ms
         """Wall-clock time when the message became ready."""
+        self.handed_ms = 0
+        """Engine time when it was handed over to somebody who has to settle it; 0 before, and if nobody has to."""
 
     @property
     def redelivered(self) -> bool:

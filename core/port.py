@@ -27,6 +27,7 @@ from curbstone.core.port_staging import Staging
 from curbstone.core.stats import Commits, Stats
 from curbstone.core.values import (
     NOBODY,
+    UNKNOWN,
     UNNAMED,
     Answer,
     Capability,
@@ -49,6 +50,7 @@ from curbstone.core.values import (
     Undoing,
     UndoWish,
     WasThere,
+    Who,
 )
 
 
@@ -161,9 +163,12 @@ class Queue(Protocol):
         weight: int = 1,
         group: str = UNNAMED,
         auto: bool = False,
+        who: Who = UNKNOWN,
         on_closed: Callable[[CurbstoneError], None],
     ) -> Consumer:
         """Return a consumer. `deliver` gets its deliveries; with `auto` they are settled by being delivered.
+
+        `who` is told by `holders`.
 
         `on_closed` is called with the reason if the consumer is ended, and with a Conflict if its group is undeclared
         and would be one too many.
@@ -192,10 +197,11 @@ class Queue(Protocol):
         group: str = UNNAMED,
         wait_ms: int = 0,
         owner: str = NOBODY,
+        who: Who = UNKNOWN,
     ) -> Waiter:
         """Take up to `count` messages, each for `duration_ms`; the list is empty if none comes within `wait_ms`.
 
-        Only calls with the same `owner` can settle or extend the leases.
+        Only calls with the same `owner` can settle or extend the leases. `who` is told by `holders`.
         """
 
     def settle_leases(
@@ -225,8 +231,11 @@ class Queue(Protocol):
     def counts(self, group: str = UNNAMED) -> Counts:
         """Return the numbers of a group, but `consumers` of all groups."""
 
-    def holders(self) -> list[Holder]:
-        """Return the consumers of the queue, and for each group its leases together."""
+    def holders(self, seq: int = 0) -> list[Holder]:
+        """Return the consumers of the queue, and for each group the leases of each client together.
+
+        With a `seq`, return those who hold that message, each as if it held nothing else.
+        """
 
     def refresh(self, on_done: Done) -> None:
         """Bring `counts` up to date. Without this they may be as old as the last time that somebody asked."""

@@ -26,6 +26,7 @@ from curbstone.core.delivery.settling import Settling
 from curbstone.core.delivery.timers import IDLE_MS, Timers
 from curbstone.core.delivery.waiters import Counter, Waiter
 from curbstone.core.errors import BadRequest, CurbstoneError, Unavailable
+from curbstone.core.holders import holders
 from curbstone.core.log.commit import Commit
 from curbstone.core.log.format import Reason
 from curbstone.core.log.log import IDLE_BYTES_MAX, Log
@@ -38,7 +39,6 @@ from curbstone.core.options import QueueOptions
 from curbstone.core.pending.pending import Pending, Placed
 from curbstone.core.pending.placing import Where
 from curbstone.core.reading.groups import ReadingGroups
-from curbstone.core.reading.holders import holders
 from curbstone.core.reading.upkeep import Upkeep
 from curbstone.core.shared import Shared
 from curbstone.core.state import QueueState
@@ -46,6 +46,7 @@ from curbstone.core.stats import Stats
 from curbstone.core.turns import Turn
 from curbstone.core.values import (
     NOBODY,
+    UNKNOWN,
     UNNAMED,
     Answer,
     Counts,
@@ -63,6 +64,7 @@ from curbstone.core.values import (
     Undoing,
     UndoWish,
     WasThere,
+    Who,
 )
 from curbstone.core.writing.batch import Batch
 from curbstone.core.writing.cleaner import Cleaner
@@ -248,11 +250,12 @@ class Queue(AloneQueue):
         weight: int = 1,
         group: str = UNNAMED,
         auto: bool = False,
+        who: Who = UNKNOWN,
         on_closed: Callable[[CurbstoneError], None],
     ) -> Consumer:
         """See `core.port.Queue.subscribe`."""
         consumer = Consumer(
-            self, self._desk, deliver, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed
+            self, self._desk, deliver, who, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed
         )
         refusal = Unavailable(self.state.broken) if self.state.broken else self.pending.undeclared.refusal([group])
         if refusal is None:
@@ -263,12 +266,7 @@ class Queue(AloneQueue):
         return consumer
 
     def pop(
-        self,
-        on_done: Popped,
-        *,
-        group: str = UNNAMED,
-        wait_ms: int = 0,
-        is_wanted: Callable[[], bool] | None = None,
+        self, on_done: Popped, *, group: str = UNNAMED, wait_ms: int = 0, is_wanted: Callable[[], bool] | None = None
     ) -> Waiter:
         """See `core.port.Queue.pop`."""
         return PopWaiter(self._counter, self.popping, group, wait_ms, on_done, is_wanted).begin()
@@ -282,9 +280,10 @@ class Queue(AloneQueue):
         group: str = UNNAMED,
         wait_ms: int = 0,
         owner: str = NOBODY,
+        who: Who = UNKNOWN,
     ) -> Waiter:
         """See `core.port.Queue.lease`. No more messages are taken once they have LEASE_BYTES_MAX bytes together."""
-        return self.leasing.lease(count, duration_ms, on_done, group=group, wait_ms=wait_ms, owner=owner)
+        return self.leasing.lease(count, duration_ms, on_done, group=group, wait_ms=wait_ms, owner=owner, who=who)
 
     # --- leases, and settling without a consumer
 
@@ -328,9 +327,9 @@ class Queue(AloneQueue):
         """Return the consumers of all groups, except those that are paused."""
         return [each for each in self._desk.attached if not each.paused]
 
-    def holders(self) -> list[Holder]:
+    def holders(self, seq: int = 0) -> list[Holder]:
         """See `core.port.Queue.holders`."""
-        return holders(self.consumers(), self.leasing.ends())
+        return holders(self._desk.attached, self.leasing.all(), seq)
 
     def _is_used(self) -> bool:
         """Return whether anybody consumes from the queue, waits for a message, or holds one."""

@@ -113,8 +113,36 @@ class Peeked(NamedTuple):
     """For a ready message that waits for another of its ordering key: the seq of that one, if it is known; else 0."""
 
 
+class Who(NamedTuple):
+    """Who takes from a queue, as its adapter knows it; for people, and never looked at by an engine."""
+
+    protocol: str = ""
+    address: str = ""
+    port: int = 0
+    user: str = ""
+    """The user who has logged in; empty without a login."""
+    client: str = ""
+    """The name that the client gave itself; empty if there is none."""
+    subscription: str = ""
+    """The id that the client gave its subscription or consumer; empty if there is none."""
+
+    @property
+    def peer(self) -> str:
+        """The address with its port; empty if it is not known."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{host}:{self.port}" if host else ""
+
+
+UNKNOWN = Who()
+"""Somebody of whom nothing is known."""
+
+
+LEAVING = "leaving"
+"""The state of a consumer that takes nothing more, but may still settle what it has."""
+
+
 class Holder(NamedTuple):
-    """Somebody who takes from a queue: a consumer, or all leases of a group together."""
+    """Somebody who takes from a queue: a consumer, or all leases of one client in a group together."""
 
     kind: str
     """`consumer` or `leases`."""
@@ -123,9 +151,13 @@ class Holder(NamedTuple):
     """How many deliveries a consumer may hold; 0 for leases, and if deliveries are settled when they are sent."""
     unsettled: int
     state: str
-    """`ready`, `full` (it holds all it may) or `held` (its client reads nothing); for leases `leased`."""
+    """`ready`, `full` (it holds all it may), `held` (its client reads nothing) or `leaving` (it takes nothing more, but
+    has not settled all it has); for leases `leased`."""
     until_ms: int
     """Engine time when the first of the leases ends; 0 for a consumer."""
+    oldest_ms: int = 0
+    """Engine time when the oldest of its unsettled deliveries was handed over; 0 if it has none."""
+    who: Who = UNKNOWN
 
 
 class Redriven(NamedTuple):
@@ -176,13 +208,14 @@ WasThere = Callable[[CurbstoneError | None, bool], None]
 class Lease:
     """A delivery that returns by itself when its time runs out."""
 
-    __slots__ = ("delivery", "expires_ms", "group", "owner", "token")
+    __slots__ = ("delivery", "expires_ms", "group", "owner", "token", "who")
 
-    def __init__(self, delivery: Delivery, group: str, expires_ms: int, owner: str) -> None:
+    def __init__(self, delivery: Delivery, group: str, expires_ms: int, owner: str, who: Who = UNKNOWN) -> None:
         self.delivery = delivery
         self.group = group
         self.owner = owner
         """The only one who may settle or extend it."""
+        self.who = who
         self.expires_ms = expires_ms
         """Engine time when it returns."""
         self.token = f"{delivery.message.seq}.{secrets.token_urlsafe(16)}"

@@ -211,12 +211,14 @@ def _open(host: AsyncioHost, settings: Settings) -> Broker:
             staged_ttl_ms=int(settings.staged_ttl * 1000),
         )
     broker.shared.schemas = JsonSchemas()
+    count = len(broker.queues())
     log.info(
-        "curbstone %s (%s), data in %s: %d queues recovered in %.2f s",
+        "curbstone %s (%s), data in %s: %d %s recovered in %.2f s",
         __version__,
         BUILD,
         settings.data.absolute(),
-        len(broker.queues()),
+        count,
+        "queue" if count == 1 else "queues",
         time.monotonic() - started_s,
     )
     for reason in broker.health().reasons:

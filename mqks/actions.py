@@ -157,6 +157,7 @@ class Actions:
             consumer.deliver,
             window=window,
             auto=not wish.manual_ack,
+            who=self._login.who(consumer_id),
             on_closed=lambda error: self._lost(consumer, error),
         )
         consumer.bind(queue, engine)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.access.callers import NOTHING, Credentials
 from curbstone.access.errors import WANTED, TooMany
+from curbstone.access.who import who_of
 from curbstone.core.errors import CurbstoneError
 from curbstone.mqks.errors import RequestError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from curbstone.access.door import Access
     from curbstone.access.gate import Gate
     from curbstone.access.presence import Presence
+    from curbstone.core.values import Who
 
 FAILURES_MAX = 3
 """How many failed logins end the connection."""
@@ -121,6 +123,10 @@ class Login:
             )
         self.access = access
         self._logged_in(access.identity.user)
+
+    def who(self, consumer: bytes) -> Who:
+        """Return who the client is, for those who look at the queue of a consumer with this id."""
+        return who_of(self._caller, self.access.identity, subscription=consumer.decode("utf-8", "replace"))
 
     def holds(self, consumers: int) -> None:
         """Note the number of consumers, now or in a moment; raise TooMany if the user would have too many."""

@@ -7,7 +7,7 @@ from functools import partial
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, StaleDelivery, Unavailable
 from curbstone.core.message import Delivery
-from curbstone.core.values import Done, Holder
+from curbstone.core.values import LEAVING, Done, Who
 from curbstone.rabbit import dead
 from curbstone.rabbit.door import AmqpError, Arrived, Channel
 from curbstone.rabbit.handing import admit
@@ -25,6 +25,7 @@ class Consumer:
         self,
         queue: Queue,
         deliver: Callable[[list[Delivery]], None],
+        who: Who,
         *,
         window: int,
         weight: int,
@@ -34,6 +35,7 @@ class Consumer:
     ) -> None:
         self.queue = queue
         self.group = group
+        self.who = who
         self.unsettled: dict[int, Delivery] = {}
         self._deliver = deliver
         self._window = AUTO_WINDOW if auto else min(window, PREFETCH_MAX)
@@ -65,11 +67,16 @@ class Consumer:
         return max(len(self._taking) - 1, 0) if self._is_open else 0
 
     @property
-    def holder(self) -> Holder:
-        """The information about this consumer for operators."""
-        count = len(self.unsettled)
-        state = "held" if self._held else "full" if count >= self._window else "ready"
-        return Holder("consumer", self.group, 0 if self._auto else self._window, count, state, 0)
+    def limit(self) -> int:
+        """How many deliveries it may hold; 0 if they are settled when they are sent."""
+        return 0 if self._auto else self._window
+
+    @property
+    def condition(self) -> str:
+        """See `core.values.Holder.state`."""
+        if self._paused:
+            return LEAVING
+        return "held" if self._held else "full" if len(self.unsettled) >= self._window else "ready"
 
     # --- the channel
 
@@ -210,7 +217,9 @@ class Consumer:
             self._deliver(deliveries)
             self._ack(deliveries)
             return
+        now_ms = self.queue.engine.host.now_ms()
         for delivery in deliveries:
+            delivery.handed_ms = now_ms
             self.unsettled[delivery.message.seq] = delivery
         self._deliver(deliveries)
         self.queue.changed()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Timer
 from curbstone.core.message import Delivery
-from curbstone.core.values import UNNAMED, Answer, Done, Holder, Lease, Outcome
+from curbstone.core.values import UNNAMED, Answer, Done, Lease, Outcome, Who
 from curbstone.rabbit import dead
 from curbstone.rabbit.inside import Queue
 from curbstone.rabbit.settling import Settling
@@ -53,12 +53,9 @@ class Leasing:
         """Whether clients have leases or wait for messages."""
         return bool(self._held) or any(takes.has_wants for takes in self._takes.values())
 
-    def holders(self) -> list[Holder]:
-        """Return the information about the leases of each group for operators."""
-        ends: dict[str, list[int]] = {}
-        for held in self._held.values():
-            ends.setdefault(held.lease.group, []).append(held.lease.expires_ms)
-        return [Holder("leases", group, 0, len(found), "leased", min(found)) for group, found in ends.items()]
+    def all(self) -> list[Lease]:
+        """Return the leases that this gateway gave."""
+        return [held.lease for held in self._held.values()]
 
     def queue_paused(self) -> None:
         """The queue's option `paused` has changed."""
@@ -96,22 +93,25 @@ class Leasing:
 
         return self._of(group).want(1, wait_ms, taken)
 
-    def lease(self, count: int, duration_ms: int, on_done: Answer, group: str, wait_ms: int, owner: str) -> Want:
+    def lease(
+        self, count: int, duration_ms: int, on_done: Answer, group: str, wait_ms: int, owner: str, who: Who
+    ) -> Want:
         """See `core.port.Queue.lease`."""
 
         def taken(result: list[Taken] | CurbstoneError) -> None:
             if isinstance(result, CurbstoneError):
                 on_done(result)
                 return
-            leases = [self._add(each, group, duration_ms, owner) for each in result]
+            leases = [self._add(each, group, duration_ms, owner, who) for each in result]
             self._queue.changed()
             self._queue.engine.host.call_soon(lambda: on_done(leases))
 
         return self._of(group).want(count, wait_ms, taken)
 
-    def _add(self, taken: Taken, group: str, duration_ms: int, owner: str) -> Lease:
+    def _add(self, taken: Taken, group: str, duration_ms: int, owner: str, who: Who) -> Lease:
         delivery, tag, settling = taken
-        lease = Lease(delivery, group, self._queue.engine.host.now_ms() + duration_ms, owner)
+        delivery.handed_ms = self._queue.engine.host.now_ms()
+        lease = Lease(delivery, group, delivery.handed_ms + duration_ms, owner, who)
         lease.token = f"{self._queue.engine.inbox.address}.{secrets.token_urlsafe(16)}"
         held = self._held[lease.token] = _Held(lease, tag, settling)
         self._queue.engine.leased.add(lease, self._queue.name)

@@ -7,12 +7,14 @@ from functools import partial
 from typing import Any
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, NotSupported, Unavailable
+from curbstone.core.holders import holders
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
 from curbstone.core.stats import Stats
 from curbstone.core.values import (
     NOBODY,
+    UNKNOWN,
     UNNAMED,
     Answer,
     Counts,
@@ -31,6 +33,7 @@ from curbstone.core.values import (
     Undoing,
     UndoWish,
     WasThere,
+    Who,
 )
 from curbstone.rabbit import dead, lacking, remote
 from curbstone.rabbit.consumer import Consumer, gone
@@ -177,10 +180,13 @@ class Queue:
         weight: int = 1,
         group: str = UNNAMED,
         auto: bool = False,
+        who: Who = UNKNOWN,
         on_closed: Callable[[CurbstoneError], None],
     ) -> Consumer:
         """Return a new consumer, whose deliveries `deliver` gets."""
-        consumer = Consumer(self, deliver, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed)
+        consumer = Consumer(
+            self, deliver, who, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed
+        )
         self.consumers[consumer] = None
         self.opening.with_groups({group} - {UNNAMED}, consumer.queue_opened)
         return consumer
@@ -205,9 +211,10 @@ class Queue:
         group: str = UNNAMED,
         wait_ms: int = 0,
         owner: str = NOBODY,
+        who: Who = UNKNOWN,
     ) -> Want:
         """Take up to `count` messages, each for `duration_ms`."""
-        return self.leasing.lease(count, duration_ms, on_done, group, wait_ms, owner)
+        return self.leasing.lease(count, duration_ms, on_done, group, wait_ms, owner, who)
 
     def settle_leases(
         self,
@@ -292,9 +299,9 @@ class Queue:
         """Return the counts of a group as of the last look."""
         return self.counting.counts(group)
 
-    def holders(self) -> list[Holder]:
-        """Return the consumers of this gateway, and its leases as one entry for each group."""
-        return [*(consumer.holder for consumer in self.consumers), *self.leasing.holders()]
+    def holders(self, seq: int = 0) -> list[Holder]:
+        """Return the consumers of this gateway, and for each group the leases of each of its clients together."""
+        return holders(self.consumers, self.leasing.all(), seq)
 
     def refresh(self, on_done: Done) -> None:
         """Look at the counts now."""

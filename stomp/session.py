@@ -75,7 +75,7 @@ class Session:
         """
         self._gate = gate
         brake = Brake(caller.protocol, self._released)
-        connection = SessionState(access, limits, name, single_queue, changed, traffic or Traffic(), brake)
+        connection = SessionState(access, limits, name, single_queue, changed, traffic or Traffic(), brake, caller)
         self._connection = connection
         connection.on_ending = self._on_ending
         self._parser = FrameParser(limits)

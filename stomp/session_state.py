@@ -16,6 +16,7 @@ from curbstone.stomp.features import NotUnsettled
 from curbstone.stomp.limits import Limits
 
 if TYPE_CHECKING:
+    from curbstone.access.callers import Caller
     from curbstone.access.door import Access
     from curbstone.access.presence import Presence
     from curbstone.access.rates import Brake
@@ -47,6 +48,7 @@ class SessionState:
         changed: Callable[[int], None],
         traffic: Traffic,
         brake: Brake,
+        caller: Caller,
     ) -> None:
         """`brake` is on while the user publishes more than its rate."""
         self.access = access
@@ -62,6 +64,7 @@ class SessionState:
         """The extensions that CONNECT asked for, see `features.py`."""
         self.handle = ""
         """The first part of its ackIds, see `access.ack_ids`. Set at the login."""
+        self.caller = caller
         self.client_id = ""
         """The client-id in CONNECT; empty if there is none."""
         self.wall_ms = 0

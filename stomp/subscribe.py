@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.access.ack_ids import Held
 from curbstone.access.rights import Right
+from curbstone.access.who import who_of
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.names import QueueName, private_name
 from curbstone.stomp import arguments, durable, features, frames, header_values, temp_queues
@@ -326,6 +327,7 @@ class Subscriptions:
             weight=wishes.weight,
             group=wishes.group,
             auto=wishes.mode == AUTO,
+            who=who_of(connection.caller, connection.access.identity, connection.client_id, subscription.key),
             on_closed=partial(self._lost, destination.private),
         )
         subscription.bind(queue, consumer)

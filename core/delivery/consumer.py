@@ -12,7 +12,7 @@ from curbstone.core.delivery.retrying import Retrying
 from curbstone.core.delivery.settling import Settling
 from curbstone.core.errors import CurbstoneError, StaleDelivery
 from curbstone.core.message import Delivery
-from curbstone.core.values import Done
+from curbstone.core.values import LEAVING, Done, Who
 
 AUTO_WINDOW = 256
 """The most deliveries that a consumer with `auto` takes at a time."""
@@ -33,7 +33,7 @@ class Consumer:
 
     __slots__ = (
         "_deliver", "_desk", "auto", "closed", "group", "held", "on_closed", "paused", "queue", "unsettled",
-        "weight", "window",
+        "weight", "who", "window",
     )  # fmt: skip
 
     def __init__(
@@ -41,6 +41,7 @@ class Consumer:
         queue: port.Queue,
         desk: Desk,
         deliver: Callable[[list[Delivery]], None],
+        who: Who,
         *,
         window: int,
         weight: int,
@@ -55,6 +56,7 @@ class Consumer:
         self.weight = weight
         self.auto = auto
         """Whether deliveries are settled as soon as they have been handed over."""
+        self.who = who
         self.on_closed = on_closed
         self.unsettled: dict[int, Delivery] = {}
         self._deliver = deliver
@@ -71,6 +73,18 @@ class Consumer:
             return 0
         return AUTO_WINDOW if self.auto else self.window - len(self.unsettled)
 
+    @property
+    def limit(self) -> int:
+        """How many deliveries it may hold; 0 if they are settled when they are sent."""
+        return 0 if self.auto else self.window
+
+    @property
+    def condition(self) -> str:
+        """See `core.values.Holder.state`."""
+        if self.paused:
+            return LEAVING
+        return "held" if self.held else "ready" if self.room > 0 else "full"
+
     def give(self, deliveries: list[Delivery]) -> None:
         """Hand deliveries over; the queue calls this. With `auto` they are settled once `deliver` has returned."""
         if self.closed or self.paused:  # it has left since it was its turn
@@ -84,7 +98,9 @@ class Consumer:
             self._desk.settling.settle_now(self.group, deliveries)
         else:
             unsettled = self.unsettled
+            now_ms = self._desk.agenda.host.now_ms()
             for delivery in deliveries:
+                delivery.handed_ms = now_ms
                 unsettled[delivery.message.seq] = delivery
             self._deliver(deliveries)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from heapq import heappop
 
 from curbstone.core.message import Delivery
 from curbstone.core.names import QueueName
 from curbstone.core.pending import due
-from curbstone.core.values import Lease, Leased
+from curbstone.core.values import UNKNOWN, Lease, Leased, Who
 
 
 class Leases:
@@ -35,13 +35,13 @@ class Leases:
         """How many entries the heap has, stale ones included."""
         return len(self._due)
 
-    def ends(self) -> list[tuple[str, int]]:
-        """Return the group of each lease, and when it ends."""
-        return [(lease.group, lease.expires_ms) for lease in self._by_token.values()]
+    def all(self) -> Collection[Lease]:
+        """Return all leases."""
+        return self._by_token.values()
 
-    def add(self, delivery: Delivery, group: str, expires_ms: int, owner: str) -> Lease:
+    def add(self, delivery: Delivery, group: str, expires_ms: int, owner: str, who: Who = UNKNOWN) -> Lease:
         """Return a new lease of a delivery."""
-        lease = Lease(delivery, group, expires_ms, owner)
+        lease = Lease(delivery, group, expires_ms, owner, who)
         self._by_token[lease.token] = lease
         self._leases[group, delivery.message.seq] = lease
         self._leased.add(lease, self._name)

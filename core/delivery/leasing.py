@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from curbstone.core.agenda import Agenda
@@ -13,7 +13,7 @@ from curbstone.core.delivery.waiters import Counter, Waiter
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.message import Delivery
 from curbstone.core.state import QueueState
-from curbstone.core.values import Answer, Outcome
+from curbstone.core.values import Answer, Lease, Outcome, Who
 from curbstone.core.writing.outbox import Outbox
 
 
@@ -42,9 +42,9 @@ class Leasing:
     def __len__(self) -> int:
         return len(self._leases)
 
-    def ends(self) -> list[tuple[str, int]]:
-        """Return the group of each lease, and when it ends."""
-        return self._leases.ends()
+    def all(self) -> Collection[Lease]:
+        """Return all leases."""
+        return self._leases.all()
 
     @property
     def next_due_ms(self) -> int | None:
@@ -74,14 +74,19 @@ class Leasing:
         """Forget all leases."""
         self._leases.take_all()
 
-    def lease(self, count: int, duration_ms: int, on_done: Answer, *, group: str, wait_ms: int, owner: str) -> Waiter:
+    def lease(
+        self, count: int, duration_ms: int, on_done: Answer, *, group: str, wait_ms: int, owner: str, who: Who
+    ) -> Waiter:
         """See `Queue.lease`."""
 
         def give(deliveries: list[Delivery]) -> None:
             if self._leases is NO_LEASES:
                 self._leases = Leases(self._agenda.at, self._state.shared.leased, self._state.name)
-            expires_ms = self._state.host.now_ms() + duration_ms
-            leases = [self._leases.add(delivery, group, expires_ms, owner) for delivery in deliveries]
+            now_ms = self._state.host.now_ms()
+            expires_ms = now_ms + duration_ms
+            for delivery in deliveries:
+                delivery.handed_ms = now_ms
+            leases = [self._leases.add(delivery, group, expires_ms, owner, who) for delivery in deliveries]
             self._state.host.call_soon(lambda: on_done(leases))
 
         return Waiter(self._counter, group, count, wait_ms, give, on_done).begin()

@@ -34,7 +34,7 @@ def backup(
     """
     from curbstone.backup import receive
     from curbstone.cli.client import Client
-    from curbstone.cli.output import print_json
+    from curbstone.cli.output import counted, print_json
 
     is_archive = target == "-" or target.endswith(".tar")
     if since is not None and is_archive:
@@ -48,7 +48,8 @@ def backup(
                 if as_json:
                     print_json(index)
                 else:
-                    print(f"{index['queues']} queues, {index['files']} files, {index['bytes']} bytes in {target}")
+                    figures = [counted(index[f"{what}s"], what) for what in ("queue", "file", "byte")]
+                    print(f"{', '.join(figures)} in {target}")
             elif target == "-":
                 receive.pass_on(stream, sys.stdout.buffer)
                 sys.stdout.buffer.flush()

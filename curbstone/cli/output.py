@@ -38,6 +38,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
     return grid
 
 
+def counted(count: int, what: str) -> str:
+    """Return a count of things, as in `1 queue` and `2 queues`."""
+    return f"{count} {what}{'s' if count != 1 else ''}"
+
+
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")

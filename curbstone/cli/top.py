@@ -104,7 +104,7 @@ def figures_in(stats: Mapping[str, Any]) -> Figures:
 
 
 def _table(now: Look, rates: Mapping[str, dict[str, float]], server: str) -> Table:
-    from curbstone.cli.output import size, table
+    from curbstone.cli.output import counted, size, table
 
     def activity(name: str) -> tuple[float, float, str]:
         return -sum(rates.get(name, {}).values()), -now.queues[name].get("messages_ready", 0), name
@@ -123,5 +123,6 @@ def _table(now: Look, rates: Mapping[str, dict[str, float]], server: str) -> Tab
             ]
         )
     heads = ("QUEUE", "RDY", "WIP", "DELAYED", "CONSUMERS", "IN/s", "OUT/s", "ACK/s", "ON DISK", "OF CAP")
-    count = f"{len(rows)} queues" if len(rows) == now.chosen else f"the busiest {len(rows)} of {now.chosen} queues"
+    all_of_them = counted(now.chosen, "queue")
+    count = all_of_them if len(rows) == now.chosen else f"the busiest {len(rows)} of {all_of_them}"
     return table(heads, rows, f"{server}   {count}")

@@ -3,16 +3,33 @@
 import * as api from './api.js'
 import { h, number, put, sync, table, time } from './dom.js'
 
-const STATES = { ready: 'has room', full: 'full', held: 'does not read', leased: 'leased' }
+const STATES = { ready: 'has room', full: 'full', held: 'does not read', leaving: 'takes no more', leased: 'leased' }
 const KINDS = { consumer: 'Consumer', leases: 'Leases' }
+const PROTOCOLS = {
+  stomp: 'STOMP', 'stomp-websocket': 'STOMP, WebSocket', websocket: 'WebSocket', mqks: 'MQKS', http: 'HTTP', mq: 'MQ', sse: 'SSE',
+}
+
+/** Title and class of each column, and its text. */
+const COLUMNS = [
+  ['Who', 'text', holder => `${KINDS[holder.kind]} ${holder.number}`],
+  ['Id', 'text wider', holder => [holder.client, holder.subscription].filter(Boolean).join(' / ') || '–'],
+  ['Protocol', 'text', holder => PROTOCOLS[holder.protocol] ?? holder.protocol ?? '–'],
+  ['Address', 'text wide', holder => holder.peer ?? '–'],
+  ['User', 'text wide', holder => holder.user ?? '–'],
+  ['Group', 'text', holder => holder.group || '–'],
+  ['Holds', '', holder => number(holder.unsettled)],
+  ['At most', 'wide', holder => (holder.window ? number(holder.window) : '–')],
+  ['Oldest held, UTC', 'text wide', holder => (holder.oldest_ms ? time(holder.oldest_ms).slice(0, 19) : '–')],
+  ['State', 'text', holder => STATES[holder.state] ?? holder.state],
+  ['Until, UTC', 'text wider', holder => (holder.until_ms ? `first ends ${time(holder.until_ms).slice(0, 19)}` : '–')],
+]
 
 export class Holders {
   constructor(name) {
     this.name = name
     this.sentences = h('ul', { class: 'sentences' })
     this.rows = h('tbody')
-    this.table = table([['Who', 'text'], ['Group', 'text'], 'Holds', 'At most', ['State', 'text'], ['Until, UTC', 'text wide']],
-      this.rows, 'Consumers and leases')
+    this.table = table(COLUMNS.map(([title, kind]) => [title, kind]), this.rows, 'Consumers and leases')
     this.element = h('section', {}, h('div', { class: 'bar' }, h('h2', {}, 'Who takes from it')), this.sentences, this.table)
     this.table.hidden = true
   }
@@ -27,17 +44,12 @@ export class Holders {
       counts.set(kind, (counts.get(kind) ?? 0) + 1)
       return { ...holder, key: `${kind} ${counts.get(kind)}`, number: counts.get(kind) }
     })
-    sync(this.rows, numbered, holder => holder.key, () => h('tr', {}, Array.from({ length: 6 }, (_, index) =>
-      h('td', { class: index === 2 || index === 3 ? null : index === 5 ? 'text wide' : 'text' }))), fill)
+    sync(this.rows, numbered, holder => holder.key,
+      () => h('tr', {}, COLUMNS.map(([, kind]) => h('td', { class: kind || null }))), fill)
     this.table.hidden = !holders.length
   }
 }
 
 function fill(line, holder) {
-  const texts = [
-    holder.kind === 'consumer' ? `${KINDS.consumer} ${holder.number}` : KINDS[holder.kind], holder.group || '–',
-    number(holder.unsettled), holder.window ? number(holder.window) : '–', STATES[holder.state] ?? holder.state,
-    holder.until_ms ? `first ends ${time(holder.until_ms).slice(0, 19)}` : '–',
-  ]
-  texts.forEach((text, index) => put(line.cells[index], text))
+  COLUMNS.forEach(([, , text], index) => put(line.cells[index], text(holder)))
 }

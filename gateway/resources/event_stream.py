@@ -99,10 +99,11 @@ class EventStream:
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write the stream until it ends."""
         departure = Departure(scope, receive, self.end)
+        caller = self._caller = caller_of(scope, STREAM)
         unwatch = self.queue.watch(self._look)
         presence = self._streams.connections.enter(
             self.access,
-            caller_of(scope, STREAM),
+            caller,
             end=self._fail,
             changed=self._check,
             unacked=lambda: len(self.unsettled),
@@ -140,7 +141,9 @@ class EventStream:
             count = min(room, COUNT_MAX)
             try:
                 self._waiter = self.access.lease(
-                    self.queue, count, self._duration_ms, self._take, group=self._group, wait_ms=_PATIENCE_MS
+                    *(self.queue, count, self._duration_ms, self._take, self._caller),
+                    group=self._group,
+                    wait_ms=_PATIENCE_MS,
                 )
             except CurbstoneError as error:
                 self._fail(error)

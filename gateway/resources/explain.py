@@ -11,11 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from curbstone.access.rights import Right
-from curbstone.core.values import Capability, Holder, Peeked
+from curbstone.access.who import shown
+from curbstone.core.values import LEAVING, Capability, Holder, Peeked, Who
 from curbstone.gateway.formats.parameters import group_of, query_of
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.response import JsonResponse
+from curbstone.gateway.http.response import FRESH, JsonResponse
 from curbstone.gateway.resources.message import look_at
 from curbstone.gateway.resources.queues import name_in
 
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 
 HOLDERS_MAX = 100
 GROUPS_MAX = 10
+_SHOWN = ("protocol", "peer", "user", "client", "subscription")
+PROTOCOLS = {
+    **{"stomp": "STOMP", "stomp-websocket": "STOMP WebSocket", "websocket": "WebSocket", "mqks": "MQKS"},
+    **{"http": "HTTP", "mq": "MQ", "sse": "SSE"},
+}
+"""What the protocols of `Who` are called in sentences."""
 READY_MAX = 10
 """How many ready messages are examined, to see whether they wait behind others with their ordering keys."""
 
@@ -34,19 +41,31 @@ class Explain:
 
     async def get(self, request: Request) -> Response:
         """GET: sentences about the queue as a group sees it, or about the message with an id."""
-        queue = access_of(request).queue(name_in(request), Right.PEEK)
+        access = access_of(request)
+        queue = access.queue(name_in(request), Right.PEEK)
         query = query_of(request)
         group = group_of(query)
         holders = queue.holders()
+        explained: dict[str, object] = {"queue": str(queue.name), "group": group}
         if "id" in query:
             found = await look_at(queue, query["id"])
-            sentences = [_about_message(queue, query["id"][:80], found)]
+            held_by = shown(access, queue.name, queue.holders(found.message.seq)[:HOLDERS_MAX] if found else ())
+            explained["sentences"] = [_about_message(queue, query["id"][:80], found, held_by)]
+            explained["held_by"] = [_holder(each) for each in held_by]
         else:
-            can_look = Capability.LOOKING in access_of(request).capabilities
+            can_look = Capability.LOOKING in access.capabilities
             behind = await _held_back(queue, group) if can_look else []
-            sentences = [*_about_server(access_of(request)), *_about_queue(queue, group, holders, behind)]
-        shown = [holder._asdict() for holder in holders[:HOLDERS_MAX]]
-        return JsonResponse({"queue": str(queue.name), "group": group, "sentences": sentences, "holders": shown})
+            explained["sentences"] = [*_about_server(access), *_about_queue(queue, group, holders, behind)]
+        explained["holders"] = [_holder(each) for each in shown(access, queue.name, holders[:HOLDERS_MAX])]
+        return JsonResponse(explained, 200, FRESH)
+
+
+def _holder(holder: Holder) -> dict[str, object]:
+    """Return a holder as JSON. What is not known, or not for this client's eyes, is left out."""
+    found = holder._asdict()
+    who: Who = found.pop("who")
+    about = {**who._asdict(), "peer": who.peer}
+    return found | {name: about[name] for name in _SHOWN if about[name]}
 
 
 def _about_server(access: Access) -> Iterator[str]:
@@ -84,10 +103,10 @@ def _about_queue(queue: Queue, group: str, holders: list[Holder], behind: list[P
         yield f"Nothing waits in it{whose}."
     if counts.wip:
         yield f"{_messages(counts.wip)} delivered and not settled."
-    for holder in holders:
-        if holder.kind == "leases" and holder.group == group:
-            when = _time(holder.until_ms)
-            yield f"Of these {holder.unsettled} {_is(holder.unsettled)} leased; the first comes back at {when}."
+    leases = [holder for holder in holders if holder.kind == "leases" and holder.group == group]
+    if leases:
+        count, when = sum(each.unsettled for each in leases), _time(min(each.until_ms for each in leases))
+        yield f"Of these {count} {_is(count)} leased; the first comes back at {when}."
     others = [backlog for backlog in queue.reading.backlogs() if backlog.group != group and backlog.rdy]
     for backlog in others[:GROUPS_MAX]:
         note = "" if backlog.declared else ", which is not declared: only who names it gets them"
@@ -102,7 +121,7 @@ def _about_queue(queue: Queue, group: str, holders: list[Holder], behind: list[P
 
 
 def _about_takers(group: str, holders: list[Holder], can_be_had: bool) -> Iterator[str]:
-    consumers = [holder for holder in holders if holder.kind == "consumer"]
+    consumers = [holder for holder in holders if holder.kind == "consumer" and holder.state != LEAVING]
     states = [holder.state for holder in consumers]
     if not consumers:
         yield "Nobody consumes from it" + (f" as group {group}." if group else ".")
@@ -116,7 +135,7 @@ def _about_takers(group: str, holders: list[Holder], can_be_had: bool) -> Iterat
         yield f"{held} of {len(states)} consumers do not read what was sent to them."
 
 
-def _about_message(queue: Queue, message_id: str, found: Peeked | None) -> str:
+def _about_message(queue: Queue, message_id: str, found: Peeked | None, held_by: list[Holder]) -> str:
     if found is None:
         return f"Message {message_id} is not in this queue: it was settled, has expired, or never was there."
     times = "once" if found.tries == 1 else f"{found.tries} times"
@@ -129,7 +148,25 @@ def _about_message(queue: Queue, message_id: str, found: Peeked | None) -> str:
         "wip": "was delivered and is not settled.",
         "delayed": f"is delayed until {_time(found.due_ms)}.",
     }
-    return f"Message {message_id} {states[found.state]}{tries}"
+    held = "".join(f" {_about_holder(each)}" for each in held_by)
+    return f"Message {message_id} {states[found.state]}{held}{tries}"
+
+
+def _about_holder(holder: Holder) -> str:
+    """Say who holds a message, and since when; the holder is of this message alone."""
+    who = holder.who
+    names = [
+        f"{what} {name}"
+        for what, name in (("user", who.user), ("client", who.client), ("id", who.subscription))
+        if name
+    ]
+    known = [*([f"at {who.peer}"] if who.peer else []), *names]
+    group = f" for group {holder.group}" if holder.group else ""
+    kind = "consumer" if holder.kind == "consumer" else "client with a lease"
+    over = f" over {PROTOCOLS.get(who.protocol, who.protocol)}" if who.protocol else ""
+    where = f" ({', '.join(known)})" if known else ""
+    until = f", and has it until {_time(holder.until_ms)}" if holder.until_ms else ""
+    return f"A {kind}{over}{where} has held it{group} since {_time(holder.oldest_ms)}{until}."
 
 
 def _messages(count: int) -> str:

@@ -22,7 +22,7 @@ from curbstone.gateway.formats.parameters import (
 )
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.departure import is_gone
-from curbstone.gateway.http.login import access_of
+from curbstone.gateway.http.login import access_of, caller_of
 from curbstone.gateway.http.long_poll import Polls, held_by
 from curbstone.gateway.http.problem import ClientGone, Problem
 from curbstone.gateway.http.reply import reply, reply_json
@@ -115,17 +115,17 @@ class Leases:
         receive: Receive,
     ) -> list[Lease]:
         """Take leases and return them. If the client has left meanwhile, give them back and raise ClientGone."""
-        access = access_of(scope)
+        access, caller = access_of(scope), caller_of(scope)
         if longest_ms:
             waited: list[Lease] | None = await self._polls.poll(
-                lambda done: access.lease(queue, count, duration_ms, done, group=group, wait_ms=longest_ms),
+                lambda done: access.lease(queue, count, duration_ms, done, caller, group=group, wait_ms=longest_ms),
                 receive,
                 held_by(access, queue.name),
                 queue.give_back,
             )
             leases = waited or []
         else:
-            (leases,) = await answer(lambda done: access.lease(queue, count, duration_ms, done, group=group))
+            (leases,) = await answer(lambda done: access.lease(queue, count, duration_ms, done, caller, group=group))
         if is_gone(scope):
             queue.give_back(leases)
             raise ClientGone

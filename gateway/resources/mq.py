@@ -21,7 +21,7 @@ from curbstone.gateway.formats.metadata import block_of_http, http_headers, is_k
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.body import read_body
 from curbstone.gateway.http.departure import is_gone
-from curbstone.gateway.http.login import access_of
+from curbstone.gateway.http.login import access_of, caller_of
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import ClientGone, Problem
 from curbstone.gateway.http.resource import Resource
@@ -98,7 +98,9 @@ class _Mq:
         except NoSuchQueue:
             return Response(status_code=204)
         leases: list[Lease]
-        (leases,) = await answer(lambda done: access_of(request).lease(queue, 1, self._delay_ms, done))
+        (leases,) = await answer(
+            lambda done: access_of(request).lease(queue, 1, self._delay_ms, done, caller_of(request, "mq"))
+        )
         if is_gone(request):
             queue.give_back(leases)
             raise ClientGone

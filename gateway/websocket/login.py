@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from curbstone.access.callers import ASKING, Credentials
+from curbstone.access.who import who_of
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.websocket.codec import text_frame
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from curbstone.access.rights import Right
     from curbstone.core.names import QueueName
     from curbstone.core.port import Queue
+    from curbstone.core.values import Who
 
 
 def token_in(fields: dict[str, Any]) -> str:
@@ -57,6 +59,11 @@ class SocketLogin:
     def meter(self) -> Meter | None:
         """The meter of what the user publishes; None if it has no rate."""
         return self.access.identity.meter
+
+    @property
+    def who(self) -> Who:
+        """Who the client is, for those who look at a queue that it consumes from."""
+        return who_of(self._caller, self.access.identity)
 
     def begin(self, fail: Callable[[CurbstoneError], None], unacked: Callable[[], int] = lambda: 0) -> None:
         """Register the connection; `fail` is called when it must end."""

@@ -145,7 +145,12 @@ class Subscription:
         if self._leases is not None:
             self._leases.begin(self._ran_out)
         self._consumer = self._queue.subscribe(
-            self._deliver, window=self._limit, group=self._group, auto=not self.settles, on_closed=self._fail
+            self._deliver,
+            window=self._limit,
+            group=self._group,
+            auto=not self.settles,
+            who=login.who,
+            on_closed=self._fail,
         )
         if self.settles:
             self.name = login.hold(self)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from curbstone.access import door
+from curbstone.access.callers import Caller
 from curbstone.access.errors import NotAllowed, QuotaReached, TooMany
 from curbstone.access.rights import Right
 from curbstone.core.errors import NoSuchQueue
@@ -18,6 +19,7 @@ from tests.access.world import World, hashed
 from tests.core.lab import message
 
 SECRET = hashed("open sesame")
+CALLER = Caller("127.0.0.1", 1, "http")
 A, B = queue_name("a", "shop"), queue_name("b", "shop")
 
 
@@ -92,7 +94,7 @@ def test_leases_are_stale_to_others_and_their_messages_stay(tmp_path: Path) -> N
     mine, theirs = it.login("u", "open sesame"), it.login("v", "open sesame")
     queue = mine.queue(A, Right.RECEIVE)
     [seq] = lab.publish(lab.broker.get(A), "m")
-    [lease] = lab.answer(lambda done: mine.lease(queue, 1, 30_000, done))[0]
+    [lease] = lab.answer(lambda done: mine.lease(queue, 1, 30_000, done, CALLER))[0]
     settled = lab.answer(lambda done: theirs.settle_leases(queue, [lease.token], Outcome.ACK, done))
     assert settled == (None, 0, [lease.token])
     assert lab.answer(lambda done: theirs.extend(queue, [lease.token], 1000, done)) == (None, [lease.token])
@@ -121,20 +123,20 @@ def test_a_user_holds_so_many_leases_and_others_are_none_the_worse(
     a, b = (mine.queue(name, Right.RECEIVE) for name in (A, B))
     waiting: list[Any] = []
     for queue in (a, b):
-        mine.lease(queue, 2, 30_000, waiting.append, wait_ms=10_000)
+        mine.lease(queue, 2, 30_000, waiting.append, CALLER, wait_ms=10_000)
     lab.publish(lab.broker.get(A), "1", "2", "3")
     lab.publish(lab.broker.get(B), "4", "5")
     lab.settle()
     got, refused = waiting
     assert [lease.delivery.message.body for lease in got] == [b"1", b"2"]
     assert isinstance(refused, TooMany), "both had asked when there was room for either"
-    [last] = lab.answer(lambda done: mine.lease(b, 9, 30_000, done))[0]
+    [last] = lab.answer(lambda done: mine.lease(b, 9, 30_000, done, CALLER))[0]
     assert (last.delivery.message.body, last.delivery.tries) == (b"4", 0)
     with pytest.raises(TooMany, match="settle some"):
-        mine.lease(a, 1, 30_000, lambda _leases: None)
-    assert len(lab.answer(lambda done: theirs.lease(a, 9, 30_000, done))[0]) == 1
+        mine.lease(a, 1, 30_000, lambda _leases: None, CALLER)
+    assert len(lab.answer(lambda done: theirs.lease(a, 9, 30_000, done, CALLER))[0]) == 1
     lab.answer(lambda done: mine.settle_leases(a, [got[0].token], Outcome.ACK, done))
-    assert len(lab.answer(lambda done: mine.lease(b, 9, 30_000, done))[0]) == 1
+    assert len(lab.answer(lambda done: mine.lease(b, 9, 30_000, done, CALLER))[0]) == 1
 
 
 def test_idempotency_keys_and_staged_transactions_are_ones_own(tmp_path: Path) -> None:

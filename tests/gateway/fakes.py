@@ -16,7 +16,7 @@ from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions
 from curbstone.core.queue import Queue
 from curbstone.core.stats import Stats
-from curbstone.core.values import IdempotencyKey, Numbered
+from curbstone.core.values import UNKNOWN, IdempotencyKey, Numbered, Who
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.login import SocketLogin
 from curbstone.gateway.websocket.session import Session
@@ -44,6 +44,11 @@ class Anybody(SocketLogin):
     @property
     def meter(self) -> None:
         """See `SocketLogin`."""
+
+    @property
+    def who(self) -> Who:
+        """See `SocketLogin`."""
+        return UNKNOWN
 
     def begin(self, fail: Callable[[CurbstoneError], None], unacked: Callable[[], int] = lambda: 0) -> None:
         """See `SocketLogin`."""

@@ -9,6 +9,7 @@ import pytest
 
 from curbstone.core import headers
 from curbstone.core.errors import NoSuchQueue
+from curbstone.core.values import UNKNOWN
 from curbstone.gateway.formats.message_json import Encoding
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.consume_session import ConsumeSession
@@ -40,7 +41,7 @@ class Reader:
 
 
 def test_it_subscribes_with_its_window_and_group() -> None:
-    assert Reader().queue.subscribed == {"window": 10, "group": "g", "auto": False}
+    assert Reader().queue.subscribed == {"window": 10, "group": "g", "auto": False, "who": UNKNOWN}
     assert Reader(settles=False).queue.subscribed["auto"] is True
 
 

@@ -1,0 +1,192 @@
+"""Who takes from a queue and who holds a message, over every protocol; and who may see that of whom."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
+
+from tests.access.doors import Doors, Line, doors
+
+WAIT_S = 20
+USERS = """
+[users.ada]
+home = "shop"
+grants = ["send,receive,peek,manage shop/*"]
+[users.bob]
+home = "shop"
+grants = ["send,receive,peek shop/*"]
+[users.eve]
+home = "shop"
+grants = ["peek shop/*"]
+[users.anonymous]
+home = "shop"
+sources = ["127.0.0.0/8"]
+grants = ["peek,receive shop/open"]
+"""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    with doors(tmp_path_factory.mktemp("who"), USERS) as made:
+        yield made
+
+
+def queue_with(world: Doors, name: str, *bodies: str) -> str:
+    """Make a queue with messages; return its path."""
+    path = f"/v2/shop/queues/{name}"
+    assert world.call("ada", "PUT", path).status_code == 201
+    for body in bodies:
+        assert world.call("ada", "POST", f"{path}/messages", content=body).status_code == 201
+    return path
+
+
+def explained(world: Doors, user: str, path: str, **query: str) -> dict[str, Any]:
+    reply = world.call(user, "GET", f"{path}/explain", params=query)
+    assert reply.status_code == 200, reply.text
+    found: dict[str, Any] = reply.json()
+    return found
+
+
+def holders(world: Doors, user: str, path: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = explained(world, user, path)["holders"]
+    return found
+
+
+class Stomp:
+    """A STOMP client of a user, subscribed with the id s-1."""
+
+    def __init__(self, world: Doors, user: str, queue: str, more: str = "") -> None:
+        self.line = Line(world.server.stomp)
+        login = f"login:{user}\npasscode:{world.secrets[user]}\n" if user else ""
+        self.line.send(f"CONNECT\naccept-version:1.2\nhost:x\nclient-id:billing\n{login}\n\0")
+        self.line.send(f"SUBSCRIBE\nid:s-1\ndestination:/queue/{queue}\nack:client-individual\n{more}receipt:r\n\n\0")
+        self.peer = "127.0.0.1:{1}".format(*self.line.socket.getsockname())
+
+    def hears(self, text: str) -> None:
+        """Read until this was sent."""
+        found = b""
+        while text.encode() not in found:
+            more = self.line.socket.recv(65536)
+            assert more, found
+            found += more
+
+
+def socket_to(world: Doors, user: str, path: str, protocol: str) -> Any:
+    return connect(
+        world.server.url.replace("http", "ws", 1) + path, subprotocols=[Subprotocol(protocol)], proxy=None,
+        additional_headers={"authorization": f"Bearer {world.secrets[user]}"}, compression=None,
+    )  # fmt: skip
+
+
+def test_each_protocol_says_who_its_client_is(world: Doors) -> None:
+    path = queue_with(world, "every", *"12345")
+    with ExitStack() as stack:
+        stomp = Stomp(world, "bob", "every", "prefetch-count:1\n")
+        stack.enter_context(stomp.line)
+        stomp.hears("RECEIPT")
+        one = stack.enter_context(socket_to(world, "bob", f"{path}/messages?ack&limit=1", "consume"))
+        one.recv(WAIT_S)
+        several = stack.enter_context(socket_to(world, "bob", "/v2/shop/queues", "queues"))
+        several.send(json.dumps({"subscribe": "every", "ack": True, "limit": 1, "encoding": "utf8"}))
+        while "message" not in several.recv(WAIT_S):
+            pass
+        mqks = stack.enter_context(Line(world.server.mqks))
+        mqks.send(f"login auth {world.secrets['ada']}\nworker-7 consume every --manual-ack --window=1\n")
+        while b"worker-7" not in mqks.socket.recv(65536):
+            pass
+        headers = {"authorization": f"Bearer {world.secrets['bob']}", "accept": "text/event-stream"}
+        http = stack.enter_context(httpx.Client(base_url=world.server.url, trust_env=False, timeout=WAIT_S))
+        stream = stack.enter_context(http.stream("GET", f"{path}/messages?limit=1", headers=headers))
+        for line in stream.iter_lines():
+            if line.startswith("data:"):
+                break
+        found = {each["protocol"]: each for each in reversed(holders(world, "ada", path))}
+        assert {name: each["user"] for name, each in found.items()} == {
+            **{"stomp": "bob", "websocket": "bob", "mqks": "ada", "sse": "bob"},
+        }
+        assert found["stomp"]["peer"] == stomp.peer
+        assert (found["stomp"]["client"], found["stomp"]["subscription"]) == ("billing", "s-1")
+        assert found["mqks"]["subscription"] == "worker-7" and "client" not in found["mqks"]
+        ports = {each["peer"] for each in holders(world, "ada", path)}
+        assert len(ports) == 5 and f"127.0.0.1:{one.local_address[1]}" in ports
+        assert all(each["unsettled"] == 1 and each["oldest_ms"] > 0 for each in holders(world, "ada", path))
+
+
+def test_stomp_over_a_websocket_and_leases_say_who_they_are(world: Doors) -> None:
+    path = queue_with(world, "over", *"123")
+    with socket_to(world, "bob", "/stomp", "v12.stomp") as socket:
+        socket.send("CONNECT\naccept-version:1.2\nhost:x\n\n\0")
+        socket.recv(WAIT_S)
+        socket.send("SUBSCRIBE\nid:9\ndestination:/queue/over\nack:client\nprefetch-count:1\nreceipt:r\n\n\0")
+        while "RECEIPT" not in str(socket.recv(WAIT_S)):
+            pass
+        leased = world.call("bob", "POST", f"{path}/messages/lease", json={"count": 2})
+        assert len(leased.json()["messages"]) == 2
+        consumer, leases = holders(world, "ada", path)
+    assert (consumer["protocol"], consumer["user"], consumer["subscription"]) == ("stomp-websocket", "bob", "9")
+    assert (leases["kind"], leases["protocol"], leases["user"], leases["unsettled"]) == ("leases", "http", "bob", 2)
+    assert leases["until_ms"] > leases["oldest_ms"] > 0 and "subscription" not in leases
+
+
+def test_a_message_says_who_holds_it_and_since_when(world: Doors) -> None:
+    path = queue_with(world, "one", "held", "ready")
+    held, ready = (each["id"] for each in world.call("ada", "GET", f"{path}/messages").json()["messages"])
+    stomp = Stomp(world, "bob", "one", "prefetch-count:1\n")
+    with stomp.line:
+        stomp.hears("MESSAGE")
+        found = explained(world, "ada", path, id=held)
+        (holder,) = found["held_by"]
+        assert (holder["peer"], holder["unsettled"]) == (stomp.peer, 1)
+        who = f"A consumer over STOMP (at {stomp.peer}, user bob, client billing, id s-1) has held it since 20"
+        assert who in found["sentences"][0]
+        assert explained(world, "ada", path, id=ready)["held_by"] == []
+        assert "held_by" not in explained(world, "ada", path)
+        assert "A consumer over STOMP has held it since 20" in explained(world, "eve", path, id=held)["sentences"][0]
+
+
+def test_who_unsubscribed_and_has_not_settled_still_holds_it(world: Doors) -> None:
+    path = queue_with(world, "left", "held")
+    stomp = Stomp(world, "bob", "left")
+    with stomp.line:
+        stomp.hears("MESSAGE")
+        stomp.line.send("UNSUBSCRIBE\nid:s-1\nreceipt:gone\n\n\0")
+        stomp.hears("receipt-id:gone")
+        (holder,) = holders(world, "ada", path)
+        assert (holder["state"], holder["unsettled"], holder["user"]) == ("leaving", 1, "bob")
+        (message,) = world.call("ada", "GET", f"{path}/messages").json()["messages"]
+        assert len(explained(world, "ada", path, id=message["id"])["held_by"]) == 1
+
+
+def test_addresses_and_users_are_for_those_who_manage_the_queue_and_for_the_user_itself(world: Doors) -> None:
+    path = queue_with(world, "seen")
+    theirs, own = Stomp(world, "ada", "seen"), Stomp(world, "bob", "seen")
+    with theirs.line, own.line:
+        theirs.hears("RECEIPT")
+        own.hears("RECEIPT")
+
+        def told(user: str) -> list[tuple[str, str, str]]:
+            found = holders(world, user, path)
+            assert [each["protocol"] for each in found] == ["stomp", "stomp"]
+            return sorted((each.get("user", ""), each.get("peer", ""), each.get("client", "")) for each in found)
+
+        assert told("ada") == [("ada", theirs.peer, "billing"), ("bob", own.peer, "billing")]
+        assert told("bob") == [("", "", ""), ("bob", own.peer, "billing")]
+        assert told("eve") == [("", "", "")] * 2
+
+
+def test_those_without_a_login_do_not_see_one_another(world: Doors) -> None:
+    path = queue_with(world, "open")
+    stomp = Stomp(world, "", "open")
+    with stomp.line:
+        stomp.hears("RECEIPT")
+        (holder,) = holders(world, "", path)
+        assert "peer" not in holder and "user" not in holder
+        (holder,) = holders(world, "ada", path)
+        assert (holder["peer"], holder["user"]) == (stomp.peer, "anonymous")
