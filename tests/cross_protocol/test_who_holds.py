@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -25,6 +26,8 @@ grants = ["send,receive,peek shop/*"]
 [users.eve]
 home = "shop"
 grants = ["peek shop/*"]
+"""
+STRANGERS = """
 [users.anonymous]
 home = "shop"
 sources = ["127.0.0.0/8"]
@@ -35,6 +38,13 @@ grants = ["peek,receive shop/open"]
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
     with doors(tmp_path_factory.mktemp("who"), USERS) as made:
+        yield made
+
+
+@pytest.fixture
+def open_world(tmp_path: Path) -> Iterator[Doors]:
+    """A world that strangers may enter, too."""
+    with doors(tmp_path, USERS + STRANGERS) as made:
         yield made
 
 
@@ -99,8 +109,9 @@ def test_each_protocol_says_who_its_client_is(world: Doors) -> None:
             pass
         mqks = stack.enter_context(Line(world.server.mqks))
         mqks.send(f"login auth {world.secrets['ada']}\nworker-7 consume every --manual-ack --window=1\n")
-        while b"worker-7" not in mqks.socket.recv(65536):
-            pass
+        heard = b""
+        while b"worker-7 ok" not in heard:
+            heard += mqks.socket.recv(65536)
         headers = {"authorization": f"Bearer {world.secrets['bob']}", "accept": "text/event-stream"}
         http = stack.enter_context(httpx.Client(base_url=world.server.url, trust_env=False, timeout=WAIT_S))
         stream = stack.enter_context(http.stream("GET", f"{path}/messages?limit=1", headers=headers))
@@ -181,12 +192,12 @@ def test_addresses_and_users_are_for_those_who_manage_the_queue_and_for_the_user
         assert told("eve") == [("", "", "")] * 2
 
 
-def test_those_without_a_login_do_not_see_one_another(world: Doors) -> None:
-    path = queue_with(world, "open")
-    stomp = Stomp(world, "", "open")
+def test_those_without_a_login_do_not_see_one_another(open_world: Doors) -> None:
+    path = queue_with(open_world, "open")
+    stomp = Stomp(open_world, "", "open")
     with stomp.line:
         stomp.hears("RECEIPT")
-        (holder,) = holders(world, "", path)
+        (holder,) = holders(open_world, "", path)
         assert "peer" not in holder and "user" not in holder
-        (holder,) = holders(world, "ada", path)
+        (holder,) = holders(open_world, "ada", path)
         assert (holder["peer"], holder["user"]) == (stomp.peer, "anonymous")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -113,9 +114,34 @@ def test_who_takes_from_a_queue_is_shown_with_what_they_hold(page: Page, http: h
     open_queue(page, "held/q")
     page.until("document.querySelector('.sentences li') !== null")
     page.until("document.querySelectorAll('[aria-label=\"Consumers and leases\"] tbody tr').length === 1")
-    ((who, _group, holds, *_),) = rows_of(page, "Consumers and leases")
-    assert (who, holds) == ("Leases", "2")
+    (row,) = rows_of(page, "Consumers and leases")
+    who, protocol, address, holds = row[0], row[2], row[3], row[6]
+    assert (who, protocol, holds) == ("Leases 1", "HTTP", "2") and address.startswith("127.0.0.1:")
     assert "Nobody consumes from it." in page.evaluate("document.querySelector('.sentences').innerText")
+
+
+def test_a_consumer_is_shown_with_its_address_and_a_message_with_who_holds_it(
+    page: Page, server: ServerProcess, http: httpx.Client
+) -> None:
+    made(http, "who", "q", "a", "b")
+    with socket.create_connection(server.stomp, timeout=20) as stomp:
+        stomp.sendall(
+            b"CONNECT\naccept-version:1.2\nhost:x\nclient-id:billing\n\n\0"
+            b"SUBSCRIBE\nid:s-1\ndestination:/queue/who/q\nack:client\nprefetch-count:1\n\n\0"
+        )
+        heard = b""
+        while b"MESSAGE" not in heard:
+            heard += stomp.recv(65536)
+        open_queue(page, "who/q")
+        page.until("document.querySelectorAll('[aria-label=\"Consumers and leases\"] tbody tr').length === 1")
+        (row,) = rows_of(page, "Consumers and leases")
+        peer = "{}:{}".format(*stomp.getsockname())
+        assert row[:5] == ["Consumer 1", "billing / s-1", "STOMP", peer, "–"]
+        assert row[5:8] == ["–", "1", "1"] and row[8].startswith("20") and row[9:] == ["full", "–"]
+        press(page, "Open")
+        press(page, "Its life")
+        now = page.until("document.querySelector('.life .now')?.innerText")
+        assert f"A consumer over STOMP (at {peer}, client billing, id s-1) has held it since 20" in now
 
 
 def test_more_queues_than_a_page_has_are_turned_by_page(page: Page, http: httpx.Client) -> None:
