@@ -7,7 +7,6 @@ others who may look at the queue see only the protocol.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from curbstone.access.callers import Caller
 from curbstone.access.identity import Identity
@@ -15,9 +14,6 @@ from curbstone.access.rights import Right
 from curbstone.access.users import ANONYMOUS
 from curbstone.core.names import QueueName
 from curbstone.core.values import Holder, Who
-
-if TYPE_CHECKING:
-    from curbstone.access.door import Access
 
 ID_CHARS = 80
 """How much of an id that a client gave is kept."""
@@ -29,9 +25,9 @@ def who_of(caller: Caller, identity: Identity, client: str = "", subscription: s
     return Who(caller.protocol, caller.address, caller.port, user, client[:ID_CHARS], subscription[:ID_CHARS])
 
 
-def shown(access: Access, name: QueueName, holders: Iterable[Holder]) -> list[Holder]:
+def shown(identity: Identity, name: QueueName, holders: Iterable[Holder]) -> list[Holder]:
     """Return the holders of a queue as an identity may see them; see the module's docstring."""
-    if access.may(Right.MANAGE, name):
+    if identity.on_queue(name) & Right.MANAGE:
         return list(holders)
-    user = "" if access.identity.user == ANONYMOUS else access.identity.user
+    user = "" if identity.user == ANONYMOUS else identity.user
     return [each if user and each.who.user == user else each._replace(who=Who(each.who.protocol)) for each in holders]

@@ -170,7 +170,8 @@ class Batch:
         )
         flags = (Flag.EXTRAS if extras else 0) | (Flag.COPY if self.copies else 0)
         delivered = self.marks.get("", sources.pending.unnamed.delivered_logged)
-        numbers = length, flags, log.next_batch, state.host.wall_ms(), first_seq, delivered, publishes.tx or log.tx
+        wall_ms = publishes.messages[-1].timestamp_ms if publishes.messages else state.host.wall_ms()  # read just now
+        numbers = length, flags, log.next_batch, wall_ms, first_seq, delivered, publishes.tx or log.tx
         header = BatchHeader(*numbers, len(messages), len(releases), len(settles), len(notes))
         log.next_batch += 1
         parts += (releases, settles, notes)

@@ -48,8 +48,9 @@ def backup(
                 if as_json:
                     print_json(index)
                 else:
-                    figures = [counted(index[f"{what}s"], what) for what in ("queue", "file", "byte")]
-                    print(f"{', '.join(figures)} in {target}")
+                    figures: dict[str, Any] = index
+                    told = [counted(figures[f"{what}s"], what) for what in ("queue", "file", "byte")]
+                    print(f"{', '.join(told)} in {target}")
             elif target == "-":
                 receive.pass_on(stream, sys.stdout.buffer)
                 sys.stdout.buffer.flush()

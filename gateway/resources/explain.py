@@ -49,14 +49,16 @@ class Explain:
         explained: dict[str, object] = {"queue": str(queue.name), "group": group}
         if "id" in query:
             found = await look_at(queue, query["id"])
-            held_by = shown(access, queue.name, queue.holders(found.message.seq)[:HOLDERS_MAX] if found else ())
+            held_by = shown(
+                access.identity, queue.name, queue.holders(found.message.seq)[:HOLDERS_MAX] if found else ()
+            )
             explained["sentences"] = [_about_message(queue, query["id"][:80], found, held_by)]
             explained["held_by"] = [_holder(each) for each in held_by]
         else:
             can_look = Capability.LOOKING in access.capabilities
             behind = await _held_back(queue, group) if can_look else []
             explained["sentences"] = [*_about_server(access), *_about_queue(queue, group, holders, behind)]
-        explained["holders"] = [_holder(each) for each in shown(access, queue.name, holders[:HOLDERS_MAX])]
+        explained["holders"] = [_holder(each) for each in shown(access.identity, queue.name, holders[:HOLDERS_MAX])]
         return JsonResponse(explained, 200, FRESH)
 
 

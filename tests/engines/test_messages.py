@@ -9,6 +9,7 @@ import pytest
 from curbstone.core.errors import MessageTooLarge, NoSuchQueue, QueueFull, StaleDelivery
 from curbstone.core.message import Message
 from curbstone.core.options import KIB
+from curbstone.core.values import UNKNOWN, Who
 from tests.engines.worlds import World
 
 TRACEPARENT = b"traceparent:00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n"
@@ -126,6 +127,26 @@ def test_a_held_consumer_gets_nothing_and_a_paused_one_can_settle(world: World) 
     peer.expect("a")
     peer.settle("ack", "a")
     assert world.bodies(queue) == ["b"]
+
+
+def test_it_is_said_who_takes_from_a_queue_and_who_holds_a_message(world: World) -> None:
+    queue = world.queue()
+    ann, bob = Who("stomp", "10.0.0.1", 5, "ann"), Who("http", "::1", 6, "bob")
+    assert (ann.peer, bob.peer, UNKNOWN.peer) == ("10.0.0.1:5", "[::1]:6", "")
+    peer = world.peer(queue, window=2, who=ann)
+    first, second, third = world.publish(queue, *"abc")
+    peer.expect("a", "b")
+    (leases,) = world.answer(lambda done: queue.lease(1, 30_000, done, wait_ms=10_000, who=bob))
+    consumer, leased = queue.holders()
+    assert (consumer.who, consumer.unsettled, consumer.state) == (ann, 2, "full")
+    assert (leased.who, leased.unsettled, leased.until_ms) == (bob, 1, leases[0].expires_ms)
+    assert abs(consumer.oldest_ms - world.now_ms()) < 60_000 > abs(leased.oldest_ms - world.now_ms())
+    assert [each.who for each in queue.holders(second)] == [ann] and queue.holders(second)[0].unsettled == 1
+    assert [each.who for each in queue.holders(third)] == [bob] and not queue.holders(third + 1_000_000)
+    peer.consumer.pause()
+    assert [each.state for each in queue.holders(first)] == ["leaving"]
+    peer.settle("ack", "a", "b")
+    assert [each.who for each in queue.holders()] == [bob]
 
 
 def test_two_consumers_share_a_queue(world: World) -> None:

@@ -18,6 +18,7 @@ from curbstone.core.values import Lease
 from curbstone.gateway.http.long_poll import Held, Polls
 from curbstone.gateway.http.problem import ClientGone
 from curbstone.gateway.settings import GatewaySettings
+from curbstone.net.peer import Peer
 from tests.gateway.running import MESSAGES, Running, running
 
 pytestmark = pytest.mark.anyio
@@ -38,6 +39,7 @@ async def ask(gateway: Running, method: str, path: str, body: bytes = b"", *, is
         "headers": [(b"host", b"localhost"), (b"content-length", b"%d" % len(body))],
         "server": ("127.0.0.1", 1),
         "client": ("127.0.0.1", 2),
+        "peer": Peer("127.0.0.1", 2),
         "scheme": "http",
         "state": {"is_gone": is_gone},
     }
