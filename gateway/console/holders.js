@@ -21,7 +21,7 @@ const COLUMNS = [
   ['At most', 'wide', holder => (holder.window ? number(holder.window) : '–')],
   ['Oldest held, UTC', 'text wide', holder => (holder.oldest_ms ? time(holder.oldest_ms).slice(0, 19) : '–')],
   ['State', 'text', holder => STATES[holder.state] ?? holder.state],
-  ['Until, UTC', 'text wider', holder => (holder.until_ms ? `first ends ${time(holder.until_ms).slice(0, 19)}` : '–')],
+  ['First ends, UTC', 'text wider', holder => (holder.until_ms ? time(holder.until_ms).slice(0, 19) : '–')],
 ]
 
 export class Holders {
