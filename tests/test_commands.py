@@ -299,6 +299,7 @@ def test_follow_ends_at_its_count(run: Run) -> None:
 def test_top_shows_depths_and_rates(run: Run) -> None:
     good(run("send", "a", "1", "2"))
     lines = good(run("top")).out.splitlines()
+    assert lines[0].rstrip().endswith("   1 queue")
     assert lines[1].split()[:3] == ["QUEUE", "RDY", "WIP"]
     assert lines[2].split()[:3] == ["default/a", "2", "0"]
     looks = good(run("top", "--json", "--count=2", "--interval=0.1")).json
