@@ -36,7 +36,7 @@ from curbstone.core.queue import Queue
 from curbstone.core.recovery.recovery import holds_something, last_commit_ms
 from curbstone.core.recovery.redo import replay_redo
 from curbstone.core.recovery.replay import Replay
-from curbstone.core.recovery.transactions import replay_transactions
+from curbstone.core.recovery.transactions import MissingParts, replay_transactions
 from curbstone.core.shared import Shared
 from curbstone.core.staging.staging import BYTES_MAX, TTL_MS, Staging
 from curbstone.core.stats import Stats
@@ -83,6 +83,7 @@ class Broker(AloneBroker):
         self.commits = self.shared.commits
         self.leased = self.shared.leased
         self.journal = Journal(WatchedHost(host, self.troubles, "the journal"), disk)
+        self.missing_parts = MissingParts()
         self.past = Stats()
         """Counts of what has happened, since the start, in queues that are gone."""
         self._salt = salt
@@ -123,7 +124,7 @@ class Broker(AloneBroker):
             replay_redo(disk)
             for entry in sorted(disk.list_dir(QUEUES)):
                 broker._recover(entry)
-            replay_transactions(broker.journal, broker._queues.values(), broker.left)
+            broker.missing_parts = replay_transactions(broker.journal, broker._queues.values(), broker.left)
             broker.staging.recover()
             for queue in broker.queues():
                 if queue.log.is_above_cap:
@@ -260,8 +261,7 @@ class Broker(AloneBroker):
         meta = meta.with_options(changes, 1)
         queue = self._make(meta)
         self._know(queue)
-        directory = queue.log.directory
-        data = meta.encode()
+        directory, data = queue.log.directory, meta.encode()
         is_begun = False
 
         def job() -> None:

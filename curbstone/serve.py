@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -66,6 +66,8 @@ from curbstone.stomp.websocket import StompSockets
 log = logging.getLogger("curbstone")
 
 # Together these are less than the 10 s within which a stopped server has to have ended.
+WHOLE_S = 5
+"""The most that a start waits until transactions which a crash has left half written are whole."""
 LISTENERS_STOP_S = 6
 ENGINE_STOP_S = 3
 
@@ -129,13 +131,17 @@ async def _serve(settings: Settings) -> int:
     stop_asked = asyncio.Event()
     host = AsyncioHost(loop)
     broker: ServedEngine
+    whole = asyncio.Event()
     try:
         with _stopped_by_signals():
-            broker = _open(host, settings) if settings.engine is None else cluster.prepare(host, loop, settings)
+            broker = _open(host, settings, whole) if settings.engine is None else cluster.prepare(host, loop, settings)
             for number in SIGNALS:
                 loop.add_signal_handler(number, stop_asked.set)
         if settings.engine is not None:
             await cluster.connect(broker, stop_asked)
+        else:
+            with suppress(TimeoutError):  # a full disk keeps no server from starting
+                await asyncio.wait_for(whole.wait(), WHOLE_S)
     except _Stopped:  # recovery may end anywhere, because the next start makes the same changes again
         log.info("stopped before all queues were recovered")
         host.close()
@@ -196,8 +202,11 @@ def _stopped_by_signals() -> Iterator[None]:
         raise _Stopped
 
 
-def _open(host: AsyncioHost, settings: Settings) -> Broker:
-    """Lock the data directory and recover every queue in it. This blocks, as nobody is connected yet."""
+def _open(host: AsyncioHost, settings: Settings, whole: asyncio.Event) -> Broker:
+    """Lock the data directory and recover every queue in it. This blocks, as nobody is connected yet.
+
+    `whole` is set when no transaction is left in half by a crash.
+    """
     started_s = time.monotonic()
     with undisturbed():
         broker = Broker.open(
@@ -210,6 +219,7 @@ def _open(host: AsyncioHost, settings: Settings) -> Broker:
             max_staged=settings.max_staged,
             staged_ttl_ms=int(settings.staged_ttl * 1000),
         )
+    broker.missing_parts.when_written(whole.set)
     broker.shared.schemas = JsonSchemas()
     count = len(broker.queues())
     log.info(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from curbstone.core.broker import Broker
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull, StaleDelivery, Unavailable
 from curbstone.core.names import queue_name
 from curbstone.core.queue import Queue
 from tests.core.lab import Lab, Peer, message, numbered
-from tests.sim.world import Crash
+from tests.sim.world import Crash, SimHost
 
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 
@@ -295,6 +296,27 @@ def test_a_power_cut_at_any_call_of_the_disk_leaves_all_or_nothing(crash_in: int
     nothing: tuple[list[bytes], list[bytes]]
     nothing, everything = ([b"held"], []), ([b"m", b"n"], [b"m", b"n"])
     assert found == everything if confirmed else found in (nothing, everything)
+
+
+def test_a_start_tells_when_a_transaction_that_a_crash_has_left_in_half_is_whole() -> None:
+    """A server that was ready before could show one queue with its part, and the other without."""
+    lab = Lab()
+    queues = two(lab)
+    transaction = lab.broker.transaction()
+    for queue in queues:
+        transaction.publish(queue, message("m"))
+    transaction.commit(lambda error: None)
+    while not lab.broker.journal.needed_until:  # until its record is on disk
+        assert lab.host.turn() or lab.host.work()
+    lab.host = SimHost(lab.rng, lab.host.wall_ms())
+    lab.broker = Broker.open(lab.host, lab.disk, defaults=lab.defaults, sync=lab.sync)
+    told: list[list[int]] = []
+    lab.broker.missing_parts.when_written(lambda: told.append([each.counts().rdy for each in lab.broker.queues()]))
+    assert not told and [each.counts().rdy for each in lab.broker.queues()] == [0, 0]
+    lab.settle()
+    assert told == [[1, 1]]
+    lab.broker.missing_parts.when_written(lambda: told.append([]))
+    assert told == [[1, 1], []], "there is nothing to wait for any more"
 
 
 def test_a_journal_that_cannot_be_written_refuses_all_once_that_is_certain() -> None:
