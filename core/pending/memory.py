@@ -38,7 +38,7 @@ class Memory:
         self.when_written = when_written
         self.room: Room = log.room
         self.runs = Runs()
-        self.reader = Reader(state.host, log, self.runs, state.shared.cache, damaged)
+        self.reader = Reader(state.host, log, state.shared.cache, damaged)
         self.expiries = Expiries(self.runs, agenda)
 
     @property

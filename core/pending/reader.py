@@ -19,7 +19,7 @@ from curbstone.core.log.drops import waits_for_drop
 from curbstone.core.log.log import Log
 from curbstone.core.log.window import read_around
 from curbstone.core.message import Message
-from curbstone.core.pending.runs import Run, Runs, seqs_of
+from curbstone.core.pending.runs import Run, seqs_of
 from curbstone.core.shared import Cache
 
 logger = logging.getLogger("curbstone.core")
@@ -41,14 +41,12 @@ class Reader:
     """Loads runs of one queue."""
 
     __slots__ = (
-        "_cache", "_cached", "_damaged", "_host", "_is_closed", "_keeping", "_loading", "_log", "_read", "_runs",
-        "_tail_bytes",
+        "_cache", "_cached", "_damaged", "_host", "_is_closed", "_keeping", "_loading", "_log", "_read", "_tail_bytes",
     )  # fmt: skip
 
-    def __init__(self, host: Host, log: Log, runs: Runs, cache: Cache, damaged: Callable[[Run, str], None]) -> None:
+    def __init__(self, host: Host, log: Log, cache: Cache, damaged: Callable[[Run, str], None]) -> None:
         self._host = host
         self._log = log
-        self._runs = runs
         self._cache = cache
         self._damaged = damaged
         self._cached: dict[Run, int] = {}
