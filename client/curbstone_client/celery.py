@@ -47,7 +47,8 @@ class _Direct(DirectExchange):
     """Delivers to the bound queues. If this process knows none, another waits for a reply, which goes by an event."""
 
     def deliver(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> None:
-        queues = [queue for queue in self.channel._lookup(exchange, routing_key) if queue not in self.channel.heard]
+        heard = self.channel.connection.heard
+        queues = [queue for queue in self.channel._lookup(exchange, routing_key) if queue not in heard]
         for queue in queues:
             self.channel._put(queue, message, **kwargs)
         if not queues:
@@ -65,7 +66,7 @@ class _Topic(TopicExchange):
     def deliver(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> None:
         self.channel.put_event(event_of(exchange), message)
         for queue in self.channel._lookup(exchange, routing_key):
-            if queue not in self.channel.heard:
+            if queue not in self.channel.connection.heard:
                 self.channel._put(queue, message, **kwargs)
 
 
@@ -124,6 +125,28 @@ class QoS(virtual.QoS):
             self.channel.connection.wake()
 
 
+class Heard:
+    """A queue that ends with the connection. It is no queue of the server, but listens to the events bound to it.
+
+    It listens from its first binding on, not from its first consumer on. An answer may come before
+    anybody waits for it.
+    """
+
+    def __init__(self, is_auto_delete: bool) -> None:
+        self.is_auto_delete = is_auto_delete
+        """Whether it ends with its last consumer."""
+        self.bindings: list[tuple[str, str, Any]] = []
+        """Exchange, routing key and pattern of each."""
+        self.messages: dict[str, sync.Messages] = {}
+        """The subscriptions, by event."""
+
+    def wants(self, payload: Any) -> bool:
+        """Whether a binding matches the message's routing key."""
+        info = payload["properties"]["delivery_info"]
+        patterns = [pattern for exchange, _, pattern in self.bindings if exchange == info["exchange"]]
+        return any(pattern is None or _matches(pattern, info["routing_key"]) for pattern in patterns)
+
+
 class CurbstoneChannel(virtual.Channel):
     """A channel of kombu. All channels of a connection share one client."""
 
@@ -134,10 +157,10 @@ class CurbstoneChannel(virtual.Channel):
 
     def __init__(self, connection: Transport, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
-        self.heard: dict[str, list[tuple[str, str, Any]]] = {}
-        """The bindings of queues that end with the connection. Such a queue is no queue of the server, but events."""
-        self._transient: set[str] = set()
-        self._subscribed: dict[str, list[sync.Messages]] = {}
+        self._transient: dict[str, bool] = {}
+        """The queues that are to end with the connection, and whether each ends with its last consumer."""
+        self._subscribed: dict[str, sync.Messages] = {}
+        """The subscriptions to queues of the server."""
         self._consumed: set[str] = set()
 
     # ------------------------------------------------------------ publishing
@@ -164,13 +187,22 @@ class CurbstoneChannel(virtual.Channel):
 
     def _new_queue(self, queue: str, auto_delete: bool = False, exclusive: bool = False, **kwargs: Any) -> None:
         if auto_delete or exclusive:
-            self._transient.add(queue)
+            self._transient[queue] = auto_delete
         else:
             self._client.call("PUT", self._client.queue_path(_plain(queue)), {})
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
-        if queue in self._transient:
-            self.heard.setdefault(queue, []).append((exchange, routing_key, pattern))
+        if queue not in self._transient:
+            return
+        heard = self.connection.heard.setdefault(queue, Heard(self._transient[queue]))
+        heard.bindings.append((exchange, routing_key, pattern))
+        event = self._event_of(exchange, routing_key)
+        if event not in heard.messages:
+            heard.messages[event] = self._client.event(event).subscribe()
+            # A message that is sent to the event after this call has returned must not be missed.
+            self._established(heard.messages[event])
+            if queue in self._tag_to_queue.values():
+                self.connection.listen(self, queue, heard.messages[event])
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
         try:
@@ -180,24 +212,42 @@ class CurbstoneChannel(virtual.Channel):
         return True
 
     def _size(self, queue: str) -> int:
-        if queue in self._transient:
-            return 0
-        return int(self._client.queue(_plain(queue)).info()["rdy"])
+        # Asked at each declaration. Nobody looks at the number for a queue that ends with its connection.
+        return 0 if queue in self._transient else self._ready(queue)
+
+    def _ready(self, queue: str) -> int:
+        with contextlib.suppress(NoSuchQueue):
+            return int(self._client.queue(_plain(queue)).info()["rdy"])
+        return 0
 
     def _purge(self, queue: str) -> int:
-        if queue in self._transient:
+        if queue in self.connection.heard:
             return 0
         with contextlib.suppress(NoSuchQueue):
             return int(self._client.queue(_plain(queue)).purge()["purged"])
         return 0
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
-        if queue not in self.heard:
-            with contextlib.suppress(NoSuchQueue):
-                self._client.queue(_plain(queue)).delete()
+        with contextlib.suppress(NoSuchQueue):
+            self._client.queue(_plain(queue)).delete()
+
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
+        """See virtual.Channel."""
+        if queue in self.connection.heard:
+            self.connection.end_heard(queue)
+        else:
+            super().queue_delete(queue, if_unused, if_empty, **kwargs)
 
     def _get(self, queue: str, timeout: float | None = None) -> Any:
-        # For basic_get: take one message with a subscription that ends right after.
+        # For basic_get: take one message with a subscription that ends right after. It would wait for a message, and
+        # so is not made for an empty queue: the worker's loop stands still in this call.
+        if heard := self.connection.heard.get(queue):
+            for messages in heard.messages.values():
+                if delivery := messages.get(0):
+                    return self.connection.payload(self, delivery)
+            raise virtual.Empty
+        if not self._ready(queue):
+            raise virtual.Empty
         with self._client.queue(_plain(queue)).consume(1) as messages:
             delivery = messages.get(timeout or 1)
             if delivery is None:
@@ -209,57 +259,50 @@ class CurbstoneChannel(virtual.Channel):
     def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> None:
         """See virtual.Channel. The server delivers from here on, without polling."""
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
-        if queue in self._subscribed:
-            return
-        window = self.qos.prefetch_count or _WINDOW
-        if bindings := self.heard.get(queue):
-            events = {self._event_of(exchange, key) for exchange, key, _ in bindings}
-            subscribed = [self._client.event(event).subscribe() for event in sorted(events)]
-        else:
+        if heard := self.connection.heard.get(queue):
+            for messages in heard.messages.values():
+                self.connection.listen(self, queue, messages)
+        elif queue not in self._subscribed:
             self._consumed.add(queue)
-            acked = not no_ack
-            destination = self._client.destination(_plain(queue))
-            subscribed = [self._client.subscribe(destination, window, acked=acked)]
-        self._subscribed[queue] = subscribed
-        for messages in subscribed:
-            # A message that is sent to an event after this call has returned must not be missed.
-            messages.established(self.connection.confirm_s or CONFIRM_S)
+            window = self.qos.prefetch_count or _WINDOW
+            messages = self._client.subscribe(self._client.destination(_plain(queue)), window, acked=not no_ack)
+            self._subscribed[queue] = messages
+            self._established(messages)
             self.connection.listen(self, queue, messages)
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """See virtual.Channel."""
         queue = self._tag_to_queue.get(consumer_tag)
         super().basic_cancel(consumer_tag)
-        if queue is not None and queue not in self._tag_to_queue.values():
-            for messages in self._subscribed.pop(queue, ()):
-                self.connection.leave(messages)
+        if queue is None or queue in self._tag_to_queue.values():
+            return
+        if heard := self.connection.heard.get(queue):
+            self.connection.leave(*heard.messages.values())
+            if heard.is_auto_delete:
+                self.connection.end_heard(queue)
+        elif messages := self._subscribed.pop(queue, None):
+            self.connection.leave(messages)
+            messages.close()
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         """See virtual.Channel. The windows of the subscriptions change, too."""
         super().basic_qos(prefetch_size, prefetch_count, apply_global)
-        for subscribed in self._subscribed.values():
-            for messages in subscribed:
-                if messages.subscription.is_acked:
-                    messages.prefetch = prefetch_count or _WINDOW
+        for messages in self._subscribed.values():
+            if messages.subscription.is_acked:
+                messages.prefetch = prefetch_count or _WINDOW
         self.connection.wake()
-
-    def wants(self, queue: str, payload: Any) -> bool:
-        """Whether a binding of the queue matches the message's routing key."""
-        bindings = self.heard.get(queue)
-        if bindings is None:
-            return True
-        info = payload["properties"]["delivery_info"]
-        patterns = [pattern for exchange, _, pattern in bindings if exchange == info["exchange"]]
-        return any(pattern is None or _matches(pattern, info["routing_key"]) for pattern in patterns)
 
     def close(self) -> None:
         """See virtual.Channel. Queues that only this connection uses are deleted, too."""
         if not self.closed:
-            gone = self._consumed & self._transient
+            gone = self._consumed & self._transient.keys()
             with contextlib.suppress(ClientError):
                 for queue in gone:
                     self._delete(queue)
         super().close()
+
+    def _established(self, messages: sync.Messages) -> None:
+        messages.established(self.connection.confirm_s or CONFIRM_S)
 
     def _event_of(self, exchange: str, routing_key: str) -> str:
         kind = self.state.exchanges[exchange]["type"]
@@ -298,6 +341,7 @@ class Transport(virtual.Transport):
             token=client.password or None,
             **{name: options[name] for name in _SETTINGS if name in options},
         )
+        self.heard: dict[str, Heard] = {}
         self._inboxes: list[tuple[CurbstoneChannel, str, sync.Messages]] = []
         self._turn = 0
         self._is_lost = False
@@ -360,6 +404,7 @@ class Transport(virtual.Transport):
 
     def listen(self, channel: CurbstoneChannel, queue: str, messages: sync.Messages) -> None:
         """Begin to hand over the messages of a subscription."""
+        self.leave(messages)
         self._inboxes.append((channel, queue, messages))
         client = self.curbstone
         with client.lock:
@@ -367,10 +412,21 @@ class Transport(virtual.Transport):
             messages.subscription.on_arrival = self.wake
         self.wake()
 
-    def leave(self, messages: sync.Messages) -> None:
-        """End a subscription."""
-        self._inboxes = [each for each in self._inboxes if each[2] is not messages]
-        messages.close()
+    def leave(self, *gone: sync.Messages) -> None:
+        """Hand over no more messages of these subscriptions."""
+        self._inboxes = [each for each in self._inboxes if each[2] not in gone]
+
+    def end_heard(self, queue: str) -> None:
+        """End a queue that is no queue of the server, with its bindings."""
+        heard = self.heard.pop(queue)
+        self.state.queue_bindings_delete(queue)
+        for exchange, *binding in heard.bindings:
+            table = self.state.exchanges.get(exchange, {}).get("table", [])
+            with contextlib.suppress(ValueError):
+                table.remove((*binding, queue))  # kombu leaves it there
+        self.leave(*heard.messages.values())
+        for messages in heard.messages.values():
+            messages.close()
 
     def wake(self) -> None:
         """Make the worker's loop look for messages. Any thread may call this."""
@@ -409,7 +465,8 @@ class Transport(virtual.Transport):
                 continue
             self._turn += step + 1
             payload = self.payload(channel, delivery)
-            if channel.wants(queue, payload):
+            heard = self.heard.get(queue)
+            if heard is None or heard.wants(payload):
                 self._deliver(payload, queue)
             return True
         return False

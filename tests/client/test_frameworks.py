@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
 import pytest
+from kombu import Connection, Exchange, Queue
 
+import curbstone_client.celery  # noqa: F401 - registers the scheme curbstone://
 from curbstone_client.sync import Client
 from tests.server import ServerProcess, clean_environment
 
@@ -299,3 +302,43 @@ assert app.control.purge() == 1
         code = app.run(program).wait(3 * WAIT_S_MAX)
         assert code == 0, (folder / "worker.log").read_text()
     assert app.done() == Counter({"7": 1, "revoked": 1})
+
+
+def test_an_answer_to_celery_is_kept_until_somebody_waits_for_it(server: ServerProcess) -> None:
+    """As with AMQP, a queue that ends with its connection takes messages from its declaration on."""
+    address = server.url.replace("http", "curbstone") + "/shop"
+    found: list[object] = []
+    with Connection(address) as connection, Connection(address) as other:
+        for number in range(3):
+            exchange = Exchange("replies", "direct", durable=False)
+            replies = Queue("replies.to.me", exchange, "me", auto_delete=True, expires=10)
+            replies(connection.default_channel).declare()
+            other.Producer().publish({"number": number}, exchange=exchange, routing_key="me")
+            with connection.Consumer([replies], callbacks=[lambda body, _: found.append(body)], no_ack=True):
+                connection.drain_events(timeout=WAIT_S_MAX)
+            assert found[-1] == {"number": number}
+            # It ends with its last consumer, and leaves nothing behind.
+            assert connection.transport.heard == {}
+            assert connection.transport.state.exchanges["replies"]["table"] == []
+    assert queues_of(server) == []
+
+
+@pytest.mark.parametrize("is_auto_delete", [False, True])
+def test_celery_gets_single_messages(server: ServerProcess, is_auto_delete: bool) -> None:
+    with Connection(server.url.replace("http", "curbstone") + "/shop") as connection:
+        exchange = Exchange("some", "direct", durable=False)
+        queue = Queue("some", exchange, "some", auto_delete=is_auto_delete)(connection.default_channel)
+        queue.declare()
+        assert queue.get() is None
+        connection.Producer().publish(1, exchange=exchange, routing_key="some")
+        deadline = time.monotonic() + WAIT_S_MAX
+        while (message := queue.get()) is None:
+            assert time.monotonic() < deadline
+        assert message.payload == 1
+        message.ack()
+        assert queue.get() is None
+    assert queues_of(server) == ([] if is_auto_delete else ["some"])
+
+
+def queues_of(server: ServerProcess) -> list[str]:
+    return [queue["name"] for queue in httpx.get(f"{server.url}/v2/shop/queues").json()["queues"]]
