@@ -6,7 +6,6 @@ The extra `curbstone[cluster]` installs the packages it needs. Without `--engine
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -20,6 +19,7 @@ from curbstone.gateway.resources.backup import Archive
 from curbstone.net.admission import Troubles
 from curbstone.schemas import JsonSchemas
 from curbstone.settings import Settings
+from curbstone.waiting import one_of
 
 CONNECT_S_MAX = 60
 TELL_S = 5
@@ -80,16 +80,8 @@ async def connect(engine: ServedEngine, stop_asked: asyncio.Event) -> None:
     assert isinstance(engine, Engine)
     ready = asyncio.Event()
     engine.start(ready.set)
-    waits = [asyncio.ensure_future(ready.wait()), asyncio.ensure_future(stop_asked.wait())]
-    try:
-        for _ in range(CONNECT_S_MAX // TELL_S):
-            done, _ = await asyncio.wait(waits, timeout=TELL_S, return_when=asyncio.FIRST_COMPLETED)
-            if done:
-                return
-            log.warning("waiting for the cluster: %s", engine.waits_for)
-        raise Unavailable(f"the cluster can't be used: {engine.waits_for}")
-    finally:
-        for wait in waits:
-            wait.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await wait
+    for _ in range(CONNECT_S_MAX // TELL_S):
+        if await one_of(ready, stop_asked, timeout_s=TELL_S):
+            return
+        log.warning("waiting for the cluster: %s", engine.waits_for)
+    raise Unavailable(f"the cluster can't be used: {engine.waits_for}")

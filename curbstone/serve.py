@@ -17,12 +17,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from curbstone import __version__, cluster, descriptors, logs
+from curbstone import __version__, cluster, descriptors, logs, memory
 from curbstone.access import files
 from curbstone.access.gate import Gate, OpenGate
 from curbstone.access.presence import OF_USER_MAX
@@ -62,6 +62,7 @@ from curbstone.settings import Settings, warnings
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.server import StompServer
 from curbstone.stomp.websocket import StompSockets
+from curbstone.waiting import one_of
 
 log = logging.getLogger("curbstone")
 
@@ -111,6 +112,7 @@ def run(settings: Settings) -> int:
     for line in warnings():
         log.warning("%s", line)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    memory.keep_freed()
     # Everything imported so far stays until the process ends, so the garbage collector need not examine it again.
     gc.freeze()
     gc.enable()
@@ -139,9 +141,8 @@ async def _serve(settings: Settings) -> int:
                 loop.add_signal_handler(number, stop_asked.set)
         if settings.engine is not None:
             await cluster.connect(broker, stop_asked)
-        else:
-            with suppress(TimeoutError):  # a full disk keeps no server from starting
-                await asyncio.wait_for(whole.wait(), WHOLE_S)
+        else:  # not longer than `WHOLE_S`, because a full disk keeps no server from starting
+            await one_of(whole, stop_asked, timeout_s=WHOLE_S)
     except _Stopped:  # recovery may end anywhere, because the next start makes the same changes again
         log.info("stopped before all queues were recovered")
         host.close()

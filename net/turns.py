@@ -3,11 +3,11 @@
 How long a piece of input takes is known only after it was carried out: one message can take as long as a thousand
 requests. So the cost of a byte is measured for each connection, and the connection's next input is cut by that measure.
 
-In one turn of the loop, all input together may take `TURN_US`. Small reads never wait. A larger read that finds the
-turn used up waits in a line; meanwhile its connection is not read, and the next turn begins with those in the line. If
-a turn takes too long, the following ones are shorter. If nothing else is to be done, the next turn comes at once. While
-only one connection sends anything, its turns are long, because input that is carried out together is committed
-together.
+In one turn of the loop, all input together may take `TURN_US` and have `TURN_BYTES`. Small reads never wait. A larger
+read that finds the turn used up waits in a line; meanwhile its connection is not read, and the next turn begins with
+those in the line. If a turn takes too long, the following ones are shorter. If nothing else is to be done, the next
+turn comes at once. While only one connection sends anything, its turns are long, because input that is carried out
+together is committed together.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from typing import Protocol
 
 TURN_US = 2_000
 """How long all input of one turn may take. A small request needs four or five turns until it is answered."""
+TURN_BYTES = 1024 * 1024
+"""After so many bytes a turn is over, too. If more were read, the disk would wait: only after the turn the loop hears
+that a commit has ended, and begins the next."""
 ALONE_US = 100_000
 """How long a turn may take while only one connection sends anything."""
 SHARED_US = 100_000
@@ -27,7 +30,7 @@ SMALL_US = 200
 SMALL_BYTES = 1024
 """A read that is no longer than this never waits, whatever its connection sent before. Nothing is cut smaller."""
 COUNTED_US = 50
-"""A read that took less is not counted, so that the usual small read does not cost the loop another turn."""
+"""A short read that took less is not counted, so that the usual small read does not cost the loop another turn."""
 UNKNOWN_US_PER_BYTE = 1.0
 """The assumed cost for a connection that has sent nothing yet."""
 FIRST_BYTES = 16 * 1024
@@ -66,6 +69,7 @@ class Turns:
         self._call_soon = clock.call_soon
         self._line: deque[Intake] = deque()
         self._spent_us = 0
+        self._spent_bytes = 0
         self._is_due = False
         self.last: Intake | None = None
         """The connection whose input came last."""
@@ -74,7 +78,7 @@ class Turns:
     @property
     def left_us(self) -> int:
         """How long input may still take in this turn."""
-        return self._turn_us - self._spent_us
+        return 0 if self._spent_bytes >= TURN_BYTES else self._turn_us - self._spent_us
 
     @property
     def is_shared(self) -> bool:
@@ -91,9 +95,10 @@ class Turns:
             self._shared_until_us = self.now_us() + SHARED_US
         self.last = intake
 
-    def spend(self, took_us: int) -> None:
-        """Count how long a piece of input took."""
+    def spend(self, took_us: int, size: int) -> None:
+        """Count how long a piece of input took, and its bytes."""
         self._spent_us += took_us
+        self._spent_bytes += size
         self._next_soon()
 
     def wait(self, intake: Intake) -> None:
@@ -109,6 +114,7 @@ class Turns:
     def _next(self) -> None:
         self._is_due = False
         self._spent_us = max(0, self._spent_us - self._turn_us)
+        self._spent_bytes = 0
         line = self._line
         try:
             for _ in range(len(line)):
@@ -196,5 +202,5 @@ class Intake:
         # gradually, so that a client can't send cheap bytes first to get costly ones through.
         us_per_byte = max(took_us, 1) / max(len(data), SMALL_BYTES)
         self._us_per_byte = max(us_per_byte, (self._us_per_byte + us_per_byte) / 2)
-        if took_us >= COUNTED_US:
-            self._turns.spend(took_us)
+        if took_us >= COUNTED_US or len(data) > FIRST_BYTES:
+            self._turns.spend(took_us, len(data))

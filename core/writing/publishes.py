@@ -21,8 +21,9 @@ from curbstone.core.values import LastNumber, Numbered
 from curbstone.core.writing.numbering import Numbering
 from curbstone.core.writing.sources import Sources
 
-BATCH_BYTES_MAX = 1024 * 1024
-"""A sync of a file that grows costs about the same for a few large messages as for many."""
+BATCH_BYTES_MAX = 2 * 1024 * 1024
+"""Most bytes of a batch. A sync of a file that grows costs about the same for a few large messages as for many. If this
+were more, a client would have sent all that it may before the first are confirmed, and would wait for the disk."""
 BATCH_MESSAGES_MAX = 4096
 """After so many messages no further publish is taken, so that a batch of many small ones does not hold up the rest."""
 NOTES_BYTES = 64

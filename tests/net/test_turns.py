@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from curbstone.net.turns import ALONE_US, SHARED_US, SMALL_BYTES, TURN_US, Intake, Turns
+from curbstone.net.turns import ALONE_US, SHARED_US, SMALL_BYTES, TURN_BYTES, TURN_US, Intake, Turns
 
 BUG = b"what the server can not carry out"
 
@@ -231,6 +231,24 @@ def test_a_bug_ends_its_connection_alone() -> None:
         world.turn()
     assert not bad.is_open
     assert other.took == b"y" * 10_000
+
+
+def test_a_turn_ends_after_a_megabyte_however_little_that_costs() -> None:
+    """The next commit begins only after the turn. The disk was idle while 8 MiB of large messages were read in one."""
+    world = World()
+    world.somebody = None
+    client = Client(world, 0.0)
+    for _ in range(3):
+        for _ in range(TURN_BYTES // 2**18):
+            client.send(b"x" * 2**18)
+        assert client.is_read, "nothing waits yet"
+        client.send(b"y" * 2**18)
+        assert not client.is_read
+        world.turn()
+        assert client.is_read
+        assert client.pieces[-1] == b"y" * 2**18
+        while not world.is_idle:
+            world.turn()
 
 
 def test_who_is_alone_has_long_turns_until_somebody_else_sends_something() -> None:

@@ -10,6 +10,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.log.log import Log
 from curbstone.core.queue import Queue
 from curbstone.core.values import IdempotencyKey, Numbered
+from curbstone.core.writing.publishes import BATCH_BYTES_MAX
 from tests.core.lab import Lab, message
 from tests.core.writing.test_faults import FailingSyncs
 
@@ -137,11 +138,11 @@ def test_a_queue_that_breaks_down_answers_each_message_of_a_list_once(monkeypatc
     """Those that were in the commit, while others of their list waited, were never answered."""
     lab = Lab()
     lab.expects_faults = True
-    desk = Desk(lab, lab.queue(cap=64 << 20))
+    desk = Desk(lab, lab.queue(cap=64 << 20, max_message_size=BATCH_BYTES_MAX))
 
     def fault(*_: Any) -> None:
         raise AssertionError("planted")
 
     monkeypatch.setattr(Log, "succeeded", fault)
-    desk.publish("list", size=600 * 1024, count=3)
+    desk.publish("list", size=BATCH_BYTES_MAX * 2 // 3, count=3)
     assert desk.told() == ["list: Unavailable 1", "list: Unavailable 2"]
