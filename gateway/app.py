@@ -172,7 +172,10 @@ def create_app(
     guard = OriginPolicy(settings)
     polls = Polls()
     sockets = WebSocketRoutes(gate, settings, guard, traffic.websocket, more_sockets)
-    own = [*queue_routes(settings, guard, polls, streams, traffic), *server_routes(gate, host, protocols, process)]
+    own = [
+        *queue_routes(settings, guard, polls, streams, traffic),
+        *server_routes(settings, gate, host, protocols, process),
+    ]
     more = more_routes(guard) if more_routes is not None else ()
     logins = Logins(gate, documents_are_open=settings.documents_are_open)
     turns = turns or Turns(host)

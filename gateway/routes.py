@@ -114,9 +114,11 @@ def queue_routes(
     ]
 
 
-def server_routes(gate: Gate, host: Host, protocols: Mapping[str, Traffic], process: Process) -> list[Route]:
+def server_routes(
+    settings: GatewaySettings, gate: Gate, host: Host, protocols: Mapping[str, Traffic], process: Process
+) -> list[Route]:
     """Return the routes that are not about queues: health, figures, documents, the console."""
-    health = Health()
+    health = Health(settings.max_ttl_s)
     figures = Figures(gate, host, protocols, process)
     return [
         Route("/", Resource(GET=front)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -56,43 +57,78 @@ def export(
 def import_(server: ServerUrl = DEFAULT_SERVER) -> None:
     """Read what `export` printed from stdin: make the queues, and publish the messages.
 
-    What was delayed is delayed until the same time. Done again with the same lines within 5 minutes, nothing is
-    published twice, but on a cluster, which keeps no keys, and of a batch for which a queue was too full at first.
+    A message is due and expires when it would have where it was. If this is done again with the same lines within
+    5 minutes, nothing is published twice. There are two exceptions: on a cluster, which keeps no keys, everything is;
+    and so are the parts of a batch for which a queue was too full at first.
     """
     from curbstone.cli.client import Client, queue_of
     from curbstone.cli.interruption import summing_up
 
-    sent = 0
-    keeps_keys = True
-
-    def say() -> None:
-        print(f"{sent} messages imported" + ("" if keeps_keys else "; done again, they would be published once more"))
-
-    with summing_up(say), Client(server) as client:
-        keeps_keys = "keys" in client.call("GET", "/healthz").json()["engine"]["capabilities"]
-        for queue, batch in _batches(_lines(sys.stdin.buffer)):
-            name = queue_of(queue)
-            if "options" in batch[0]:
-                client.queue("PUT", name, json=batch[0]["options"])
-                continue
-            for count in in_halves(batch, partial(_publish, client, name, keeps_keys)):
-                sent += count
+    with Client(server) as client:
+        work = _Import(client)
+        with summing_up(work.say):
+            for queue, batch in _batches(_lines(sys.stdin.buffer)):
+                name = queue_of(queue)
+                if "options" in batch[0]:
+                    client.queue("PUT", name, json=batch[0]["options"])
+                    continue
+                for count in in_halves(batch, partial(work.publish, name)):
+                    work.sent += count
 
 
-def _publish(client: Client, name: QueueName, keeps_keys: bool, batch: list[Fields]) -> int:
-    """Publish messages, all or nothing, and only once. Return how many."""
-    from curbstone.cli.client import Refused
+class _Import:
+    """One run of `import`, and what it has done so far."""
 
-    # The ids of the messages are in the key, so that it differs for batches with equal contents.
-    key = hashlib.sha256(json.dumps([batch, str(name)], sort_keys=True).encode()).hexdigest()
-    headers = {"idempotency-key": f'"{key}"'} if keeps_keys else {}
-    now_ms = time.time() * 1000
-    try:
-        client.publish(name, "/messages/batch", json=[_on_time(line, now_ms) for line in batch], headers=headers)
-    except Refused as error:
-        if not error.kind.endswith(KEY_REUSED):  # it was published before, with other delays
-            raise
-    return len(batch)
+    def __init__(self, client: Client) -> None:
+        health = client.call("GET", "/healthz").json()
+        self._client = client
+        self._keeps_keys = "keys" in health["engine"]["capabilities"]
+        self._max_ttl_s = health.get("max_ttl", 0) or math.inf
+        self.sent = 0
+        self.expired = 0
+        self.prolonged = 0
+        """Messages that may live longer than before, because the server allows no such `ttl`."""
+
+    def publish(self, name: QueueName, batch: list[Fields]) -> int:
+        """Publish messages, all or nothing, and only once. Return how many."""
+        from curbstone.cli.client import Refused
+
+        # The ids of the messages are in the key, so that it differs for batches with equal contents.
+        key = hashlib.sha256(json.dumps([batch, str(name)], sort_keys=True).encode()).hexdigest()
+        headers = {"idempotency-key": f'"{key}"'} if self._keeps_keys else {}
+        now_ms = time.time() * 1000
+        living = [line for line in batch if not 0 < _ms(line, "expiry") <= now_ms]
+        messages = [self._on_time(line, now_ms) for line in living]
+        if messages:
+            try:
+                self._client.publish(name, "/messages/batch", json=messages, headers=headers)
+            except Refused as error:
+                if not error.kind.endswith(KEY_REUSED):  # it was published before, with other delays
+                    raise
+        self.expired += len(batch) - len(living)
+        for line, message in zip(living, messages, strict=True):
+            self.prolonged += _ms(line, "expiry") > 0 and "ttl" not in message
+        return len(messages)
+
+    def _on_time(self, line: Fields, now_ms: float) -> Fields:
+        """Return the message of a line, so that it is due and expires when it would have."""
+        message = publishable(line)
+        if (delay_ms := _ms(line, "due") - now_ms) > 0:
+            message["delay"] = delay_ms / 1000
+        if 0 < (ttl_ms := _ms(line, "expiry") - now_ms) <= self._max_ttl_s * 1000:
+            message["ttl"] = ttl_ms / 1000
+        return message
+
+    def say(self) -> None:
+        """Print what was done."""
+        told = [f"{self.sent} messages imported"]
+        if self.expired:
+            told.append(f"{self.expired} had expired")
+        if self.prolonged:
+            told.append(f"{self.prolonged} may live longer than before: --max-ttl allows no such ttl")
+        if not self._keeps_keys:
+            told.append("done again, they would be published once more")
+        print("; ".join(told))
 
 
 def _batch_bytes(options: Any) -> int:
@@ -101,12 +137,10 @@ def _batch_bytes(options: Any) -> int:
     return min(BATCH_BYTES, cap // PARTS_OF_CAP) if isinstance(cap, int) else BATCH_BYTES
 
 
-def _on_time(line: Fields, now_ms: float) -> Fields:
-    """Return the message of a line, with a delay that ends when it was due originally."""
-    due_ms = line.get("due")
-    if not isinstance(due_ms, int) or due_ms <= now_ms:
-        return publishable(line)
-    return {**publishable(line), "delay": (due_ms - now_ms) / 1000}
+def _ms(line: Fields, name: str) -> int:
+    """Return a time in ms since 1970, or 0 if there is none."""
+    value = line.get(name)
+    return value if isinstance(value, int) else 0
 
 
 def _queues_of(client: Any, project: str) -> Iterator[str]:

@@ -17,7 +17,9 @@ MEMBERS = ("message", "encoding", "Content-Type", *TRAVELLING.values(), "ttl", "
 
 _METADATA = ("x-", "ce-")
 _A_MESSAGE = 'a message is {"message": …}, or a metadata frame and a payload frame'
-_OF_DELIVERIES = ("id", "timestamp", "redelivered", "tries", "ackId", "expires", "state", "due", "dead", "seq")
+_OF_DELIVERIES = (
+    "id", "timestamp", "redelivered", "tries", "ackId", "expires", "state", "due", "expiry", "dead", "seq",
+)  # fmt: skip
 _KNOWN = frozenset((*MEMBERS, *_OF_DELIVERIES))
 
 

@@ -14,6 +14,10 @@ from curbstone.gateway.resources.queues import engine_json
 class Health:
     """The handlers of `/healthz` and `/readyz`."""
 
+    def __init__(self, max_ttl_s: float) -> None:
+        """`max_ttl_s` is the longest time to live that a message may be given; 0 for no limit."""
+        self._max_ttl_s = max_ttl_s
+
     async def alive(self, request: Request) -> Response:
         """GET /healthz: 200 as long as the process answers. What is wrong is told to those with the right `metrics`."""
         access = access_of(request)
@@ -23,6 +27,7 @@ class Health:
             "reasons": health.reasons,
             "sync": health.sync,
             "engine": engine_json(access),
+            "max_ttl": self._max_ttl_s,
         }
         return JsonResponse(body, 200, FRESH)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+import orjson
 from starlette.types import Receive, Scope, Send
 
 from curbstone.access.rights import Right
@@ -185,5 +186,9 @@ def _header(scope: Scope, wanted: bytes) -> bytes:
 def peeked_json(queue: Queue, item: Peeked, encoding: Encoding | None) -> bytes:
     message = item.message
     inside = metadata_json(message, queue.message_id(message.seq), item.tries)
-    due = b',"due":%d' % item.due_ms if item.state == "delayed" else b""
-    return b'{%b,"state":"%b"%b,%b}' % (inside, item.state.encode(), due, body_json(message.body, encoding))
+    more = b',"due":%d' % item.due_ms if item.state == "delayed" else b""
+    if message.expires_ms:
+        more += b',"expiry":%d' % message.expires_ms
+    if message.groups:
+        more += b',"groups":%b' % orjson.dumps(message.groups)
+    return b'{%b,"state":"%b"%b,%b}' % (inside, item.state.encode(), more, body_json(message.body, encoding))

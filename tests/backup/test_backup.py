@@ -357,6 +357,33 @@ def test_a_full_queue_is_imported_whole_and_what_is_delayed_stays_so(tmp_path: P
     assert -1000 < later["due"] - exported.json[-1]["due"] < 3_000_000, "it is due when it was, not an hour from now"
 
 
+def test_what_is_imported_is_for_the_same_groups_and_expires_when_it_would_have(tmp_path: Path) -> None:
+    path = "/v2/default/queues/q"
+    with ServerProcess(tmp_path / "data", "--max-ttl", "90000") as server:
+        call(server, "PUT", path, {"groups": ["a", "b"]})
+        sent = [
+            {"message": "of a", "groups": ["a"], "ttl": 3000},
+            {"message": "soon over", "ttl": 3000},
+            {"message": "long", "ttl": 90000},
+            {"message": "plain"},
+        ]
+        call(server, "POST", f"{path}/messages/batch", sent)
+        exported = curbstone("export", "q", "--server", server.url, cwd=tmp_path)
+    options, of_a, soon, long, plain = exported.json
+    assert of_a["groups"] == ["a"] and "groups" not in plain and "expiry" not in plain
+    soon["expiry"] = 1  # as if the lines had been kept until it was over
+    lines = "".join(f"{json.dumps(line)}\n" for line in (options, of_a, soon, long, plain)).encode()
+    with ServerProcess(tmp_path / "other") as other:
+        done = curbstone("import", "--server", other.url, cwd=tmp_path, stdin=lines)
+        said = "3 messages imported; 1 had expired; 1 may live longer than before: --max-ttl allows no such ttl\n"
+        assert (done.code, done.out) == (0, said), done.err
+        there = call(other, "GET", f"{path}/messages")["messages"]
+    groups = [(each["message"], each.get("groups")) for each in there]
+    assert groups == [("of a", ["a"]), ("long", None), ("plain", None)]
+    assert abs(there[0]["expiry"] - of_a["expiry"]) <= 1000, "not 3,000 s from now"
+    assert "expiry" not in there[1]
+
+
 def test_export_and_import_move_queues_with_their_messages_once(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         call(server, "PUT", "/v2/p/queues/q", {"max_tries": 7})
