@@ -8,12 +8,13 @@ first message, because modules with actors are also imported where no server run
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
 from typing import Any
 
 import dramatiq
 from dramatiq.broker import Broker, Consumer, MessageProxy
-from dramatiq.errors import ConnectionClosed, QueueNotFound
+from dramatiq.errors import ConnectionClosed, QueueJoinTimeout, QueueNotFound
 
 from curbstone_client import sync
 from curbstone_client.errors import CantConnect, ClientError, Stale
@@ -21,6 +22,8 @@ from curbstone_client.errors import CantConnect, ClientError, Stale
 log = logging.getLogger("curbstone_client")
 
 CONFIRM_S = 30.0
+LOOK_S = 0.05
+"""How long `join` waits before it looks at the queue again."""
 
 
 class CurbstoneBroker(Broker):
@@ -89,8 +92,20 @@ class CurbstoneBroker(Broker):
             self.flush(queue_name)
 
     def join(self, queue_name: str, *, timeout: int | None = None) -> None:
-        """Wait until no message of the queue is ready, delivered or delayed. For tests. `timeout` is not used."""
-        self.client.settled(queue_name)
+        """Wait until no message of the queue is ready, delivered or delayed. Meant for tests of applications.
+
+        Raise QueueJoinTimeout if that takes longer than `timeout` ms. As with dramatiq's own brokers, None and 0 set
+        no limit.
+        """
+        deadline = time.monotonic() + timeout / 1000 if timeout else None
+        queue = self.client.queue(queue_name)
+        while True:
+            info = queue.info()
+            if not info["rdy"] + info["wip"] + info["delayed"]:
+                return
+            if deadline is not None and time.monotonic() >= deadline:
+                raise QueueJoinTimeout(queue_name)
+            time.sleep(LOOK_S)
 
 
 class _Proxy(MessageProxy):

@@ -15,9 +15,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from dramatiq import Message
+from dramatiq.errors import QueueJoinTimeout
 from kombu import Connection, Exchange, Queue
 
 import curbstone_client.celery  # noqa: F401 - registers the scheme curbstone://
+from curbstone_client.dramatiq import CurbstoneBroker
 from curbstone_client.sync import Client
 from tests.server import ServerProcess, clean_environment
 
@@ -338,6 +341,26 @@ def test_celery_gets_single_messages(server: ServerProcess, is_auto_delete: bool
         message.ack()
         assert queue.get() is None
     assert queues_of(server) == ([] if is_auto_delete else ["some"])
+
+
+def test_dramatiq_waits_for_a_queue_only_as_long_as_it_is_told(server: ServerProcess) -> None:
+    """`join` waited for ever, whatever its timeout was."""
+    broker = CurbstoneBroker(server.url, project="shop")
+    try:
+        broker.declare_queue("default")
+        broker.enqueue(Message[None](queue_name="default", actor_name="work", args=(), kwargs={}, options={}))
+        with pytest.raises(QueueJoinTimeout):
+            broker.join("default", timeout=1)
+        consumer = broker.consume("default", timeout=WAIT_S_MAX * 1000)
+        message = next(consumer)
+        assert message is not None
+        with pytest.raises(QueueJoinTimeout):  # a message that a worker has counts, too
+            broker.join("default", timeout=1)
+        consumer.ack(message)
+        consumer.close()
+        broker.join("default", timeout=WAIT_S_MAX * 1000)
+    finally:
+        broker.close()
 
 
 def queues_of(server: ServerProcess) -> list[str]:
