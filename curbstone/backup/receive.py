@@ -14,7 +14,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, NamedTuple, Protocol
 
 from curbstone.backup.files import (
     DATA,
@@ -38,6 +38,15 @@ class Reader(Protocol):
 
     def read(self, size: int = -1, /) -> bytes:
         """Return up to so many bytes."""
+
+
+class Unpacked(NamedTuple):
+    """The contents of a backup."""
+
+    data: Path
+    """A copy of the data directory."""
+    facts: dict[str, object]
+    """Its index."""
 
 
 def receive(stream: Reader, target: Path, since: Path | None = None) -> dict[str, object]:
@@ -152,8 +161,8 @@ def verify(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def unpacked(source: str, beside: Path) -> Iterator[Path]:
-    """Yield a new copy of the data directory of a backup, made in `beside`. The caller may change or move the copy."""
+def unpacked(source: str, beside: Path) -> Iterator[Unpacked]:
+    """Yield the contents of a backup, copied to a place next to `beside`. The caller may change or move the copy."""
     work = beside.with_name(beside.name + PARTIAL)
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(mode=0o700, parents=True)
@@ -173,9 +182,9 @@ def unpacked(source: str, beside: Path) -> Iterator[Path]:
         else:
             with path.open("rb") as stream:
                 extract(stream, work)
-        decode_index((work / INDEX).read_bytes())
+        index = decode_index((work / INDEX).read_bytes())
         (work / DATA).mkdir(exist_ok=True)
-        yield work / DATA
+        yield Unpacked(work / DATA, index)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -236,11 +245,15 @@ class Tee:
         return data
 
 
-def pass_on(stream: Reader, out: IO[bytes]) -> None:
-    """Copy an archive to `out`. Raise BackupError if it is incomplete or does not match its checksums."""
+def pass_on(stream: Reader, out: IO[bytes]) -> dict[str, object]:
+    """Copy an archive to `out`, and return its index.
+
+    Raise BackupError if it is incomplete, or does not match its checksums.
+    """
     tee = Tee(stream, out)
     found: dict[str, str] = {}
     sums: dict[str, str] | None = None
+    index = b""
     try:
         with tarfile.open(fileobj=tee, mode="r|") as archive:  # type: ignore[call-overload]
             for entry in archive:
@@ -252,6 +265,8 @@ def pass_on(stream: Reader, out: IO[bytes]) -> None:
                     hashed = hashlib.sha256()
                     while piece := content.read(PIECE_BYTES):
                         hashed.update(piece)
+                        if entry.name == INDEX:
+                            index += piece
                     found[entry.name] = hashed.hexdigest()
     except tarfile.TarError as error:
         raise BackupError(f"it is no archive, or ends in the middle: {error}") from None
@@ -260,3 +275,4 @@ def pass_on(stream: Reader, out: IO[bytes]) -> None:
     if sums is None:
         raise BackupError(f"it ends before its {SUMS}: the server could not send all of it")
     _compare(sums, found)
+    return decode_index(index)

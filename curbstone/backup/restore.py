@@ -28,25 +28,27 @@ SETTLE_POLL_S = 0.01
 _DEFAULTS = QueueOptions()
 
 
-def restore(source: str, target: Path) -> None:
-    """Make a new data directory from a backup. It gets its name only when it is complete.
+def restore(source: str, target: Path) -> dict[str, object]:
+    """Make a new data directory from a backup, and return the index of the backup.
 
+    The directory gets its name only when it is complete.
     Raise BackupError or TargetTaken.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise TargetTaken(f"{target} is there already, and is not empty: move it away, or restore beside it")
-    with unpacked(source, target) as data:
+    with unpacked(source, target) as (data, index):
         data.rename(target)
         sync_dir(target.parent)
+    return index
 
 
-def restore_queue(source: str, target: Path, name: QueueName, new_name: QueueName) -> None:
+def restore_queue(source: str, target: Path, name: QueueName, new_name: QueueName) -> list[int]:
     """Put one queue of a backup into a data directory on which no server runs, or which does not exist yet.
 
     The queue is a new one there: it has another uid, so its messages have other ids, and no event is bound to it.
-    Raise BackupError, NotInBackup or TargetTaken.
+    Return the sizes of its files. Raise BackupError, NotInBackup or TargetTaken.
     """
-    with unpacked(source, target) as data:
+    with unpacked(source, target) as (data, _index):
         _finish(data)
         found = _directory_of(data, name)
         disk = OsDisk(target)
@@ -55,7 +57,7 @@ def restore_queue(source: str, target: Path, name: QueueName, new_name: QueueNam
                 disk.make_dir(QUEUES)
             if _is_there(disk, new_name):
                 raise TargetTaken(f"there is a queue {new_name} in {target} already")
-            _put(disk, target, found, new_name)
+            return _put(disk, target, found, new_name)
         finally:
             disk.close()
 
@@ -100,8 +102,12 @@ def _is_there(disk: OsDisk, name: QueueName) -> bool:
     return False
 
 
-def _put(disk: OsDisk, target: Path, found: Path, name: QueueName) -> None:
-    """Copy a queue's directory under a name that the next start would remove, and rename it when it is complete."""
+def _put(disk: OsDisk, target: Path, found: Path, name: QueueName) -> list[int]:
+    """Copy a queue's directory under a name that the next start would remove, and rename it when it is complete.
+
+    Return the sizes of its files.
+    """
+    sizes: list[int] = []
     uid = secrets.token_hex(6)
     coming = target / QUEUES / (uid + GONE_SUFFIX)
     coming.mkdir(mode=0o700)
@@ -118,12 +124,14 @@ def _put(disk: OsDisk, target: Path, found: Path, name: QueueName) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+            sizes.append(len(data))
         sync_dir(coming)
         coming.rename(target / QUEUES / uid)
         disk.sync_dir(QUEUES)
     except BaseException:
         shutil.rmtree(coming, ignore_errors=True)
         raise
+    return sizes
 
 
 def _with_uid(path: Path, uid: int) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,7 +34,7 @@ def backup(
     """
     from curbstone.backup import receive
     from curbstone.cli.client import Client
-    from curbstone.cli.output import counted, print_json
+    from curbstone.cli.output import note
 
     is_archive = target == "-" or target.endswith(".tar")
     if since is not None and is_archive:
@@ -44,18 +44,13 @@ def backup(
         with client.stream("POST", "/v2/backup", json={"had": had}) as pieces:
             stream = _Stream(pieces)
             if not is_archive:
-                index = receive.receive(stream, Path(target), since)
-                if as_json:
-                    print_json(index)
-                else:
-                    figures: dict[str, Any] = index
-                    told = [counted(figures[f"{what}s"], what) for what in ("queue", "file", "byte")]
-                    print(f"{', '.join(told)} in {target}")
-            elif target == "-":
-                receive.pass_on(stream, sys.stdout.buffer)
-                sys.stdout.buffer.flush()
+                _tell(receive.receive(stream, Path(target), since), "in", target, as_json)
+            elif target != "-":
+                _tell(_to_file(stream, Path(target)), "in", target, as_json)
             else:
-                _to_file(stream, Path(target))
+                index = receive.pass_on(stream, sys.stdout.buffer)
+                sys.stdout.buffer.flush()
+                note(f"{_sums(index)} in the archive")
 
 
 def restore(
@@ -63,6 +58,7 @@ def restore(
     data: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory to make; no server runs on it")],
     queue: Annotated[str, typer.Option("--queue", metavar="QUEUE", help="This queue alone, into DIR as it is")] = "",
     name: Annotated[str, typer.Option("--as", metavar="QUEUE", help="Another name for it")] = "",
+    as_json: Json = False,
 ) -> None:
     """Make a data directory of a backup, or put one queue of it into a data directory. Exit code 6 for damage.
 
@@ -76,9 +72,28 @@ def restore(
         raise CommandFailed("--as goes with --queue", WRONG)
     with _told():
         if queue:
-            restore_queue(source, data, queue_of(queue), queue_of(name or queue))
+            new_name = queue_of(name or queue)
+            sizes = restore_queue(source, data, queue_of(queue), new_name)
+            index = {"queue": str(new_name), "queues": 1, "files": len(sizes), "bytes": sum(sizes)}
+            _tell(index, f"restored as {new_name} in", data, as_json)
         else:
-            restore_all(source, data)
+            _tell(restore_all(source, data), "restored to", data, as_json)
+
+
+def _tell(index: Mapping[str, object], where: str, target: str | Path, as_json: bool) -> None:
+    """Print one line that says what there is now, or the index as JSON."""
+    from curbstone.cli.output import print_json
+
+    if as_json:
+        print_json(index)
+    else:
+        print(f"{_sums(index)} {where} {target}")
+
+
+def _sums(index: Mapping[str, Any]) -> str:
+    from curbstone.cli.output import counted
+
+    return ", ".join(counted(index[f"{what}s"], what) for what in ("queue", "file", "byte"))
 
 
 @contextmanager
@@ -99,7 +114,7 @@ def _told() -> Iterator[None]:
         raise CommandFailed(f"{where}{error.strerror or error}") from None
 
 
-def _to_file(stream: _Stream, target: Path) -> None:
+def _to_file(stream: _Stream, target: Path) -> dict[str, object]:
     from curbstone.backup import receive
     from curbstone.backup.files import TargetTaken
 
@@ -108,11 +123,12 @@ def _to_file(stream: _Stream, target: Path) -> None:
         raise TargetTaken(f"{target} is there already")
     try:
         with partial.open("wb") as file:
-            receive.pass_on(stream, file)
+            index = receive.pass_on(stream, file)
             file.flush()
             os.fsync(file.fileno())
         partial.rename(target)
         receive.sync_dir(target.parent)
+        return index
     finally:
         with suppress(FileNotFoundError):
             partial.unlink()

@@ -162,6 +162,7 @@ complete -c curbstone -n '__fish_seen_subcommand_from repair' -l help -d 'Show t
 complete -c curbstone -n '__fish_seen_subcommand_from repair' -F
 complete -c curbstone -n '__fish_seen_subcommand_from restore' -l queue -rf -d 'This queue alone, into DIR as it is'
 complete -c curbstone -n '__fish_seen_subcommand_from restore' -l as -rf -d 'Another name for it'
+complete -c curbstone -n '__fish_seen_subcommand_from restore' -l json -d 'Print JSON'
 complete -c curbstone -n '__fish_seen_subcommand_from restore' -l help -d 'Show this message and exit.'
 complete -c curbstone -n '__fish_seen_subcommand_from restore' -F
 complete -c curbstone -n '__fish_seen_subcommand_from resume' -l server -rf -d 'HTTP address of the server. Default: http://127.0.0.1:8080'

@@ -54,16 +54,22 @@ def bodies(server: ServerProcess, queue: str) -> list[str]:
 
 def here(*words: object) -> tuple[int, str]:
     """Run a command in this process, which is many times faster; return its exit code and what it says on stderr."""
-    said = io.StringIO()
+    code, _, said = run(*words)
+    return code, said
+
+
+def run(*words: object) -> tuple[int, str, str]:
+    """Run a command in this process; return its exit code, and its output on stdout and on stderr."""
+    out, said = io.StringIO(), io.StringIO()
     with (
         mock.patch.object(sys, "argv", ["curbstone", *map(str, words)]),
         contextlib.redirect_stderr(said),
-        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stdout(out),
         pytest.raises(SystemExit) as ended,
     ):
         main()
     assert isinstance(ended.value.code, int)
-    return ended.value.code, said.getvalue()
+    return ended.value.code, out.getvalue(), said.getvalue()
 
 
 def backup(server: ServerProcess, target: Path, *options: object) -> None:
@@ -405,3 +411,42 @@ def test_export_and_import_move_queues_with_their_messages_once(tmp_path: Path) 
     assert [{name: line.get(name) for name in kept} for line in again.json] == [
         {name: line.get(name) for name in kept} for line in exported.json
     ]
+
+
+def test_backup_and_restore_say_what_they_made(tmp_path: Path) -> None:
+    """A restore, and a backup in an archive, were silent, so that nobody saw whether anything was in it."""
+    with ServerProcess(tmp_path / "data") as server:
+        publish(server, "q", "one")
+        publish(server, "other", "two")
+        for name in ("b", "b.tar"):
+            code, out, said = run("backup", tmp_path / name, "--server", server.url)
+            assert (code, said) == (0, "")
+            sizes = sizes_in(tmp_path / "b" / "data")
+            assert out == f"2 queues, {len(sizes)} files, {sum(sizes)} bytes in {tmp_path / name}\n"
+    figures = f"2 queues, {len(sizes)} files, {sum(sizes)} bytes"
+    for number, name in enumerate(("b", "b.tar")):
+        command = ("restore", tmp_path / name, tmp_path / f"new{number}")
+        assert run(*command) == (0, f"{figures} restored to {tmp_path / f'new{number}'}\n", "")
+    code, out, _ = run("restore", tmp_path / "b", tmp_path / "new2", "--json")
+    index = json.loads(out)
+    assert (code, index["queues"], index["files"], index["bytes"]) == (0, 2, len(sizes), sum(sizes))
+
+
+def test_restore_says_what_it_made_of_one_queue(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        publish(server, "q", "one")
+        publish(server, "other", "two")
+        backup(server, tmp_path / "b")
+    command = ("restore", tmp_path / "b", tmp_path / "new", "--queue", "p/q")
+    code, out, said = run(*command)
+    sizes = sizes_in(tmp_path / "new" / "queues")
+    figures = f"1 queue, {len(sizes)} files, {sum(sizes)} bytes"
+    assert (code, out, said) == (0, f"{figures} restored as p/q in {tmp_path / 'new'}\n", "")
+    code, out, said = run(*command, "--as", "p/old", "--json")
+    assert (code, said) == (0, "")
+    added = sum(sizes_in(tmp_path / "new" / "queues")) - sum(sizes)
+    assert json.loads(out) == {"queue": "p/old", "queues": 1, "files": len(sizes), "bytes": added}
+
+
+def sizes_in(folder: Path) -> list[int]:
+    return [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
