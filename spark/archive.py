@@ -139,22 +139,34 @@ def _raise_failed(queries: Sequence[Any]) -> None:
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """Parse and return the command line. End the process with code 2 if it is wrong."""
-    parser = jobs.parser("archive", "Archive queues to a lake of Parquet files; each message once, whatever is killed.")
-    parser.add_argument("queues", nargs="*", metavar="QUEUE", help="queue, or project/queue")
-    parser.add_argument("--pattern", default="", metavar="REGEX", help="all queues of a project whose names match")
-    parser.add_argument("--project", default="", help="the project of the pattern, and of names without one (default)")
-    parser.add_argument("--lake", required=True, metavar="DIR", help="directory or address that Spark can write to")
-    parser.add_argument("--once", action="store_true", help="stop when all that is there now is archived")
-    parser.add_argument("--every", type=float, default=5, metavar="SECONDS", help="how often a batch is made (5)")
+    parser = jobs.parser(
+        "archive", "Archive queues to a lake of Parquet files. Each message is in it once, whatever is killed."
+    )
+    parser.add_argument("queues", nargs="*", metavar="QUEUE", help="a queue, as NAME or PROJECT/NAME")
+    parser.add_argument(
+        "--pattern", default="", metavar="REGEX", help="archive all queues of a project whose names match"
+    )
+    parser.add_argument(
+        "--project", default="", help="the project of the pattern, and of queues that are named without one (default)"
+    )
+    parser.add_argument(
+        "--lake", required=True, metavar="DIR", help="the directory of the lake, or an address that Spark can write to"
+    )
+    parser.add_argument(
+        "--once", action="store_true", help="stop when everything that is in the queues now is archived"
+    )
+    parser.add_argument("--every", type=float, default=5, metavar="SECONDS", help="how often a batch is written (5)")
     parser.add_argument("--journal", action="store_true", help="archive what happened to the messages, too")
-    parser.add_argument("--group", default=GROUP, help=f"the group to read through ({GROUP})")
+    parser.add_argument("--group", default=GROUP, help=f"the group to read as ({GROUP})")
     parser.add_argument("--start", default="earliest", help="where a new group starts: earliest, latest or a seq")
     parser.add_argument(
-        "--max-per-batch", type=int, default=PER_BATCH, metavar="N", help=f"messages of a batch ({PER_BATCH})"
+        "--max-per-batch", type=int, default=PER_BATCH, metavar="N", help=f"the most messages in a batch ({PER_BATCH})"
     )
-    parser.add_argument("--checkpoint", default="", metavar="DIR", help="where it goes on (in the lake)")
     parser.add_argument(
-        "--fail-on-data-loss", action="store_true", help="end where messages were lost, instead of noting the gap"
+        "--checkpoint", default="", metavar="DIR", help="where Spark records its progress (a directory in the lake)"
+    )
+    parser.add_argument(
+        "--fail-on-data-loss", action="store_true", help="end if messages were lost, instead of recording the gap"
     )
     return parser.parse_args(given)
 

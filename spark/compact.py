@@ -94,17 +94,22 @@ def _keep(table: DeltaTable, hours: int) -> None:
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """Parse and return the command line. End the process with code 2 if it is wrong."""
-    parser = jobs.parser("compact", "Make the small files of a lake large ones, and remove what is old.", server=False)
-    parser.add_argument("lake", metavar="LAKE", help="the lake that `archive` fills, also while it does")
+    parser = jobs.parser(
+        "compact", "Merge the small files of a lake into large ones, and remove old data.", server=False
+    )
+    parser.add_argument("lake", metavar="LAKE", help="the lake that `archive` fills; it may be running")
     parser.add_argument(
         *("--keep-hours", "-k"),
         type=int,
         default=KEEP_HOURS,
         metavar="N",
-        help=f"keep what was replaced for so long, for readers and for looking back ({KEEP_HOURS})",
+        help=f"how many hours replaced files are kept, for readers and for looking back ({KEEP_HOURS})",
     )
     parser.add_argument(
-        "--delete-before", type=_day, metavar="DAY", help="delete rows of earlier days, as 2026-01-31 (of UTC), or 90d"
+        "--delete-before",
+        type=_day,
+        metavar="DAY",
+        help="delete the rows of days before this one: 2026-01-31 (in UTC), or 90d for 90 days ago",
     )
     return parser.parse_args(given)
 

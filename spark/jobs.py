@@ -31,7 +31,8 @@ def parser(name: str, text: str, *, server: bool = True) -> argparse.ArgumentPar
     made = argparse.ArgumentParser(
         prog=f"curbstone pipeline {name}",
         description=text,
-        epilog="Exit codes: 0 done; 1 it can't be done; 2 wrong command line; 130 interrupted; 143 ended by SIGTERM.",
+        epilog="Exit codes: 0 done; 1 it can't be done; 2 the command line is wrong; 130 interrupted;"
+        " 143 ended by SIGTERM.",
         allow_abbrev=False,
     )
     if not server:
@@ -43,11 +44,15 @@ def parser(name: str, text: str, *, server: bool = True) -> argparse.ArgumentPar
         default=os.environ.get(URL_VARIABLE) or DEFAULT_URL,
         help=f"HTTP address of the server (${URL_VARIABLE})",
     )
-    made.add_argument("--token-file", metavar="FILE", help=f"file with the token, if one is needed (${TOKEN_VARIABLE})")
     made.add_argument(
-        "--ca-file", metavar="FILE", help="who signed the server's certificate, if the machine does not know"
+        "--token-file", metavar="FILE", help=f"file with a token, for a server that has users (${TOKEN_VARIABLE})"
     )
-    made.add_argument("--verbose", action="store_true", help="let Spark say on stderr what it does")
+    made.add_argument(
+        "--ca-file",
+        metavar="FILE",
+        help="certificates of the authority that signed the server's, if this machine does not know it",
+    )
+    made.add_argument("--verbose", action="store_true", help="show Spark's own log on stderr")
     return made
 
 

@@ -245,15 +245,34 @@ def _block(row: dict[str, Any], blocks: Any) -> bytes:
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """Parse and return the command line. End the process with code 2 if it is wrong."""
     parser = jobs.parser(
-        "replay", "Publish messages of a lake again, in their order; the same NAME again does nothing."
+        "replay", "Publish messages of a lake again, in their order. A NAME that was used before publishes nothing."
     )
-    parser.add_argument("name", metavar="NAME", help="what this replay is called, 1 to 180 of A-Z a-z 0-9 . _ : -")
+    parser.add_argument(
+        "name", metavar="NAME", help="a name for this replay: 1 to 180 characters of A-Z a-z 0-9 . _ : -"
+    )
     parser.add_argument("--lake", required=True, metavar="DIR", help="the lake that `archive` fills")
-    parser.add_argument("--queue", action="append", default=[], metavar="QUEUE", help="only of this one (repeatable)")
-    parser.add_argument("--since", default="", metavar="TIME", help="published at or after, as 2026-01-31T12:00:00Z")
-    parser.add_argument("--until", default="", metavar="TIME", help="published before")
-    parser.add_argument("--where", default="", metavar="SQL", help="a condition, as \"content_type = 'text/csv'\"")
-    parser.add_argument("--into", default="", metavar="QUEUE", help="this queue instead of those they came from")
+    parser.add_argument(
+        "--queue", action="append", default=[], metavar="QUEUE", help="only messages of this queue (repeatable)"
+    )
+    parser.add_argument(
+        "--since",
+        default="",
+        metavar="TIME",
+        help="only messages published at this time or later, such as 2026-01-31T12:00:00Z",
+    )
+    parser.add_argument("--until", default="", metavar="TIME", help="only messages published before this time")
+    parser.add_argument(
+        "--where",
+        default="",
+        metavar="SQL",
+        help="only messages that meet this condition, such as \"content_type = 'text/csv'\"",
+    )
+    parser.add_argument(
+        "--into",
+        default="",
+        metavar="QUEUE",
+        help="publish to this queue, instead of those that the messages came from",
+    )
     parser.add_argument("--dry-run", action="store_true", help="only say what would be published")
     return parser.parse_args(given)
 

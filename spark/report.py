@@ -99,14 +99,22 @@ def _replace(path: Path, content: bytes) -> None:
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """Parse and return the command line. End the process with code 2 if it is wrong."""
-    parser = jobs.parser("report", "What happened in queues, per minute, as Parquet and as one HTML page.")
-    parser.add_argument("queues", nargs="*", metavar="QUEUE", help="queue, or project/queue, of a server that runs")
+    parser = jobs.parser("report", "Report what happened in queues in each minute, as Parquet and as one HTML page.")
+    parser.add_argument(
+        "queues", nargs="*", metavar="QUEUE", help="a queue of a running server, as NAME or PROJECT/NAME"
+    )
     parser.add_argument("--lake", default="", metavar="DIR", help="a lake that `archive --journal` fills")
-    parser.add_argument("--out", type=Path, default=Path("report"), metavar="DIR", help="where it goes (report)")
-    parser.add_argument("--since", default="", metavar="TIME", help="from this minute on, as 2026-01-31T12:00:00Z")
-    parser.add_argument("--until", default="", metavar="TIME", help="before this minute")
-    parser.add_argument("--title", default=TITLE, help="the page's title")
-    parser.add_argument("--offline", action="store_true", help="only the lake, also for the queues named")
+    parser.add_argument(
+        "--out", type=Path, default=Path("report"), metavar="DIR", help="the directory to write to (report)"
+    )
+    parser.add_argument("--since", default="", metavar="TIME", help="from this minute on, such as 2026-01-31T12:00:00Z")
+    parser.add_argument("--until", default="", metavar="TIME", help="up to this minute, which is left out")
+    parser.add_argument("--title", default=TITLE, help="the title of the page")
+    parser.add_argument(
+        "--offline",
+        action="store_true",
+        help="read only the lake, and do not ask the server even for the queues that are named",
+    )
     return parser.parse_args(given)
 
 

@@ -86,8 +86,8 @@ def _remove_empty(table: Table) -> None:
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """Parse and return the command line. End the process with code 2 if it is wrong."""
-    parser = jobs.parser("upgrade", "Take over a lake that an earlier release wrote.", server=False)
-    parser.add_argument("lake", metavar="LAKE", help="the lake; no archive may be at work with it")
+    parser = jobs.parser("upgrade", "Convert a lake that an earlier release wrote.", server=False)
+    parser.add_argument("lake", metavar="LAKE", help="the lake; no `archive` may be running on it")
     return parser.parse_args(given)
 
 

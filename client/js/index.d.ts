@@ -1,45 +1,48 @@
 export type Body = Uint8Array | ArrayBuffer | string | object | number | boolean | null;
 
 export interface Stored {
-  /** The server's; empty where it did not say, as for an event. */
+  /** The id that the server gave the message; empty if the server did not name one, as for an event. */
   id: string;
-  /** It was sent again over another connection, and the server keeps no numbers: it may be there twice. */
+  /**
+   * Whether the message may be stored twice: it was sent again over another connection, and this server does not number
+   * what it gets.
+   */
   maybeRepeated: boolean;
-  /** The server had it already, and did not store it again. */
+  /** Whether the server had stored the message before, and did not store it again. */
   repeated: boolean;
 }
 
 export interface PublishOptions {
   type?: string;
   headers?: Record<string, string>;
-  /** Seconds. */
+  /** After how many seconds the message is delivered. */
   delay?: number;
-  /** Seconds. */
+  /** After how many seconds the message expires. */
   ttl?: number;
-  /** Messages of one key are delivered one at a time, in order. */
+  /** The ordering key. Messages with the same key are delivered in order, one at a time. */
   key?: string;
 }
 
 export interface ClientOptions {
   project?: string;
   token?: string | (() => string | Promise<string>);
-  /** Called when the server found the login wrong; what was being published is rejected with the same. */
+  /** Called if the server refuses the login. All publishes under way are rejected with the same error. */
   onRefused?: (refused: Refused) => void;
-  /** What publishing to a full queue does; "wait" if missing. */
+  /** What publishing to a full queue does: wait until there is room (the default), or fail. */
   onFull?: "wait" | "raise";
-  /** Where there is none, as in Node.js before 22: that of "ws". */
+  /** The class to use if there is no global WebSocket, as in Node.js before version 22: the one of the package "ws". */
   WebSocket?: unknown;
 }
 
 export class Refused extends Error {
   constructor(text: string, status: number);
-  /** As in HTTP. */
+  /** The status, as in HTTP. */
   status: number;
 }
 export class Unknown extends Error {}
 export class Reject extends Error {}
 export class Retry extends Error {
-  /** Seconds. */
+  /** `delay` is in seconds. */
   constructor(delay?: number, reason?: string);
   delay: number;
 }
@@ -47,10 +50,10 @@ export class Retry extends Error {
 export class Message {
   readonly body: Uint8Array;
   readonly id: string;
-  /** How often it was handed out before. */
+  /** How often the message was delivered before. */
   readonly tries: number;
   readonly type: string;
-  /** Its ordering key; empty where it has none. */
+  /** The ordering key; empty if the message has none. */
   readonly key: string;
   readonly timestamp: Date;
   readonly headers: Record<string, string>;
@@ -72,6 +75,6 @@ export class Client {
     handler: (message: Message) => unknown,
     options?: { parallel?: number; prefetch?: number },
   ): Subscription;
-  /** Take nothing more, wait until what is in hand is done and what was published has ended, and disconnect. */
+  /** Take no more messages, wait until handlers and publishes have ended, and disconnect. */
   close(timeoutMs?: number): Promise<void>;
 }

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from curbstone.access.rights import Grant, Grants
     from curbstone.access.users import Users
 
-access = typer.Typer(name="access", help="The users file: make one, check it, ask it.")
-user = typer.Typer(name="user", help="What a users file says of a user.")
+access = typer.Typer(name="access", help="Make a users file, check it, or ask what it allows.")
+user = typer.Typer(name="user", help="Hash the password of a user for a users file.")
 
 ADMIN = "admin"
 _START = """\
@@ -30,18 +30,21 @@ _START = """\
 grants = ["admin server"]
 """
 
-UsersFile = Annotated[Path, typer.Argument(metavar="FILE", help="Users file, as for serve --users")]
+UsersFile = Annotated[Path, typer.Argument(metavar="FILE", help="The users file, as for serve --users")]
 
 
 @access.command()
 def init(
-    users: Annotated[Path, typer.Option("--users", metavar="FILE", help="Users file to make")] = Path("users.toml"),
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Data directory of the server")] = Path(
+    users: Annotated[Path, typer.Option("--users", metavar="FILE", help="The users file to make")] = Path("users.toml"),
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The data directory of the server")] = Path(
         "curbstone-data"
     ),
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What the first admin is called")] = ADMIN,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The name of the first admin")] = ADMIN,
 ) -> None:
-    """Make a users file with one admin, and print a token for it, once. The server must not run meanwhile."""
+    """Make a users file with one admin, and print a token for the admin.
+
+    The token is shown this once. No server may be running on the data directory.
+    """
     from curbstone.access import files, tokens
     from curbstone.access.users import UsersError, load
     from curbstone.core.disk import OsDisk
@@ -73,7 +76,10 @@ def init(
 
 @access.command()
 def check(users: UsersFile) -> int:
-    """Read a users file as the server does, and print who may do what; exit 6 where the server would refuse it."""
+    """Read a users file as the server does, and print who may do what.
+
+    The exit code is 6 if the server would refuse the file.
+    """
     found = _load(users)
     if isinstance(found, str):
         print(found, file=sys.stderr)
@@ -101,12 +107,14 @@ def explain(
     right: Annotated[str, typer.Argument(metavar="RIGHT", help="send, receive, peek, manage, metrics or admin")],
     target: Annotated[str, typer.Argument(metavar="TARGET", help="project/queue, topic:project/event or server")],
     role: Annotated[
-        list[str] | None, typer.Option("--role", metavar="ROLE", help="Role in the JWT of an issuer's user")
+        list[str] | None,
+        typer.Option("--role", metavar="ROLE", help="A role that the JWT of an issuer's user names; repeatable"),
     ] = None,
 ) -> int:
-    """Say whether a user has a right, which grants give it, and how much it may send; exit 1 where not.
+    """Say whether a user has a right, by which grants, and how much it may send.
 
-    A user of an issuer is `{issuer}:{name}`, with the roles that the token would name.
+    The exit code is 1 if the user does not have the right. Write a user of an issuer as `{issuer}:{name}`, and give
+    the roles that its token would name with --role.
     """
     from curbstone.access.rights import BadGrant, Right, parse_grant
 
@@ -135,7 +143,10 @@ def explain(
 
 @user.command("hash")
 def hash_password() -> None:
-    """Read a password, twice from a terminal or once from standard input, and print what a users file keeps of it."""
+    """Read a password, and print its hash for a users file.
+
+    On a terminal the password is asked for twice. Otherwise it is read from stdin.
+    """
     from curbstone.access import passwords
 
     if sys.stdin.isatty():

@@ -18,19 +18,21 @@ from curbstone.exit_codes import DAMAGED, NO_QUEUE, WRONG, CommandFailed
 def backup(
     target: Annotated[
         str,
-        typer.Argument(metavar="TARGET", help="A new directory; FILE.tar for an archive; - for one on stdout"),
+        typer.Argument(
+            metavar="TARGET", help="A new directory, or FILE.tar for an archive, or - for an archive on stdout"
+        ),
     ],
     since: Annotated[
         Path | None,
-        typer.Option("--since", metavar="DIR", help="The backup before: only what was added since then is sent"),
+        typer.Option("--since", metavar="DIR", help="An earlier backup: only what was added since is sent"),
     ] = None,
     server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
-    """Back up a running server: all queues as they are at one instant, while it goes on.
+    """Back up all queues of a running server, as they are at one instant.
 
-    TARGET is there when it is whole and every checksum is right. A backup made with --since is as whole as any other:
-    what did not change is linked to the one before.
+    The server goes on meanwhile. TARGET gets its name only when it is complete and every checksum is right. A backup
+    made with --since is as complete as any other: files that have not changed are linked to those of the earlier one.
     """
     from curbstone.backup import receive
     from curbstone.cli.client import Client
@@ -54,15 +56,20 @@ def backup(
 
 
 def restore(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A backup: a directory, an archive, or - for stdin")],
-    data: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory to make; no server runs on it")],
-    queue: Annotated[str, typer.Option("--queue", metavar="QUEUE", help="This queue alone, into DIR as it is")] = "",
-    name: Annotated[str, typer.Option("--as", metavar="QUEUE", help="Another name for it")] = "",
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="The backup: a directory, an archive, or - for an archive on stdin")
+    ],
+    data: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory; no server may be running on it")],
+    queue: Annotated[
+        str, typer.Option("--queue", metavar="QUEUE", help="Put this queue alone into DIR, which may have other queues")
+    ] = "",
+    name: Annotated[str, typer.Option("--as", metavar="QUEUE", help="Give the queue of --queue another name")] = "",
     as_json: Json = False,
 ) -> None:
-    """Make a data directory of a backup, or put one queue of it into a data directory. Exit code 6 for damage.
+    """Make a data directory from a backup, or add one queue of the backup to one.
 
-    Everything is compared with its checksums before it is used. DIR is there when all of it is on disk.
+    Everything is compared with its checksums before it is used. A new DIR gets its name only when all of it is on
+    disk. The exit code is 6 if the backup is damaged.
     """
     from curbstone.backup.restore import restore as restore_all
     from curbstone.backup.restore import restore_queue

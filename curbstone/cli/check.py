@@ -148,9 +148,10 @@ def check(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory")],
     as_json: Json = False,
 ) -> int:
-    """Verify every byte of a data directory; nothing is changed. Exit code 6 where there is damage.
+    """Verify every byte of a data directory, and change nothing.
 
-    No server may be running on it: for that, check a copy or a snapshot.
+    No server may be running on it. To check the data of a running server, check a copy or a snapshot of them. The exit
+    code is 6 if there is damage.
     """
     from curbstone.cli.output import console, print_json, progress, size, table
 

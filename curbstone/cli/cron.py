@@ -64,16 +64,23 @@ class Job:
 
 
 def cron(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The jobs, in TOML")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A TOML file with the jobs")],
     state: Annotated[
-        Path | None, typer.Option("--state", metavar="FILE", help="What was done; FILE.state without it")
+        Path | None,
+        typer.Option(
+            "--state", metavar="FILE", help="The file in which the last runs are recorded. Default: FILE.state"
+        ),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Read the file, print when each job comes next, and end")
+        bool, typer.Option("--check", help="Check the file, print when each job runs next, and end")
     ] = False,
     server: ServerUrl = DEFAULT_SERVER,
 ) -> None:
-    """Publish messages on a schedule, each run once, until SIGTERM; what was missed meanwhile is made up for."""
+    """Publish messages on a schedule until SIGTERM.
+
+    Each run is published once. Runs that were missed, because this command was not running, are made up for as the
+    file says.
+    """
     jobs = read_jobs(file)
     if check:
         for job in jobs:

@@ -30,14 +30,15 @@ SHOWN_MAX = 10
 
 
 def drill(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory on the disk to be tried")],
-    seconds: Annotated[int, typer.Option("--seconds", min=3, max=86_400, help="How long")] = 60,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory on the disk to be tested")],
+    seconds: Annotated[int, typer.Option("--seconds", min=3, max=86_400, help="How long the test goes on")] = 60,
     as_json: Json = False,
 ) -> int:
-    """Kill a server again and again under load on your own disk, and see whether anything confirmed was lost.
+    """Kill a server under load again and again, and see what was lost.
 
-    Works in a fresh subdirectory of DIR and leaves a picture there. Exit code 6 where something was lost, or where the
-    disk can't be believed. A power cut is not part of it: only pulling the plug shows what a disk really keeps.
+    The server works on your own disk, in a new subdirectory of DIR, and a picture of the test is left there. The exit
+    code is 6 if a confirmed message was lost, or if the disk claims to sync and does not. There is no power cut in this
+    test: only pulling the plug shows what a disk really keeps.
     """
     from curbstone.cli.output import console, print_json
 

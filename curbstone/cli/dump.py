@@ -31,7 +31,10 @@ _SHORT = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
 def dump(queue: Queue, server: ServerUrl = DEFAULT_SERVER) -> int:
-    """Print all messages of a queue, one line each: number, state and escaped body, separated by tabs."""
+    """Print all messages of a queue, each on one line.
+
+    A line has the number, the state and the escaped body of a message, separated by tabs.
+    """
     from curbstone.cli.client import Client, queue_of
 
     name = queue_of(queue)

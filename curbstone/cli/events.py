@@ -30,7 +30,7 @@ def events(
 
 
 def bind(event: Event, queue: Queue, server: ServerUrl = DEFAULT_SERVER) -> None:
-    """Have a queue get a copy of what is published to an event of its project."""
+    """Give a queue a copy of each message to an event of its project."""
     _change("PUT", event, queue, server)
 
 

@@ -12,11 +12,13 @@ from curbstone.cli.options import DEFAULT_SERVER, Json, Queue, ServerUrl
 def explain(
     queue: Queue,
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a message")] = "",
-    group: Annotated[str, typer.Option("--group", metavar="GROUP", help="As this group sees it")] = "",
+    group: Annotated[
+        str, typer.Option("--group", metavar="GROUP", help="Explain the queue as this group sees it")
+    ] = "",
     server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
-    """Say in sentences why nothing is delivered from a queue, or where a message is."""
+    """Say why nothing is delivered from a queue, or where a message is."""
     from curbstone.cli.client import Client, queue_of
     from curbstone.cli.output import print_json
 

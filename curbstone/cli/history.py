@@ -35,7 +35,7 @@ def history(
     server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
-    """Say what happened to a message, as far back as its queue's log goes."""
+    """Say what happened to a message, as far back as the log goes."""
     from curbstone.cli.client import Client, queue_of
     from curbstone.cli.output import print_json
 

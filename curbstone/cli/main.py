@@ -48,8 +48,9 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.exit_codes import FAILED, INTERRUPTED, TERMINATED, WRONG, CommandFailed
 
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 the server refused or can't; 2 wrong command line or setting; 3 the server can't be reached;"
-    " 4 no such queue; 5 there was nothing; 6 damage found; 130 interrupted; 143 ended by SIGTERM."
+    "Exit codes: 0 done; 1 the server refused, or can't do it now; 2 the command line or a setting is wrong; 3 the"
+    " server can't be reached; 4 there is no such queue; 5 there was no message; 6 damage was found; 130 interrupted;"
+    " 143 ended by SIGTERM."
 )
 
 app = typer.Typer(
@@ -105,16 +106,20 @@ def curbstone(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="Token for a server that has users")
+        Path | None, typer.Option("--token-file", metavar="FILE", help="File with a token, for a server that has users")
     ] = None,
     ca_file: Annotated[
-        Path | None, typer.Option("--ca-file", metavar="FILE", help="Who signed the server's certificate")
+        Path | None,
+        typer.Option("--ca-file", metavar="FILE", help="Certificates of the authority that signed the server's"),
     ] = None,
     cert_file: Annotated[
-        Path | None, typer.Option("--cert-file", metavar="FILE", help="Certificate and key to log in with, in one file")
+        Path | None,
+        typer.Option(
+            "--cert-file", metavar="FILE", help="File with the client certificate to log in with, and its key"
+        ),
     ] = None,
 ) -> None:
-    """A small durable message queue: confirmed means on disk, and no file exceeds its cap."""
+    """A small durable message queue: a confirmed message is on disk, and no queue takes more space than its cap."""
     given = {TOKEN_FILE_VARIABLE: token_file, CA_FILE_VARIABLE: ca_file, CERT_FILE_VARIABLE: cert_file}
     os.environ.update({name: str(file) for name, file in given.items() if file is not None})
     if ctx.invoked_subcommand is None:

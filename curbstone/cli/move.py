@@ -26,22 +26,31 @@ AT_ONCE = 100
 
 def move(
     source: Annotated[
-        str, typer.Option("--from", metavar="QUEUE", help="Where messages are taken", autocompletion=complete_queue)
+        str,
+        typer.Option("--from", metavar="QUEUE", help="The queue to take messages from", autocompletion=complete_queue),
     ],
     target: Annotated[
-        str, typer.Option("--to", metavar="QUEUE", help="Where they are put", autocompletion=complete_queue)
+        str, typer.Option("--to", metavar="QUEUE", help="The queue to put them into", autocompletion=complete_queue)
     ],
     delay: Annotated[
-        float, typer.Option("--delay", metavar="SECONDS", min=0, help="Let each message rest so long in --to")
+        float,
+        typer.Option(
+            "--delay", metavar="SECONDS", min=0, help="How long each message waits in --to before it is delivered"
+        ),
     ] = 0,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="How many at most; 0 for all")] = 0,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as messages come, until interrupted")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="How many messages to move at most; 0 for all")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more messages until interrupted")] = False,
     create: Annotated[bool, typer.Option("--create", help="Make the queue --to if there is none")] = False,
     server: ServerUrl = DEFAULT_SERVER,
-    to_server: Annotated[str, typer.Option("--to-server", metavar="URL", help="Where --to is, if elsewhere")] = "",
+    to_server: Annotated[
+        str, typer.Option("--to-server", metavar="URL", help="The server of --to, if it is another one")
+    ] = "",
     as_json: Json = False,
 ) -> None:
-    """Move messages from one queue to another, in order. Nothing is lost by a crash; the last few may come twice."""
+    """Move messages from one queue to another, in order.
+
+    A crash loses no message, but the last few may be moved twice.
+    """
     from curbstone.cli.client import Client, queue_of
     from curbstone.cli.interruption import summing_up
     from curbstone.cli.output import print_json, progress

@@ -30,5 +30,7 @@ def complete_queue(incomplete: str) -> list[str]:
 ServerUrl = Annotated[
     str, typer.Option("--server", envvar=SERVER_VARIABLE, metavar="URL", help="HTTP address of the server")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
-Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="queue, or project/queue", autocompletion=complete_queue)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text")]
+Queue = Annotated[
+    str, typer.Argument(metavar="QUEUE", help="A queue, as NAME or PROJECT/NAME", autocompletion=complete_queue)
+]

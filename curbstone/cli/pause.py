@@ -11,15 +11,20 @@ from curbstone.cli.options import DEFAULT_SERVER, Queue, ServerUrl
 
 def pause(
     queue: Queue,
-    publish: Annotated[bool, typer.Option("--publish", help="Take nothing in, as if full; deliver as before")] = False,
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Refuse new messages, as a full queue does, and deliver as before")
+    ] = False,
     server: ServerUrl = DEFAULT_SERVER,
 ) -> None:
-    """Have a queue deliver nothing, by no protocol; it goes on taking messages. With --publish the other way round."""
+    """Stop the deliveries of a queue, over all protocols.
+
+    The queue still accepts messages. With --publish it is the other way round.
+    """
     _call(queue, server, "/pause", {"deliver": not publish, "publish": publish})
 
 
 def resume(queue: Queue, server: ServerUrl = DEFAULT_SERVER) -> None:
-    """Undo `pause`, with and without --publish."""
+    """Undo `pause`, whether it was with --publish or without."""
     _call(queue, server, "/resume")
 
 

@@ -15,13 +15,17 @@ SHOWN_CHARACTERS = 60
 
 def peek(
     queue: Queue,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1000, help="How many at most")] = 10,
-    after: Annotated[str, typer.Option("--after", metavar="ID", help="Only what comes behind this message")] = "",
-    state: Annotated[str, typer.Option("--state", help="Only rdy, wip or delayed")] = "",
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, max=1000, help="How many messages to show at most")
+    ] = 10,
+    after: Annotated[
+        str, typer.Option("--after", metavar="ID", help="Only show messages that come after this one")
+    ] = "",
+    state: Annotated[str, typer.Option("--state", help="Only show messages in this state: rdy, wip or delayed")] = "",
     server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> int:
-    """Show the first messages of a queue; nothing changes. Exit code 5 where there are none."""
+    """Show the first messages of a queue, and change nothing. The exit code is 5 if there are none."""
     from curbstone.cli.client import Client, queue_of
     from curbstone.cli.output import console, print_json, table
 

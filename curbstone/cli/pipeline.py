@@ -11,11 +11,11 @@ import importlib
 import typer
 
 JOBS = {
-    "archive": "Archive queues to a lake of Parquet files; each message once, whatever is killed.",
-    "report": "What happened in queues, per minute, as Parquet and as one HTML page.",
-    "replay": "Publish messages of a lake again, in their order; the same name again does nothing.",
-    "compact": "Make the small files of a lake large ones, and remove what is old.",
-    "upgrade": "Take over a lake that an earlier release wrote.",
+    "archive": "Archive queues to a lake of Parquet files. Each message is in it once, whatever is killed.",
+    "report": "Report what happened in queues in each minute, as Parquet and as one HTML page.",
+    "replay": "Publish messages of a lake again, in their order. A name that was used before publishes nothing.",
+    "compact": "Merge the small files of a lake into large ones, and remove old data.",
+    "upgrade": "Convert a lake that an earlier release wrote.",
 }
 
 # All arguments after the name of a job are passed to the job, also --help.
@@ -26,7 +26,7 @@ pipeline = typer.Typer(name="pipeline")
 
 @pipeline.callback(invoke_without_command=True)
 def _jobs(ctx: typer.Context) -> None:
-    """Jobs on Spark and its lake: archive, report, replay, compact, upgrade (pip install 'curbstone[spark]')."""
+    """Run a job on Spark or on its lake (pip install 'curbstone[spark]')."""
     if ctx.invoked_subcommand is None:
         print(ctx.get_help())
 

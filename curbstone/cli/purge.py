@@ -12,12 +12,17 @@ from curbstone.cli.options import DEFAULT_SERVER, Json, Queue, ServerUrl
 
 def purge(
     queue: Queue,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Erase nothing, so that it can be undone")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Do not erase the messages on disk, so that `undo` can bring them back")
+    ] = False,
     server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
-    """Remove all messages that are ready or delayed, and erase them. What is held stays. Asks first, on a terminal."""
+    """Remove all messages that are ready or delayed, and erase them on disk.
+
+    Messages that a consumer holds stay. On a terminal, the command asks for confirmation first.
+    """
     from curbstone.cli.client import Client, queue_of
     from curbstone.cli.output import print_json
 

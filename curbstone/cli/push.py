@@ -14,29 +14,39 @@ import typer
 
 from curbstone.cli.options import DEFAULT_SERVER, Queue, ServerUrl
 
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        envvar="CURBSTONE_TOKEN_FILE",
+        metavar="FILE",
+        help="File with a token, for a server that has users",
+    ),
+]
+
 
 def push(
     queue: Queue,
-    url: Annotated[str, typer.Option("--url", metavar="URL", help="Where each message is sent, by POST")],
+    url: Annotated[str, typer.Option("--url", metavar="URL", help="The URL to which each message is sent by POST")],
     secret_file: Annotated[
-        Path | None, typer.Option("--secret-file", metavar="FILE", help="Signs each: whsec_…, or any text")
+        Path | None, typer.Option("--secret-file", metavar="FILE", help="The secret to sign with: whsec_… or any text")
     ] = None,
-    parallel: Annotated[int, typer.Option("--parallel", min=1, max=1000, help="Requests at a time")] = 4,
-    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for an answer")] = 15,
-    rate: Annotated[float, typer.Option("--rate", min=0, help="Messages a second at most; 0 for no limit")] = 0,
+    parallel: Annotated[
+        int, typer.Option("--parallel", min=1, max=1000, help="How many requests may be under way at once")
+    ] = 4,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="How many seconds to wait for an answer")] = 15,
+    rate: Annotated[float, typer.Option("--rate", min=0, help="The most messages in a second; 0 for no limit")] = 0,
     allow_private: Annotated[
-        bool, typer.Option("--allow-private", help="Also to addresses that are not public, such as 127.0.0.1")
+        bool, typer.Option("--allow-private", help="Also send to addresses that are not public, such as 127.0.0.1")
     ] = False,
     server: ServerUrl = DEFAULT_SERVER,
-    token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", envvar="CURBSTONE_TOKEN_FILE", metavar="FILE", help="File with a token"),
-    ] = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Send each message of a queue to a URL, until SIGTERM.
 
-    2xx acks it; 4xx but 408, 425 and 429 sends it to the dead-letter queue; all else brings it again, after 1, 2, 4
-    … 300 s or the answer's Retry-After. Headers and signature are those of Standard Webhooks.
+    If the answer is 2xx, the message is acked. If it is 4xx, except 408, 425 and 429, the message goes to the
+    dead-letter queue. In all other cases the message is sent again, after 1, 2, 4 … 300 s or the time in Retry-After.
+    The headers and the signature are those of Standard Webhooks.
     """
     from curbstone.cli.client import queue_of, tls_to
     from curbstone.cli.webhook import Failed, Refused, Sender, Target, secret_of

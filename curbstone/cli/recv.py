@@ -30,19 +30,23 @@ Shown = dict[str, Any]
 def recv(
     queue: Queue,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=0, help="At most so many; 0 for all. Default: 1")
+        int | None,
+        typer.Option("--count", "-n", min=0, help="How many messages to receive at most; 0 for all. Default: 1"),
     ] = None,
-    ack: Annotated[bool, typer.Option("--ack", help="Settle each message once it is printed")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as messages come, until interrupted")] = False,
-    wait: Annotated[float, typer.Option("--wait", min=0, max=30, help="Seconds to wait for the first one")] = 0,
-    group: Annotated[str, typer.Option("--group", help="Receive as this group")] = "",
+    ack: Annotated[bool, typer.Option("--ack", help="Settle each message after it was printed")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more messages until interrupted")] = False,
+    wait: Annotated[
+        float, typer.Option("--wait", min=0, max=30, help="How many seconds to wait for the first message")
+    ] = 0,
+    group: Annotated[str, typer.Option("--group", help="Receive for this group")] = "",
     server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> int:
-    """Receive messages and print their bodies, or with --json all of each as one line of JSON.
+    """Receive messages and print their bodies.
 
-    Without --ack they go back to the queue when the command ends. A message is settled only after it was printed,
-    so what goes into a pipe is not lost. Exit code 5 where there was nothing.
+    With --json, each whole message is printed as one line of JSON. Without --ack, the messages go back to the queue
+    when the command ends. With --ack, a message is settled only after it was printed, so nothing is lost on its way
+    into a pipe. The exit code is 5 if there was no message.
     """
     from curbstone.cli.client import Client, queue_of
 

@@ -11,13 +11,19 @@ from curbstone.cli.options import DEFAULT_SERVER, Json, Queue, ServerUrl
 
 def redrive(
     queue: Queue,
-    to: Annotated[str, typer.Option("--to", metavar="QUEUE", help="Where to; else where each came from")] = "",
-    limit: Annotated[int, typer.Option("--limit", min=0, help="How many at most; 0 for all")] = 0,
-    message_id: Annotated[str, typer.Option("--id", metavar="ID", help="Only the letter of this id")] = "",
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="QUEUE", help="Move all to this queue. Default: the queue that each came from"),
+    ] = "",
+    limit: Annotated[int, typer.Option("--limit", min=0, help="How many letters to move at most; 0 for all")] = 0,
+    message_id: Annotated[str, typer.Option("--id", metavar="ID", help="Only move the letter with this id")] = "",
     server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
-    """Move dead letters back to the queues they came from. The server does it, a few at a time, each few at once."""
+    """Move dead letters back to the queues they came from.
+
+    The server moves them in small batches, each of them whole or not at all.
+    """
     from curbstone.cli.client import Client, queue_of
     from curbstone.cli.output import print_json, progress
 

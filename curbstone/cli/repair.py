@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
 def repair(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory")],
-    apply: Annotated[bool, typer.Option("--apply", help="Do it; without this nothing is changed")] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Make the changes; without this option they are only shown")
+    ] = False,
     as_json: Json = False,
 ) -> int:
-    """Save what can be saved of damaged segments, and move the rest to DIR/damaged; nothing is deleted.
+    """Save what can be saved of a damaged data directory.
 
-    No server may be running on it. Exit code 6 where there is damage and --apply was not given, or some of it stays.
+    The old files are moved to DIR/damaged; nothing is deleted. No server may be running on DIR. The exit code is 6
+    if there is damage and --apply was not given, or if some damage remains.
     """
     from curbstone.cli.output import print_json
     from curbstone.repair import repair as work

@@ -14,11 +14,16 @@ from curbstone.exit_codes import FAILED, WRONG, CommandFailed
 
 def schema(
     queue: Queue,
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A JSON Schema; without it, print it")] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Let everything in again")] = False,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="A file with the JSON Schema to set. Without it, the schema is printed"),
+    ] = None,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove the schema, so that every message is accepted")
+    ] = False,
     server: ServerUrl = DEFAULT_SERVER,
 ) -> None:
-    """Print the JSON Schema that the messages of a queue have to satisfy, set it, or remove it."""
+    """Print, set or remove the JSON Schema of a queue's messages."""
     from curbstone.cli.client import Client, queue_of
 
     if remove and file is not None:

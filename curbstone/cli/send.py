@@ -28,24 +28,31 @@ Fields = dict[str, Any]
 T = TypeVar("T")
 
 
+Header = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--header", "-H", metavar="NAME=VALUE", help="Give each message the metadata x-msg-x-NAME; repeatable"
+    ),
+]
+
+
 def send(
     queue: Queue,
     bodies: Annotated[
-        list[str] | None, typer.Argument(metavar="BODY", help="Messages; without any, each line of stdin is one")
+        list[str] | None, typer.Argument(metavar="BODY", help="Messages. Without any, each line of stdin is a message")
     ] = None,
     jsonl: Annotated[
-        bool, typer.Option("--jsonl", help='Lines of stdin are objects {"message":…}, as `recv --json` prints them')
+        bool, typer.Option("--jsonl", help='Each line of stdin is an object {"message":…}, as `recv --json` prints it')
     ] = False,
-    whole: Annotated[bool, typer.Option("--whole", help="All of stdin is one message, byte for byte")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Stdin as a whole is one message, byte for byte")] = False,
     content_type: Annotated[
-        str, typer.Option("--content-type", metavar="TYPE", help="What each message is, as text/plain")
+        str, typer.Option("--content-type", metavar="TYPE", help="The content type of each message, such as text/plain")
     ] = "",
-    header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="Metadata x-msg-x-NAME; repeatable")
-    ] = None,
-    ttl: Annotated[float | None, typer.Option("--ttl", metavar="SECONDS", help="When each expires")] = None,
+    header: Header = None,
+    ttl: Annotated[float | None, typer.Option("--ttl", metavar="SECONDS", help="How long each message lives")] = None,
     delay: Annotated[
-        float | None, typer.Option("--delay", metavar="SECONDS", help="How long each rests before it is delivered")
+        float | None,
+        typer.Option("--delay", metavar="SECONDS", help="How long each message waits before it is delivered"),
     ] = None,
     key: Annotated[
         str, typer.Option("--key", metavar="KEY", help="Messages of one key are delivered one at a time, in order")
@@ -54,7 +61,11 @@ def send(
     server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
-    """Publish messages, in order. They are on disk when it ends well; with --json, each when its id is printed."""
+    """Publish messages, in order.
+
+    All of them are on disk when the command ends with exit code 0. With --json, each is on disk when its id is
+    printed.
+    """
     from curbstone.cli.client import Client, queue_of
     from curbstone.cli.interruption import summing_up
     from curbstone.cli.output import print_json, progress

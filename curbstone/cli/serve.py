@@ -17,36 +17,41 @@ def _option(*names: str, metavar: str, help: str) -> typer.models.OptionInfo:
     return option
 
 
-Data = Annotated[str | None, _option("--data", metavar="DIR", help="Data directory. Default: ./curbstone-data")]
+Data = Annotated[str | None, _option("--data", metavar="DIR", help="The data directory. Default: ./curbstone-data")]
 Engine = Annotated[
     str | None,
     _option(
         "--engine",
         metavar="URL",
-        help="Keep messages in a RabbitMQ cluster and nothing here: amqp://user:password@a,b,c/vhost, or amqps://."
-        " The password is better in CURBSTONE_ENGINE or a file. Default: this machine's --data",
+        help="Keep the messages in a RabbitMQ cluster, and nothing on this machine. URL is"
+        " amqp://user:password@a,b,c/vhost, or amqps://. Others can see a password on the command line: rather use"
+        " CURBSTONE_ENGINE or --engine-password-file. Default: messages are kept in --data",
     ),
 ]
 EnginePasswordFile = Annotated[
     str | None, _option("--engine-password-file", metavar="FILE", help="File with the password for the cluster")
 ]
 EngineCa = Annotated[
-    str | None, _option("--engine-ca", metavar="FILE", help="Certificates that the nodes of amqps:// are checked by")
+    str | None,
+    _option(
+        "--engine-ca", metavar="FILE", help="Certificates of the authorities that signed those of an amqps:// cluster"
+    ),
 ]
 EnginePrefix = Annotated[
     str | None,
-    _option("--engine-prefix", metavar="TEXT", help="What all names in the cluster begin with. Default: cs/"),
+    _option("--engine-prefix", metavar="TEXT", help="The beginning of all names in the cluster. Default: cs/"),
 ]
 Cap = Annotated[
     str | None,
-    _option("--cap", "-cap", metavar="SIZE", help="Most bytes the directory of a queue may hold. Default: 10MiB"),
+    _option("--cap", "-cap", metavar="SIZE", help="The most bytes that a queue may take on disk. Default: 10MiB"),
 ]
 Sync = Annotated[
     str | None,
     _option(
         "--sync",
         metavar="MODE",
-        help="When a commit is made durable: always (before its confirm), interval:MS or never. Default: always",
+        help="When messages are synced to disk: always (before they are confirmed), interval:MS (once in MS"
+        " milliseconds) or never. Default: always",
     ),
 ]
 StompAddr = Annotated[
@@ -55,35 +60,47 @@ StompAddr = Annotated[
         "--stomp-addr",
         "-addr",
         metavar="ADDRESS",
-        help="host:port, :port for this machine only, or an IPv6 address in brackets; port 0 picks a free one;"
-        ' "" turns the listener off. tls:// before it for TLS, proxy:// or proxy+tls:// for a proxy that speaks the'
-        " PROXY protocol; repeatable. Default: 127.0.0.1:61613",
+        help="Where STOMP listens: host:port, or :port for this machine only. An IPv6 address is in brackets, port 0"
+        ' picks a free port, and "" turns the listener off. Write tls:// before it for TLS, and proxy:// or'
+        " proxy+tls:// if a proxy that speaks the PROXY protocol connects to it. Repeatable. Default: 127.0.0.1:61613",
     ),
 ]
 HttpAddr = Annotated[
     list[str] | None,
-    _option("--http-addr", metavar="ADDRESS", help="HTTP and WebSocket, likewise. Default: 127.0.0.1:8080"),
+    _option(
+        "--http-addr",
+        metavar="ADDRESS",
+        help="Where HTTP and WebSocket listen, in the same form. Default: 127.0.0.1:8080",
+    ),
 ]
 MqksAddr = Annotated[
-    list[str] | None, _option("--mqks-addr", metavar="ADDRESS", help="MQKS, likewise. Default: 127.0.0.1:25000")
+    list[str] | None,
+    _option("--mqks-addr", metavar="ADDRESS", help="Where MQKS listens, in the same form. Default: 127.0.0.1:25000"),
 ]
 TlsCert = Annotated[
     str | None,
     _option(
         "--tls-cert",
         metavar="FILE",
-        help="Certificate for tls://, and behind it those that lead to an authority; PEM. Read again when it changes",
+        help="PEM file with the certificate for tls://, followed by those that lead to an authority. It is read again"
+        " when it changes",
     ),
 ]
 TlsKey = Annotated[
-    str | None, _option("--tls-key", metavar="FILE", help="Its key, where that is not in the same file; not encrypted")
+    str | None,
+    _option(
+        "--tls-key",
+        metavar="FILE",
+        help="PEM file with the key of the certificate, not encrypted. Default: the key is in the file of --tls-cert",
+    ),
 ]
 TlsClientCa = Annotated[
     str | None,
     _option(
         "--tls-client-ca",
         metavar="FILE",
-        help="Authorities of client certificates. With it clients are asked for one, and may have none",
+        help="Certificates of the authorities that sign those of clients. Clients are then asked for a certificate, but"
+        " may connect without one",
     ),
 ]
 TrustedProxy = Annotated[
@@ -91,30 +108,38 @@ TrustedProxy = Annotated[
     _option(
         "--trusted-proxy",
         metavar="NETWORK",
-        help="Address or network of proxies that are believed when they say for whom they speak: the PROXY protocol on"
-        " proxy://, and X-Forwarded-For, X-Forwarded-Proto and Forwarded over HTTP; repeatable. Default: none",
+        help="Address or network of proxies that are believed when they name the client behind them: in the PROXY"
+        " protocol on proxy://, and in X-Forwarded-For, X-Forwarded-Proto and Forwarded over HTTP. Repeatable."
+        " Default: none",
     ),
 ]
 MaxMessageSize = Annotated[
-    str | None, _option("--max-message-size", metavar="SIZE", help="Largest body of a message. Default: 1MiB")
+    str | None,
+    _option("--max-message-size", metavar="SIZE", help="The largest body that a message may have. Default: 1MiB"),
 ]
 MaxTtl = Annotated[
-    str | None, _option("--max-ttl", metavar="SECONDS", help="Longest time to live of a message. Default: 3600")
+    str | None,
+    _option("--max-ttl", metavar="SECONDS", help="The longest time to live that a message may have. Default: 3600"),
 ]
 DefaultLimit = Annotated[
     str | None,
-    _option("--default-limit", metavar="N", help="Window of a WebSocket consumer that names none. Default: 10"),
+    _option("--default-limit", metavar="N", help="The window of a WebSocket consumer that asks for none. Default: 10"),
 ]
 MaxCap = Annotated[
     str | None,
-    _option("--max-cap", metavar="SIZE", help="Largest cap that a client may give a queue. Default: 10GiB, or --cap"),
+    _option(
+        "--max-cap",
+        metavar="SIZE",
+        help="The largest cap that a client may give a queue. Default: 10GiB, or --cap if it is larger",
+    ),
 ]
 MaxStaged = Annotated[
     str | None,
     _option(
         "--max-staged",
         metavar="SIZE",
-        help="Most that staged transactions may take; a 16th is for projects that take little. Default: 1GiB",
+        help="The most bytes that all staged transactions may take. The last sixteenth is kept for users (without"
+        " users: projects) that stage no more than that. Default: 1GiB",
     ),
 ]
 StagedTtl = Annotated[
@@ -122,27 +147,33 @@ StagedTtl = Annotated[
     _option(
         "--staged-ttl",
         metavar="SECONDS",
-        help="When a staged transaction that is not committed and not called for is dropped. Default: 3600",
+        help="After how long without a call a staged transaction is dropped if it is not committed. Default: 3600",
     ),
 ]
 MqDelay = Annotated[
     str | None,
-    _option("--mq-delay", metavar="SECONDS", help="When a message fetched at /mq and not deleted returns. Default: 10"),
+    _option(
+        "--mq-delay",
+        metavar="SECONDS",
+        help="After how long a message that was fetched at /mq, but not deleted, is ready again. Default: 10",
+    ),
 ]
 SingleQueue = Annotated[
-    str | None, _option("--single-queue", metavar="NAME", help="Make every STOMP destination this queue")
+    str | None, _option("--single-queue", metavar="NAME", help="Use this queue for every STOMP destination")
 ]
 CorsOrigin = Annotated[
     list[str] | None,
-    _option("--cors-origin", metavar="ORIGIN", help="Origin whose pages may call over HTTP; repeatable. Default: none"),
+    _option(
+        "--cors-origin", metavar="ORIGIN", help="An origin whose pages may call over HTTP; repeatable. Default: none"
+    ),
 ]
 HttpHost = Annotated[
     list[str] | None,
     _option(
         "--http-host",
         metavar="NAME",
-        help="Name that HTTP requests may come under, beside addresses, localhost and this machine's own name;"
-        " * for any; repeatable. Default: none",
+        help="A host name that HTTP requests may use, in addition to addresses, localhost and this machine's own name;"
+        " * allows any name; repeatable. Default: none",
     ),
 ]
 MaxConnectionsPerAddress = Annotated[
@@ -150,8 +181,8 @@ MaxConnectionsPerAddress = Annotated[
     _option(
         "--max-connections-per-address",
         metavar="N",
-        help="Most connections from one address of another machine (of IPv6: one /64), over all protocols; 0 for any"
-        " number. Default: 256",
+        help="The most connections from one address of another machine (with IPv6: from one /64), over all protocols"
+        " together; 0 for no limit. Default: 256",
     ),
 ]
 Users = Annotated[
@@ -159,15 +190,16 @@ Users = Annotated[
     _option(
         "--users",
         metavar="FILE",
-        help="Who may do what (see docs/security.md); with it everybody has to log in. Default: everybody on this"
-        " machine may do everything",
+        help="File that says who may do what (see docs/security.md). With it, everybody has to log in. Default:"
+        " everybody on this machine may do everything",
     ),
 ]
 Plaintext = Annotated[
     bool | None,
     typer.Option(
         "--plaintext",
-        help="With --users, allow addresses without TLS beyond this machine: behind a proxy, or on a trusted wire",
+        help="With --users, allow listeners without TLS that other machines can reach: behind a proxy that ends TLS, or"
+        " in a trusted network",
         show_default=False,
     ),
 ]
@@ -175,28 +207,32 @@ Insecure = Annotated[
     bool | None,
     typer.Option(
         "--insecure",
-        help="Allow addresses that other machines can reach without any login: whoever connects may do everything",
+        help="Allow listeners that other machines can reach without a login. Whoever connects may do everything",
         show_default=False,
     ),
 ]
 LogLevel = Annotated[
-    str | None, _option("--log-level", metavar="LEVEL", help="debug, info, warning or error. Default: info")
+    str | None,
+    _option(
+        "--log-level", metavar="LEVEL", help="Log from this level on: debug, info, warning or error. Default: info"
+    ),
 ]
 LogFormat = Annotated[
     str | None,
-    _option("--log-format", metavar="FORMAT", help="text, or json: an object a line on stderr. Default: text"),
+    _option("--log-format", metavar="FORMAT", help="Log as text, or as json: one object on each line. Default: text"),
 ]
 Otlp = Annotated[
     str | None,
     _option(
         "--otlp",
         metavar="URL",
-        help="Send traces to an OpenTelemetry collector, by OTLP over HTTP: http://127.0.0.1:4318. Needs"
-        " curbstone[otel]. Default: no traces",
+        help="Send traces to this OpenTelemetry collector by OTLP over HTTP, for example http://127.0.0.1:4318. This"
+        " needs curbstone[otel]. Default: no traces",
     ),
 ]
 Config = Annotated[
-    str | None, _option("--config", metavar="FILE", help='TOML file with any of these, as in stomp-addr = ":61613"')
+    str | None,
+    _option("--config", metavar="FILE", help='TOML file with any of these options, such as stomp-addr = ":61613"'),
 ]
 
 
@@ -237,10 +273,10 @@ def serve(
 ) -> int:
     """Serve queues until SIGTERM or SIGINT.
 
-    Each option is also an environment variable (CURBSTONE_CAP for --cap) and a key of the TOML file; the command
-    line wins over the environment, the environment over the file. PORT, NARCONI_MAX_MESSAGE_SIZE,
-    NARCONI_MAX_MESSAGE_TTL and NARCONI_DEFAULT_LIMIT are honoured too; NARCONI_AMQP_URI is not, which a warning
-    says. Logs go to stderr; one line on stdout says when everything listens.
+    Each option can also be given as an environment variable (CURBSTONE_CAP for --cap), or as a key of the TOML file of
+    --config. The command line counts before the environment, and the environment before the file. The variables PORT,
+    NARCONI_MAX_MESSAGE_SIZE, NARCONI_MAX_MESSAGE_TTL and NARCONI_DEFAULT_LIMIT are used, too. NARCONI_AMQP_URI is not
+    used, and a warning says so. Logs go to stderr. One line on stdout says when all listeners are open.
     """
     # The settings and the server are imported only here, because that takes a while and no other command needs them.
     # Without garbage collection it takes a tenth less. `run` turns collection on again.

@@ -31,20 +31,37 @@ class Format(StrEnum):
 
 
 def sql(
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="SQL, as DuckDB has it; - reads it from stdin")],
-    lake: Annotated[str, typer.Option("--lake", metavar="DIR", help="Tables messages, journal and gaps")] = "",
-    as_of: Annotated[str, typer.Option("--as-of", metavar="WHEN", help="The lake at a version or a time")] = "",
-    queue: Annotated[list[str] | None, typer.Option("--queue", metavar="QUEUE", help="Of these (repeatable)")] = None,
-    project: Annotated[str, typer.Option("--project", help="All queues of this project, if none is named")] = "default",
-    output: Annotated[Format, typer.Option("--format", help="How rows are printed")] = Format.TABLE,
-    chart: Annotated[bool, typer.Option("--chart", help="Draw the last column, a number, as bars")] = False,
+    query: Annotated[
+        str, typer.Argument(metavar="QUERY", help="The query, in the SQL of DuckDB; - reads it from stdin")
+    ],
+    lake: Annotated[
+        str, typer.Option("--lake", metavar="DIR", help="The lake, with the tables messages, journal and gaps")
+    ] = "",
+    as_of: Annotated[
+        str, typer.Option("--as-of", metavar="WHEN", help="Read the lake as it was at this version or time")
+    ] = "",
+    queue: Annotated[
+        list[str] | None, typer.Option("--queue", metavar="QUEUE", help="A queue of the server to read; repeatable")
+    ] = None,
+    project: Annotated[
+        str, typer.Option("--project", help="Read all queues of this project if there is no --queue")
+    ] = "default",
+    output: Annotated[Format, typer.Option("--format", help="How the rows are printed")] = Format.TABLE,
+    chart: Annotated[
+        bool, typer.Option("--chart", help="Draw the last column, which must be a number, as bars")
+    ] = False,
     server: ServerUrl = DEFAULT_SERVER,
-    token_file: Annotated[str, typer.Option("--token-file", metavar="FILE", help="File with a token")] = "",
-    ca_file: Annotated[str, typer.Option("--ca-file", metavar="FILE", help="Who signed the server's certificate")] = "",
+    token_file: Annotated[
+        str, typer.Option("--token-file", metavar="FILE", help="File with a token, for a server that has users")
+    ] = "",
+    ca_file: Annotated[
+        str, typer.Option("--ca-file", metavar="FILE", help="Certificates of the authority that signed the server's")
+    ] = "",
 ) -> None:
-    """Query a lake (messages, journal, gaps) and a server (queues, and queued: what is in them now).
+    """Query a lake and a server with SQL, and change nothing.
 
-    Needs pip install 'curbstone[sql]'. Nothing is taken or changed. queued has the columns of messages.
+    The lake has the tables messages, journal and gaps. The server has the tables queues, and queued with the messages
+    that are in the queues now, which has the columns of messages. This needs pip install 'curbstone[sql]'.
     """
     from curbstone.spark.failure import PipelineError
     from curbstone.spark.jobs import SQL_PACKAGES

@@ -9,21 +9,23 @@ import typer
 
 from curbstone.cli.options import DEFAULT_SERVER, Json, ServerUrl
 
-token = typer.Typer(name="token", help="API tokens of a running server.")
+token = typer.Typer(name="token", help="Make, list and revoke API tokens of a running server.")
 
 
 @token.command()
 def create(
-    user: Annotated[str, typer.Option("--user", metavar="NAME", help="Whose it is; else one's own")] = "",
+    user: Annotated[
+        str, typer.Option("--user", metavar="NAME", help="The user of the token. Default: your own user")
+    ] = "",
     grants: Annotated[
-        list[str] | None, typer.Option("--grant", metavar="GRANT", help="Narrow it to these grants; repeatable")
+        list[str] | None, typer.Option("--grant", metavar="GRANT", help="Limit the token to this grant; repeatable")
     ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", min=0, help="How long it counts; 0 for ever")] = 0,
-    label: Annotated[str, typer.Option("--label", metavar="TEXT", help="What it is for")] = "",
+    seconds: Annotated[float, typer.Option("--seconds", min=0, help="How long the token is valid; 0 for ever")] = 0,
+    label: Annotated[str, typer.Option("--label", metavar="TEXT", help="A note that says what the token is for")] = "",
     server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
-    """Make a token and print it. It is shown this once."""
+    """Make a token and print it. It is not shown again."""
     from curbstone.cli.client import Client
     from curbstone.cli.output import print_json
 
@@ -44,7 +46,7 @@ def create(
 
 @token.command("list")
 def list_tokens(server: ServerUrl = DEFAULT_SERVER, as_json: Json = False) -> None:
-    """List one's own tokens, or with the right admin all; never their secrets."""
+    """List your tokens, without their secrets. With the right admin, list all tokens."""
     from curbstone.cli.client import Client
     from curbstone.cli.output import print_json
 
@@ -61,12 +63,20 @@ def list_tokens(server: ServerUrl = DEFAULT_SERVER, as_json: Json = False) -> No
 @token.command()
 def revoke(
     identifier: Annotated[
-        str, typer.Argument(metavar="ID", help="As `list` shows it: what stands behind cbs_", show_default=False)
+        str,
+        typer.Argument(
+            metavar="ID", help="The id of the token, as `list` shows it: the part after cbs_", show_default=False
+        ),
     ] = "",
-    user: Annotated[str, typer.Option("--user", metavar="NAME", help="In place of ID: all tokens of a user")] = "",
+    user: Annotated[
+        str, typer.Option("--user", metavar="NAME", help="Revoke all tokens of this user, instead of the one with ID")
+    ] = "",
     server: ServerUrl = DEFAULT_SERVER,
 ) -> None:
-    """Revoke a token, and all that were made with it. What is connected by them ends at once."""
+    """Revoke a token, and all tokens that were made with it.
+
+    Connections that logged in with one of them end at once.
+    """
     from curbstone.cli.client import Client
 
     if bool(identifier) == bool(user):

@@ -47,13 +47,22 @@ class Look:
 
 
 def top(
-    interval: Annotated[float, typer.Option("--interval", min=0.1, max=3600, help="Seconds between two looks")] = 1,
-    count: Annotated[int, typer.Option("--count", "-n", min=0, help="End after so many looks; 0 goes on")] = 0,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Most queues, the busiest of all")] = 1000,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.1, max=3600, help="How many seconds pass between two looks")
+    ] = 1,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=0, help="End after this number of looks; 0 for no end")
+    ] = 0,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=10_000, help="How many queues to show at most, the busiest first")
+    ] = 1000,
     server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
-    """Show depths and rates of the busiest queues, live. In a pipe, or with --json, one look after the other."""
+    """Show depths and rates of the busiest queues, live.
+
+    In a pipe, or with --json, each look is printed below the one before.
+    """
     from curbstone.cli.client import Client
     from curbstone.cli.output import console, print_json
 

@@ -35,11 +35,16 @@ PARTS_OF_CAP = 64
 def export(
     queues: Annotated[
         list[str],
-        typer.Argument(metavar="QUEUE", help="Queues, or PROJECT/ for all of one", autocompletion=complete_queue),
+        typer.Argument(
+            metavar="QUEUE", help="The queues; PROJECT/ means all queues of a project", autocompletion=complete_queue
+        ),
     ],
     server: ServerUrl = DEFAULT_SERVER,
 ) -> None:
-    """Print queues and all their messages as JSON lines. Nothing changes, and nothing is delivered by it."""
+    """Print queues and all their messages as JSON lines.
+
+    The queues do not change, and their messages do not count as delivered.
+    """
     from curbstone.cli.client import Client, queue_of
     from curbstone.cli.dump import messages_of
     from curbstone.cli.output import print_json
@@ -55,11 +60,11 @@ def export(
 
 
 def import_(server: ServerUrl = DEFAULT_SERVER) -> None:
-    """Read what `export` printed from stdin: make the queues, and publish the messages.
+    """Make queues and publish messages from the output of `export`.
 
-    A message is due and expires when it would have where it was. If this is done again with the same lines within
-    5 minutes, nothing is published twice. There are two exceptions: on a cluster, which keeps no keys, everything is;
-    and so are the parts of a batch for which a queue was too full at first.
+    The output is read from stdin. A message is due, and expires, at the same time as before. If you import the same
+    lines again within 5 minutes, no message is published twice, with two exceptions: on a cluster all of them are, and
+    a batch that had to be split, because its queue was nearly full, can be.
     """
     from curbstone.cli.client import Client, queue_of
     from curbstone.cli.interruption import summing_up

@@ -12,17 +12,24 @@ from curbstone.cli.options import DEFAULT_SERVER, Json, Queue, ServerUrl
 def undo(
     queue: Queue,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=10_000, help="How many at most, those that were settled last")
+        int,
+        typer.Option(
+            "--limit", min=1, max=10_000, help="How many messages at most; those that were settled last come back"
+        ),
     ] = 1000,
     within: Annotated[
-        float | None, typer.Option("--within", min=0, metavar="SECONDS", help="Only what was settled within so long")
+        float | None,
+        typer.Option("--within", min=0, metavar="SECONDS", help="Only messages that were settled in the last SECONDS"),
     ] = None,
-    message_id: Annotated[str, typer.Option("--id", metavar="ID", help="Only the message of this id")] = "",
+    message_id: Annotated[str, typer.Option("--id", metavar="ID", help="Only the message with this id")] = "",
     group: Annotated[str, typer.Option("--group", metavar="NAME", help="The group in which it was settled")] = "",
     server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
-    """Bring back what was acked, popped, or purged with --keep, as far as the queue's log still has it."""
+    """Bring back messages that were acked, popped, or purged with --keep.
+
+    Only messages that the queue's log still has can come back.
+    """
     from curbstone.cli.client import Client, queue_of
     from curbstone.cli.output import print_json, progress
 
