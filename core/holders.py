@@ -33,8 +33,15 @@ class Consumer(Protocol):
         """See `Holder.state`."""
 
 
-def holders(consumers: Iterable[Consumer], leases: Iterable[Lease], seq: int = 0) -> list[Holder]:
-    """Return a holder for each consumer, and one for all leases of each client in a group.
+def waiting_call(group: str, room: int, who: Who) -> Holder:
+    """Return the holder for a call that waits for messages: a consumer that holds nothing."""
+    return Holder("consumer", group, room, 0, "ready", 0, 0, who)
+
+
+def holders(
+    consumers: Iterable[Consumer], leases: Iterable[Lease], waiting: Iterable[Holder], seq: int = 0
+) -> list[Holder]:
+    """Return a holder for each consumer, those of calls that wait, and one for all leases of each client in a group.
 
     A consumer that is leaving is left out if it holds nothing. With a `seq` only those who hold that message are
     returned, each as if it held nothing else.
@@ -49,6 +56,7 @@ def holders(consumers: Iterable[Consumer], leases: Iterable[Lease], seq: int = 0
         together.setdefault((lease.group, lease.who), []).append(lease)
     return [
         *(_of_consumer(consumer, consumer.unsettled.values()) for consumer in there),
+        *waiting,
         *(_of_leases(each) for each in together.values()),
     ]
 

@@ -234,6 +234,7 @@ class Queue(Protocol):
     def holders(self, seq: int = 0) -> list[Holder]:
         """Return the consumers of the queue, and for each group the leases of each client together.
 
+        A call of `lease` or `pop` that waits for a message counts as a consumer that holds nothing.
         With a `seq`, return those who hold that message, each as if it held nothing else.
         """
 

@@ -24,7 +24,7 @@ from curbstone.core.delivery.popping import Popped, Popping, PopWaiter
 from curbstone.core.delivery.retrying import Retrying
 from curbstone.core.delivery.settling import Settling
 from curbstone.core.delivery.timers import IDLE_MS, Timers
-from curbstone.core.delivery.waiters import Counter, Waiter
+from curbstone.core.delivery.waiters import Counter, Waiter, waiting
 from curbstone.core.errors import BadRequest, CurbstoneError, Unavailable
 from curbstone.core.holders import holders
 from curbstone.core.log.commit import Commit
@@ -329,7 +329,7 @@ class Queue(AloneQueue):
 
     def holders(self, seq: int = 0) -> list[Holder]:
         """See `core.port.Queue.holders`."""
-        return holders(self._desk.attached, self.leasing.all(), seq)
+        return holders(self._desk.attached, self.leasing.all(), waiting(self.rings), seq)
 
     def _is_used(self) -> bool:
         """Return whether anybody consumes from the queue, waits for a message, or holds one."""

@@ -6,9 +6,10 @@ import secrets
 from collections.abc import Callable
 
 from curbstone.core.errors import CurbstoneError
+from curbstone.core.holders import waiting_call
 from curbstone.core.host import Timer
 from curbstone.core.message import Delivery
-from curbstone.core.values import UNNAMED, Answer, Done, Lease, Outcome, Who
+from curbstone.core.values import UNNAMED, Answer, Done, Holder, Lease, Outcome, Who
 from curbstone.rabbit import dead
 from curbstone.rabbit.inside import Queue
 from curbstone.rabbit.settling import Settling
@@ -56,6 +57,11 @@ class Leasing:
     def all(self) -> list[Lease]:
         """Return the leases that this gateway gave."""
         return [held.lease for held in self._held.values()]
+
+    def calls(self) -> list[Holder]:
+        """Return a holder for each call that waits for a message on this gateway."""
+        wants = [(group, want) for group, takes in self._takes.items() for want in takes.patient]
+        return [waiting_call(group, want.count, want.who) for group, want in wants]
 
     def queue_paused(self) -> None:
         """The queue's option `paused` has changed."""
@@ -106,7 +112,9 @@ class Leasing:
             self._queue.changed()
             self._queue.engine.host.call_soon(lambda: on_done(leases))
 
-        return self._of(group).want(count, wait_ms, taken)
+        want = self._of(group).want(count, wait_ms, taken)
+        want.who = who
+        return want
 
     def _add(self, taken: Taken, group: str, duration_ms: int, owner: str, who: Who) -> Lease:
         delivery, tag, settling = taken

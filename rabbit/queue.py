@@ -301,7 +301,7 @@ class Queue:
 
     def holders(self, seq: int = 0) -> list[Holder]:
         """Return the consumers of this gateway, and for each group the leases of each of its clients together."""
-        return holders(self.consumers, self.leasing.all(), seq)
+        return holders(self.consumers, self.leasing.all(), self.leasing.calls(), seq)
 
     def refresh(self, on_done: Done) -> None:
         """Look at the counts now."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.host import Timer
 from curbstone.core.message import Delivery
-from curbstone.core.values import UNNAMED
+from curbstone.core.values import UNKNOWN, UNNAMED
 from curbstone.rabbit.door import AmqpError, Arrived, Channel
 from curbstone.rabbit.handing import admit
 from curbstone.rabbit.inside import Queue
@@ -36,6 +36,8 @@ class Want:
         self.taken: list[Taken] = []
         self.size = 0
         self.is_over = False
+        self.who = UNKNOWN
+        """Whose call it is."""
         self.timer: Timer | None = None
         self.tag = ""
         """The tag of the consumer that waits for it."""
@@ -96,6 +98,12 @@ class Takes:
     def has_wants(self) -> bool:
         """Whether any call wants a message, by `get` or as a consumer."""
         return bool(self._waiting) or any(not want.is_over for want in self._wants)
+
+    @property
+    def patient(self) -> list[Want]:
+        """The calls that wait for a message to come, and have none yet."""
+        calls = (*self._waiting.values(), *self._wants)
+        return [want for want in calls if want.wait_ms > 0 and not want.is_over and not want.taken]
 
     @property
     def _name(self) -> str:

@@ -89,7 +89,7 @@ class Leasing:
             leases = [self._leases.add(delivery, group, expires_ms, owner, who) for delivery in deliveries]
             self._state.host.call_soon(lambda: on_done(leases))
 
-        return Waiter(self._counter, group, count, wait_ms, give, on_done).begin()
+        return Waiter(self._counter, group, count, wait_ms, give, on_done, who).begin()
 
     def give_back(self, tokens: list[str]) -> None:
         """End leases that nobody has seen: no try is counted."""

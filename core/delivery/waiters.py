@@ -9,9 +9,11 @@ from typing import NamedTuple
 from curbstone.core.delivery.dispatch import Rings
 from curbstone.core.delivery.settling import Settling
 from curbstone.core.errors import CurbstoneError
+from curbstone.core.holders import waiting_call
 from curbstone.core.message import Delivery
 from curbstone.core.pending.undeclared import Undeclared
 from curbstone.core.state import QueueState
+from curbstone.core.values import UNKNOWN, Holder, Who
 
 LEASE_BYTES_MAX = 4 * 1024 * 1024
 """An answer takes no more messages once it has so many bytes of headers and bodies."""
@@ -49,7 +51,9 @@ class Waiter:
         wait_ms: int,
         answer: Callable[[list[Delivery]], None],
         refuse: Callable[[CurbstoneError], None],
+        who: Who = UNKNOWN,
     ) -> None:
+        self.who = who
         self._counter = counter
         self._state = counter.state
         self.group = group
@@ -131,3 +135,9 @@ class Waiter:
         if self._timer is not None:
             self._timer.cancel()
         self._counter.rings.leave(self)
+
+
+def waiting(rings: Rings) -> list[Holder]:
+    """Return a holder for each waiter that waits for a message to come."""
+    takers = [taker for ring in rings.values() for taker in ring.takers]
+    return [waiting_call(each.group, each.room, each.who) for each in takers if isinstance(each, Waiter) and each.waits]

@@ -146,6 +146,23 @@ def test_stomp_over_a_websocket_and_leases_say_who_they_are(world: Doors) -> Non
     assert leases["until_ms"] > leases["oldest_ms"] > 0 and "subscription" not in leases
 
 
+def test_an_event_stream_that_only_waits_is_a_consumer(world: Doors) -> None:
+    """It was not listed, as if nobody took from the queue."""
+    path = queue_with(world, "waiting")
+    headers = {"authorization": f"Bearer {world.secrets['bob']}", "accept": "text/event-stream"}
+    client = httpx.Client(base_url=world.server.url, trust_env=False, timeout=WAIT_S)
+    with client, client.stream("GET", f"{path}/messages?limit=3", headers=headers):
+        looks = (
+            holders(world, "ada", path) for _ in range(1000)
+        )  # the headers come before the stream asks for messages
+        (stream,) = next(filter(None, looks))
+        assert (stream["kind"], stream["protocol"], stream["user"]) == ("consumer", "sse", "bob")
+        assert (stream["state"], stream["window"], stream["unsettled"]) == ("ready", 3, 0)
+        assert world.call("ada", "POST", f"{path}/pause").status_code == 200
+        assert world.call("ada", "POST", f"{path}/messages", content="one").status_code == 201
+        assert "1 of 1 consumers have room" in " ".join(explained(world, "eve", path)["sentences"])
+
+
 def test_a_message_says_who_holds_it_and_since_when(world: Doors) -> None:
     path = queue_with(world, "one", "held", "ready")
     held, ready = (each["id"] for each in world.call("ada", "GET", f"{path}/messages").json()["messages"])

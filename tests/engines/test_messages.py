@@ -9,7 +9,7 @@ import pytest
 from curbstone.core.errors import MessageTooLarge, NoSuchQueue, QueueFull, StaleDelivery
 from curbstone.core.message import Message
 from curbstone.core.options import KIB
-from curbstone.core.values import UNKNOWN, Who
+from curbstone.core.values import UNKNOWN, Holder, Who
 from tests.engines.worlds import World
 
 TRACEPARENT = b"traceparent:00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n"
@@ -147,6 +147,25 @@ def test_it_is_said_who_takes_from_a_queue_and_who_holds_a_message(world: World)
     assert [each.state for each in queue.holders(first)] == ["leaving"]
     peer.settle("ack", "a", "b")
     assert [each.who for each in queue.holders()] == [bob]
+
+
+def test_a_call_that_waits_for_a_message_is_a_consumer_that_holds_nothing(world: World) -> None:
+    """An event stream that waited was not listed, as if nobody took from the queue."""
+    queue = world.queue()
+    bob = Who("sse", "::1", 6, "bob")
+    answers: list[object] = []
+    queue.lease(3, 30_000, answers.append, wait_ms=30_000, who=bob)
+    assert queue.holders() == [Holder("consumer", "", 3, 0, "ready", 0, 0, bob)]
+    (seq,) = world.publish(queue, "a")
+    world.until(lambda: answers)
+    assert [(each.kind, each.who) for each in queue.holders()] == [("leases", bob)]
+    pop = queue.pop(answers.append, wait_ms=30_000)
+    assert [(each.kind, each.window, each.who) for each in queue.holders()] == [
+        *(("consumer", 1, UNKNOWN), ("leases", 0, bob)),
+    ]
+    assert [each.kind for each in queue.holders(seq)] == ["leases"]
+    assert pop.cancel()
+    assert [each.kind for each in queue.holders()] == ["leases"]
 
 
 def test_two_consumers_share_a_queue(world: World) -> None:
