@@ -17,7 +17,7 @@ from dramatiq.broker import Broker, Consumer, MessageProxy
 from dramatiq.errors import ConnectionClosed, QueueJoinTimeout, QueueNotFound
 
 from curbstone_client import sync
-from curbstone_client.errors import CantConnect, ClientError, Stale
+from curbstone_client.errors import CantConnect, ClientError, NoSuchQueue, Stale
 
 log = logging.getLogger("curbstone_client")
 
@@ -100,7 +100,10 @@ class CurbstoneBroker(Broker):
         deadline = time.monotonic() + timeout / 1000 if timeout else None
         queue = self.client.queue(queue_name)
         while True:
-            info = queue.info()
+            try:
+                info = queue.info()
+            except NoSuchQueue:  # nobody has sent anything yet
+                return
             if not info["rdy"] + info["wip"] + info["delayed"]:
                 return
             if deadline is not None and time.monotonic() >= deadline:

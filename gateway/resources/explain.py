@@ -100,7 +100,8 @@ def _about_queue(queue: Queue, group: str, holders: list[Holder], behind: list[P
             else:
                 which = "They all wait" if len(behind) == counts.rdy else f"The first {len(behind)} of them wait"
                 yield f"{which} behind others of their keys that are not settled, the first behind message {ahead}."
-        yield from _about_takers(group, [holder for holder in holders if holder.group == group], not behind)
+        can_be_had = not behind and not queue.options.paused
+        yield from _about_takers(group, [holder for holder in holders if holder.group == group], can_be_had)
     elif not counts.wip and not counts.delayed:
         yield f"Nothing waits in it{whose}."
     if counts.wip:

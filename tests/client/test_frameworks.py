@@ -348,6 +348,7 @@ def test_dramatiq_waits_for_a_queue_only_as_long_as_it_is_told(server: ServerPro
     broker = CurbstoneBroker(server.url, project="shop")
     try:
         broker.declare_queue("default")
+        broker.join("default")  # the queue is made with its first message
         broker.enqueue(Message[None](queue_name="default", actor_name="work", args=(), kwargs={}, options={}))
         with pytest.raises(QueueJoinTimeout):
             broker.join("default", timeout=1)

@@ -30,6 +30,9 @@ async def test_it_is_paused(gateway: Running) -> None:
     await gateway.http.put(QUEUE, json={"paused": True})
     text = await said(gateway)
     assert text.startswith("It is paused") and "2 messages are ready." in text
+    async with gateway.socket("consume", "?ack&limit=2"):
+        text = await said(gateway)
+        assert "1 of 1 consumers have room." in text, "and not that they get them now"
 
 
 async def test_a_consumer_holds_all_it_may(gateway: Running) -> None:
