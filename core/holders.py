@@ -3,10 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from curbstone.core.message import Delivery
 from curbstone.core.values import LEAVING, Holder, Lease, Who
+
+
+class Standing(NamedTuple):
+    """How a consumer stands with its engine."""
+
+    window: int
+    """How many deliveries it may have unsettled."""
+    is_auto: bool
+    """Whether its deliveries are settled when they are sent."""
+    is_leaving: bool
+    """Whether it takes nothing more, but may still settle what it has."""
+    is_held: bool
+    """Whether it gets nothing for a while, because its client reads nothing."""
+    is_full: bool
+    """Whether it holds all that its engine lets it hold."""
+
+    @property
+    def limit(self) -> int:
+        """See `Holder.window`."""
+        return 0 if self.is_auto else self.window
+
+    @property
+    def state(self) -> str:
+        """See `Holder.state`."""
+        if self.is_leaving:
+            return LEAVING
+        if self.is_held:
+            return "held"
+        return "full" if self.is_full else "ready"
 
 
 class Consumer(Protocol):
@@ -25,12 +54,8 @@ class Consumer(Protocol):
         """See `core.port.Consumer.unsettled`."""
 
     @property
-    def limit(self) -> int:
-        """How many deliveries it may hold; 0 if they are settled when they are sent."""
-
-    @property
-    def condition(self) -> str:
-        """See `Holder.state`."""
+    def standing(self) -> Standing:
+        """How it stands now."""
 
 
 def waiting_call(group: str, room: int, who: Who) -> Holder:
@@ -50,7 +75,7 @@ def holders(
         having = [consumer for consumer in consumers if seq in consumer.unsettled]
         leases = [lease for lease in leases if lease.delivery.message.seq == seq]
         return [_of_consumer(each, [each.unsettled[seq]]) for each in having] + [_of_leases([each]) for each in leases]
-    there = [consumer for consumer in consumers if consumer.unsettled or consumer.condition != LEAVING]
+    there = [consumer for consumer in consumers if consumer.unsettled or not consumer.standing.is_leaving]
     together: dict[tuple[str, Who], list[Lease]] = {}
     for lease in leases:
         together.setdefault((lease.group, lease.who), []).append(lease)
@@ -62,11 +87,9 @@ def holders(
 
 
 def _of_consumer(consumer: Consumer, deliveries: Iterable[Delivery]) -> Holder:
-    held = list(deliveries)
+    held, standing = list(deliveries), consumer.standing
     oldest_ms = min((delivery.handed_ms for delivery in held), default=0)
-    return Holder(
-        *("consumer", consumer.group, consumer.limit, len(held), consumer.condition, 0, oldest_ms), consumer.who
-    )
+    return Holder(*("consumer", consumer.group, standing.limit, len(held), standing.state, 0, oldest_ms), consumer.who)
 
 
 def _of_leases(leases: list[Lease]) -> Holder:

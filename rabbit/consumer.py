@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, StaleDelivery, Unavailable
+from curbstone.core.holders import Standing
 from curbstone.core.message import Delivery
-from curbstone.core.values import LEAVING, Done, Who
+from curbstone.core.values import Done, Who
 from curbstone.rabbit import dead
 from curbstone.rabbit.door import AmqpError, Arrived, Channel
 from curbstone.rabbit.handing import admit
@@ -67,16 +68,10 @@ class Consumer:
         return max(len(self._taking) - 1, 0) if self._is_open else 0
 
     @property
-    def limit(self) -> int:
-        """How many deliveries it may hold; 0 if they are settled when they are sent."""
-        return 0 if self._auto else self._window
-
-    @property
-    def condition(self) -> str:
-        """See `core.values.Holder.state`."""
-        if self._paused:
-            return LEAVING
-        return "held" if self._held else "full" if len(self.unsettled) >= self._window else "ready"
+    def standing(self) -> Standing:
+        """See `core.holders.Consumer.standing`. It is full if what is unsettled fills its window."""
+        is_full = len(self.unsettled) >= self._window
+        return Standing(self._window, self._auto, self._paused, self._held, is_full)
 
     # --- the channel
 

@@ -11,8 +11,9 @@ from curbstone.core.delivery.dispatch import Rings
 from curbstone.core.delivery.retrying import Retrying
 from curbstone.core.delivery.settling import Settling
 from curbstone.core.errors import CurbstoneError, StaleDelivery
+from curbstone.core.holders import Standing
 from curbstone.core.message import Delivery
-from curbstone.core.values import LEAVING, Done, Who
+from curbstone.core.values import Done, Who
 
 AUTO_WINDOW = 256
 """The most deliveries that a consumer with `auto` takes at a time."""
@@ -74,16 +75,9 @@ class Consumer:
         return AUTO_WINDOW if self.auto else self.window - len(self.unsettled)
 
     @property
-    def limit(self) -> int:
-        """How many deliveries it may hold; 0 if they are settled when they are sent."""
-        return 0 if self.auto else self.window
-
-    @property
-    def condition(self) -> str:
-        """See `core.values.Holder.state`."""
-        if self.paused:
-            return LEAVING
-        return "held" if self.held else "ready" if self.room > 0 else "full"
+    def standing(self) -> Standing:
+        """See `core.holders.Consumer.standing`. It is full if it has no room."""
+        return Standing(self.window, self.auto, self.paused, self.held, is_full=self.room <= 0)
 
     def give(self, deliveries: list[Delivery]) -> None:
         """Hand deliveries over; the queue calls this. With `auto` they are settled once `deliver` has returned."""

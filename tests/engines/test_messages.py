@@ -168,6 +168,28 @@ def test_a_call_that_waits_for_a_message_is_a_consumer_that_holds_nothing(world:
     assert [each.kind for each in queue.holders()] == ["leases"]
 
 
+def test_it_is_said_how_each_consumer_stands(world: World) -> None:
+    queue = world.queue()
+    windowed, auto = world.peer(queue, window=1), world.peer(queue, auto=True)
+
+    def said() -> list[tuple[int, str]]:
+        return [(each.window, each.state) for each in queue.holders()]
+
+    assert said() == [(1, "ready"), (0, "ready")]
+    for each in (windowed, auto):
+        each.consumer.hold()
+    assert said() == [(1, "held"), (0, "held")]
+    windowed.consumer.resume()
+    world.publish(queue, "a")
+    windowed.expect("a")
+    assert said() == [(1, "full"), (0, "held")]
+    windowed.consumer.resize(2)
+    assert said() == [(2, "ready"), (0, "held")]
+    for each in (windowed, auto):
+        each.consumer.pause()
+    assert said() == [(2, "leaving")], "of those who leave, only who still holds something"
+
+
 def test_two_consumers_share_a_queue(world: World) -> None:
     queue = world.queue()
     peers = [world.peer(queue, window=5) for _ in range(2)]
