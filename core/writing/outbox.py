@@ -130,7 +130,7 @@ class Outbox:
         self._agenda.dirty()
 
     def when_settled(self, on_done: Done) -> None:
-        """Call `on_done(error)` when all settles that were asked for so far are on disk.
+        """Call `on_done(error)` when all settles that were asked for so far are on disk, or the queue has ended.
 
         It does not wait for releases, which may find no room in a full queue until something more is settled.
         """

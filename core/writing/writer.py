@@ -109,11 +109,19 @@ class Writer:
         return self._busy
 
     def refuse_all(self, error: CurbstoneError) -> None:
-        """Refuse the publishes, pops and callbacks that wait. Promised publishes stay, unless the queue has ended."""
+        """Refuse the publishes, pops and callbacks that wait.
+
+        Unless the queue has ended, promised publishes stay, and so do those who wait only for settles: these are
+        written again.
+        """
         self._refuse_publishes(error)
         self._end_revival(error)
         self._pops.refuse_all(error)
-        callbacks, self._outbox.callbacks = self._outbox.callbacks, []
+        outbox = self._outbox
+        callbacks, outbox.callbacks = outbox.callbacks, []
+        if self._state.is_closed:
+            callbacks += outbox.after_settles
+            outbox.after_settles = []
         for callback in callbacks:
             self._state.host.tell(callback, error)
 
@@ -125,7 +133,7 @@ class Writer:
             return
         for pop in batch.pops:
             self._state.host.tell(pop.on_done, error)
-        for callback in batch.callbacks:
+        for callback in (*batch.after_settles, *batch.callbacks):
             self._state.host.tell(callback, error)
         for part in batch.publishes.taken:
             # A promised publish that waits in the outbox again is refused there.
@@ -255,6 +263,9 @@ class Writer:
             self._log.come_down()
         self.under_way = None
         self._tell(batch)
+        if self._state.is_closed:  # it was deleted meanwhile, and what was asked for since then is not written any more
+            self.refuse_all(self._state.refusal() or Unavailable("the queue is closed"))
+            return
         if not self._state.shared.syncs_always:
             self._sync_later()
         self._owner.hand_out()

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from curbstone.core.errors import CurbstoneError
+from curbstone.core import headers
+from curbstone.core.errors import CurbstoneError, NoSuchQueue, Unavailable
 from curbstone.core.log.log import Log
 from curbstone.core.queue import Queue
 from curbstone.core.values import IdempotencyKey, Numbered
 from curbstone.core.writing.publishes import BATCH_BYTES_MAX
-from tests.core.lab import Lab, message
+from tests.core.lab import Lab, Peer, message
 from tests.core.writing.test_faults import FailingSyncs
 
 A = b"A" * 16
@@ -146,3 +147,59 @@ def test_a_queue_that_breaks_down_answers_each_message_of_a_list_once(monkeypatc
     monkeypatch.setattr(Log, "succeeded", fault)
     desk.publish("list", size=BATCH_BYTES_MAX * 2 // 3, count=3)
     assert desk.told() == ["list: Unavailable 1", "list: Unavailable 2"]
+
+
+@pytest.mark.source
+@pytest.mark.parametrize("how", ["delete", "break down"])
+@pytest.mark.parametrize("where", ["in the commit", "behind it"])
+def test_who_waits_only_for_settles_is_told_that_the_queue_has_ended(
+    how: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were forgotten, unless their settles were in a commit that went well."""
+    lab = Lab()
+    lab.expects_faults = True
+    queue = lab.queue()
+    lab.publish(queue, "a", "b")
+    peer = Peer(lab, queue)
+    told: list[CurbstoneError | None] = []
+    peer.consumer.ack([1])
+    if where == "behind it":
+        lab.host.turn()
+        peer.consumer.ack([2])
+        queue.outbox.when_settled(told.append)
+    else:
+        queue.outbox.when_settled(told.append)
+        lab.host.turn()
+    assert queue.writer.is_busy and told == []
+    if how == "delete":
+        lab.end(queue, "delete")
+    else:
+
+        def fault(*_: Any) -> None:
+            raise AssertionError("planted")
+
+        monkeypatch.setattr(Log, "succeeded", fault)
+        lab.settle()
+        assert queue.state.broken
+    if (how, where) == ("delete", "in the commit"):
+        assert told == [None], "it is on disk"
+    else:
+        assert [type(error) for error in told] == [NoSuchQueue if how == "delete" else Unavailable]
+
+
+def test_a_commit_that_ends_after_its_queue_leaves_nobody_waiting_for_settles() -> None:
+    """What a transaction settles is settled in memory when it is on disk, and only then did anybody ask to be told."""
+    lab = Lab()
+    queue = lab.queue()
+    block = headers.encode([(headers.KEY, "k")])
+    lab.publish_messages(queue, [message("a", headers=block), message("b", headers=block)])
+    peer = Peer(lab, queue)
+    transaction = lab.broker.transaction()
+    transaction.ack(peer.consumer, [1])
+    transaction.publish(queue, message("c"))
+    answers: list[CurbstoneError | None] = []
+    transaction.commit(answers.append)
+    lab.host.turn()
+    assert queue.writer.is_busy
+    lab.end(queue, "delete")
+    assert answers == [None] and queue.outbox.after_settles == [] and peer.bodies == [b"a"]
