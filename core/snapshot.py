@@ -53,13 +53,18 @@ def contents(broker: Broker) -> list[Content]:
 
 
 def hold(broker: Broker) -> Callable[[], None]:
-    """Keep all files that are part of a log now from being overwritten; return the function that ends this."""
+    """Keep all files that are part of a log now from being overwritten; return the function that ends this.
+
+    Several holds may overlap. Each is ended by its own function alone, which does nothing if it is called again.
+    """
     logs = [queue.log for queue in broker.queues()]
     for log in logs:
-        log.is_held = True
+        log.hold()
 
     def release() -> None:
-        for log in logs:
-            log.is_held = False
+        nonlocal logs
+        held, logs = logs, []
+        for log in held:
+            log.release()
 
     return release

@@ -55,8 +55,8 @@ class Log:
     """See the module's docstring."""
 
     __slots__ = (
-        "_leftover", "_numbers", "_salt", "_sealed_bytes", "_sealed_end_max", "_spare", "_tail_bytes", "_under_way",
-        "directory", "disk", "fenced", "floor", "is_held", "next_batch", "reserve", "room", "segments", "tx", "uid",
+        "_holds", "_leftover", "_numbers", "_salt", "_sealed_bytes", "_sealed_end_max", "_spare", "_tail_bytes",
+        "_under_way", "directory", "disk", "fenced", "floor", "next_batch", "reserve", "room", "segments", "tx", "uid",
     )  # fmt: skip
 
     def __init__(
@@ -78,17 +78,33 @@ class Log:
         self._tail_bytes = min(TAIL_BYTES_MAX, self.room.segment_bytes)
         self._under_way: Commit | None = None
         self._spare: Spare | None = None
-        self.is_held = False
-        """Whether a backup is reading files of the log. Then the file of a dropped segment is not recycled.
-
-        `let_go` looks at it again, because the reading may have begun after the commit was made.
-        """
+        self._holds = 0
+        """How many calls of `hold` no `release` has ended yet."""
         self.reserve = 0
         """Bytes of the reserve."""
         self._leftover: dict[str, int] = {}
         """Files, with sizes, that are no part of the log and could not be removed. The next commit begins with that."""
         self._sealed_bytes = 0
         self._sealed_end_max = 0
+
+    # --- who reads its files meanwhile
+
+    def hold(self) -> None:
+        """Let no file of a dropped segment be used again until `release`, because somebody, such as a backup, reads it.
+
+        Several may hold the log at once. Each ends its own hold, and only that, exactly once.
+        """
+        self._holds += 1
+
+    def release(self) -> None:
+        """End one `hold`."""
+        assert self._holds > 0
+        self._holds -= 1
+
+    @property
+    def is_held(self) -> bool:
+        """Whether anybody holds the log. `let_go` asks again, because that may have begun after the commit was made."""
+        return self._holds > 0
 
     # --- sizes
 

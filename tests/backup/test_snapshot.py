@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from curbstone.backup import source
 from curbstone.backup.receive import receive
 from curbstone.backup.source import FOLDER, Archive, Backups
 from curbstone.core.broker import Broker
@@ -19,6 +21,7 @@ from curbstone.core.host import AsyncioHost
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions, SyncMode
+from curbstone.core.snapshot import hold
 from tests.engine_end import end_engine
 
 BODY = 4000
@@ -151,6 +154,52 @@ def test_what_it_kept_is_given_back(tmp_path: Path) -> None:
             assert not (tmp_path / "data" / FOLDER).exists()
         await stopped(running)
 
+    asyncio.run(run())
+
+
+def test_of_two_holds_each_ends_only_itself(tmp_path: Path) -> None:
+    """The first that was ended ended both: files were used again while somebody still read them."""
+
+    async def run() -> None:
+        running = Running(tmp_path / "data")
+        await running.publish(body(1))
+        log = running.queue.log
+        first, second = hold(running.broker), hold(running.broker)
+        first()
+        assert log.is_held
+        first()
+        assert log.is_held
+        second()
+        assert not log.is_held
+        await stopped(running)
+
+    asyncio.run(run())
+
+
+def test_a_try_that_the_disk_failed_leaves_nothing_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        running = Running(tmp_path / "data")
+        backups = Backups(running.broker, running.host, tmp_path / "data")
+        await running.publish(body(1))
+        catch_up, tries = running.broker.disk.catch_up, 0
+
+        def slow() -> None:
+            nonlocal tries
+            tries += 1
+            if tries == 1:
+                raise TimeoutError(errno.ETIMEDOUT, "the file server does not answer")
+            catch_up()
+
+        monkeypatch.setattr(running.broker.disk, "catch_up", slow)
+        _, archive = await done(lambda told: backups.begin({}, told))
+        assert tries == 2 and running.queue.log.is_held
+        archive.close()
+        async with asyncio.timeout(10):
+            while running.queue.log.is_held:
+                await asyncio.sleep(0)
+        await stopped(running)
+
+    monkeypatch.setattr(source, "WAIT_MS", 50)
     asyncio.run(run())
 
 
