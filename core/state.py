@@ -92,6 +92,10 @@ class QueueState:
         failure = self.write_failure or self.broken
         return Unavailable(failure) if failure else None
 
+    def ended(self) -> CurbstoneError | None:
+        """Return why the queue is not served any more, or None as long as it is."""
+        return self.refusal() if self.is_closed else None
+
     def publish_refusal(self) -> CurbstoneError | None:
         """Return why nothing can be published now, or None."""
         refusal = self.refusal()

@@ -32,7 +32,7 @@ def find_time(state: QueueState, pending: Pending, timestamp_ms: int, on_done: F
     place = before
 
     def look() -> None:
-        refusal = state.refusal() if state.is_closed else None
+        refusal = state.ended()
         if refusal is not None:  # the messages of a closed queue are not read any more
             on_done(refusal, 0)
             return

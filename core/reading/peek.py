@@ -45,7 +45,7 @@ class Peek:
             if run is None:
                 break
             if run.messages is None:
-                refusal = self._state.refusal() if self._state.is_closed else None
+                refusal = self._state.ended()
                 if refusal is not None:  # the messages of a closed queue are not read any more
                     self._state.host.call_soon(partial(self._on_done, refusal))
                     return

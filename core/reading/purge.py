@@ -39,8 +39,9 @@ def purge(
     agenda.changed()
 
     def settled(error: CurbstoneError | None) -> None:
-        if error is not None or erasing is None:
-            erased(error)
+        refusal = error or state.ended()  # it may have been deleted while the settles were written
+        if refusal is not None or erasing is None:
+            erased(refusal)
             return
         cleaner.erase(erasing(erased))
         agenda.dirty()

@@ -69,7 +69,7 @@ class MetaWriter:
         """Call `on_done(error)`, in a later turn, once the queue is on disk or could not be created."""
         state = self._state
         if self.is_open or state.is_closed:
-            error = state.refusal() if state.is_closed else None
+            error = state.ended()
             state.host.call_soon(lambda: on_done(error))
         else:
             self._waiting.append(on_done)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from curbstone.core.agenda import Agenda
@@ -39,12 +40,14 @@ class Outbox:
     """See the module's docstring."""
 
     __slots__ = (
-        "_agenda", "after_settles", "callbacks", "hand_outs", "must_write", "pops", "publishes", "ranges", "releases",
-        "revival", "settles", "unhurried",
+        "_agenda", "_refusal", "after_settles", "callbacks", "hand_outs", "must_write", "pops", "publishes", "ranges",
+        "releases", "revival", "settles", "unhurried",
     )  # fmt: skip
 
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
+        self._refusal: CurbstoneError | None = None
+        """What whoever asks for a commit is told, because the queue has ended; None before."""
         self.publishes = _NOTHING
         self.settles: dict[tuple[str, Reason], list[int]] = {}
         """The seqs of settled messages, by group and reason."""
@@ -125,15 +128,24 @@ class Outbox:
         self._agenda.dirty()
 
     def when_committed(self, on_done: Done) -> None:
-        """Call `on_done(error)` when all settles and releases that were asked for so far are on disk."""
+        """Call `on_done(error)` when all settles and releases that were asked for so far are on disk.
+
+        If the queue has ended, that is in a later turn, and the error says so.
+        """
+        if self._refusal is not None:
+            self._agenda.host.call_soon(partial(on_done, self._refusal))
+            return
         self.callbacks.append(on_done)
         self._agenda.dirty()
 
     def when_settled(self, on_done: Done) -> None:
-        """Call `on_done(error)` when all settles that were asked for so far are on disk, or the queue has ended.
+        """Call `on_done(error)` when all settles that were asked for so far are on disk; see `when_committed`.
 
         It does not wait for releases, which may find no room in a full queue until something more is settled.
         """
+        if self._refusal is not None:
+            self._agenda.host.call_soon(partial(on_done, self._refusal))
+            return
         self.after_settles.append(on_done)
         self._agenda.dirty()
 
@@ -155,6 +167,13 @@ class Outbox:
             if not self.releases:
                 callbacks, self.callbacks = self.callbacks, []
         return callbacks, after_settles
+
+    def end(self, error: CurbstoneError) -> list[Done]:
+        """Return the callbacks of all who wait, because the queue ends; who asks from now on is told `error`."""
+        self._refusal = error
+        waiting = self.callbacks + self.after_settles
+        self.callbacks, self.after_settles = [], []
+        return waiting
 
     def revive(self, revival: Revival) -> None:
         """Write settled messages again, so that they are pending once more."""

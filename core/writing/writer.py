@@ -118,10 +118,10 @@ class Writer:
         self._end_revival(error)
         self._pops.refuse_all(error)
         outbox = self._outbox
-        callbacks, outbox.callbacks = outbox.callbacks, []
         if self._state.is_closed:
-            callbacks += outbox.after_settles
-            outbox.after_settles = []
+            callbacks = outbox.end(error)
+        else:
+            callbacks, outbox.callbacks = outbox.callbacks, []
         for callback in callbacks:
             self._state.host.tell(callback, error)
 
@@ -263,9 +263,6 @@ class Writer:
             self._log.come_down()
         self.under_way = None
         self._tell(batch)
-        if self._state.is_closed:  # it was deleted meanwhile, and what was asked for since then is not written any more
-            self.refuse_all(self._state.refusal() or Unavailable("the queue is closed"))
-            return
         if not self._state.shared.syncs_always:
             self._sync_later()
         self._owner.hand_out()

@@ -1,0 +1,133 @@
+"""Whatever is asked of a queue is answered once, also if the queue ends at any moment meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from curbstone.core.positions import Asked, Since, Wanted
+from curbstone.core.queue import Queue
+from curbstone.core.values import IdempotencyKey, Numbered, Outcome, UndoWish
+from tests.core.lab import Lab, Peer, message, numbered
+
+STEPS = 12
+"""More than it takes to answer any of the calls."""
+Told = Callable[..., None]
+
+
+class Desk:
+    """A queue with a backlog, of which nothing is in memory, and one who holds some of it."""
+
+    def __init__(self) -> None:
+        self.lab = Lab()
+        self.lab.expects_faults = True
+        queue = self.lab.queue(dead_letter="dead", undo=60)
+        self.lab.publish(queue, *numbered(20, 100))
+        self.info = self.lab.answer(lambda done: queue.reading.declare("old", 0, None, done))
+        self.lab.restart()
+        self.queue: Queue = self.lab.again(queue)
+        self.peer = Peer(self.lab, self.queue, window=5)
+        self.held = self.peer.seqs
+        self.lease = self.lab.lease(self.queue, 2)
+        assert len(self.held) == 5 and len(self.lease) == 2
+        self.peer.ack(self.held[0])
+
+    def step(self) -> None:
+        """Let one thing happen: what is due in this turn, or a job."""
+        _ = self.lab.host.turn() or self.lab.host.work()
+
+    def end(self, how: str) -> None:
+        """Have the queue end."""
+        if how != "break down":
+            self.lab.end(self.queue, how)
+            return
+        self.queue.host.contain(_fault)
+        self.lab.settle()
+        assert self.queue.state.broken
+
+    def transaction(self, done: Told) -> None:
+        transaction = self.lab.broker.transaction()
+        transaction.publish(self.queue, message("m"))
+        transaction.ack(self.peer.consumer, [self.held[1]])
+        transaction.reject(self.peer.consumer, [self.held[2]])
+        transaction.commit(done)
+
+    def group_while_options_are_written(self, done: Told) -> None:
+        self.lab.broker.declare(self.queue.name, {"max_tries": 3}, lambda _error: None)
+        self.queue.reading.declare("g", 5, None, done)
+
+    def events(self, done: Told) -> None:
+        reading = self.queue.reading
+        reading.events(Asked(reading.events_start, 100, 10_000), lambda _events: b"", done)
+
+
+def _fault() -> None:
+    raise AssertionError("planted")
+
+
+CALLS: dict[str, Callable[[Desk, Told], object]] = {
+    "publish": lambda desk, done: desk.queue.publish([message("m")], done),
+    "publish all or nothing": lambda desk, done: desk.queue.publish([message("m")] * 2, done, atomic=True),
+    "publish under a key": lambda desk, done: desk.queue.publish([message("m")], done, key=IdempotencyKey("k", b"")),
+    "publish by numbers": lambda desk, done: desk.queue.publish(
+        [message("m")], done, numbered=Numbered(b"p" * 16, 1, 0)
+    ),
+    "ack": lambda desk, done: desk.peer.consumer.ack([desk.held[1]], done),
+    "nack": lambda desk, done: desk.peer.consumer.nack([desk.held[1]], on_done=done),
+    "reject": lambda desk, done: desk.peer.consumer.reject([desk.held[1], desk.held[2]], "bad", done),
+    "pop": lambda desk, done: desk.queue.pop(done),
+    "pop and wait": lambda desk, done: desk.queue.pop(done, group="none", wait_ms=60_000),
+    "lease": lambda desk, done: desk.queue.lease(3, 30_000, done),
+    "lease and wait": lambda desk, done: desk.queue.lease(3, 30_000, done, group="none", wait_ms=60_000),
+    **{
+        f"{outcome.value} a lease": lambda desk, done, outcome=outcome: desk.queue.settle_leases(  # type: ignore[misc]
+            [each.token for each in desk.lease], outcome, done
+        )
+        for outcome in Outcome
+    },
+    "extend": lambda desk, done: desk.queue.extend([desk.lease[0].token], 1000, done),
+    "settle by id": lambda desk, done: desk.queue.settle_by_id(20, done),
+    "peek": lambda desk, done: desk.queue.peek(100, done),
+    "purge": lambda desk, done: desk.queue.purge(done),
+    "purge and keep": lambda desk, done: desk.queue.purge(done, keep=True),
+    "undo": lambda desk, done: desk.queue.undo(UndoWish(10), done),
+    "redrive": lambda desk, done: desk.queue.redrive(desk.lab.queue("other").name, 10, done),
+    "options": lambda desk, done: desk.lab.broker.declare(desk.queue.name, {"max_tries": 3}, done),
+    "bind": lambda desk, done: desk.lab.broker.bind("event", desk.queue.name, done),
+    "declare a group": lambda desk, done: desk.queue.reading.declare("g", 5, None, done),
+    "declare a group while options are written": Desk.group_while_options_are_written,
+    "declare it since a time": lambda desk, done: desk.queue.reading.declare("g", Since(1), None, done),
+    "ack up to": lambda desk, done: desk.queue.reading.ack_to("old", 4, done),
+    "find a time": lambda desk, done: desk.queue.reading.find_time(10**15, done),
+    "browse": lambda desk, done: desk.queue.reading.browse(Wanted(1), len, done),
+    "events": Desk.events,
+    "wait": lambda desk, done: desk.queue.reading.wait_for(1000, 10**9, done),
+    "wait for events": lambda desk, done: desk.queue.reading.wait_for_events(1 << 60, 10**9, done),
+    "transaction": Desk.transaction,
+}
+
+
+@pytest.mark.parametrize("how", ["delete", "shutdown", "break down"])
+@pytest.mark.parametrize("name", CALLS)
+def test_whatever_is_asked_is_answered_once_whenever_the_queue_ends(name: str, how: str) -> None:
+    for steps in range(STEPS):
+        desk = Desk()
+        answers: list[tuple[Any, ...]] = []
+        CALLS[name](desk, lambda *given, answers=answers: answers.append(given))
+        for _ in range(steps):
+            desk.step()
+        desk.end(how)
+        assert len(answers) == 1, f"after {steps} steps"
+
+
+def test_the_deletion_of_a_queue_ends_though_a_group_is_declared_while_its_options_are_written() -> None:
+    """What the group relies on was to be on disk before its declaration, and no commit came any more."""
+    for turns in range(STEPS):
+        desk = Desk()
+        desk.lab.broker.declare(desk.queue.name, {"max_tries": 3}, lambda _error: None)
+        desk.queue.reading.declare("g", 5, None, lambda *_: None)
+        for _ in range(turns):
+            desk.lab.host.turn()  # the job that writes the options takes its time
+        desk.end("delete")
