@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from curbstone.core.agenda import Agenda
-from curbstone.core.errors import NoSuchQueue
 from curbstone.core.pending.pending import Pending
 from curbstone.core.pending.runs import Run, seqs_of
 from curbstone.core.positions import Found, Waited
@@ -83,7 +82,7 @@ class Wait:
         if on_done is None:
             return
         self.cancel()
-        on_done(NoSuchQueue(f"no such queue: {self._state.name}") if self._state.is_closed else None)
+        on_done(self._state.ended())
 
     def cancel(self) -> bool:
         """Do not call back any more; return False if it was done already."""

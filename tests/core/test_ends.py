@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.positions import Asked, Since, Wanted
 from curbstone.core.queue import Queue
 from curbstone.core.values import IdempotencyKey, Numbered, Outcome, UndoWish
@@ -131,3 +132,12 @@ def test_the_deletion_of_a_queue_ends_though_a_group_is_declared_while_its_optio
         for _ in range(turns):
             desk.lab.host.turn()  # the job that writes the options takes its time
         desk.end("delete")
+
+
+def test_who_waits_for_messages_is_told_that_the_server_stops_and_not_that_the_queue_is_gone() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    told: list[CurbstoneError | None] = []
+    queue.reading.wait_for(1, 10**9, told.append)
+    lab.end(queue, "shutdown")
+    assert [type(error) for error in told] == [Unavailable]
