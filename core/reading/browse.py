@@ -151,12 +151,13 @@ class _Browse(Generic[T]):
             return render(frames), cut_at or plan.next
 
         def done(result: tuple[T, int] | None, error: BaseException | None) -> None:
+            ended = source.state.ended()
             if result is not None:
                 self._on_done(None, *result)
             elif waits_for_drop(source.state.host, source.log, lambda: done(result, error)):
                 return
-            elif source.state.is_closed:  # its files are gone, or will be
-                self._on_done(source.state.refusal() or Unavailable("the queue is closed"), None, 0)
+            elif ended is not None:  # its files are gone, or will be
+                self._on_done(ended, None, 0)
             elif isinstance(error, Stale) and self._failed[error.place.first] < ATTEMPTS_MAX:
                 self._mend(error.place)
             else:

@@ -104,7 +104,10 @@ class _Reading:
         def done(result: tuple[list[bytes], int] | None, error: BaseException | None) -> None:
             if result is None and waits_for_drop(state.host, log, lambda: done(result, error)):
                 return
-            if segments[0].number < log.segments[0].number:
+            ended = state.ended() if result is None else None
+            if ended is not None:  # its files are gone, or will be
+                self._on_done(ended, [], 0)
+            elif segments[0].number < log.segments[0].number:
                 try:
                     self.attempt()
                 except Gone as gone:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.errors import CurbstoneError, NoSuchQueue, Unavailable
 from curbstone.core.positions import Asked, Since, Wanted
 from curbstone.core.queue import Queue
 from curbstone.core.values import IdempotencyKey, Numbered, Outcome, UndoWish
@@ -141,3 +141,22 @@ def test_who_waits_for_messages_is_told_that_the_server_stops_and_not_that_the_q
     queue.reading.wait_for(1, 10**9, told.append)
     lab.end(queue, "shutdown")
     assert [type(error) for error in told] == [Unavailable]
+
+
+@pytest.mark.parametrize("what", ["browse", "events"])
+def test_what_is_read_while_its_queue_is_removed_is_no_trouble_of_the_disk(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Events were answered with 503, and the log named a file that could not be read, because it had been removed."""
+    desk = Desk()
+    answers: list[tuple[Any, ...]] = []
+    read = desk.lab.host.jobs
+    CALLS[what](desk, lambda *given: answers.append(given))
+    assert len(read) == 1
+    slow, read[:] = read[:], []
+    desk.end("delete")
+    assert answers == []
+    read += slow
+    desk.lab.settle()
+    assert [type(error) for error, *_ in answers] == [NoSuchQueue]
+    assert "can't be read" not in caplog.text
