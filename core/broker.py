@@ -65,7 +65,6 @@ class Broker(AloneBroker):
         disk: Disk,
         defaults: QueueOptions,
         sync: SyncMode,
-        max_ttl_ms: int,
         salt: Salt,
         max_staged: int = BYTES_MAX,
         staged_ttl_ms: int = TTL_MS,
@@ -75,7 +74,6 @@ class Broker(AloneBroker):
         disk = self.disk = WriteBehindDisk(disk)
         self.defaults = defaults
         self.sync = sync
-        self.max_ttl_ms = max_ttl_ms
         self.max_cap = max(max_cap, defaults.cap)
         """The largest cap that a queue may be given. A queue that already has a larger one keeps it."""
         self.shared = Shared(host, disk, sync)
@@ -107,14 +105,13 @@ class Broker(AloneBroker):
         *,
         defaults: QueueOptions,
         sync: SyncMode,
-        max_ttl_ms: int = 3_600_000,
         salt: Salt = random_salt,
         max_staged: int = BYTES_MAX,
         staged_ttl_ms: int = TTL_MS,
         max_cap: int = CAP_BYTES_MAX,
     ) -> Broker:
         """Recover all queues of a data directory. Blocking; raise DataDirectoryError if it can't be used."""
-        broker = cls(host, disk, defaults, sync, max_ttl_ms, salt, max_staged, staged_ttl_ms, max_cap)
+        broker = cls(host, disk, defaults, sync, salt, max_staged, staged_ttl_ms, max_cap)
         try:
             with suppress(FileExistsError):
                 disk.make_dir(QUEUES)

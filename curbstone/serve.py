@@ -215,7 +215,6 @@ def _open(host: AsyncioHost, settings: Settings, whole: asyncio.Event) -> Broker
             OsDisk(settings.data, descriptors.shares(descriptors.raise_limit()).files),
             defaults=QueueOptions(cap=settings.cap, max_message_size=settings.max_message_size),
             sync=settings.sync,
-            max_ttl_ms=int(settings.max_ttl * 1000),
             max_cap=settings.max_cap,
             max_staged=settings.max_staged,
             staged_ttl_ms=int(settings.staged_ttl * 1000),

@@ -21,7 +21,7 @@ NOTHING = Loss()
 class Losses(GroupNotes[Loss]):
     """The losses of one queue's declared groups."""
 
-    __slots__ = ("state",)
+    __slots__ = ()
 
     def __init__(self, state: QueueState) -> None:
         super().__init__(state, NOTHING)

@@ -162,9 +162,7 @@ class ReadingGroups:
         `on_done` comes when that is on disk, or with an error: BadRequest if the start is behind the end, or if there
         would be too many groups.
         """
-
-        def stored(error: CurbstoneError | None) -> None:
-            on_done(error, self.info(name) if error is None and name in self._state.meta.groups else None)
+        stored = self._informing(name, on_done)
 
         def go_on(error: CurbstoneError | None) -> None:
             """All records of an earlier group of that name are on disk, before the batch from which this one counts."""
@@ -191,6 +189,14 @@ class ReadingGroups:
             self._state.host.call_soon(lambda: stored(refusal))
         else:
             self._meta_writer.when_open(opened)
+
+    def _informing(self, name: str, on_done: Informed) -> Done:
+        """Return a callback that calls `on_done` with an info about a group, unless there is an error or no group."""
+
+        def done(error: CurbstoneError | None) -> None:
+            on_done(error, self.info(name) if error is None and self.is_declared(name) else None)
+
+        return done
 
     def _seq_of(self, start: Start) -> int:
         if start == LATEST:
@@ -308,8 +314,7 @@ class ReadingGroups:
             self._agenda.wake(name)
             self._agenda.changed()
 
-        def done(error: CurbstoneError | None) -> None:
-            on_done(error, self.info(name) if error is None and name in self._state.meta.groups else None)
+        done = self._informing(name, on_done)
 
         def settled(error: CurbstoneError | None) -> None:
             if error is None and self._meta_writer.is_behind:  # the declaration of the group must be on disk, too

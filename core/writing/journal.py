@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from curbstone.core.disk import Disk, File, remove_file, replace_file
@@ -175,7 +176,7 @@ class Journal:
         if offset + len(data) > JOURNAL_BYTES_MAX:
             full = Unavailable("too many transactions over several queues are under way")
             for item in waiting:
-                self._tell_soon(item.on_done, full)
+                self._host.call_soon(partial(item.on_done, full))
             self._go()
             return
         if self._uids is not None:
@@ -269,9 +270,6 @@ class Journal:
     def _refuse(failed: list[tuple[_Waiting, BaseException]]) -> None:
         for item, error in failed:
             item.on_done(Unavailable(f"the journal can't be written: {told(error)}"))
-
-    def _tell_soon(self, on_done: Done, error: Unavailable) -> None:
-        self._host.call_soon(lambda: on_done(error))
 
     def _undo(self, offset: int) -> bool:
         """Cut off the records that found no room on the disk; return whether they are certainly gone."""

@@ -80,9 +80,7 @@ async def serving(path: Path, *, users: bool) -> AsyncIterator[tuple[dict[str, t
     """Give the addresses of the listeners, and the token of a user: one that means nothing if there are none."""
     path.mkdir(mode=0o700)
     host = AsyncioHost(asyncio.get_running_loop(), threads=2)
-    broker = Broker.open(
-        host, OsDisk(path), defaults=QueueOptions(), sync=SyncMode.parse("never"), max_ttl_ms=3_600_000
-    )
+    broker = Broker.open(host, OsDisk(path), defaults=QueueOptions(), sync=SyncMode.parse("never"))
     gate: Gate = OpenGate(broker, host)
     secret, kept = tokens.new_token("ann", host.wall_ms(), grants=None, expires_ms=0, label="")
     if users:

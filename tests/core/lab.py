@@ -41,7 +41,6 @@ class Lab:
             self.disk,
             defaults=self.defaults,
             sync=self.sync,
-            max_ttl_ms=3_600_000,
             salt=lambda: self.rng.randrange(1 << 32),
         )
         self.broker.committer.file_bytes = REDO_BYTES

@@ -162,7 +162,7 @@ def run_broker(root: Path, work: Callable[[Broker, asyncio.AbstractEventLoop], A
     async def main() -> Any:
         loop = asyncio.get_running_loop()
         host = AsyncioHost(loop, threads=2)
-        broker = Broker.open(host, OsDisk(root), defaults=QueueOptions(), sync=SyncMode(), max_ttl_ms=1000)
+        broker = Broker.open(host, OsDisk(root), defaults=QueueOptions(), sync=SyncMode())
         try:
             return await work(broker, loop)
         finally:

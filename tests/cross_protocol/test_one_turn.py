@@ -59,7 +59,7 @@ async def serving(path: Path, protocol: str) -> AsyncIterator[tuple[Broker, tupl
     """Give the engine, the address that speaks a protocol, and a function that returns its one connection."""
     host = AsyncioHost(asyncio.get_running_loop(), threads=2)
     options = QueueOptions(cap=8 * MIB)
-    broker = Broker.open(host, OsDisk(path), defaults=options, sync=SyncMode.parse("never"), max_ttl_ms=3_600_000)
+    broker = Broker.open(host, OsDisk(path), defaults=options, sync=SyncMode.parse("never"))
     gate = OpenGate(broker, host)
     server: StompServer | MqksServer | GatewayServer
     if protocol == "websocket":

@@ -112,8 +112,7 @@ async def json_from(socket: ClientConnection) -> Any:
 async def running(data_dir: Path, settings: GatewaySettings, options: QueueOptions) -> AsyncIterator[Running]:
     """Run a gateway; the queue p1/q exists."""
     host = AsyncioHost(asyncio.get_running_loop(), threads=2)
-    max_ttl_ms = round(settings.max_ttl_s * 1000)
-    broker = Broker.open(host, OsDisk(data_dir), defaults=options, sync=SyncMode.parse("never"), max_ttl_ms=max_ttl_ms)
+    broker = Broker.open(host, OsDisk(data_dir), defaults=options, sync=SyncMode.parse("never"))
     server = GatewayServer(create_app(OpenGate(broker, host), host, settings))
     address = await server.start(("127.0.0.1", 0))
     async with httpx.AsyncClient(base_url=f"http://{address[0]}:{address[1]}", trust_env=False, timeout=60) as http:

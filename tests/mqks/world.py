@@ -126,7 +126,7 @@ async def until(condition: Callable[[], bool]) -> None:
 @asynccontextmanager
 async def serving(path: Path, limits: Limits, options: QueueOptions) -> AsyncIterator[World]:
     host = Host(asyncio.get_running_loop(), threads=2)
-    broker = Broker.open(host, OsDisk(path), defaults=options, sync=SyncMode.parse("never"), max_ttl_ms=3_600_000)
+    broker = Broker.open(host, OsDisk(path), defaults=options, sync=SyncMode.parse("never"))
     server = MqksServer(OpenGate(broker, host), host, limits=limits)
     world = World(broker, host, server, await server.start(("127.0.0.1", 0)))
     try:

@@ -49,9 +49,7 @@ async def serving(
     path: Path, options: QueueOptions | None = None, limits: Limits | None = None
 ) -> AsyncIterator[World]:
     host = AsyncioHost(asyncio.get_running_loop())
-    broker = Broker.open(
-        host, OsDisk(path), defaults=options or QueueOptions(), sync=SyncMode.parse("always"), max_ttl_ms=3_600_000
-    )
+    broker = Broker.open(host, OsDisk(path), defaults=options or QueueOptions(), sync=SyncMode.parse("always"))
     server = StompServer(OpenGate(broker, host), host, limits=limits)
     world = World(broker, server, await server.start(("127.0.0.1", 0)))
     try:

@@ -95,7 +95,7 @@ class World:
 @asynccontextmanager
 async def serving(path: Path, limits: Limits, options: QueueOptions) -> AsyncIterator[World]:
     host = AsyncioHost(asyncio.get_running_loop(), threads=2)
-    broker = Broker.open(host, OsDisk(path), defaults=options, sync=SyncMode.parse("never"), max_ttl_ms=3_600_000)
+    broker = Broker.open(host, OsDisk(path), defaults=options, sync=SyncMode.parse("never"))
     gate = OpenGate(broker, host)
     sockets = StompSockets(gate, host, text=text_frame, binary=binary_frame, limits=limits)
     app = create_app(gate, host, GatewaySettings(max_message_size=65_536), more_sockets={"/stomp": sockets.open})
