@@ -194,7 +194,7 @@ complete -c curbstone -n '__fish_seen_subcommand_from serve' -o addr -l stomp-ad
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l http-addr -rf -d 'Where HTTP and WebSocket listen, in the same form. Default: 127.0.0.1:8080'
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l mqks-addr -rf -d 'Where MQKS listens, in the same form. Default: 127.0.0.1:25000'
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l max-message-size -rf -d 'The largest body that a message may have. Default: 1MiB'
-complete -c curbstone -n '__fish_seen_subcommand_from serve' -l max-ttl -rf -d 'The longest time to live that a message may have. Default: 3600'
+complete -c curbstone -n '__fish_seen_subcommand_from serve' -l max-ttl -rf -d 'The longest ttl that a message may be given over HTTP. Default: 3600'
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l default-limit -rf -d 'The window of a WebSocket consumer that asks for none. Default: 10'
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l max-staged -rf -d 'The most bytes that all staged transactions may take. The last sixteenth is kept for users (without users: projects) that stage no more than that. Default: 1GiB'
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l staged-ttl -rf -d 'After how long without a call a staged transaction is dropped if it is not committed. Default: 3600'

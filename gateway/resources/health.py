@@ -15,7 +15,7 @@ class Health:
     """The handlers of `/healthz` and `/readyz`."""
 
     def __init__(self, max_ttl_s: float) -> None:
-        """`max_ttl_s` is the longest time to live that a message may be given; 0 for no limit."""
+        """`max_ttl_s` is the longest time to live that a message may be given, in seconds."""
         self._max_ttl_s = max_ttl_s
 
     async def alive(self, request: Request) -> Response:
