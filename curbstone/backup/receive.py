@@ -57,6 +57,8 @@ def receive(stream: Reader, target: Path, since: Path | None = None) -> dict[str
     """
     with _made(target) as partial:
         sums = extract(stream, partial, since)
+        while stream.read(PIECE_BYTES):
+            pass  # at the end of the reply the server is done with it, and another backup can begin
         _write(partial / SUMS, encode_sums(sums))
         index = decode_index((partial / INDEX).read_bytes())
     return index
@@ -189,11 +191,16 @@ def unpacked(source: str, beside: Path) -> Iterator[Unpacked]:
         shutil.rmtree(work, ignore_errors=True)
 
 
+def check_free(target: Path) -> None:
+    """Raise TargetTaken if something is where a backup is to go."""
+    if target.exists():
+        raise TargetTaken(f"{target} is there already")
+
+
 @contextmanager
 def _made(target: Path) -> Iterator[Path]:
     """Yield a directory that is renamed to `target` if the block succeeds, and is removed if it fails."""
-    if target.exists():
-        raise TargetTaken(f"{target} is there already")
+    check_free(target)
     partial = target.with_name(target.name + PARTIAL)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(mode=0o700, parents=True)

@@ -86,20 +86,24 @@ class Backups:
 
             return job
 
-        def over() -> None:
+        def closed() -> None:
+            # Another may begin at once: it will wait for the removal of what this one kept, as for any other job.
             self._is_busy = False
+
+        def over() -> None:
             if release is not None:
                 release()
 
         def kept(files: list[Kept] | None, error: BaseException | None) -> None:
             if files is not None:
                 facts = {**self._facts(files), "taken": taken_at.isoformat(timespec="milliseconds")}
-                on_done(None, Archive(self._host, self._root, archive(facts, files, had), over))
+                on_done(None, Archive(self._host, self._root, archive(facts, files, had), closed, over))
             elif isinstance(error, TimeoutError) and tries > 1:
                 if release is not None:  # it was the disk that took too long; the next try holds the logs anew
                     release()
                 self._host.call_later(WAIT_MS, lambda: self._take(had, on_done, tries - 1))
             else:
+                closed()
                 over()
                 logger.error("a backup can't be taken: %s", error)
                 on_done(Unavailable(f"a backup can't be taken: {error}"), None)
@@ -117,12 +121,23 @@ class Backups:
 
 
 class Archive:
-    """A backup that is being sent. It is given up if nobody reads for `STALLED_MS`."""
+    """A backup that is being sent. It is given up if nobody reads for `STALLED_MS`.
 
-    def __init__(self, host: AsyncioHost, root: Path, pieces: Iterator[bytes], over: Callable[[], None]) -> None:
+    `closed` is called when it is closed, and `over` when the files that it kept are removed.
+    """
+
+    def __init__(
+        self,
+        host: AsyncioHost,
+        root: Path,
+        pieces: Iterator[bytes],
+        closed: Callable[[], None],
+        over: Callable[[], None],
+    ) -> None:
         self._host = host
         self._root = root
         self._pieces = pieces
+        self._closed = closed
         self._over = over
         self._is_closed = False
         self._reads = 0
@@ -147,6 +162,7 @@ class Archive:
         """End the backup, complete or not. Call this on the host's thread."""
         if not self._is_closed:
             self._is_closed = True
+            self._closed()
             self._host.submit(lambda: clear(self._root), lambda _result, _error: self._over())
 
 

@@ -42,6 +42,8 @@ def backup(
     if since is not None and is_archive:
         raise CommandFailed("--since goes with a directory: an archive has everything in it", WRONG)
     with _told(), Client(server) as client:
+        if target != "-":
+            receive.check_free(Path(target))  # before the server keeps files for nothing
         had: dict[str, Any] = {} if since is None else receive.had_in(since)
         with client.stream("POST", "/v2/backup", json={"had": had}) as pieces:
             stream = _Stream(pieces)
@@ -123,11 +125,8 @@ def _told() -> Iterator[None]:
 
 def _to_file(stream: _Stream, target: Path) -> dict[str, object]:
     from curbstone.backup import receive
-    from curbstone.backup.files import TargetTaken
 
     partial = target.with_name(target.name + receive.PARTIAL)
-    if target.exists():
-        raise TargetTaken(f"{target} is there already")
     try:
         with partial.open("wb") as file:
             index = receive.pass_on(stream, file)

@@ -31,7 +31,7 @@ from tests.server import ServerProcess, clean_environment
 def call(server: ServerProcess, method: str, path: str, body: object = None) -> Any:
     data = json.dumps(body).encode() if body is not None else None
     request = urllib.request.Request(server.url + path, data=data, method=method)
-    with urllib.request.urlopen(request, timeout=30) as reply:
+    with urllib.request.urlopen(request, timeout=60) as reply:
         text = reply.read()
     return json.loads(text) if text else None
 
@@ -87,7 +87,7 @@ class Load:
     """Publishes and takes in one small queue, so that its segments go and come; and keeps account."""
 
     def __init__(self, server: ServerProcess, queue: str) -> None:
-        self._http = http.client.HTTPConnection(*server.http, timeout=30)
+        self._http = http.client.HTTPConnection(*server.http, timeout=60)
         self._path = f"/v2/p/queues/{queue}"
         self._over = threading.Event()
         self._turned = threading.Condition()
@@ -191,7 +191,7 @@ def test_each_transaction_is_in_it_whole_or_not_at_all(tmp_path: Path) -> None:
         try:
             for number in range(2):
                 for _ in range(10):
-                    assert committed.acquire(timeout=30)
+                    assert committed.acquire(timeout=60)
                 backup(server, tmp_path / f"backup{number}.tar")
         finally:
             over.set()
@@ -312,9 +312,11 @@ def test_a_data_directory_with_something_in_it_is_not_written_over(tmp_path: Pat
     with ServerProcess(tmp_path / "data") as server:
         backup(server, tmp_path / "b")
         (tmp_path / "b.tar").touch()
-        for target in (tmp_path / "b", tmp_path / "b.tar"):  # nor is a backup
-            code, said = here("backup", target, "--server", server.url)
-            assert (code, said) == (1, f"curbstone: {target} is there already\n")
+        for target in (tmp_path / "b", tmp_path / "b.tar"):  # nor is a backup, and no server is asked for another
+            for url in (server.url, "http://127.0.0.1:1"):
+                code, said = here("backup", target, "--server", url)
+                assert (code, said) == (1, f"curbstone: {target} is there already\n")
+        backup(server, tmp_path / "another")
     code, said = here("restore", tmp_path / "b", tmp_path / "data")
     assert code == 1  # 6 would say that the backup is damaged
     assert said.startswith(f"curbstone: {tmp_path / 'data'} is there already")

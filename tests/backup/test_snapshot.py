@@ -157,6 +157,27 @@ def test_what_it_kept_is_given_back(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_another_begins_as_soon_as_one_is_closed(tmp_path: Path) -> None:
+    """Its client was told that another was under way while the server removed what the first had kept."""
+
+    async def run() -> None:
+        running = Running(tmp_path / "data")
+        backups = Backups(running.broker, running.host, tmp_path / "data")
+        await running.publish(body(1))
+        _, archive = await done(lambda told: backups.begin({}, told))
+        for number in range(3):
+            archive.close()
+            _, archive = await done(lambda told: backups.begin({}, told))
+            assert running.queue.log.is_held
+            await asyncio.to_thread(receive, Stream(archive), tmp_path / f"backup{number}")
+        with pytest.raises(Conflict):
+            backups.begin({}, lambda *_: None)
+        archive.close()
+        await stopped(running)
+
+    asyncio.run(run())
+
+
 def test_of_two_holds_each_ends_only_itself(tmp_path: Path) -> None:
     """The first that was ended ended both: files were used again while somebody still read them."""
 
@@ -194,7 +215,7 @@ def test_a_try_that_the_disk_failed_leaves_nothing_held(tmp_path: Path, monkeypa
         _, archive = await done(lambda told: backups.begin({}, told))
         assert tries == 2 and running.queue.log.is_held
         archive.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while running.queue.log.is_held:
                 await asyncio.sleep(0)
         await stopped(running)
