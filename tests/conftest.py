@@ -5,13 +5,17 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import hypothesis
 import pytest
+import websockets.asyncio.client
+import websockets.sync.client
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from curbstone_client.base import ClientBase
 from tests.server import ServerProcess
 
 HERE = Path(__file__).parent
@@ -30,6 +34,16 @@ hypothesis.settings.load_profile("curbstone")
 # Nor do the 5 seconds after which httpx gives up where nothing else is said: a sync of a busy disk can take longer.
 for phase in ("connect", "read", "write", "pool"):
     setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, phase, 60.0)
+
+# Nor the 10 seconds of websockets and of our own client, nor the 20 after which websockets misses a pong.
+SLOWER: list[tuple[Any, dict[str, float]]] = [
+    (websockets.sync.client.connect, {"open_timeout": 60, "ping_timeout": 60}),
+    (websockets.asyncio.client.connect.__init__, {"open_timeout": 60, "ping_timeout": 60}),
+    (ClientBase.__init__, {"connect_timeout": 60}),
+]
+for function, seconds in SLOWER:
+    assert seconds.keys() <= function.__kwdefaults__.keys()
+    function.__kwdefaults__.update(seconds)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
