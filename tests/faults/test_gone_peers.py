@@ -26,7 +26,7 @@ FREED_S_MAX = 60
 STOMP = """
 import socket, sys, threading
 peer = socket.create_connection((sys.argv[1], int(sys.argv[2])))
-peer.sendall(b"CONNECT\\naccept-version:1.2\\nheart-beat:200,0\\n\\n\\0")
+peer.sendall(b"CONNECT\\naccept-version:1.2\\nheart-beat:4500,0\\n\\n\\0")
 peer.sendall(b"SUBSCRIBE\\nid:1\\ndestination:/queue/q\\nack:client-individual\\n\\n\\0")
 got = b""
 while b"the body" not in got:
@@ -83,7 +83,7 @@ async def test_a_websocket_consumer_that_is_stopped_is_freed_by_pings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "PING_AFTER_S", 1)
-    monkeypatch.setattr(protocol, "DEAD_AFTER_S", 4)
+    monkeypatch.setattr(protocol, "DEAD_AFTER_S", 10)
     async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as gateway:
         await gateway.publish(b"the body")
         async with consuming(gateway) as peer:

@@ -30,7 +30,7 @@ LIMIT_S = 60
 ANY = ("127.0.0.1", 0)
 QUEUES = ("stomp", "mqks", "websocket")
 
-CONNECT = b"CONNECT\naccept-version:1.2\nheart-beat:100,100\n\n\0"
+CONNECT = b"CONNECT\naccept-version:1.2\nheart-beat:4500,4500\n\n\0"
 SUBSCRIBE = b"SUBSCRIBE\nid:1\ndestination:/queue/stomp\nack:client-individual\n\n\0"
 CONSUME = b"c consume mqks --manual-ack\n"
 UPGRADE = b"""GET /v2/default/queues/websocket/messages?ack HTTP/1.1\r
@@ -72,12 +72,9 @@ async def main(data: Path) -> None:
     gate = OpenGate(broker, host)
     stomp, mqks = StompServer(gate, host), MqksServer(gate, host)
     gateway = GatewayServer(create_app(gate, host, GatewaySettings()))
-    peers = [
-        await consumer(await stomp.start(ANY), CONNECT + SUBSCRIBE),
-        await consumer(await mqks.start(ANY), CONSUME),
-        await consumer(await gateway.start(ANY), UPGRADE),
-    ]
+    peers = [await consumer(await stomp.start(ANY), CONNECT + SUBSCRIBE)]
     beating = asyncio.ensure_future(beat(peers[0][1]))
+    peers += [await consumer(await mqks.start(ANY), CONSUME), await consumer(await gateway.start(ANY), UPGRADE)]
     assert all(queue.counts().wip == 1 for queue in queues.values())
     link("down")
     async with asyncio.timeout(LIMIT_S):
@@ -92,5 +89,5 @@ async def main(data: Path) -> None:
 if __name__ == "__main__":
     link("up")
     KEEPALIVE.update(TCP_KEEPIDLE=1, TCP_KEEPINTVL=1, TCP_KEEPCNT=2)
-    vars(protocol).update(PING_AFTER_S=1, DEAD_AFTER_S=3)
+    vars(protocol).update(PING_AFTER_S=1, DEAD_AFTER_S=10)
     asyncio.run(main(Path(sys.argv[1])))
