@@ -10,7 +10,7 @@ from curbstone.core.errors import MessageTooLarge, NoSuchQueue, QueueFull, Stale
 from curbstone.core.message import Message
 from curbstone.core.options import KIB
 from curbstone.core.values import UNKNOWN, Holder, Who
-from tests.engines.worlds import World
+from tests.engines.worlds import PATIENCE_MS, World
 
 TRACEPARENT = b"traceparent:00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n"
 BLOCK = b"content-type:text/plain\n" + TRACEPARENT + b"x:1\ny:a\\cb\nx:2\n\xc3\xa4:\xc3\xb6\n"
@@ -34,7 +34,7 @@ def test_an_empty_queue_gives_nothing_and_a_pop_may_wait(world: World) -> None:
     assert world.pop(queue) is None
     assert world.pop(queue, wait_ms=30) is None
     got: list[object] = []
-    queue.pop(got.append, wait_ms=10_000)
+    queue.pop(got.append, wait_ms=PATIENCE_MS // 2)
     world.publish(queue, "late")
     world.until(lambda: got)
     assert got[0].message.body == b"late"  # type: ignore[attr-defined]
@@ -44,7 +44,7 @@ def test_an_empty_queue_gives_nothing_and_a_pop_may_wait(world: World) -> None:
 def test_a_pop_that_is_given_up_or_unwanted_takes_nothing(world: World) -> None:
     queue = world.queue()
     got: list[object] = []
-    waiter = queue.pop(got.append, wait_ms=10_000)
+    waiter = queue.pop(got.append, wait_ms=PATIENCE_MS // 2)
     world.pause()
     assert waiter.cancel() and not waiter.cancel()
     world.publish(queue, "a")
@@ -136,7 +136,7 @@ def test_it_is_said_who_takes_from_a_queue_and_who_holds_a_message(world: World)
     peer = world.peer(queue, window=2, who=ann)
     first, second, third = world.publish(queue, *"abc")
     peer.expect("a", "b")
-    (leases,) = world.answer(lambda done: queue.lease(1, 30_000, done, wait_ms=10_000, who=bob))
+    (leases,) = world.answer(lambda done: queue.lease(1, 30_000, done, wait_ms=PATIENCE_MS // 2, who=bob))
     consumer, leased = queue.holders()
     assert (consumer.who, consumer.unsettled, consumer.state) == (ann, 2, "full")
     assert (leased.who, leased.unsettled, leased.until_ms) == (bob, 1, leases[0].expires_ms)
@@ -310,9 +310,9 @@ def test_an_event_reaches_the_queues_that_are_bound_to_it(world: World) -> None:
     assert world.answer(lambda done: world.broker.unbind(event, queues[1].name, done)) == (None,)
     publish("first")
     assert [world.bodies(queue) for queue in queues] == [["both", "first"], ["both"]]
-    assert world.answer(lambda done: world.broker.occupy(queues[1].name, frozenset([event]), 5.0, done)) == (None,)
+    assert world.answer(lambda done: world.broker.occupy(queues[1].name, frozenset([event]), 600.0, done)) == (None,)
     publish("again")
-    assert world.broker.unused_s(queues[1].name) == 5
+    assert world.broker.unused_s(queues[1].name) == 600
     assert world.bodies(queues[1]) == ["again"]
 
 
