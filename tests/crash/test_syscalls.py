@@ -197,7 +197,16 @@ def test_recovery_that_is_killed_again_and_again_gets_through(tmp_path: Path, us
 @pytest.mark.parametrize("seconds", [3, pytest.param(30, marks=pytest.mark.soak)])
 def test_a_disk_that_hangs_stops_confirms_and_nothing_else(tmp_path: Path, seconds: int) -> None:
     """While a sync hangs, heart-beats and health go on, also for those who wait; then all is confirmed."""
-    lives = Lives(tmp_path / "data")
+    for hangs_s in (seconds, 30):  # a busy machine may need longer to see what goes on
+        most, beats = while_it_hangs(Lives(tmp_path / f"data {hangs_s}"), hangs_s)
+        if min(most, beats) > 10:
+            break
+    assert most > 10, "the disk did not hang, or everything hung with it"
+    assert beats > 10
+
+
+def while_it_hangs(lives: Lives, seconds: int) -> tuple[int, int]:
+    """Publish while a sync takes so long; return how often health was told meanwhile, and how many heart-beats came."""
     inject = f"{CALLS['sync']}:delay_enter={seconds * 1_000_000}:when=12"
     with TracedServer(lives.data_dir, *OPTIONS, inject=inject) as process:
         server = MortalServer(process)
@@ -219,10 +228,10 @@ def test_a_disk_that_hangs_stops_confirms_and_nothing_else(tmp_path: Path, secon
                     answered += 1
                 most = max(most, answered)
                 lives.history.append(Answered(sent.value, True))
-            assert most > 10, "the disk did not hang, or everything hung with it"
-            assert peer.beats > 10
+            beats = peer.beats
         process.kill()
     print(lives.judge())
+    return most, beats
 
 
 FAILURES = [("sync", "EIO"), ("write", "ENOSPC"), ("write", "EIO")]
