@@ -175,7 +175,7 @@ class Node:
             env=self.environment(),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

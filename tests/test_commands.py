@@ -286,7 +286,7 @@ def test_following_goes_on_as_messages_come(
     follower.communicate(timeout=60)
     assert follower.returncode == code
     if not ack:
-        assert good(run("recv", "a", "--wait=10", "--count=1")).out == "m0\n"
+        assert good(run("recv", "a", "--wait=30", "--count=1")).out == "m0\n"
     else:
         assert run("peek", "a").code in (0, 5)
 

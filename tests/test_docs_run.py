@@ -15,7 +15,7 @@ from tests.crash.mqks_peer import MqksPeer
 from tests.server import ServerProcess, clean_environment
 from tests.wheel import ROOT
 
-PATIENCE_S = 60
+PATIENCE_S = 180
 _FENCED = re.compile(r"^```(\w*)\n((?s:.*?))^```$|^((?:    .*\n)+)", re.M)
 # curl ends with 28 where a page has it stop reading a stream after a while, and that is no mistake.
 CURL = """

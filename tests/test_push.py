@@ -26,7 +26,7 @@ from tests.commands import curbstone
 from tests.processes import COMMAND
 from tests.server import ServerProcess, clean_environment
 
-WAIT_S_MAX = 60
+WAIT_S_MAX = 120
 ENDLESS_BYTES = 256 * 1024 * 1024
 """More than the sockets of both sides keep."""
 
@@ -195,7 +195,7 @@ def test_an_answer_that_comes_byte_by_byte_is_no_answer() -> None:
         ended = threading.Timer(WAIT_S_MAX, is_done.set)
         ended.start()
         target = Target(f"http://127.0.0.1:{listener.getsockname()[1]}", None, 0.3, True)
-        with pytest.raises(Failed, match=r"TimeoutError: it took more than 0\.3 s"):
+        with pytest.raises(Failed, match=r"TimeoutError: (it took more than 0\.3 s|timed out)"):
             Sender(target).send(a_message())
         is_done.set()
         ended.cancel()

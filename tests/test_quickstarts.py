@@ -28,7 +28,7 @@ def lacking(program: str) -> str:
     if shutil.which(program) is None:
         return f"there is no {program} on the PATH"
     if program == "java":
-        modules = subprocess.run([program, "--list-modules"], capture_output=True, text=True, timeout=60).stdout
+        modules = subprocess.run([program, "--list-modules"], capture_output=True, text=True, timeout=120).stdout
         if "jdk.compiler@" not in modules:
             return "java is a runtime without the compiler; a JDK has it"
     return ""
@@ -46,7 +46,7 @@ def test_what_was_put_in_comes_out_and_is_done(name: str, server: ServerProcess,
     # No proxy, and no cache of Go's in somebody's home.
     environment = clean_environment(CURBSTONE_URL=server.url, no_proxy="127.0.0.1", HOME=str(tmp_path))
     command = [program, *arguments, str(FOLDER / name)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, "got hello\n"), done.stderr
     (queue,) = httpx.get(f"{server.url}/v2/demo/queues", trust_env=False).json()["queues"]
     assert (queue["rdy"], queue["wip"], queue["delayed"]) == (0, 0, 0)

@@ -84,14 +84,14 @@ def kill_while_publishing(server: ServerProcess, shell: Shell, kills: int) -> No
 
 @pytest.mark.parametrize(("name", "way"), [WAYS[0], WAYS[-1]])
 def test_a_killed_server_loses_nothing_that_was_confirmed(server: ServerProcess, name: str, way: str) -> None:
-    with SHELLS[name](url_of(server, way), connect_timeout=30, window=500) as shell:
+    with SHELLS[name](url_of(server, way), window=500) as shell:
         kill_while_publishing(server, shell, 1)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("name", "way"), WAYS)
 def test_many_kills_lose_nothing(server: ServerProcess, name: str, way: str) -> None:
-    with SHELLS[name](url_of(server, way), connect_timeout=30) as shell:
+    with SHELLS[name](url_of(server, way)) as shell:
         kill_while_publishing(server, shell, 10)
 
 
@@ -119,7 +119,7 @@ def consume_all(shell: Shell, count: int, kill: Any, kills: int) -> None:
 
 @pytest.mark.parametrize("name", SHELLS)
 def test_no_ack_that_was_confirmed_comes_to_nothing(server: ServerProcess, name: str) -> None:
-    with SHELLS[name](url_of(server, "http"), connect_timeout=30) as shell:
+    with SHELLS[name](url_of(server, "http")) as shell:
         for number in range(60):
             shell.send("jobs", b"%d" % number)
         shell.flush()
@@ -209,6 +209,6 @@ with Client(sys.argv[1], project="shop") as client:
 def test_after_a_fork_the_child_has_connections_of_its_own(server: ServerProcess, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKING, server.url],
-        cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=60,
+        cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=180,
     )  # fmt: skip
     assert (done.stdout, done.returncode) == ("0 3\n", 0), done.stderr

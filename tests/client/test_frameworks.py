@@ -314,7 +314,7 @@ def test_an_answer_to_celery_is_kept_until_somebody_waits_for_it(server: ServerP
     with Connection(address) as connection, Connection(address) as other:
         for number in range(3):
             exchange = Exchange("replies", "direct", durable=False)
-            replies = Queue("replies.to.me", exchange, "me", auto_delete=True, expires=10)
+            replies = Queue("replies.to.me", exchange, "me", auto_delete=True, expires=600)
             replies(connection.default_channel).declare()
             other.Producer().publish({"number": number}, exchange=exchange, routing_key="me")
             with connection.Consumer([replies], callbacks=[lambda body, _: found.append(body)], no_ack=True):

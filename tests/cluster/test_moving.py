@@ -25,8 +25,12 @@ def publish(server: ServerProcess, queue: str) -> None:
 
 def taken(server: ServerProcess, queue: str) -> list[tuple[str, str]]:
     path = f"{server.url}/v2/default/queues/{queue}/messages/lease"
-    reply = httpx.post(path, json={"count": 100, "wait": 5}, timeout=60, trust_env=False)
-    return [(message["message"], message["x-msg-x-n"]) for message in reply.json()["messages"]]
+    messages: list[dict[str, str]] = []
+    while len(messages) < len(BODIES):  # of a cluster they may not come all at once
+        reply = httpx.post(path, json={"count": 100, "wait": 30}, timeout=60, trust_env=False)
+        assert reply.json()["messages"], messages
+        messages += reply.json()["messages"]
+    return [(message["message"], message["x-msg-x-n"]) for message in messages]
 
 
 def test_what_was_exported_or_moved_is_all_there(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from pathlib import Path
 
 import httpx
@@ -12,7 +13,7 @@ from tests.cluster.gateway import GatewayProcess
 from tests.crash.stomp_peer import StompPeer, encode
 from tests.server import ServerProcess
 
-PATIENCE_S = 60
+PATIENCE_S = 120
 LIVES, ENOUGH = 2, 40
 """How often the gateway is killed, and how many commits it has confirmed before that."""
 
@@ -50,7 +51,7 @@ class Committer(threading.Thread):
 
 
 def bodies(gateway: ServerProcess, queue: str) -> set[str]:
-    """Take all that is in a queue."""
+    """Take all that there is in a queue now; a busy node may need longer to bring the rest."""
     found: set[str] = set()
     with httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False) as client:
         path = f"/v2/default/queues/{queue}/messages/lease"
@@ -77,7 +78,11 @@ def test_a_transaction_of_a_gateway_that_is_killed_is_whole_or_not_at_all(node_u
                 committer.join(PATIENCE_S)
                 confirmed += committer.confirmed
             dies.restart()
-        first, second = (bodies(stays, queue) for queue in queues)
+        first, second = set[str](), set[str]()
+        end_s = time.monotonic() + PATIENCE_S
+        while (first != second or not set(confirmed) <= first) and time.monotonic() < end_s:
+            first |= bodies(stays, queues[0])
+            second |= bodies(stays, queues[1])
     assert len(confirmed) >= LIVES * ENOUGH
     assert first == second, "half of a transaction"
     assert set(confirmed) <= first, "committed and lost"

@@ -59,7 +59,7 @@ class Place:
             assert (await self.http.post(f"{self.path}/messages", content=body)).status_code == 201
 
     async def lease(self, count: int = 1) -> list[dict[str, Any]]:
-        reply = await self.http.post(f"{self.path}/messages/lease", json={"count": count, "wait": 20})
+        reply = await self.http.post(f"{self.path}/messages/lease", json={"count": count, "wait": 30})
         assert reply.status_code == 200, reply.text
         messages: list[dict[str, Any]] = reply.json()["messages"]
         return messages

@@ -136,7 +136,7 @@ async def test_each_protocol_counts_what_it_carries(server: ServerProcess) -> No
         "mqks": (2, 2, 3, 1, 1, 1, 0),
     }
     uses = (over_http, over_websocket, over_sse, over_stomp, over_stomp_websocket, over_mq, over_mqks)
-    async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=60) as client:
         for use in uses:
             await use(server, client)
         with suppress(TimeoutError):

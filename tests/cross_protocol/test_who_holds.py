@@ -15,7 +15,7 @@ from websockets.typing import Subprotocol
 
 from tests.access.doors import Doors, Line, doors
 
-WAIT_S = 20
+WAIT_S = 60
 USERS = """
 [users.ada]
 home = "shop"

@@ -59,7 +59,7 @@ Consumer = Callable[[ServerProcess, str, int], Awaitable[list[Got]]]
 
 
 def http(server: ServerProcess) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=30)
+    return httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=60)
 
 
 @asynccontextmanager
@@ -120,7 +120,7 @@ async def http_pop(server: ServerProcess, group: str, count: int) -> list[Got]:
     found = []
     async with http(server) as client:
         for _ in range(count):
-            reply = await client.delete(MESSAGES, params={"group": group, "wait": 10})
+            reply = await client.delete(MESSAGES, params={"group": group, "wait": 30})
             assert reply.status_code == 200
             raw = {name.decode().lower(): value for name, value in reply.headers.raw}
             metadata = {
@@ -141,7 +141,7 @@ def _header_text(value: bytes) -> str:
 
 async def http_lease(server: ServerProcess, group: str, count: int) -> list[Got]:
     async with http(server) as client:
-        asked = {"count": count, "group": group, "wait": 10}
+        asked = {"count": count, "group": group, "wait": 30}
         messages = (await client.post(MESSAGES + "/lease", json=asked)).json()["messages"]
         tokens = [message["ackId"] for message in messages]
         assert (await client.post(MESSAGES + "/ack", json={"ackIds": tokens})).json()["settled"] == count

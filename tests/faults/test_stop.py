@@ -29,7 +29,7 @@ from tests.crash.mqks_peer import MqksPeer
 from tests.crash.stomp_peer import StompPeer, encode
 from tests.server import ServerProcess
 
-HANG_S = 60
+HANG_S = 120
 WORK, POPPED, LEASED = "work", "popped", "leased"
 QUEUES = (WORK, POPPED, LEASED)
 EVENT = "jobs"

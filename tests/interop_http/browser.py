@@ -18,7 +18,7 @@ from websockets.sync.client import connect
 from tests.interop import control
 
 LISTENS = re.compile(r"DevTools listening on (ws://\S+)")
-LIMIT_S = 60
+LIMIT_S = 180
 
 
 class Page:

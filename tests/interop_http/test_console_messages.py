@@ -124,7 +124,7 @@ def test_a_consumer_is_shown_with_its_address_and_a_message_with_who_holds_it(
     page: Page, server: ServerProcess, http: httpx.Client
 ) -> None:
     made(http, "who", "q", "a", "b")
-    with socket.create_connection(server.stomp, timeout=20) as stomp:
+    with socket.create_connection(server.stomp, timeout=60) as stomp:
         stomp.sendall(
             b"CONNECT\naccept-version:1.2\nhost:x\nclient-id:billing\n\n\0"
             b"SUBSCRIBE\nid:s-1\ndestination:/queue/who/q\nack:client\nprefetch-count:1\n\n\0"

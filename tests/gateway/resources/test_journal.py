@@ -66,7 +66,7 @@ async def test_a_reader_goes_from_page_to_page_and_waits_at_the_end(gateway: Run
         seen += [orjson.loads(line)["event"] for line in reply.content.splitlines()]
         position = following
     assert seen == ["published"] * 3 + ["settled", "released", "settled"]
-    waiting = asyncio.ensure_future(gateway.http.get(f"{JOURNAL}?from={position}&wait=20"))
+    waiting = asyncio.ensure_future(gateway.http.get(f"{JOURNAL}?from={position}&wait=30"))
     await gateway.polling(1)
     await gateway.publish("d")
     assert orjson.loads((await waiting).content)["seq"] == 4

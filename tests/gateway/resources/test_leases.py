@@ -45,7 +45,7 @@ async def test_a_lease_without_a_body_is_one_message(gateway: Running) -> None:
 
 
 async def test_a_lease_can_wait(gateway: Running) -> None:
-    waiting = asyncio.create_task(lease(gateway, wait=10, count=5))
+    waiting = asyncio.create_task(lease(gateway, wait=30, count=5))
     await gateway.publish(b"now")
     assert [item["message"] for item in await waiting] == ["now"]
     assert await lease(gateway, wait=0.01) == []
@@ -54,7 +54,7 @@ async def test_a_lease_can_wait(gateway: Running) -> None:
 async def test_a_lease_returns_by_itself(gateway: Running) -> None:
     await gateway.publish(b"a")
     [first] = await lease(gateway, seconds=0.05)
-    [second] = await lease(gateway, wait=10)
+    [second] = await lease(gateway, wait=30)
     assert (second["id"], second["redelivered"], second["tries"]) == (first["id"], True, 1)
     assert second["ackId"] != first["ackId"]
     reply = await call(gateway, "ack", ackIds=[first["ackId"]])
@@ -95,12 +95,12 @@ async def test_an_extended_lease_stays(gateway: Running) -> None:
     await gateway.publish(b"a", b"other")
     settled = 0
     while not settled:  # where all is slow, so short a lease may have ended before it is extended
-        [item] = await lease(gateway, seconds=0.05, wait=10)
+        [item] = await lease(gateway, seconds=0.05, wait=30)
         reply = await call(gateway, "extend", ackIds=[item["ackId"], "stale"], seconds=600)
         settled = reply.json()["settled"]
     assert reply.json() == {"settled": 1, "stale": ["stale"]}
     [other] = await lease(gateway, seconds=0.05)  # ends after the first would have ended
-    [again] = await lease(gateway, wait=10, count=2)
+    [again] = await lease(gateway, wait=30, count=2)
     assert again["id"] == other["id"]
     assert (await call(gateway, "ack", ackIds=[item["ackId"]])).json()["settled"] == 1
 
@@ -109,7 +109,7 @@ async def test_the_queue_says_how_long_a_lease_is(gateway: Running) -> None:
     await gateway.http.put(QUEUE, json={"lease": 0.05})
     await gateway.publish(b"a")
     await lease(gateway)
-    assert [item["tries"] for item in await lease(gateway, wait=10)] == [1]
+    assert [item["tries"] for item in await lease(gateway, wait=30)] == [1]
 
 
 @pytest.mark.parametrize(

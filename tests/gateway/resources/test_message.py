@@ -63,7 +63,7 @@ async def test_a_pop_that_is_confirmed_is_settled(gateway: Running) -> None:
 async def test_a_pop_that_is_not_confirmed_comes_back(gateway: Running) -> None:
     await publish(gateway, "1")
     first = await gateway.http.delete(MESSAGES + "?confirm=0.05")
-    again = await gateway.http.delete(MESSAGES + "?confirm=30&wait=10")
+    again = await gateway.http.delete(MESSAGES + "?confirm=30&wait=30")
     assert (again.content, again.headers["x-msg-redelivered"]) == (b"1", "true")
     assert (await gateway.http.delete(f"{QUEUE}/leases/{first.headers['x-msg-lease']}")).status_code == 404
     assert (await gateway.http.delete(MESSAGES + "?confirm=30")).status_code == 204, "nothing else is there"

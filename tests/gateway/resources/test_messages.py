@@ -115,12 +115,12 @@ async def test_a_delayed_message_comes_when_its_time_has_come(gateway: Running) 
     assert (await gateway.http.delete(MESSAGES)).status_code == 204
     assert await gateway.counts() == (0, 0, 1)
     await gateway.http.post(MESSAGES + "?delay=0.05", content=b"soon")
-    reply = await gateway.http.delete(MESSAGES + "?wait=10")
+    reply = await gateway.http.delete(MESSAGES + "?wait=30")
     assert reply.content == b"soon"
 
 
 async def test_a_pop_waits_for_a_message(gateway: Running) -> None:
-    waiting = asyncio.create_task(gateway.http.delete(MESSAGES + "?wait=10"))
+    waiting = asyncio.create_task(gateway.http.delete(MESSAGES + "?wait=30"))
     await gateway.polling(1)
     await gateway.publish(b"now")
     reply = await waiting

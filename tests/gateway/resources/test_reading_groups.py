@@ -147,16 +147,16 @@ async def test_bad_parameters_are_400(gateway: Running, query: str) -> None:
 
 
 async def test_offsets_can_be_waited_for(gateway: Running) -> None:
-    waiting = asyncio.ensure_future(gateway.http.get(QUEUE + "/offsets?wait=20&after=1"))
+    waiting = asyncio.ensure_future(gateway.http.get(QUEUE + "/offsets?wait=30&after=1"))
     await gateway.polling(1)
     await gateway.publish("a")
     assert (await waiting).json()["next"] == 2
-    assert (await gateway.http.get(QUEUE + "/offsets?wait=20&after=1")).json()["next"] == 2
+    assert (await gateway.http.get(QUEUE + "/offsets?wait=30&after=1")).json()["next"] == 2
     assert (await gateway.http.get(QUEUE + "/offsets?wait=0.01&after=2")).json()["next"] == 2
 
 
 async def test_who_waits_is_told_that_the_queue_is_deleted(gateway: Running) -> None:
-    waiting = asyncio.ensure_future(gateway.http.get(QUEUE + "/offsets?wait=20&after=1"))
+    waiting = asyncio.ensure_future(gateway.http.get(QUEUE + "/offsets?wait=30&after=1"))
     await gateway.polling(1)
     await gateway.http.delete(QUEUE)
     assert (await waiting).status_code == 404

@@ -119,7 +119,7 @@ async def test_delay_ttl_and_groups_of_lines_are_kept(gateway: Running) -> None:
     )
     await put(gateway, frame(b"later", delay_ms=60_000), BINARY, "1")
     await gateway.http.post(T + "/commit")
-    assert (await gateway.http.delete(QUEUE + "/messages?group=g&wait=5")).content == b"named"
+    assert (await gateway.http.delete(QUEUE + "/messages?group=g&wait=30")).content == b"named"
     async with asyncio.timeout(60):
         while await gateway.counts() != (0, 0, 2):
             await gateway.http.get("/healthz")
@@ -132,7 +132,7 @@ async def test_a_frame_may_say_how_long_its_messages_live_and_for_whom(gateway: 
     gone = frame(b"gone at once", extras=(1).to_bytes(8, "little"))
     assert (await put(gateway, gone, BINARY, "1")).status_code == 200
     await gateway.http.post(T + "/commit")
-    for group in ("?group=g&wait=5", "?wait=5"):
+    for group in ("?group=g&wait=30", "?wait=30"):
         taken = await gateway.http.delete(QUEUE + "/messages" + group)
         assert taken.content == b"for g, and all"
     async with asyncio.timeout(60):
@@ -260,7 +260,7 @@ def test_a_client_that_goes_on_asking_gets_everything_in_exactly_once_however_of
                 server.restart()
         server.restart()
         found = Counter[bytes]()
-        with httpx.Client(base_url=server.url, trust_env=False, timeout=30) as client:
+        with httpx.Client(base_url=server.url, trust_env=False, timeout=60) as client:
             for number in range(transactions):
                 reply = client.post(f"/v2/p1/transactions/t{number}/commit")
                 assert reply.json() == {"committed": True, "repeated": True, "messages": 12_000}
@@ -279,7 +279,7 @@ def _attempt(
     """Stage and commit once; with dice the server is killed somewhere on the way."""
     path = f"/v2/p1/transactions/{identifier}"
     killer = dice.choice([None, "stage", "commit", "commit", "commit"]) if dice else None
-    with httpx.Client(base_url=server.url, trust_env=False, timeout=30) as client:
+    with httpx.Client(base_url=server.url, trust_env=False, timeout=60) as client:
         try:
             for part, contents in parts.items():
                 data = b"".join(encode_frame(queue, [Message(b) for b in bodies]) for queue, bodies in contents.items())
