@@ -26,6 +26,8 @@ JAVA_OPTIONS = QUICK_JAVA + (USE_ARCHIVE if CLASS_ARCHIVE.exists() else "")
 LOCAL = {
     "spark.driver.extraJavaOptions": JAVA_OPTIONS,
     "spark.sql.shuffle.partitions": "2",
+    # For Java and Python to find each other on a busy machine; 15 s else.
+    "spark.python.authenticate.socketTimeout": "300s",
 }
 
 
@@ -88,6 +90,7 @@ def taken(url: str, queue: str) -> list[str]:
     """Take all messages of a queue, and return their bodies in the order they came."""
     project, _, name = queue.partition("/")
     found: list[str] = []
-    while messages := call(url, "POST", f"/v2/{project}/queues/{name}/messages/lease", {"count": 1000})["messages"]:
+    wish = {"count": 1000, "seconds": 3600}
+    while messages := call(url, "POST", f"/v2/{project}/queues/{name}/messages/lease", wish)["messages"]:
         found += [message["message"] for message in messages]
     return found

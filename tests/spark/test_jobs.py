@@ -33,12 +33,12 @@ QUEUE = "shop/0042"
 @pytest.fixture
 def options(server: ServerProcess) -> dict[str, str]:
     make_queue(server.url, QUEUE)
-    return {"url": server.url, "queues": QUEUE, "retryTimeout": "10", "failOnDataLoss": "false"}
+    return {"url": server.url, "queues": QUEUE, "retryTimeout": "60", "failOnDataLoss": "false"}
 
 
 def settle(server: ServerProcess, count: int) -> None:
     path = "/v2/shop/queues/0042/messages"
-    leased = call(server.url, "POST", f"{path}/lease", {"count": count})["messages"]
+    leased = call(server.url, "POST", f"{path}/lease", {"count": count, "seconds": 3600})["messages"]
     tokens = [message["ackId"] for message in leased]
     call(server.url, "POST", f"{path}/nack", {"ackIds": tokens[:1], "delay": 0, "reject": True})
     assert call(server.url, "POST", f"{path}/ack", {"ackIds": tokens[1:]})["settled"] == count - 1

@@ -48,13 +48,13 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
     assert process.stdout
     url = process.stdout.readline().strip()
     assert url, log.read_text()
-    with urllib.request.urlopen(urllib.request.Request(f"{url}/{BUCKET}", method="PUT"), timeout=60) as reply:
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/{BUCKET}", method="PUT"), timeout=120) as reply:
         assert reply.status == 200
     yield {
         **{"AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"},
         **{"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"},
     }
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
 
 
 @pytest.fixture

@@ -150,7 +150,7 @@ def test_tables_are_sorted_by_a_click_and_queues_left_out(tmp_path: Path) -> Non
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--dump-dom")
     done = subprocess.run(
         [browser, *flags, f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "page.html").as_uri()],
-        capture_output=True, text=True, timeout=120, check=True,
+        capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     found = re.search(r"<pre>(.*)</pre>", done.stdout)
     assert found, done.stdout[-2000:] + done.stderr[-2000:]

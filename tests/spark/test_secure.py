@@ -74,7 +74,7 @@ def test_a_stream_reads_and_writes_with_a_token_over_tls(secure: Secure, spark: 
     stream = spark.readStream.format("curbstone").options(queue="shop/in", groupId="copy", **secure.options()).load()
     writer = stream.select("body").writeStream.format("curbstone").options(**secure.options())
     query = writer.options(queue="shop/out", checkpointLocation=str(tmp_path / "check")).trigger(availableNow=True)
-    assert query.start().awaitTermination(120)
+    assert query.start().awaitTermination(300)
     assert secure.call("GET", "queues/out")["rdy"] == 100
     assert secure.call("GET", "queues/in/groups/copy")["position"] == 101
 

@@ -136,7 +136,7 @@ def test_a_stream_writes_each_batch_once_however_often_it_is_run(
         target = {"url": server.url, "queue": QUEUE, "checkpointLocation": str(tmp_path / "check")}
         stream = spark.readStream.format("curbstone").options(**source).load().select("body")
         query = stream.writeStream.format("curbstone").options(**target).trigger(availableNow=True).start()
-        assert query.awaitTermination(90)
+        assert query.awaitTermination(300)
         return str(query.id)
 
     run()
@@ -169,7 +169,7 @@ def test_a_micro_batch_is_never_planned_larger_than_what_can_be_staged(spark: An
         target = {"url": small.url, "queue": QUEUE, "retryTimeout": 0, "checkpointLocation": str(tmp_path / "check")}
         stream = spark.readStream.format("curbstone").options(**source).load().select("body")
         query = stream.writeStream.format("curbstone").options(**target).trigger(availableNow=True).start()
-        assert query.awaitTermination(90)
+        assert query.awaitTermination(300)
         assert sorted(taken(small.url, QUEUE)) == sorted([*large, *large[:500]])
         batches = [batch["numInputRows"] for batch in query.recentProgress if batch["numInputRows"]]
         assert sum(batches) == 2000 and 150 < max(batches) < 400

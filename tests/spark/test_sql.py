@@ -19,7 +19,7 @@ from tests.spark.test_lake import store
 
 def run(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
     command = [*COMMAND, "sql", *arguments]
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, env=clean_environment(), timeout=120)
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, env=clean_environment(), timeout=300)
     return done.returncode, done.stdout, done.stderr
 
 

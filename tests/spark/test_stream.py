@@ -12,7 +12,7 @@ from tests.server import ServerProcess
 from tests.spark.kit import call, group_of, make_queue, numbered, publish
 
 QUEUE = "shop/orders"
-WAIT_S = 90
+WAIT_S = 300
 
 
 class Query:
@@ -24,7 +24,7 @@ class Query:
         self.folder = folder
 
     def load(self, **options: object) -> Any:
-        settings = {"url": self.url, "queue": QUEUE, "groupId": "lake", "retryTimeout": 20, "pollWait": 0.2, **options}
+        settings = {"url": self.url, "queue": QUEUE, "groupId": "lake", "retryTimeout": 120, "pollWait": 0.2, **options}
         if "queues" in options:
             del settings["queue"]
         return self.spark.readStream.format("curbstone").options(**settings).load()
