@@ -136,7 +136,7 @@ def test_closing_does_not_wait_for_a_write_that_hangs(
     try:
         assert is_writing.wait(60)
         closer.start()
-        closer.join(10)
+        closer.join(30)
         assert not closer.is_alive()
     finally:
         may_go_on.set()

@@ -170,7 +170,7 @@ def test_a_certificate_is_changed_under_load_and_nobody_loses_a_connection(run: 
 def test_who_says_nothing_or_no_tls_is_gone_in_time_and_is_counted_until_then(
     run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rules, "GREETING_S_MAX", 0.2)
+    monkeypatch.setattr(rules, "GREETING_S_MAX", 1.0)
 
     async def test(gate: Gate) -> None:
         for proxy in (False, True):

@@ -311,7 +311,7 @@ def test_who_does_not_connect_is_told_and_closed(tmp_path: Path, first: str) -> 
             frames, code, _ = await peer.end()
             assert ([frame.command for frame in frames], code) == (["ERROR"], 1002)
 
-    run(tmp_path, test, Limits(connect_ms=50))
+    run(tmp_path, test, Limits(connect_ms=500))
 
 
 def test_a_lost_socket_returns_its_deliveries_and_aborts_its_transactions(tmp_path: Path) -> None:
