@@ -119,7 +119,9 @@ MaxMessageSize = Annotated[
 ]
 MaxTtl = Annotated[
     str | None,
-    _option("--max-ttl", metavar="SECONDS", help="The longest ttl that a message may be given over HTTP. Default: 3600"),
+    _option(
+        "--max-ttl", metavar="SECONDS", help="The longest ttl that a message may be given over HTTP. Default: 3600"
+    ),
 ]
 DefaultLimit = Annotated[
     str | None,
