@@ -69,30 +69,37 @@ def import_(server: ServerUrl = DEFAULT_SERVER) -> None:
     from curbstone.cli.client import Client, queue_of
     from curbstone.cli.interruption import summing_up
 
-    with Client(server) as client:
-        work = _Import(client)
-        with summing_up(work.say):
-            for queue, batch in _batches(_lines(sys.stdin.buffer)):
-                name = queue_of(queue)
-                if "options" in batch[0]:
-                    client.queue("PUT", name, json=batch[0]["options"])
-                    continue
-                for count in in_halves(batch, partial(work.publish, name)):
-                    work.sent += count
+    client = Client(server)
+    work = _Import(client)
+    # The client is closed before the sum is printed: an interruption that comes with the end of the input is told, too.
+    with summing_up(work.say), client:
+        work.begin()
+        for queue, batch in _batches(_lines(sys.stdin.buffer)):
+            name = queue_of(queue)
+            if "options" in batch[0]:
+                client.queue("PUT", name, json=batch[0]["options"])
+                continue
+            for count in in_halves(batch, partial(work.publish, name)):
+                work.sent += count
 
 
 class _Import:
     """One run of `import`, and what it has done so far."""
 
     def __init__(self, client: Client) -> None:
-        health = client.call("GET", "/healthz").json()
         self._client = client
-        self._keeps_keys = "keys" in health["engine"]["capabilities"]
-        self._max_ttl_s = health.get("max_ttl", 0) or math.inf
+        self._keeps_keys = True
+        self._max_ttl_s = math.inf
         self.sent = 0
         self.expired = 0
         self.prolonged = 0
         """Messages that may live longer than before, because the server allows no such `ttl`."""
+
+    def begin(self) -> None:
+        """Ask what the server can do."""
+        health = self._client.call("GET", "/healthz").json()
+        self._keeps_keys = "keys" in health["engine"]["capabilities"]
+        self._max_ttl_s = health.get("max_ttl", math.inf)
 
     def publish(self, name: QueueName, batch: list[Fields]) -> int:
         """Publish messages, all or nothing, and only once. Return how many."""
