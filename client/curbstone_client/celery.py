@@ -128,8 +128,7 @@ class QoS(virtual.QoS):
 class Heard:
     """A queue that ends with the connection. It is no queue of the server, but listens to the events bound to it.
 
-    It listens from its first binding on, not from its first consumer on. An answer may come before
-    anybody waits for it.
+    It listens from its first binding on, not from its first consumer on: an answer may come before anybody waits.
     """
 
     def __init__(self, is_auto_delete: bool) -> None:

@@ -115,7 +115,7 @@ class _Import:
             try:
                 self._client.publish(name, "/messages/batch", json=messages, headers=headers)
             except Refused as error:
-                if not error.kind.endswith(KEY_REUSED):  # it was published before, with other delays
+                if not error.kind.endswith(KEY_REUSED):  # it was published before, with other delays or ttls
                     raise
         self.expired += len(batch) - len(living)
         for line, message in zip(living, messages, strict=True):
