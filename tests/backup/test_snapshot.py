@@ -197,6 +197,7 @@ def test_of_two_holds_each_ends_only_itself(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.source
 def test_a_try_that_the_disk_failed_leaves_nothing_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         running = Running(tmp_path / "data")
