@@ -258,7 +258,8 @@ class Broker(AloneBroker):
         meta = meta.with_options(changes, 1)
         queue = self._make(meta)
         self._know(queue)
-        directory, data = queue.log.directory, meta.encode()
+        directory = queue.log.directory
+        data = meta.encode()
         is_begun = False
 
         def job() -> None:

@@ -112,9 +112,7 @@ class Leasing:
             self._queue.changed()
             self._queue.engine.host.call_soon(lambda: on_done(leases))
 
-        want = self._of(group).want(count, wait_ms, taken)
-        want.who = who
-        return want
+        return self._of(group).want(count, wait_ms, taken, who)
 
     def _add(self, taken: Taken, group: str, duration_ms: int, owner: str, who: Who) -> Lease:
         delivery, tag, settling = taken

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.host import Timer
 from curbstone.core.message import Delivery
-from curbstone.core.values import UNKNOWN, UNNAMED
+from curbstone.core.values import UNKNOWN, UNNAMED, Who
 from curbstone.rabbit.door import AmqpError, Arrived, Channel
 from curbstone.rabbit.handing import admit
 from curbstone.rabbit.inside import Queue
@@ -29,15 +29,14 @@ class Want:
     """A call for up to `count` messages; see `core.port_reading.Waiter`."""
 
     def __init__(
-        self, takes: Takes, count: int, wait_ms: int, on_done: Callable[[list[Taken] | CurbstoneError], None]
+        self, takes: Takes, count: int, wait_ms: int, on_done: Callable[[list[Taken] | CurbstoneError], None], who: Who
     ) -> None:
         self.count = count
         self.wait_ms = wait_ms
         self.taken: list[Taken] = []
         self.size = 0
         self.is_over = False
-        self.who = UNKNOWN
-        """Whose call it is."""
+        self.who = who
         self.timer: Timer | None = None
         self.tag = ""
         """The tag of the consumer that waits for it."""
@@ -109,9 +108,15 @@ class Takes:
     def _name(self) -> str:
         return self._queue.engine.names.queue(self._queue.name, self._group)
 
-    def want(self, count: int, wait_ms: int, on_done: Callable[[list[Taken] | CurbstoneError], None]) -> Want:
-        """Take up to `count` messages now; or if there are none, one message within `wait_ms`."""
-        want = Want(self, count, wait_ms, on_done)
+    def want(
+        self,
+        count: int,
+        wait_ms: int,
+        on_done: Callable[[list[Taken] | CurbstoneError], None],
+        who: Who = UNKNOWN,
+    ) -> Want:
+        """Take up to `count` messages now; or if there are none, one message within `wait_ms`. `who` calls."""
+        want = Want(self, count, wait_ms, on_done, who)
         if wait_ms > 0:
             want.timer = self._queue.engine.host.call_later(wait_ms, lambda: self._time_out(want))
         self._wants.append(want)

@@ -8,7 +8,6 @@ first message, because modules with actors are also imported where no server run
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,8 +21,6 @@ from curbstone_client.errors import CantConnect, ClientError, NoSuchQueue, Stale
 log = logging.getLogger("curbstone_client")
 
 CONFIRM_S = 30.0
-LOOK_S = 0.05
-"""How long `join` waits before it looks at the queue again."""
 
 
 class CurbstoneBroker(Broker):
@@ -97,18 +94,12 @@ class CurbstoneBroker(Broker):
         Raise QueueJoinTimeout if that takes longer than `timeout` ms. As with dramatiq's own brokers, None and 0 set
         no limit.
         """
-        deadline = time.monotonic() + timeout / 1000 if timeout else None
-        queue = self.client.queue(queue_name)
-        while True:
-            try:
-                info = queue.info()
-            except NoSuchQueue:  # nobody has sent anything yet
-                return
-            if not info["rdy"] + info["wip"] + info["delayed"]:
-                return
-            if deadline is not None and time.monotonic() >= deadline:
-                raise QueueJoinTimeout(queue_name)
-            time.sleep(LOOK_S)
+        try:
+            settled = self.client.settled(queue_name, timeout=timeout / 1000 if timeout else None)
+        except NoSuchQueue:  # nobody has sent anything yet
+            return
+        if not settled:
+            raise QueueJoinTimeout(queue_name)
 
 
 class _Proxy(MessageProxy):

@@ -193,13 +193,18 @@ class Client(base.ClientBase):
             raise Unknown(f"not all was confirmed within {timeout:g} s")
         outcome.check()
 
-    def settled(self, name: str, poll: float = 0.05) -> None:
-        """Wait until the queue has no message that is ready, delivered or delayed. Meant for tests of applications."""
-        while True:
-            info = self.queue(name).info()
-            if not info["rdy"] + info["wip"] + info["delayed"]:
-                return
+    def settled(self, name: str, poll: float = 0.05, timeout: float | None = None) -> bool:
+        """Wait until the queue has no message that is ready, delivered or delayed. Meant for tests of applications.
+
+        Return False if it still has one after `timeout` seconds.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        queue = self.queue(name)
+        while (info := queue.info())["rdy"] + info["wip"] + info["delayed"]:
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
             time.sleep(poll)
+        return True
 
     def transaction(self, *messages: Message) -> Transaction:
         """Return a transaction that acks these messages: `with client.transaction(message) as tx: tx.publish(…)`."""

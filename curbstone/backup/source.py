@@ -99,8 +99,7 @@ class Backups:
                 facts = {**self._facts(files), "taken": taken_at.isoformat(timespec="milliseconds")}
                 on_done(None, Archive(self._host, self._root, archive(facts, files, had), closed, over))
             elif isinstance(error, TimeoutError) and tries > 1:
-                if release is not None:  # it was the disk that took too long; the next try holds the logs anew
-                    release()
+                over()  # if it was the disk that took too long, the logs are held; the next try holds them anew
                 self._host.call_later(WAIT_MS, lambda: self._take(had, on_done, tries - 1))
             else:
                 closed()
