@@ -4,8 +4,10 @@ The name of an event is words with dots between them. In a mask, the word `*` ta
 number of words, even none; `>` as the last word means the same as `#`. So `order.*.paid` takes `order.7.paid`, and
 `order.#` takes `order` and `order.7.paid`. A `*` beside other characters, as in `a*`, is an ordinary character.
 
-All masks form one tree of their words. An event is matched by walking through the tree with a set of places, so it
-costs at most its number of words times the number of places in the tree, whatever the masks are.
+A mask is a row of states: state n means that its first n words, not counting `#`, were found. `#` lets the state before
+it stay for any word. The states of many masks are the bits of one whole number, a block, so each word of an event moves
+all of them with a few operations. Whatever the masks are, an event costs at most its number of words times the number
+of blocks, about half a microsecond for each.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from curbstone.core.names import event_name
 
 ANY_WORD, ANY_WORDS, THE_REST = "*", "#", ">"
 _WILD = (ANY_WORD, ANY_WORDS)
+BLOCK_STATES_MAX = 2048
+"""The most states of a block. Each of its words has a number of so many bits, so this also bounds the memory."""
 
 
 def is_mask(event: str) -> bool:
@@ -36,64 +40,115 @@ def _words(mask: str) -> list[str]:
     return words
 
 
-class _Place:
-    """A place in the tree, reached by the words that some masks begin with."""
+class _Block:
+    """Some masks, whose states are the bits of whole numbers."""
 
-    __slots__ = ("below", "masks", "takes_more")
+    __slots__ = ("_begin", "_end", "_firsts", "_moves", "_stay", "free", "live", "masks")
 
-    def __init__(self, word: str = "") -> None:
-        self.below: dict[str, _Place] = {}
-        self.masks: dict[str, None] = {}
-        """The masks that end here. Two may mean the same, such as `a.#` and `a.>`."""
-        self.takes_more = word == ANY_WORDS
-        """Whether the walk may stay here for any number of words."""
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self.masks: dict[int, str] = {}
+        """Each mask by its last state. Two may mean the same, such as `a.#` and `a.>`."""
+        self.free = 0
+        """The first state that no mask has."""
+        self.live = 0
+        """How many of the states below `free` belong to a mask that was not removed."""
+        self._firsts: dict[str, int] = {}
+        """The first state of each mask."""
+        self._moves: dict[str, int] = {}
+        """By word, the states from which it leads to the next one; by `*`, those from which every word does."""
+        self._begin = self._stay = self._end = 0
+        """The first states, those that stay for any word, and the last states, of all masks."""
+
+    def add(self, mask: str) -> None:
+        """Add a mask."""
+        state = self._firsts[mask] = self.free
+        self._begin |= 1 << state
+        for word in _words(mask):
+            if word == ANY_WORDS:
+                self._stay |= 1 << state
+            else:
+                self._moves[word] = self._moves.get(word, 0) | 1 << state
+                state += 1
+        self._end |= 1 << state
+        self.masks[state] = mask
+        self.live += state + 1 - self.free
+        self.free = state + 1
+
+    def remove(self, mask: str) -> None:
+        """Remove a mask. When most states belong to removed masks, lay out the others anew."""
+        first = state = self._firsts.pop(mask)
+        for word in _words(mask):
+            if word != ANY_WORDS:
+                self._moves[word] &= ~(1 << state)
+                if not self._moves[word]:
+                    del self._moves[word]
+                state += 1
+        del self.masks[state]
+        rest = ~((1 << state + 1) - (1 << first))
+        self._begin, self._stay, self._end = self._begin & rest, self._stay & rest, self._end & rest
+        self.live -= state + 1 - first
+        if 2 * self.live < self.free:
+            masks = list(self.masks.values())
+            self._clear()
+            for each in masks:
+                self.add(each)
+
+    def taking(self, words: list[str]) -> list[str]:
+        """Return the masks that take these words."""
+        any_word = self._moves.get(ANY_WORD, 0)
+        states = self._begin
+        for word in words:
+            states = ((states & (self._moves.get(word, 0) | any_word)) << 1) | (states & self._stay)
+            if not states:
+                return []
+        found, ends = [], states & self._end
+        while ends:
+            last = ends & -ends
+            found.append(self.masks[last.bit_length() - 1])
+            ends ^= last
+        return found
 
 
 class Masks:
     """A set of masks that can tell which of them take an event."""
 
     def __init__(self) -> None:
-        self._root = _Place()
+        self._blocks: dict[_Block, None] = {}
+        self._roomy: dict[_Block, None] = {}
+        """Those of the blocks that may have room for another mask."""
+        self._block_of: dict[str, _Block] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._root.below)
+        return bool(self._block_of)
 
     def add(self, mask: str) -> None:
-        """Add a mask."""
-        place = self._root
-        for word in _words(mask):
-            place = place.below.setdefault(word, _Place(word))
-        place.masks[mask] = None
+        """Add a mask that is not in the set."""
+        block = self._block_of[mask] = self._with_room(len(mask.split(".")) + 1)
+        block.add(mask)
+
+    def _with_room(self, states: int) -> _Block:
+        """Return a block that has room for a mask of so many states."""
+        while self._roomy:
+            block = next(reversed(self._roomy))
+            if block.free + states <= BLOCK_STATES_MAX:
+                return block
+            del self._roomy[block]
+        block = _Block()
+        self._blocks[block] = self._roomy[block] = None
+        return block
 
     def remove(self, mask: str) -> None:
         """Remove a mask, which must be in the set."""
-        words = _words(mask)
-        path = [self._root]
-        for word in words:
-            path.append(path[-1].below[word])
-        del path[-1].masks[mask]
-        while words and not path[-1].masks and not path[-1].below:
-            path.pop()
-            del path[-1].below[words.pop()]
+        block = self._block_of.pop(mask)
+        block.remove(mask)
+        self._roomy[block] = None
+        if not block.masks:
+            del self._blocks[block], self._roomy[block]
 
     def taking(self, event: str) -> list[str]:
         """Return the masks that take an event, each once."""
-        places = _and_those_behind_nothing([self._root])
-        for word in event.split("."):
-            found = [place for place in places if place.takes_more]
-            for place in places:
-                found += [place.below[name] for name in (word, ANY_WORD) if name in place.below]
-            places = _and_those_behind_nothing(found)
-        return [mask for place in places for mask in place.masks]
-
-
-def _and_those_behind_nothing(places: list[_Place]) -> list[_Place]:
-    """Return these places, and those that follow them by a `#` that takes no word, each once."""
-    found: dict[_Place, None] = {}
-    while places:
-        place = places.pop()
-        if place not in found:
-            found[place] = None
-            if ANY_WORDS in place.below:
-                places.append(place.below[ANY_WORDS])
-    return list(found)
+        words = event.split(".")
+        return [mask for block in self._blocks for mask in block.taking(words)]
