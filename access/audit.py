@@ -3,16 +3,18 @@
 Changes and logins are in the file `access/audit`, refusals of users in `access/refused`, and failed logins in
 `access/failed`. So nobody can push out entries of one kind by causing many of another, neither on disk nor in `recent`.
 
-A login is written once in ten minutes for each user, credential and address. Failures, refusals and sessions are
-written at once the first time, and then as a count every ten seconds. Within ten seconds a bounded number of different
-ones is distinguished; all others are counted as one. No line contains a secret, a query or a body.
+A login is written once in ten minutes for each user, credential and address. Everything else that can be repeated at
+will (failures, throttled logins, refusals, sessions, changes by users) is written at once the first time, and then as
+a count every ten seconds. The number of different ones that are written is bounded; all others are counted as one.
+Changes have such a bound for each user. What an administrator does is always written. No line contains a secret, a
+query or a body.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections import Counter, deque
+from collections import Counter
 from heapq import merge
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,9 +35,11 @@ LOGIN_EVERY_MS = 10 * 60_000
 COUNT_EVERY_MS = 10_000
 KNOWN_MAX = 10_000
 FAILED_MAX, REFUSED_MAX = 10, 100
-"""How many different failures and refusals are distinguished between two counts."""
+"""How many different failures and refusals are distinguished in ten seconds."""
+DEEDS_MAX, DEEDS_MS = 1000, 10_000_000
+"""How many different changes of one user are distinguished: so many at once, and so many in this time."""
 
-FAILED, REFUSED = "failed", "refused"
+FAILED, REFUSED, THROTTLED, SESSION, DEED = "failed", "refused", "throttled", "session", "deed"
 
 logger = logging.getLogger("curbstone.access")
 
@@ -47,8 +51,37 @@ class _Kept:
 
     def __init__(self, path: Path | None, recent: int) -> None:
         self.path = path
-        self.recent: deque[Entry] = deque(maxlen=recent)
+        self.recent: list[Entry] = []
         self.unwritten: list[bytes] = []
+        self._recent_max = recent
+
+    def add(self, entry: Entry) -> None:
+        """Keep a line. If there are too many, the oldest of the user that has most of them makes room."""
+        if len(self.recent) >= self._recent_max:
+            users = [str(each.get("user")) for each in self.recent]
+            [(user, _)] = Counter(users).most_common(1)
+            del self.recent[users.index(user)]
+        self.recent.append(entry)
+
+
+class _Allowance:
+    """How many different entries may be written: so many at once, and so many in each period."""
+
+    def __init__(self, most: int, period_ms: int) -> None:
+        self._most = most
+        self._period_ms = period_ms
+        self._left = float(most)
+        self._at_ms = 0
+
+    def take(self, now_ms: int) -> bool:
+        """Return whether one more may be written, and count it."""
+        back = (now_ms - self._at_ms) * self._most / self._period_ms
+        self._left = min(float(self._most), self._left + back)
+        self._at_ms = now_ms
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 class Audit:
@@ -66,8 +99,9 @@ class Audit:
         self._logins: dict[tuple[str, str, str], int] = {}
         self._counts: dict[tuple[str, ...], tuple[Entry, int]] = {}
         """Repeated events since the last count: the entry, and how often it has come since it was written."""
-        self._told: Counter[str] = Counter()
-        """How many different entries `_counts` has, by outcome."""
+        most = {FAILED: FAILED_MAX, THROTTLED: FAILED_MAX, REFUSED: REFUSED_MAX, SESSION: REFUSED_MAX}
+        self._allowances = {kind: _Allowance(number, COUNT_EVERY_MS) for kind, number in most.items()}
+        self._of_users: dict[str, _Allowance] = {}
 
     def load(self) -> None:
         """Read the latest lines from the files. Blocks."""
@@ -78,7 +112,7 @@ class Audit:
                 except ValueError:
                     continue
                 if isinstance(entry, dict) and isinstance(entry.get("time"), int):
-                    self._kept(entry).recent.append(entry)
+                    self._kept(entry).add(entry)
 
     @property
     def recent(self) -> list[Entry]:
@@ -116,40 +150,63 @@ class Audit:
         """Note that a login became a session."""
         entry = self._entry("open session", "ok", user=user, credential=credential, peer=str(caller),
                             protocol=caller.protocol, target=target)  # fmt: skip
-        self._again(("session", user, source_of(caller.address), caller.protocol), entry, REFUSED_MAX)
+        self._again((SESSION, user, source_of(caller.address), caller.protocol), entry)
 
     def failed(self, user: str, caller: Caller) -> None:
         """Note that a login failed. `user` is a name in the users file, or empty."""
         entry = self._entry("login", FAILED, user=user, peer=str(caller), protocol=caller.protocol)
-        self._again((FAILED, user, source_of(caller.address), caller.protocol), entry, FAILED_MAX)
+        self._again((FAILED, user, source_of(caller.address), caller.protocol), entry)
+
+    def throttled(self, user: str, caller: Caller) -> None:
+        """Note that a login was not checked because too many had failed. `user` as in `failed`."""
+        entry = self._entry("login", THROTTLED, user=user, peer=str(caller), protocol=caller.protocol)
+        self._again((THROTTLED, user, source_of(caller.address), caller.protocol), entry)
 
     def refused(self, right: str, *, user: str, peer: str, protocol: str, target: str = "") -> None:
         """Note that a call was refused."""
         entry = self._entry(right, REFUSED, user=user, peer=peer, protocol=protocol, target=target)
-        self._again((REFUSED, right, user, peer.rpartition(":")[0], protocol, target), entry, REFUSED_MAX)
+        self._again((REFUSED, right, user, peer.rpartition(":")[0], protocol, target), entry)
 
-    def _again(self, key: tuple[str, ...], entry: Entry, most: int) -> None:
-        """Write the first event of a kind, then count it. Beyond `most` kinds, all others are counted as one."""
+    def did(
+        self, action: str, outcome: str, *, user: str, credential: str, peer: str, protocol: str, target: str
+    ) -> None:
+        """Note a change by a user who is no administrator."""
+        entry = self._entry(action, outcome, user=user, credential=credential, peer=peer, protocol=protocol,
+                            target=target)  # fmt: skip
+        self._again((DEED, user, action, target, credential), entry)
+
+    def _again(self, key: tuple[str, ...], entry: Entry) -> None:
+        """Write the first event of a kind, then count it. Beyond the allowance, all others are counted as one."""
         if not self._counts:
             self._host.call_later(COUNT_EVERY_MS, self._write_counts)
-        outcome = entry["outcome"]
-        if key not in self._counts and self._told[outcome] >= most:
-            key = (outcome,)
-            action = entry["action"] if outcome == FAILED else ""
-            entry = self._entry(action, outcome, target="others")
         if key in self._counts:
             first, count = self._counts[key]
             self._counts[key] = (first, count + 1)
-        elif len(key) == 1:
-            self._counts[key] = (entry, 1)
-        else:
-            self._told[outcome] += 1
+        elif self._allowance(key).take(self._host.now_ms()):
             self._counts[key] = (entry, 0)
             self._write(entry)
+        else:
+            self._count_as_others(key[0], entry)
+
+    def _allowance(self, key: tuple[str, ...]) -> _Allowance:
+        kind, user, *_ = key
+        if kind != DEED:
+            return self._allowances[kind]
+        if user not in self._of_users:
+            if len(self._of_users) >= KNOWN_MAX:
+                self._of_users.clear()
+            self._of_users[user] = _Allowance(DEEDS_MAX, DEEDS_MS)
+        return self._of_users[user]
+
+    def _count_as_others(self, kind: str, entry: Entry) -> None:
+        action = "" if kind == REFUSED else entry["action"]
+        user = entry["user"] if kind == DEED else ""
+        key = (kind, action, user)
+        others, count = self._counts.get(key) or (self._entry(action, entry["outcome"], user=user, target="others"), 0)
+        self._counts[key] = (others, count + 1)
 
     def _write_counts(self) -> None:
         counts, self._counts = self._counts, {}
-        self._told.clear()
         for entry, count in counts.values():
             if count:
                 self._write({**entry, "time": self._host.wall_ms(), "count": count})
@@ -157,12 +214,12 @@ class Audit:
     def _kept(self, entry: Entry) -> _Kept:
         if entry.get("outcome") == REFUSED:
             return self._refused
-        is_failure = entry.get("action") == "login" and entry.get("outcome") == FAILED
+        is_failure = entry.get("action") == "login" and entry.get("outcome") in (FAILED, THROTTLED)
         return self._failed if is_failure else self._done
 
     def _write(self, entry: Entry) -> None:
         kept = self._kept(entry)
-        kept.recent.append(entry)
+        kept.add(entry)
         if kept.path is not None:
             kept.unwritten.append(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
             self._flush()

@@ -11,19 +11,22 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from curbstone.access.callers import Caller
-from curbstone.access.errors import WANTED, NotAllowed, NotLoggedIn, QuotaReached, TooMany
+from curbstone.access.errors import WANTED, NotAllowed, NotLoggedIn, TooMany
 from curbstone.access.identity import Identity
+from curbstone.access.keys import key_of
 from curbstone.access.producing import Producing
+from curbstone.access.quotas import check_quota
 from curbstone.access.rights import Right, names_taken
 from curbstone.access.staged import AccessStaging
+from curbstone.access.transacted import AccessTransaction
 from curbstone.access.users import Quota
 from curbstone.access.watch import Watch
 from curbstone.access.who import who_of
 from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchQueue
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, parse_queue_name
-from curbstone.core.options import parse_size
-from curbstone.core.port import Broker, Queue, Transaction
+from curbstone.core.options import QueueOptions
+from curbstone.core.port import Broker, Queue
 from curbstone.core.port_reading import Waiter
 from curbstone.core.values import (
     UNNAMED,
@@ -38,13 +41,15 @@ from curbstone.core.values import (
     Published,
     Redriven,
     Stale,
+    Undoing,
+    Undone,
+    UndoWish,
     producer_key,
 )
 
 LEASES_MAX = 100_000
 """The most leases of one user at a time, over all queues."""
 LEASES_ENOUGH = f"this user holds {LEASES_MAX} leases, the most it may: settle some, or let them end"
-_KEY = re.compile(r"[!-~]{1,255}")
 PRODUCER_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
 
@@ -102,8 +107,7 @@ class Access:
     def administer(self, action: str, target: str = "") -> None:
         """Check the right to administer the server, and note the action in the audit."""
         self.check_server(Right.ADMIN)
-        if self.identity.owner:
-            self._watch.did(self.identity, action, target)
+        self._watch.did(self.identity, action, target)
 
     # --- queues
 
@@ -124,15 +128,17 @@ class Access:
         rights = self.identity.on_queue(name)
         if not rights & right:
             raise self.refusal(right, f"queue {name}")
-        if self.identity.owner:
-            try:
-                return self._broker.get(name)
-            except NoSuchQueue:
-                if not rights & Right.MANAGE:
-                    raise
-                self._check_quota(name, {})
-                self._audit("make queue", name)
-        return self._broker.ensure(name)
+        if not self.identity.owner:
+            return self._broker.ensure(name)
+        try:
+            return self._broker.get(name)
+        except NoSuchQueue:
+            if not rights & Right.MANAGE:
+                raise
+        self._check_quota(name, {})
+        queue = self._broker.ensure(name)
+        self._watch.did(self.identity, "make queue", str(name))
+        return queue
 
     def queues(self) -> list[Queue]:
         """Return the queues on which the identity has any right."""
@@ -149,20 +155,45 @@ class Access:
         if isinstance(letters, str) and letters:
             self.check(Right.SEND, parse_queue_name(letters, name.project))
         self._check_quota(name, changes)
-        self._audit("change queue", name)
-        self._broker.declare(name, changes, on_done)
+        self._broker.declare(name, changes, self._noted("change queue", name, self._options, on_done))
 
     def delete(self, name: QueueName, on_done: Callable[[bool | CurbstoneError], None]) -> None:
         """See `Broker.delete`."""
         self.check(Right.MANAGE, name)
-        self._audit("delete queue", name)
-        self._broker.delete(name, on_done)
+        note = self._deed("delete queue", name)
 
-    def managed(self, name: QueueName, action: str) -> Queue:
-        """Return a queue to a caller with the right to manage it, and note `action` in the audit."""
+        def deleted(outcome: bool | CurbstoneError) -> None:
+            if outcome is True:
+                note()
+            on_done(outcome)
+
+        self._broker.delete(name, deleted)
+
+    def purge(
+        self, name: QueueName, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False
+    ) -> None:
+        """See `Queue.purge`."""
         queue = self.queue(name, Right.MANAGE)
-        self._audit(action, name)
-        return queue
+        note = self._deed("purge queue", name)
+
+        def purged(error: CurbstoneError | None, count: int) -> None:
+            if count:
+                note()
+            on_done(error, count)
+
+        queue.purge(purged, keep=keep)
+
+    def undo(self, name: QueueName, wish: UndoWish, on_done: Undoing) -> None:
+        """See `Queue.undo`."""
+        queue = self.queue(name, Right.MANAGE)
+        note = self._deed("undo", name)
+
+        def undone(error: CurbstoneError | None, found: Undone) -> None:
+            if found.restored:
+                note()
+            on_done(error, found)
+
+        queue.undo(wish, undone)
 
     def redrive(
         self,
@@ -175,8 +206,15 @@ class Access:
         """See `Queue.redrive`. Letters are moved only to queues to which the identity may send."""
         if to is not None:
             self.check(Right.SEND, to)
-        queue = self.managed(name, "redrive")
-        queue.redrive(to, limit, on_done, lambda home: self.may(Right.SEND, home), seq)
+        queue = self.queue(name, Right.MANAGE)
+        note = self._deed("redrive", name)
+
+        def redriven(error: CurbstoneError | None, found: Redriven) -> None:
+            if found.moved:
+                note()
+            on_done(error, found)
+
+        queue.redrive(to, limit, redriven, lambda home: self.may(Right.SEND, home), seq)
 
     # --- a queue of one's own
 
@@ -226,20 +264,25 @@ class Access:
         self.check_topic(Right.RECEIVE, event, name.project)
         if event not in self._bindings(name):
             self.check(Right.MANAGE, name)
-            self._audit("bind queue", name)
+            on_done = self._noted("bind queue", name, self._bindings, on_done)
         self._broker.bind(event, name, on_done, name.project)
 
     def unbind(self, event: str, name: QueueName, on_done: Done) -> None:
         """Undo `bind`."""
         self.check(Right.MANAGE, name)
-        self._audit("unbind queue", name)
+        on_done = self._noted("unbind queue", name, self._bindings, on_done)
         self._broker.unbind(event, name, on_done, name.project)
 
     def _bindings(self, name: QueueName) -> frozenset[str]:
+        occupied = self._occupied(name)
+        return occupied[0] if occupied is not None else frozenset()
+
+    def _occupied(self, name: QueueName) -> tuple[frozenset[str], float | None] | None:
+        """Return the bindings of a queue, and when it ends if it is unused; None if there is no such queue."""
         try:
-            return self._broker.bindings(name)
+            return self._broker.bindings(name), self._broker.unused_s(name)
         except NoSuchQueue:
-            return frozenset()
+            return None
 
     def listen(self, event: str, name: QueueName, on_done: Done, project: str) -> None:
         """Have messages to an event of a project copied to a private queue."""
@@ -265,27 +308,25 @@ class Access:
         """See `Broker.occupy`. Needs `receive`, and also `manage` if it changes anything."""
         self.check(Right.RECEIVE, name)
         if self._check_change(name, events, unused_s):
-            self._audit("bind queue", name)
+            on_done = self._noted("bind queue", name, self._occupied, on_done)
         self._broker.occupy(name, events, unused_s, on_done)
 
     def rebind(self, name: QueueName, events: frozenset[str], on_done: Done) -> None:
         """See `Broker.rebind`."""
         self.check(Right.MANAGE, name)
         self._check_change(name, events, None)
-        self._audit("bind queue", name)
-        self._broker.rebind(name, events, on_done)
+        self._broker.rebind(name, events, self._noted("bind queue", name, self._occupied, on_done))
 
     def _check_change(self, name: QueueName, events: frozenset[str], unused_s: float | None) -> bool:
         """Check the rights that a change of bindings needs; return whether it changes anything."""
-        try:
-            before, unused_before = self._broker.bindings(name), self._broker.unused_s(name)
-        except NoSuchQueue:
-            before, unused_before = frozenset[str](), None
+        before = self._occupied(name)
+        if before is None:
             self.check(Right.MANAGE, name)
             self._check_quota(name, {})
-        for event in sorted(events - before):
+            before = frozenset[str](), None
+        for event in sorted(events - before[0]):
             self.check_topic(Right.RECEIVE, event, name.project)
-        is_change = events != before or unused_s != unused_before
+        is_change = (events, unused_s) != before
         if is_change:
             self.check(Right.MANAGE, name)
         return is_change
@@ -357,10 +398,7 @@ class Access:
         Two publishes have the same content if everything that is stored is equal: bodies, headers, delays, ttls and
         groups.
         """
-        if not _KEY.fullmatch(text):
-            raise BadRequest("bad idempotency key: 1 to 255 visible ASCII characters, no spaces")
-        owner = self.identity.owner
-        return IdempotencyKey(f"{owner}\n{text}" if owner else text, b"".join(map(_content, messages)))
+        return key_of(self.identity.owner, text, messages)
 
     def producer(self, name: str) -> bytes:
         """Return the key of a numbered producer of this identity; raise BadRequest."""
@@ -425,69 +463,30 @@ class Access:
         health = self._broker.health()
         return health if self.identity.on_server() & Right.METRICS else health._replace(reasons=[])
 
-    def _audit(self, action: str, name: QueueName) -> None:
-        if self.identity.owner:
-            self._watch.did(self.identity, action, str(name))
+    def _options(self, name: QueueName) -> QueueOptions | None:
+        try:
+            return self._broker.get(name).options
+        except NoSuchQueue:
+            return None
+
+    def _deed(self, action: str, name: QueueName) -> Callable[[], None]:
+        """Return a function that notes in the audit that the caller has changed a queue."""
+        return self._watch.deed(self.identity, action, str(name))
+
+    def _noted(self, action: str, name: QueueName, state: Callable[[QueueName], object], on_done: Done) -> Done:
+        """Return an `on_done` that notes the action in the audit if it has changed this state of the queue."""
+        if not self.identity.owner:
+            return on_done
+        note, before = self._deed(action, name), state(name)
+
+        def done(error: CurbstoneError | None) -> None:
+            if error is None and state(name) != before:
+                note()
+            on_done(error)
+
+        return done
 
     def _check_quota(self, name: QueueName, changes: Mapping[str, object]) -> None:
-        """Raise QuotaReached if the project would have too many queues, or their caps would be too large together."""
         quota = self._quota(name.project)
-        if quota is None:
-            return
-        caps = {queue.name: queue.options.cap for queue in self._broker.queues() if queue.name.project == name.project}
-        before = caps.get(name)
-        cap = changes.get("cap", self._broker.defaults.cap if before is None else before)
-        if isinstance(cap, str):
-            cap = parse_size(cap)
-        if not isinstance(cap, int):
-            raise BadRequest("bad option cap: a size")
-        if before is None and len(caps) >= quota.queues:
-            raise QuotaReached(f"project {name.project} has {quota.queues} queues, all that its quota allows")
-        total = sum(caps.values()) - (before or 0) + cap
-        if cap > (before or 0) and total > quota.bytes:
-            raise QuotaReached(
-                f"the caps of project {name.project} would be {total} bytes together; its quota allows {quota.bytes}"
-            )
-
-
-class AccessTransaction:
-    """A transaction of the engine. It checks the right to send once more when it is committed."""
-
-    def __init__(self, access: Access, transaction: Transaction) -> None:
-        self._access = access
-        self._transaction = transaction
-        self._queues: set[QueueName] = set()
-        self._events: set[tuple[str, str]] = set()
-        self.ack = transaction.ack
-        self.nack = transaction.nack
-        self.reject = transaction.reject
-
-    def publish(self, name: QueueName, message: Message) -> None:
-        """Add a publish to a queue."""
-        self._transaction.publish(self._access.ensure(name, Right.SEND), message)
-        self._queues.add(name)
-
-    def publish_private(self, queue: Queue, message: Message) -> None:
-        """Add a publish to a private queue of the connection."""
-        assert queue.name.is_private
-        self._transaction.publish(queue, message)
-
-    def publish_event(self, event: str, message: Message, project: str = "") -> None:
-        """Add a publish to an event."""
-        project = project or self._access.home
-        self._access.check_topic(Right.SEND, event, project)
-        self._events.add((event, project))
-        self._transaction.publish_event(event, message, project)
-
-    def commit(self, on_done: Done) -> None:
-        """Commit all of it or nothing; raise NotAllowed if a right was lost meanwhile."""
-        for name in self._queues:
-            self._access.check(Right.SEND, name)
-        for event, project in self._events:
-            self._access.check_topic(Right.SEND, event, project)
-        self._transaction.commit(on_done)
-
-
-def _content(message: Message) -> bytes:
-    numbers = f"{len(message.headers)} {len(message.body)} {message.delay_ms} {message.ttl_ms} {message.groups}\n"
-    return numbers.encode() + message.headers + message.body
+        if quota is not None:
+            check_quota(quota, self._broker, name, changes)

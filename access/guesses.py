@@ -1,4 +1,9 @@
-"""Logins by password. A known password is admitted at once; all others are throttled, queued, hashed and counted."""
+"""Logins by password: throttled, queued, hashed and counted.
+
+A password that was recently found right is not hashed again. It is not throttled either where its user has logged in
+before: guesses from there must not keep the user out. Anywhere else the throttle comes first, because a right guess
+that is answered when wrong ones are not would tell a guesser that it is right.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,13 @@ from collections.abc import Callable
 from curbstone.access.callers import Caller, Credentials
 from curbstone.access.errors import TOO_MANY, TooMany
 from curbstone.access.passwords import Passwords
-from curbstone.access.throttle import Throttle
+from curbstone.access.throttle import Throttle, network_of, source_of
 from curbstone.access.users import User, Users
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host
+
+SOURCES_MAX = 256
+"""Of how many addresses it is remembered that a user has logged in from there."""
 
 Looked = Callable[[CurbstoneError | None, str], None]
 """(Busy, or None if it was checked; the hash that the password is right for, empty if none)"""
@@ -28,6 +36,8 @@ class Guesses:
         self._passwords = Passwords(host)
         self._throttle = Throttle()
         self._under_way: dict[tuple[bytes, str, tuple[str, ...]], list[Looked]] = {}
+        self._sources: dict[str, dict[str, None]] = {}
+        """From where each user has logged in, the latest last."""
 
     def known(self, users: Users, credentials: Credentials, caller: Caller) -> str:
         """Return the hash that a password was recently found right for; empty if it has to be hashed.
@@ -37,13 +47,17 @@ class Guesses:
         name, secret = credentials
         hashes = _hashes(users.users.get(name), caller)
         kept = self._passwords.known(name, secret, hashes)
-        if kept or self._key(credentials, caller, hashes) in self._under_way:
+        if kept and self._is_familiar(name, caller):
             return kept
+        if self._key(credentials, caller, hashes) in self._under_way:
+            return ""
         wait_ms = self._throttle.wait_ms(name, caller.address, self._host.now_ms())
         if wait_ms:
             wait_s = -(-wait_ms // 1000)
             raise TooMany(f"{TOO_MANY}; try again in {wait_s} s", wait_s)
-        return ""
+        if kept:
+            self._succeeded(name, caller)
+        return kept
 
     def look(self, users: Users, credentials: Credentials, caller: Caller, on_done: Looked) -> None:
         """Hash a password that `known` let through, or wait for the hash of the same one that is under way."""
@@ -60,14 +74,35 @@ class Guesses:
             del self._under_way[key]
             self._throttle.ended(name, address)
             if kept:
-                self._throttle.succeeded(name, address)
+                self._succeeded(name, caller)
             elif error is None:
                 self._throttle.failed(name, address, self._host.now_ms())
             for each in waiting:
                 each(error, kept)
 
         most = max((len(user.passwords) for user in users.users.values()), default=1)
-        self._passwords.check(name, credentials.secret, hashes, most, checked)
+        self._passwords.check(
+            name,
+            credentials.secret,
+            hashes,
+            most,
+            checked,
+            network=network_of(address),
+            is_familiar=self._is_familiar(name, caller),
+        )
+
+    def _succeeded(self, name: str, caller: Caller) -> None:
+        self._throttle.succeeded(name, caller.address)
+        sources = self._sources.setdefault(name, {})
+        source = source_of(caller.address)
+        sources.pop(source, None)
+        sources[source] = None
+        if len(sources) > SOURCES_MAX:
+            del sources[next(iter(sources))]
+
+    def _is_familiar(self, name: str, caller: Caller) -> bool:
+        """Return whether a user has logged in from this address before."""
+        return source_of(caller.address) in self._sources.get(name, ())
 
     def _key(
         self, credentials: Credentials, caller: Caller, hashes: tuple[str, ...]

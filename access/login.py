@@ -140,6 +140,7 @@ class LoginGate:
             kept = self._guesses.known(self.users, credentials, caller)
         except TooMany:
             self._count(caller.protocol, "throttled")
+            self.audit.throttled(self._named(credentials.user), caller)
             raise
         if not kept:
             return None
@@ -249,8 +250,12 @@ class LoginGate:
     def _failed(self, user: str, caller: Caller) -> NotLoggedIn:
         """Note a failed login in the audit, which keeps only names of users that exist; return the error."""
         self._count(caller.protocol, "failed")
-        self.audit.failed(user if user in self.users.users else "", caller)
+        self.audit.failed(self._named(user), caller)
         return NotLoggedIn(FAILED)
+
+    def _named(self, user: str) -> str:
+        """Return the name of a user for the audit; empty if there is no such user."""
+        return user if user in self.users.users else ""
 
     def _count(self, protocol: str, outcome: str) -> None:
         key = (protocol, outcome)

@@ -1,4 +1,4 @@
-"""Passwords: hashed with argon2id in threads, two at a time. A good one is remembered for a while.
+"""Passwords: hashed with argon2id in threads, two at a time, in turns. A good one is remembered for a while.
 
 An unknown user, or one without a password, costs as many hashes as any other. What is remembered is not the password
 but an HMAC of it, with a key of this process.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
 
@@ -17,11 +16,13 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from curbstone.access.errors import Busy
+from curbstone.access.turns import Turns, Waiting
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host
 
 AT_ONCE = 2
 WAITING_MAX = 64
+"""How many may wait: so many users at addresses that they have used before, and so many others."""
 REMEMBERED_MS = 5 * 60_000
 REMEMBERED_MAX = 10_000
 BYTES_MIN, BYTES_MAX = 8, 128
@@ -71,7 +72,9 @@ class Passwords:
         self._key = secrets.token_bytes(32)
         self._remembered: dict[bytes, tuple[int, str]] = {}
         """(when to forget it, the hash it was right for) by mark."""
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._familiar, self._others = Turns(WAITING_MAX), Turns(WAITING_MAX)
+        self._order = [self._familiar, self._others]
+        """The one that was served last is last, so neither can keep out the other."""
         self._running = 0
 
     def known(self, user: str, password: str, hashes: Sequence[str]) -> str:
@@ -79,11 +82,21 @@ class Passwords:
         found = self._remembered.get(self.mark(user, password))
         return found[1] if found is not None and found[0] > self._host.now_ms() and found[1] in hashes else ""
 
-    def check(self, user: str, password: str, hashes: Sequence[str], most: int, on_done: Checked) -> None:
-        """Call back, in a later turn, with the hash that the password belongs to. `most`: see `hash_of`."""
-        if len(self._waiting) >= WAITING_MAX:
-            self._host.call_soon(lambda: on_done(Busy("too many logins wait to be checked; try again"), ""))
-            return
+    def check(
+        self,
+        user: str,
+        password: str,
+        hashes: Sequence[str],
+        most: int,
+        on_done: Checked,
+        *,
+        network: str = "",
+        is_familiar: bool = False,
+    ) -> None:
+        """Call back, in a later turn, with the hash that the password belongs to. `most`: see `hash_of`.
+
+        Networks take turns. `is_familiar`: the user has logged in from this address before, and waits among such only.
+        """
 
         def done(found: str | None, error: BaseException | None) -> None:
             self._running -= 1
@@ -94,13 +107,27 @@ class Passwords:
                 logger.error("a password can't be checked: %s", error)
             on_done(None, found or "")
 
-        self._waiting.append(lambda: self._host.submit(lambda: hash_of(password, hashes, most), done))
+        def start() -> None:
+            self._running += 1
+            self._host.submit(lambda: hash_of(password, hashes, most), done)
+
+        def refuse() -> None:
+            self._host.call_soon(lambda: on_done(Busy("too many logins wait to be checked; try again"), ""))
+
+        (self._familiar if is_familiar else self._others).add(network, Waiting(start, refuse))
         self._next()
 
     def _next(self) -> None:
-        while self._waiting and self._running < AT_ONCE:
-            self._running += 1
-            self._waiting.popleft()()
+        while self._running < AT_ONCE and (login := self._take()) is not None:
+            login.start()
+
+    def _take(self) -> Waiting | None:
+        for turns in self._order:
+            if (login := turns.take()) is not None:
+                self._order.remove(turns)
+                self._order.append(turns)
+                return login
+        return None
 
     def mark(self, user: str, password: str) -> bytes:
         """Return a mark of a user's password that is valid in this process and does not reveal the password."""

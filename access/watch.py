@@ -5,6 +5,8 @@ Refusals and changes go into the audit if there are users. Without users nothing
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from curbstone.access.ack_ids import AckIds
 from curbstone.access.audit import Audit
 from curbstone.access.callers import ASKING
@@ -37,12 +39,23 @@ class Watch:
 
     def did(self, identity: Identity, action: str, target: str) -> None:
         """Note a change that needed `manage` or `admin`."""
-        if self._audit is not None:
-            peer, protocol = _asking()
-            user, credential = identity.user, identity.credential
-            self._audit.note(
-                action, "ok", user=user, credential=credential, peer=peer, protocol=protocol, target=target
-            )
+        self.deed(identity, action, target)()
+
+    def deed(self, identity: Identity, action: str, target: str) -> Callable[[], None]:
+        """Return a function that notes a change by the client whose request is carried out now, once it is made."""
+        audit = self._audit
+        if audit is None or not identity.owner:
+            return _nothing
+        peer, protocol = _asking()
+        write = audit.note if identity.is_admin else audit.did
+        user, credential = identity.user, identity.credential
+        return lambda: write(
+            action, "ok", user=user, credential=credential, peer=peer, protocol=protocol, target=target
+        )
+
+
+def _nothing() -> None:
+    """Note nothing: there are no users."""
 
 
 def _asking() -> tuple[str, str]:

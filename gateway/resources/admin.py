@@ -85,9 +85,10 @@ class Admin:
 
     async def purge(self, request: Request) -> Response:
         """POST purge: remove all ready and delayed messages, and erase them unless `keep`. Deliveries stay."""
-        queue = access_of(request).managed(name_in(request), "purge queue")
+        access, name = access_of(request), name_in(request)
+        access.queue(name, Right.MANAGE)
         asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Purge)
-        _, purged = await answer(lambda done: queue.purge(done, keep=asked.keep))
+        _, purged = await answer(lambda done: access.purge(name, done, keep=asked.keep))
         return JsonResponse({"purged": purged})
 
     async def undo(self, request: Request) -> Response:
@@ -97,8 +98,7 @@ class Admin:
         seq = _seq_of(queue, asked.id) if asked.id is not None else 0
         within_ms = max(1, seconds_ms("within", asked.within)) if asked.within is not None else 0
         wish = UndoWish(asked.limit, within_ms, seq, group_named(asked.group))
-        queue = access_of(request).managed(queue.name, "undo")
-        _, undone = await answer(lambda done: queue.undo(wish, done))
+        _, undone = await answer(lambda done: access_of(request).undo(queue.name, wish, done))
         return JsonResponse(undone._asdict())
 
     async def redrive(self, request: Request) -> Response:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from argon2.exceptions import VerifyMismatchError
 
 from curbstone.access import passwords
 from curbstone.access.audit import FAILED_MAX, RECENT, RECENT_FAILED, REFUSED_MAX
 from curbstone.access.callers import Caller, Credentials
 from curbstone.access.door import Access
-from curbstone.access.errors import NotAllowed, NotLoggedIn, TooMany
+from curbstone.access.errors import Busy, NotAllowed, NotLoggedIn, TooMany
+from curbstone.access.passwords import AT_ONCE, WAITING_MAX
 from curbstone.access.rights import Right
 from curbstone.access.throttle import AT_ONCE_OF_ADDRESS, AT_ONCE_OF_USER, FREE_OF_USER
 from curbstone.core.errors import CurbstoneError
@@ -48,6 +50,8 @@ def hashes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     class Counting:
         def verify(self, kept: str, password: str) -> bool:
             found.append(password)
+            if password not in ("open sesame", "all of it", "from afar"):  # real hashes of guesses take long
+                raise VerifyMismatchError
             return bool(real.verify(kept, password))
 
     monkeypatch.setattr(passwords, "_HASHER", Counting())
@@ -106,6 +110,108 @@ def test_a_password_from_where_its_user_may_not_come_is_told_and_counted_as_a_wr
     with pytest.raises(TooMany):
         world.login("far", "from afar")
     assert world.login("far", "from afar", Caller("10.0.0.1")).identity.user == "far"
+
+
+def test_a_remembered_password_is_no_oracle_for_guesses_from_a_throttled_address(world: World) -> None:
+    """A guesser got the right password of an active user at once, when all wrong ones had to wait."""
+    assert world.login("ann", "open sesame").identity.user == "ann"
+    guesser = Caller("192.0.2.1", 1, "http")
+    assert kinds(at_once(world, [("ann", f"guess {number}") for number in range(9)], guesser)) == (4, 5)
+    assert kinds(at_once(world, [("ann", "guess 9")], guesser)) == (1, 0)
+    assert kinds(at_once(world, [("ann", "open sesame"), ("ann", "guess 10")], guesser)) == (0, 2)
+    assert world.login("ann", "open sesame").identity.user == "ann", "others do not notice"
+    world.lab.pass_time(60_000)
+    assert world.login("ann", "open sesame", guesser).identity.user == "ann"
+
+
+def test_guesses_do_not_throttle_a_user_who_has_logged_in_from_the_same_address_before(world: World) -> None:
+    assert world.login("ann", "open sesame").identity.user == "ann"
+    for _ in range(3):
+        at_once(world, [("ann", f"guess {number}") for number in range(9)])
+    with pytest.raises(TooMany):
+        world.login("ann", "guess 9")
+    assert world.login("ann", "open sesame").identity.user == "ann"
+
+
+@pytest.mark.usefixtures("hashes")
+def test_throttled_logins_are_counted_in_the_audit(world: World) -> None:
+    for turn in range(3):
+        for number in range(20):
+            at_once(
+                world,
+                [("ann", f"guess {turn} {each}") for each in range(10)],
+                Caller(f"10.{turn}.{number}.1", 1, "http"),
+            )
+    world.lab.pass_time(10_001)
+    lines = [each for each in world.gate.audit.recent if each["outcome"] == "throttled"]
+    assert {each["user"] for each in lines} == {"ann", ""}
+    assert len(lines) == 2 * FAILED_MAX + 1
+    assert sum(each.get("count", 1) for each in lines) == world.gate.logins["http", "throttled"] == 3 * 20 * 6
+    text = (world.data / "access" / "failed").read_text()
+    assert text.count('"throttled"') == len(lines) and "guess" not in text
+
+
+def flood(world: World, addresses: int, answers: list[Access | CurbstoneError]) -> None:
+    """Have so many networks guess as often as they may."""
+    for number in range(addresses):
+        for turn in range(AT_ONCE_OF_ADDRESS):
+            caller = Caller(f"2001:db8:{number:x}:{turn // 4:x}::1", 1, "http")
+            world.gate.admit(Credentials(f"u{number}-{turn}", "a guess"), caller, answers.append)
+
+
+def hash_one(world: World, hashes: list[str]) -> None:
+    """Finish the hash that was begun first, and what was begun before it."""
+    host, before = world.lab.host, len(hashes)
+    while len(hashes) == before:
+        job, done = host.jobs.pop(0)
+        done(job(), None)
+    host.turn()
+
+
+def test_guesses_from_many_networks_do_not_keep_out_a_login_from_another(world: World, hashes: list[str]) -> None:
+    """A handful of addresses filled all places, and every login that was not remembered was answered 503."""
+    guesses: list[Access | CurbstoneError] = []
+    honest: list[Access | CurbstoneError] = []
+    flood(world, 10, guesses)
+    world.gate.admit(Credentials("ann", "open sesame"), HERE, honest.append)
+    for _ in range(AT_ONCE + 11):
+        flood(world, 10, guesses)
+        hash_one(world, hashes)
+    assert [type(each) for each in honest] == [Access]
+    assert any(isinstance(each, Busy) for each in guesses)
+    world.lab.settle()
+
+
+def test_a_network_cannot_take_more_turns_by_having_many_addresses(world: World, hashes: list[str]) -> None:
+    guesses: list[Access | CurbstoneError] = []
+    honest: list[Access | CurbstoneError] = []
+    for number in range(WAITING_MAX + 10):
+        caller = Caller(f"2001:db8:1:{number:x}::1", 1, "http")
+        world.gate.admit(Credentials("ann", f"guess {number}"), caller, guesses.append)
+    world.gate.admit(Credentials("ann", "open sesame"), HERE, honest.append)
+    for _ in range(AT_ONCE + 2):
+        hash_one(world, hashes)
+    assert [type(each) for each in honest] == [Access]
+    world.lab.settle()
+
+
+def test_where_every_place_is_taken_a_user_at_a_known_address_still_has_one(world: World, hashes: list[str]) -> None:
+    assert world.login("ann", "open sesame").identity.user == "ann"
+    world.lab.pass_time(passwords.REMEMBERED_MS + 1)
+    guesses: list[Access | CurbstoneError] = []
+    stranger: list[Access | CurbstoneError] = []
+    known: list[Access | CurbstoneError] = []
+    flood(world, WAITING_MAX + AT_ONCE, guesses)
+    world.gate.admit(Credentials("root", "all of it"), HERE, stranger.append)
+    world.gate.admit(Credentials("ann", "open sesame"), HERE, known.append)
+    hashes.clear()
+    hash_one(world, hashes)
+    assert [type(each) for each in stranger] == [Busy], "all networks have a guess that waits"
+    hash_one(world, hashes)
+    hash_one(world, hashes)
+    assert [type(each) for each in known] == [Access]
+    assert len(hashes) == AT_ONCE + 1
+    world.lab.settle()
 
 
 def test_while_one_user_has_two_passwords_all_cost_two_hashes(world: World, hashes: list[str]) -> None:

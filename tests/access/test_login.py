@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from curbstone.access.rights import Right
 from curbstone.access.tokens import DAY_MS
 from curbstone.access.users import UsersError
 from curbstone.core.errors import BadRequest, CurbstoneError, DataDirectoryError
+from curbstone.core.message import Message
 from curbstone.core.names import queue_name
+from curbstone.core.values import UNNAMED, UndoWish
 from tests.access.world import HERE, World, hashed
 
 USERS = f"""
@@ -32,7 +35,7 @@ grants = ["admin server"]
 password = ["{hashed("from afar")}"]
 sources = ["10.0.0.0/8"]
 """
-A = queue_name("a", "shop")
+A, B = queue_name("a", "shop"), queue_name("b", "shop")
 
 
 @pytest.fixture
@@ -357,28 +360,34 @@ def test_a_certificate_is_a_login_where_the_file_names_it(world: World) -> None:
 
 def test_what_is_purged_redriven_and_deleted_is_in_the_audit_and_needs_manage(world: World) -> None:
     ann, root = world.login("ann", "open sesame"), world.login("root", "all of it")
-    root.declare(A, {}, lambda _error: None)
-    world.lab.settle()
-
-    def change(access: Access) -> None:
-        for what in (
-            lambda: access.managed(A, "purge queue"),
-            lambda: access.redrive(A, None, 1, lambda *_: None),
-            lambda: access.delete(A, lambda _outcome: None),
-        ):
-            if access is ann:
-                with pytest.raises(NotAllowed, match="no right to manage"):
-                    what()
-            else:
-                what()
-
-    change(ann)
-    change(root)
+    lab = world.lab
+    for name in (A, B, A):
+        root.declare(name, {}, lambda _error: None)
+        lab.settle()
+    calls: list[Callable[[Access], object]] = [
+        lambda access: access.purge(A, lambda *_: None, keep=True),
+        lambda access: access.undo(A, UndoWish(10, 0, 0, UNNAMED), lambda *_: None),
+        lambda access: access.redrive(A, B, 1, lambda *_: None),
+        lambda access: access.delete(A, lambda _outcome: None),
+    ]
+    for call in calls:
+        with pytest.raises(NotAllowed, match="no right to manage"):
+            call(ann)
+    for call in calls[:3]:
+        call(root)
+        lab.settle()
+    lab.publish_messages(lab.broker.get(A), [Message(b"m", b"x-dead-queue:shop/a\n")])
+    for call in [*calls, calls[-1]]:
+        call(root)
+        lab.settle()
     recent = world.gate.audit.recent
     refused = [(line["user"], line["action"], line["target"]) for line in recent if line["outcome"] == "refused"]
     assert refused == [("ann", "manage", f"queue {A}")]
-    done = [(line["user"], line["action"], line["target"]) for line in recent if line["outcome"] == "ok"]
-    assert done[-3:] == [("root", action, str(A)) for action in ("purge queue", "redrive", "delete queue")]
+    done = [
+        (line["action"], line["target"]) for line in recent if line["outcome"] == "ok" and line["action"] != "login"
+    ]
+    changed = [("change queue", str(A)), ("change queue", str(B))]
+    assert done == [*changed, *[(action, str(A)) for action in ("purge queue", "undo", "redrive", "delete queue")]]
 
 
 def test_the_audit_tells_who_came_who_failed_and_what_was_changed_and_no_secret(world: World) -> None:

@@ -1,0 +1,66 @@
+"""A transaction of the engine as one identity sees it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from curbstone.access.rights import Right
+from curbstone.core.message import Message
+from curbstone.core.names import QueueName
+from curbstone.core.port import Queue, Transaction
+from curbstone.core.values import Done
+
+
+class Sends(Protocol):
+    """Checks rights; `Access` implements it."""
+
+    @property
+    def home(self) -> str:
+        """The project of names without one."""
+
+    def check(self, right: Right, name: QueueName) -> None:
+        """Raise NotAllowed or NotLoggedIn without this right on a queue."""
+
+    def check_topic(self, right: Right, event: str, project: str = "") -> None:
+        """Like `check`, for an event of a project, which by default is the home."""
+
+    def ensure(self, name: QueueName, right: Right) -> Queue:
+        """Return a queue, created if the identity may do so; raise NotAllowed, NotLoggedIn or NoSuchQueue."""
+
+
+class AccessTransaction:
+    """A transaction of the engine. It checks the right to send once more when it is committed."""
+
+    def __init__(self, access: Sends, transaction: Transaction) -> None:
+        self._access = access
+        self._transaction = transaction
+        self._queues: set[QueueName] = set()
+        self._events: set[tuple[str, str]] = set()
+        self.ack = transaction.ack
+        self.nack = transaction.nack
+        self.reject = transaction.reject
+
+    def publish(self, name: QueueName, message: Message) -> None:
+        """Add a publish to a queue."""
+        self._transaction.publish(self._access.ensure(name, Right.SEND), message)
+        self._queues.add(name)
+
+    def publish_private(self, queue: Queue, message: Message) -> None:
+        """Add a publish to a private queue of the connection."""
+        assert queue.name.is_private
+        self._transaction.publish(queue, message)
+
+    def publish_event(self, event: str, message: Message, project: str = "") -> None:
+        """Add a publish to an event."""
+        project = project or self._access.home
+        self._access.check_topic(Right.SEND, event, project)
+        self._events.add((event, project))
+        self._transaction.publish_event(event, message, project)
+
+    def commit(self, on_done: Done) -> None:
+        """Commit all of it or nothing; raise NotAllowed if a right was lost meanwhile."""
+        for name in self._queues:
+            self._access.check(Right.SEND, name)
+        for event, project in self._events:
+            self._access.check_topic(Right.SEND, event, project)
+        self._transaction.commit(on_done)

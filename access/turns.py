@@ -1,0 +1,53 @@
+"""Logins that wait to be hashed take turns among the networks they come from, so one network can't make others wait."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Waiting(NamedTuple):
+    """A login that waits. One of the two is called, once."""
+
+    start: Callable[[], None]
+    refuse: Callable[[], None]
+
+
+class Turns:
+    """A bounded queue with one turn for each network in a round; see the module's docstring."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = 0
+        self._queues: dict[str, deque[Waiting]] = {}
+        """What waits, by network. The network whose turn is next is first."""
+
+    def add(self, network: str, login: Waiting) -> None:
+        """Add a login. If too many wait, refuse the newest one of the network that has most of them."""
+        queue = self._queues.setdefault(network, deque())
+        queue.append(login)
+        self._count += 1
+        if self._count > self._most:
+            longest = max(self._queues, key=lambda each: len(self._queues[each]))
+            if len(self._queues[longest]) == len(queue):
+                longest = network
+            self._pop(longest, newest=True).refuse()
+
+    def take(self) -> Waiting | None:
+        """Remove and return the login whose turn it is; None if none waits."""
+        network = next(iter(self._queues), None)
+        if network is None:
+            return None
+        login = self._pop(network)
+        if network in self._queues:
+            self._queues[network] = self._queues.pop(network)
+        return login
+
+    def _pop(self, network: str, *, newest: bool = False) -> Waiting:
+        queue = self._queues[network]
+        self._count -= 1
+        login = queue.pop() if newest else queue.popleft()
+        if not queue:
+            del self._queues[network]
+        return login
