@@ -160,13 +160,13 @@ def test_purge_and_redrive(run: Run, server: ServerProcess) -> None:
     leased = http.post("/a/messages/lease", json={"count": 2}).json()["messages"]
     http.post("/a/messages/nack", json={"ackIds": [m["ackId"] for m in leased], "reject": True})
     second = http.get("/dead/messages").json()["messages"][1]["id"]
-    assert good(run("redrive", "dead", "--id", second)).out == "1 messages moved\n"
+    assert good(run("redrive", "dead", "--id", second)).out == "1 message moved\n"
     assert http.get("/a/messages").json()["messages"][0]["message"] == "y"
-    assert good(run("purge", "a", "--keep")).out == "1 messages removed\n"
+    assert good(run("purge", "a", "--keep")).out == "1 message removed\n"
     assert good(run("undo", "a", "--within", "3600", "--json")).json[0]["restored"] == 1
-    assert good(run("undo", "a")).out == "0 messages came back\n"
-    assert good(run("purge", "a")).out == "1 messages removed\n"
-    assert good(run("undo", "a")).out == "0 messages came back\n"
+    assert good(run("undo", "a")).out == "0 messages restored\n"
+    assert good(run("purge", "a")).out == "1 message removed\n"
+    assert good(run("undo", "a")).out == "0 messages restored\n"
     http.close()
 
 
@@ -220,7 +220,7 @@ def test_move_leaves_named_groups_their_messages_and_keeps_cloud_events(run: Run
         event = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "t", "ce-mine": "ü"}
         batch = [{"message": "all", "ttl": 1000, **event}, {"message": "named", "groups": ["g"]}]
         assert http.post("/a/messages/batch", json=batch).status_code == 201
-        assert good(run("move", "--from=a", "--to=b")).out == "1 messages moved\n"
+        assert good(run("move", "--from=a", "--to=b")).out == "1 message moved\n"
         left = http.post("/a/messages/lease", json={"count": 9, "group": "g"}).json()["messages"]
         assert [message["message"] for message in left] == ["all", "named"]
         for group in ("", "h"):
@@ -233,7 +233,7 @@ def test_move_between_two_servers(run: Run, server: ServerProcess, tmp_path: Pat
     good(run("send", "a", "x"))
     with ServerProcess(tmp_path / "other") as other:
         done = good(run("move", "--from=a", "--to=a", "--create", "--to-server", other.url))
-        assert done.out == "1 messages moved\n"
+        assert done.out == "1 message moved\n"
         assert counts(other) == (1, 0, 0)
     assert counts(server) == (0, 0, 0)
 

@@ -75,8 +75,8 @@ def test_a_bad_schedule_is_told(text: str) -> None:
     ("text", "rule"),
     [
         ("", "tables"),
-        ("[jobs.a]\nqueue='q'", "schedule and queue"),
-        ("[jobs.a]\nqueue='q'\nschedule='* * * * *'\ntime=1", "schedule and queue"),
+        ("[jobs.a]\nqueue='q'", "the key 'schedule' is missing"),
+        ("[jobs.a]\nqueue='q'\nschedule='* * * * *'\ntime=1", "unknown key 'time'; known keys: alone, body"),
         ("[jobs.a]\nqueue='q'\nschedule='x'", "five fields"),
         ("[jobs.a]\nqueue='q'\nschedule='@daily'\nzone='Europe/Atlantis'", "time zone"),
         ("[jobs.a]\nqueue='q'\nschedule='@daily'\nmissed='some'", "missed is one of"),

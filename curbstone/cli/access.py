@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from curbstone.cli.help import Command, Group
 from curbstone.exit_codes import DAMAGED, FAILED, WRONG, CommandFailed
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from curbstone.access.rights import Grant, Grants
     from curbstone.access.users import Users
 
-access = typer.Typer(name="access", help="Make a users file, check it, or ask what it allows.")
-user = typer.Typer(name="user", help="Hash the password of a user for a users file.")
+access = typer.Typer(name="access", cls=Group, help="Make a users file, check it, or ask what it allows.")
+user = typer.Typer(name="user", cls=Group, help="Hash the password of a user for a users file.")
 
 ADMIN = "admin"
 _START = """\
@@ -33,7 +34,7 @@ grants = ["admin server"]
 UsersFile = Annotated[Path, typer.Argument(metavar="FILE", help="The users file, as for serve --users")]
 
 
-@access.command()
+@access.command(cls=Command)
 def init(
     users: Annotated[Path, typer.Option("--users", metavar="FILE", help="The users file to make")] = Path("users.toml"),
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The data directory of the server")] = Path(
@@ -74,7 +75,7 @@ def init(
     print("    curbstone --token-file FILE queues")
 
 
-@access.command()
+@access.command(cls=Command)
 def check(users: UsersFile) -> int:
     """Read a users file as the server does, and print who may do what.
 
@@ -100,7 +101,7 @@ def check(users: UsersFile) -> int:
     return 0
 
 
-@access.command()
+@access.command(cls=Command)
 def explain(
     users: UsersFile,
     name: Annotated[str, typer.Argument(metavar="USER")],
@@ -141,7 +142,7 @@ def explain(
     return 0 if may else FAILED
 
 
-@user.command("hash")
+@user.command("hash", cls=Command)
 def hash_password() -> None:
     """Read a password, and print its hash for a users file.
 

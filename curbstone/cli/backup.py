@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from curbstone.cli.options import DEFAULT_SERVER, Json, ServerUrl
+from curbstone.cli.options import Json
 from curbstone.exit_codes import DAMAGED, NO_QUEUE, WRONG, CommandFailed
 
 
@@ -26,7 +26,6 @@ def backup(
         Path | None,
         typer.Option("--since", metavar="DIR", help="An earlier backup: only what was added since is sent"),
     ] = None,
-    server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
     """Back up all queues of a running server, as they are at one instant.
@@ -41,7 +40,7 @@ def backup(
     is_archive = target == "-" or target.endswith(".tar")
     if since is not None and is_archive:
         raise CommandFailed("--since goes with a directory: an archive has everything in it", WRONG)
-    with _told(), Client(server) as client:
+    with _told(), Client() as client:
         if target != "-":
             receive.check_free(Path(target))  # before the server keeps files for nothing
         had: dict[str, Any] = {} if since is None else receive.had_in(since)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from curbstone.cli.options import DEFAULT_SERVER, Json, ServerUrl
+from curbstone.cli.options import Json
 from curbstone.core.names import QueueName
 from curbstone.exit_codes import FAILED, UNREACHABLE, CommandFailed
 
@@ -63,7 +63,6 @@ def bench(
     window: Annotated[
         int, typer.Option("--window", min=1, max=100_000, help="How many messages may be under way at once")
     ] = 100,
-    server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
     """Send messages through the server and show how fast they go."""
@@ -72,7 +71,7 @@ def bench(
 
     queue = QueueName("default", f"bench-{secrets.token_hex(4)}")
     run = Run(count, time.perf_counter())
-    with Client(server) as client:
+    with Client() as client:
         client.queue("PUT", queue)
         try:
             asyncio.run(_bench(client.url, queue, run, size, window, show=not as_json))
@@ -100,7 +99,8 @@ async def _bench(url: str, queue: QueueName, run: Run, size: int, window: int, *
     from websockets.exceptions import ConnectionClosed, InvalidHandshake
     from websockets.typing import Subprotocol
 
-    from curbstone.cli.client import login, socket_url, tls_to
+    from curbstone.cli.client import socket_url, tls_to
+    from curbstone.cli.connection import login
 
     def open_socket(kind: str, query: str) -> connect:
         return connect(

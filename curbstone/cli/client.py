@@ -12,12 +12,11 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from curbstone.cli.environment import CA_FILE_VARIABLE, CERT_FILE_VARIABLE, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+from curbstone.cli.connection import CA_FILE_VARIABLE, CERT_FILE_VARIABLE, login, server_url
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.exit_codes import FAILED, NO_QUEUE, UNREACHABLE, WRONG, CommandFailed
@@ -36,8 +35,11 @@ _PLAIN_ERRORS = "{} answered {}: {}"
 class Client:
     """Calls to one server."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str = "") -> None:
+        """Call the server at `url`, or else the one of the settings."""
         import httpx
+
+        url = url or server_url()
 
         self.url = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
         if "@" in re.split(r"[/?#]", self.url.partition("://")[2], maxsplit=1)[0]:
@@ -68,7 +70,7 @@ class Client:
         try:
             reply = self._http.request(method, path, **options)
         except (httpx.TransportError, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-            raise CommandFailed(f"can't reach {self.url}: {error or type(error).__name__}", UNREACHABLE) from None
+            raise unreachable(self.url, error) from None
         if reply.status_code < 400:
             return reply
         raise refused(reply)
@@ -85,7 +87,7 @@ class Client:
                     raise refused(reply)
                 yield reply.iter_raw()
         except (httpx.TransportError, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-            raise CommandFailed(f"can't reach {self.url}: {error or type(error).__name__}", UNREACHABLE) from None
+            raise unreachable(self.url, error) from None
 
     def queue(self, method: str, queue: QueueName, path: str = "", **options: Any) -> httpx.Response:
         """Call a path below that of a queue."""
@@ -112,18 +114,6 @@ class Client:
         return self.queue(method, queue, path, **options).json()
 
 
-def login() -> dict[str, str]:
-    """Return the header that logs in, if a token is given. Raise CommandFailed if the token's file can't be read."""
-    file = os.environ.get(TOKEN_FILE_VARIABLE)
-    token = os.environ.get(TOKEN_VARIABLE, "")
-    if file:
-        try:
-            token = Path(file).read_text(encoding="ascii").strip()
-        except (OSError, ValueError) as error:
-            raise CommandFailed(f"can't read the token in {file}: {error}", WRONG) from None
-    return {"authorization": f"Bearer {token}"} if token else {}
-
-
 def tls_to(url: str) -> ssl.SSLContext | None:
     """Return the TLS context of a connection to the server, or None if it is not encrypted. Raise CommandFailed."""
     if not url.startswith("https:"):
@@ -142,6 +132,12 @@ def tls_to(url: str) -> ssl.SSLContext | None:
         why = error.strerror if not isinstance(error, ssl.SSLError) else "it holds no certificate that can be used"
         raise CommandFailed(f"can't use {found[name]}: {why}", WRONG) from None
     return context
+
+
+def unreachable(url: str, error: Exception) -> CommandFailed:
+    """Return the error for a server that could not be reached."""
+    hint = "; name the authority of its certificate with --ca-file" if "CERTIFICATE_VERIFY_FAILED" in str(error) else ""
+    return CommandFailed(f"can't reach {url}: {error or type(error).__name__}{hint}", UNREACHABLE)
 
 
 class Refused(CommandFailed):
@@ -184,8 +180,9 @@ def socket_url(url: str, queue: QueueName, query: str) -> str:
 def reason_in(reply: httpx.Response) -> str:
     """Return the reason that an error reply gives."""
     detail = _problem_in(reply).get("detail")
-    plain = _PLAIN_ERRORS.format(reply.url, reply.status_code, reply.reason_phrase)
-    return plain if detail is None else str(detail)
+    if detail is None:
+        return _PLAIN_ERRORS.format(reply.url, reply.status_code, reply.reason_phrase)
+    return f"{detail}; give a token with --token-file FILE" if detail == "a login is needed" else str(detail)
 
 
 def _problem_in(reply: httpx.Response) -> dict[str, Any]:

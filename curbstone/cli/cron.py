@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from curbstone.cli.crontab import BadSchedule, Schedule
-from curbstone.cli.options import DEFAULT_SERVER, ServerUrl
 from curbstone.core.names import QueueName
 from curbstone.exit_codes import WRONG, CommandFailed
 
@@ -74,7 +73,6 @@ def cron(
     check: Annotated[
         bool, typer.Option("--check", help="Check the file, print when each job runs next, and end")
     ] = False,
-    server: ServerUrl = DEFAULT_SERVER,
 ) -> None:
     """Publish messages on a schedule until SIGTERM.
 
@@ -91,7 +89,7 @@ def cron(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with Client(server) as client:
+    with Client() as client:
         Clockwork(jobs, client, Done(state or file.with_name(file.name + ".state")), stop.wait).run()
 
 
@@ -116,16 +114,20 @@ def _job(file: Path, name: str, table: Any) -> Job:
     def wrong(text: str) -> CommandFailed:
         return CommandFailed(f"{file}: [jobs.{name}]: {text}", WRONG)
 
-    if not isinstance(table, dict) or not {"schedule", "queue"} <= table.keys() <= _MEMBERS:
-        raise wrong(f"it has schedule and queue, and maybe {', '.join(sorted(_MEMBERS - {'schedule', 'queue'}))}")
+    if not isinstance(table, dict):
+        raise wrong("expected a table")
+    if unknown := sorted(table.keys() - _MEMBERS):
+        raise wrong(f"unknown key {unknown[0]!r}; known keys: {', '.join(sorted(_MEMBERS))}")
+    if missing := sorted({"schedule", "queue"} - table.keys()):
+        raise wrong(f"the key {missing[0]!r} is missing")
     if not PRODUCER_NAME.fullmatch(f"cron:{name}"):
         raise wrong("a name is 1 to 59 of A-Z a-z 0-9 . _ : -")
     body, headers = table.get("body", ""), table.get("headers", {})
     texts = [table["schedule"], table["queue"], table.get("type", ""), table.get("zone", "UTC")]
     if not all(isinstance(text, str) for text in texts):
-        raise wrong("schedule, queue, type and zone are texts")
+        raise wrong("schedule, queue, type and zone must be strings")
     if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
-        raise wrong("headers is a table of texts")
+        raise wrong("headers must be a table of strings")
     if table.get("missed", "last") not in get_args(Missed) or not isinstance(table.get("alone", False), bool):
         raise wrong(f"missed is one of {', '.join(get_args(Missed))}, and alone is true or false")
     try:
@@ -260,6 +262,7 @@ class Clockwork:
             "x-msg-after": "0",
         }
         self._client.queue("POST", job.queue, "/messages", content=job.body, headers=dict(headers))
+        print(f"{run:%Y-%m-%d %H:%M} UTC: {job.name} published to {job.queue}", flush=True)
 
     def _note(self, job: Job, run: datetime) -> None:
         self._last[job.name] = run

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from curbstone.cli.options import DEFAULT_SERVER, Queue, ServerUrl
+from curbstone.cli.options import Queue
 
 if TYPE_CHECKING:
     from curbstone.cli.client import Client
@@ -30,7 +30,7 @@ _STATES = {"delayed": "rdy"}
 _SHORT = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
-def dump(queue: Queue, server: ServerUrl = DEFAULT_SERVER) -> int:
+def dump(queue: Queue) -> int:
     """Print all messages of a queue, each on one line.
 
     A line has the number, the state and the escaped body of a message, separated by tabs.
@@ -39,7 +39,7 @@ def dump(queue: Queue, server: ServerUrl = DEFAULT_SERVER) -> int:
 
     name = queue_of(queue)
     try:
-        with Client(server) as client:
+        with Client() as client:
             for message in messages_of(client, name, encoding="base64"):
                 sys.stdout.buffer.write(line_of(message).encode())
         sys.stdout.buffer.flush()

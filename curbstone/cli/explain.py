@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from curbstone.cli.options import DEFAULT_SERVER, Json, Queue, ServerUrl
+from curbstone.cli.options import Json, Queue
 
 
 def explain(
@@ -15,7 +15,6 @@ def explain(
     group: Annotated[
         str, typer.Option("--group", metavar="GROUP", help="Explain the queue as this group sees it")
     ] = "",
-    server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
     """Say why nothing is delivered from a queue, or where a message is."""
@@ -23,7 +22,7 @@ def explain(
     from curbstone.cli.output import print_json
 
     params = {"group": group} | ({"id": message_id} if message_id else {})
-    with Client(server) as client:
+    with Client() as client:
         explained = client.json("GET", queue_of(queue), "/explain", params=params)
     if as_json:
         print_json(explained)

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from curbstone.cli.options import DEFAULT_SERVER, Json, Queue, ServerUrl
+from curbstone.cli.options import Json, Queue
 
 SENTENCES = {
     "published": "published, {bytes} bytes",
@@ -32,7 +32,6 @@ STATES = {
 def history(
     queue: Queue,
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a message")],
-    server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
     """Say what happened to a message, as far back as the log goes."""
@@ -42,7 +41,7 @@ def history(
     tail = f"/messages/{quote(message_id, safe='')}/history"
     events: list[dict[str, Any]] = []
     position = 0
-    with Client(server) as client:
+    with Client() as client:
         while True:
             page = client.json("GET", queue_of(queue), tail, params={"from": position}, timeout=None)
             events += page["events"]

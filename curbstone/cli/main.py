@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Callable
+from itertools import chain
+from typing import Annotated, Any
 
 import typer
 from typer.exceptions import Abort, TyperException
@@ -18,12 +19,22 @@ from curbstone.cli.access import access, user
 from curbstone.cli.backup import backup, restore
 from curbstone.cli.bench import bench
 from curbstone.cli.check import check
+from curbstone.cli.connection import (
+    CaFileOption,
+    CertFileOption,
+    ContextOption,
+    ServerOption,
+    TokenFileOption,
+    before_command,
+    with_options,
+)
+from curbstone.cli.context import context
 from curbstone.cli.cron import cron
 from curbstone.cli.drill import drill
 from curbstone.cli.dump import dump
-from curbstone.cli.environment import CA_FILE_VARIABLE, CERT_FILE_VARIABLE, TOKEN_FILE_VARIABLE
 from curbstone.cli.events import bind, events, unbind
 from curbstone.cli.explain import explain
+from curbstone.cli.help import EXIT_CODES, Command, Group
 from curbstone.cli.history import history
 from curbstone.cli.interruption import Termination
 from curbstone.cli.move import move
@@ -32,6 +43,7 @@ from curbstone.cli.peek import peek
 from curbstone.cli.pipeline import pipeline
 from curbstone.cli.purge import purge
 from curbstone.cli.push import push
+from curbstone.cli.queue import queue
 from curbstone.cli.queues import queues
 from curbstone.cli.recv import recv
 from curbstone.cli.redrive import redrive
@@ -47,50 +59,43 @@ from curbstone.cli.undo import undo
 from curbstone.core.errors import CurbstoneError
 from curbstone.exit_codes import FAILED, INTERRUPTED, TERMINATED, WRONG, CommandFailed
 
-EXIT_CODES = (
-    "Exit codes: 0 done; 1 the server refused, or can't do it now; 2 the command line or a setting is wrong; 3 the"
-    " server can't be reached; 4 there is no such queue; 5 there was no message; 6 damage was found; 130 interrupted;"
-    " 143 ended by SIGTERM."
-)
+PANELS: dict[str, tuple[Callable[..., Any] | typer.Typer, ...]] = {
+    "Server": (serve, bench, top),
+    "Queues": (queues, queue, explain, events, bind, unbind, pause, resume, schema),
+    "Messages": (send, recv, peek, history, purge, undo, redrive, move, dump, export, import_, push, cron),
+    "Data on disk": (backup, restore, check, repair, drill),
+    "Users and logins": (access, user, token, context),
+    "Analysis": (sql, pipeline),
+}
+WITHOUT_SERVER = (serve, restore, check, repair, drill)
+
+
+def _name_of(command: Callable[..., Any] | typer.Typer) -> str:
+    name = command.info.name if isinstance(command, typer.Typer) else command.__name__.rstrip("_")
+    return str(name)
+
+
+class Program(Group):
+    """The whole program."""
+
+    panels = {title: [_name_of(command) for command in commands] for title, commands in PANELS.items()}
+
 
 app = typer.Typer(
     name="curbstone",
+    cls=Program,
+    epilog=EXIT_CODES,
     rich_markup_mode=None,  # plain text wraps to any width and is readable in a pipe
     context_settings={"help_option_names": ["-h", "--help"]},
     # A traceback with the values of local variables could show messages and secrets.
     pretty_exceptions_enable=False,
 )
-COMMANDS = (
-    *(
-        serve,
-        queues,
-        explain,
-        history,
-        send,
-        recv,
-        peek,
-        dump,
-        export,
-        import_,
-        purge,
-        undo,
-        pause,
-        resume,
-        move,
-        redrive,
-        schema,
-        push,
-        cron,
-    ),
-    *(events, bind, unbind, top, bench, backup, restore, check, repair, drill, sql),
-)
-for command in COMMANDS:
-    name = command.__name__.rstrip("_")
-    app.command(name, epilog=None if command is serve else EXIT_CODES)(command)
-app.add_typer(pipeline)
-app.add_typer(access)
-app.add_typer(user)
-app.add_typer(token)
+for command in chain.from_iterable(PANELS.values()):
+    if isinstance(command, typer.Typer):
+        app.add_typer(command)
+    else:
+        called = command if command in WITHOUT_SERVER else with_options(command)
+        app.command(_name_of(command), cls=Command)(called)
 
 
 def _print_version(wanted: bool) -> None:
@@ -105,23 +110,14 @@ def curbstone(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
-    token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="File with a token, for a server that has users")
-    ] = None,
-    ca_file: Annotated[
-        Path | None,
-        typer.Option("--ca-file", metavar="FILE", help="Certificates of the authority that signed the server's"),
-    ] = None,
-    cert_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--cert-file", metavar="FILE", help="File with the client certificate to log in with, and its key"
-        ),
-    ] = None,
+    server: ServerOption = "",
+    use_context: ContextOption = "",
+    token_file: TokenFileOption = "",
+    ca_file: CaFileOption = "",
+    cert_file: CertFileOption = "",
 ) -> None:
     """A small durable message queue: a confirmed message is on disk, and no queue takes more space than its cap."""
-    given = {TOKEN_FILE_VARIABLE: token_file, CA_FILE_VARIABLE: ca_file, CERT_FILE_VARIABLE: cert_file}
-    os.environ.update({name: str(file) for name, file in given.items() if file is not None})
+    before_command(server=server, context=use_context, token_file=token_file, ca_file=ca_file, cert_file=cert_file)
     if ctx.invoked_subcommand is None:
         print(ctx.get_help())
 

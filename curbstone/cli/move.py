@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from curbstone.cli.options import DEFAULT_SERVER, Json, ServerUrl, complete_queue
+from curbstone.cli.options import Json, complete_queue
 from curbstone.core.names import QueueName
 from curbstone.exit_codes import WRONG, CommandFailed
 
@@ -41,7 +41,6 @@ def move(
     limit: Annotated[int, typer.Option("--limit", min=0, help="How many messages to move at most; 0 for all")] = 0,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more messages until interrupted")] = False,
     create: Annotated[bool, typer.Option("--create", help="Make the queue --to if there is none")] = False,
-    server: ServerUrl = DEFAULT_SERVER,
     to_server: Annotated[
         str, typer.Option("--to-server", metavar="URL", help="The server of --to, if it is another one")
     ] = "",
@@ -53,10 +52,10 @@ def move(
     """
     from curbstone.cli.client import Client, queue_of
     from curbstone.cli.interruption import summing_up
-    from curbstone.cli.output import print_json, progress
+    from curbstone.cli.output import counted, print_json, progress
 
     taken, given = queue_of(source), queue_of(target)
-    with Client(server) as near, Client(to_server or server) as far:
+    with Client() as near, Client(to_server) as far:
         if taken == given and near.url == far.url:
             raise CommandFailed("--from and --to are the same queue", WRONG)
         if create:
@@ -70,7 +69,7 @@ def move(
             if as_json:
                 print_json({"moved": moved, "maybe_twice": twice})
             else:
-                print(f"{moved} messages moved" + (f", {twice} of them maybe twice" if twice else ""))
+                print(f"{counted(moved, 'message')} moved" + (f", {twice} of them maybe twice" if twice else ""))
 
         with summing_up(say), progress(f"{taken} to {given}", total) as done:
             while not limit or moved < limit:

@@ -26,11 +26,11 @@ def console() -> Console:
     return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> Table:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", *, header: bool = True) -> Table:
     """Return a table. Numbers are aligned to the right."""
     shown = [[value if isinstance(value, str) else f"{value:,}" for value in row] for row in rows]
     numeric = [all(_is_number(row[place]) for row in shown) for place in range(len(columns))]
-    grid = Table(title=title or None, box=None, header_style="bold", pad_edge=False)
+    grid = Table(title=title or None, box=None, show_header=header, header_style="bold", pad_edge=False)
     for name, right in zip(columns, numeric, strict=True):
         grid.add_column(name, justify="right" if right else "left", no_wrap=True)
     for row in shown:
@@ -38,9 +38,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
     return grid
 
 
-def counted(count: int, what: str) -> str:
-    """Return a count of things, as in `1 queue` and `2 queues`."""
-    return f"{count} {what}{'s' if count != 1 else ''}"
+def counted(count: int, what: str, plural: str = "") -> str:
+    """Return a count of things, as in `1 queue` and `2 queues`. Without `plural`, that is `what` and an s."""
+    return f"{count} {what if count == 1 else plural or what + 's'}"
 
 
 def print_json(value: Any) -> None:

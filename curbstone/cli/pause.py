@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from curbstone.cli.options import DEFAULT_SERVER, Queue, ServerUrl
+from curbstone.cli.options import Queue
 
 
 def pause(
@@ -14,22 +14,21 @@ def pause(
     publish: Annotated[
         bool, typer.Option("--publish", help="Refuse new messages, as a full queue does, and deliver as before")
     ] = False,
-    server: ServerUrl = DEFAULT_SERVER,
 ) -> None:
     """Stop the deliveries of a queue, over all protocols.
 
     The queue still accepts messages. With --publish it is the other way round.
     """
-    _call(queue, server, "/pause", {"deliver": not publish, "publish": publish})
+    _call(queue, "/pause", {"deliver": not publish, "publish": publish})
 
 
-def resume(queue: Queue, server: ServerUrl = DEFAULT_SERVER) -> None:
+def resume(queue: Queue) -> None:
     """Undo `pause`, whether it was with --publish or without."""
-    _call(queue, server, "/resume")
+    _call(queue, "/resume")
 
 
-def _call(queue: str, server: str, path: str, body: dict[str, bool] | None = None) -> None:
+def _call(queue: str, path: str, body: dict[str, bool] | None = None) -> None:
     from curbstone.cli.client import Client, queue_of
 
-    with Client(server) as client:
+    with Client() as client:
         client.queue("POST", queue_of(queue), path, json=body)

@@ -10,6 +10,9 @@ import importlib
 
 import typer
 
+from curbstone.cli.connection import connect
+from curbstone.cli.help import Group
+
 JOBS = {
     "archive": "Archive queues to a lake of Parquet files. Each message is in it once, whatever is killed.",
     "report": "Report what happened in queues in each minute, as Parquet and as one HTML page.",
@@ -21,7 +24,7 @@ JOBS = {
 # All arguments after the name of a job are passed to the job, also --help.
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
-pipeline = typer.Typer(name="pipeline")
+pipeline = typer.Typer(name="pipeline", cls=Group)
 
 
 @pipeline.callback(invoke_without_command=True)
@@ -42,5 +45,6 @@ for _name, _text in JOBS.items():
 
 
 def _run(name: str, arguments: list[str]) -> int:
+    connect()
     code: int = importlib.import_module(f"curbstone.spark.{name}").main(arguments)
     return code

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from curbstone.cli.options import DEFAULT_SERVER, Json, Queue, ServerUrl
+from curbstone.cli.options import Json, Queue
 
 
 def purge(
@@ -16,7 +16,6 @@ def purge(
     keep: Annotated[
         bool, typer.Option("--keep", help="Do not erase the messages on disk, so that `undo` can bring them back")
     ] = False,
-    server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
     """Remove all messages that are ready or delayed, and erase them on disk.
@@ -24,17 +23,18 @@ def purge(
     Messages that a consumer holds stay. On a terminal, the command asks for confirmation first.
     """
     from curbstone.cli.client import Client, queue_of
-    from curbstone.cli.output import print_json
+    from curbstone.cli.output import counted, print_json
 
     name = queue_of(queue)
-    with Client(server) as client:
+    with Client() as client:
         if not yes and sys.stdin.isatty():
             info = client.json("GET", name)
             typer.confirm(
-                f"Remove {info['rdy'] + info['delayed']:,} messages of {name}{'' if keep else ' for good'}?", abort=True
+                f"Remove {counted(info['rdy'] + info['delayed'], 'message')} of {name}{'' if keep else ' for good'}?",
+                abort=True,
             )
         answer = client.json("POST", name, "/purge", json={"keep": keep}, timeout=None)
     if as_json:
         print_json(answer)
     else:
-        print(f"{answer['purged']} messages removed")
+        print(f"{counted(answer['purged'], 'message')} removed")

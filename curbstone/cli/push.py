@@ -12,17 +12,7 @@ from typing import Annotated
 
 import typer
 
-from curbstone.cli.options import DEFAULT_SERVER, Queue, ServerUrl
-
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file",
-        envvar="CURBSTONE_TOKEN_FILE",
-        metavar="FILE",
-        help="File with a token, for a server that has users",
-    ),
-]
+from curbstone.cli.options import Queue
 
 
 def push(
@@ -39,8 +29,6 @@ def push(
     allow_private: Annotated[
         bool, typer.Option("--allow-private", help="Also send to addresses that are not public, such as 127.0.0.1")
     ] = False,
-    server: ServerUrl = DEFAULT_SERVER,
-    token_file: TokenFile = None,
 ) -> None:
     """Send each message of a queue to a URL, until SIGTERM.
 
@@ -49,6 +37,7 @@ def push(
     The headers and the signature are those of Standard Webhooks.
     """
     from curbstone.cli.client import queue_of, tls_to
+    from curbstone.cli.connection import login_token, server_url
     from curbstone.cli.webhook import Failed, Refused, Sender, Target, secret_of
     from curbstone.exit_codes import FAILED, UNREACHABLE, WRONG, CommandFailed
 
@@ -58,13 +47,8 @@ def push(
     except ImportError:
         raise CommandFailed("curbstone-client not installed; pip install 'curbstone[client]'", FAILED) from None
 
-    def token() -> str | None:
-        # The file is read for each connection, because the token may be replaced while this runs.
-        return token_file.read_text(encoding="utf-8").strip() if token_file else None
-
     try:
         secret = secret_of(secret_file.read_text(encoding="utf-8")) if secret_file else None
-        token()
     except OSError as error:
         raise CommandFailed(f"{error.filename}: {error.strerror}", WRONG) from None
     target = Target(url, secret, timeout, allow_private)
@@ -84,7 +68,8 @@ def push(
                 raise Retry(failed.retry_after, str(failed)) from None
             raise
 
-    client = Client(server, token=token, tls=tls_to(server))
+    # The token is read for each connection, because its file may be replaced while this runs.
+    client = Client(server_url(), token=login_token, tls=tls_to(server_url()))
     client.worker(str(queue_of(queue)), parallel=parallel)(send)
     try:
         client.run()

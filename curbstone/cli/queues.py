@@ -6,22 +6,23 @@ from typing import Annotated, Any
 
 import typer
 
-from curbstone.cli.options import DEFAULT_SERVER, Json, ServerUrl
+from curbstone.cli.options import Json
 
 PROJECTS_SHOWN = 20
 
 
 def queues(
     project: Annotated[str, typer.Argument(metavar="PROJECT", help="The project", show_default=True)] = "default",
-    server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
     """List the queues of a project."""
     from curbstone.cli.client import Client, queue_of
     from curbstone.cli.output import console, print_json, size, table
 
+    if "/" in project:
+        raise typer.BadParameter(f"{project!r} is no project; to see one queue: curbstone queue show {project}")
     path = f"/v2/{queue_of(f'{project}/any').project}/queues"
-    with Client(server) as client:
+    with Client() as client:
         found: list[dict[str, Any]] = client.call("GET", path).json()["queues"]
         projects: list[dict[str, Any]] = [] if found else client.call("GET", "/v2").json()["projects"]
     if as_json:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from curbstone.cli.options import DEFAULT_SERVER, Json, Queue, ServerUrl
+from curbstone.cli.options import Json, Queue
 from curbstone.core.names import QueueName
 from curbstone.exit_codes import NO_QUEUE, NOTHING, UNREACHABLE, CommandFailed
 
@@ -33,26 +33,27 @@ def recv(
         int | None,
         typer.Option("--count", "-n", min=0, help="How many messages to receive at most; 0 for all. Default: 1"),
     ] = None,
-    ack: Annotated[bool, typer.Option("--ack", help="Settle each message after it was printed")] = False,
+    ack: Annotated[bool, typer.Option("--ack", help="Acknowledge each message after it was printed")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more messages until interrupted")] = False,
     wait: Annotated[
         float, typer.Option("--wait", min=0, max=30, help="How many seconds to wait for the first message")
     ] = 0,
     group: Annotated[str, typer.Option("--group", help="Receive for this group")] = "",
-    server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> int:
     """Receive messages and print their bodies.
 
-    With --json, each whole message is printed as one line of JSON. Without --ack, the messages go back to the queue
-    when the command ends. With --ack, a message is settled only after it was printed, so nothing is lost on its way
-    into a pipe. The exit code is 5 if there was no message.
+    Without --ack, the messages go back to the queue when the command ends. This counts as a delivery: a queue with
+    `max_tries` may then move them to its dead letters. To look at messages without any effect, use `peek`.
+
+    With --ack, a message is acknowledged only after it was printed, so nothing is lost on its way into a pipe. With
+    --json, each whole message is printed as one line of JSON. The exit code is 5 if there was no message.
     """
     from curbstone.cli.client import Client, queue_of
 
     name = queue_of(queue)
     show = _show_json if as_json else _show_body
-    with Client(server) as client:
+    with Client() as client:
         if follow:
             received = asyncio.run(_follow(client, name, count or 0, ack, group, show))
         else:
@@ -117,7 +118,8 @@ async def _deliveries(
     from websockets.asyncio.client import connect
     from websockets.typing import Subprotocol
 
-    from curbstone.cli.client import login, socket_url, tls_to
+    from curbstone.cli.client import socket_url, tls_to
+    from curbstone.cli.connection import login
 
     address = socket_url(url, queue, f"ack&limit={window}&encoding=base64" + (f"&group={group}" if group else ""))
     with _told(url, queue):
@@ -149,6 +151,8 @@ def _told(url: str, queue: QueueName) -> Iterator[None]:
     """Turn the errors of a connection into a `CommandFailed`."""
     from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
+    from curbstone.cli.client import unreachable
+
     try:
         yield
     except InvalidStatus as error:
@@ -156,7 +160,7 @@ def _told(url: str, queue: QueueName) -> Iterator[None]:
         reason = f"no such queue: {queue}" if missing else f"the server answered {error.response.status_code}"
         raise CommandFailed(reason, NO_QUEUE if missing else 1) from None
     except (OSError, ConnectionClosed, InvalidHandshake) as error:
-        raise CommandFailed(f"can't reach {url}: {error}", UNREACHABLE) from None
+        raise unreachable(url, error) from None
 
 
 def _as_text(message: Shown) -> Shown:

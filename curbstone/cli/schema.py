@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from curbstone.cli.options import DEFAULT_SERVER, Queue, ServerUrl
+from curbstone.cli.options import Queue
 from curbstone.exit_codes import FAILED, WRONG, CommandFailed
 
 
@@ -21,7 +21,6 @@ def schema(
     remove: Annotated[
         bool, typer.Option("--remove", help="Remove the schema, so that every message is accepted")
     ] = False,
-    server: ServerUrl = DEFAULT_SERVER,
 ) -> None:
     """Print, set or remove the JSON Schema of a queue's messages."""
     from curbstone.cli.client import Client, queue_of
@@ -29,7 +28,7 @@ def schema(
     if remove and file is not None:
         raise CommandFailed("--remove takes no file", WRONG)
     name = queue_of(queue)
-    with Client(server) as client:
+    with Client() as client:
         info = client.json("GET", name)  # fails if there is no such queue, which a PUT would create
         if remove or file is not None:
             client.queue("PUT", name, json={"schema": _read(file) if file is not None else None})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar, cast
 
 import typer
 
-from curbstone.cli.options import DEFAULT_SERVER, Json, Queue, ServerUrl
+from curbstone.cli.options import Json, Queue
 from curbstone.core.names import QueueName
 from curbstone.exit_codes import FAILED, WRONG, CommandFailed
 
@@ -58,7 +58,6 @@ def send(
         str, typer.Option("--key", metavar="KEY", help="Messages of one key are delivered one at a time, in order")
     ] = "",
     create: Annotated[bool, typer.Option("--create", help="Make the queue if there is none")] = False,
-    server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
     """Publish messages, in order.
@@ -68,7 +67,7 @@ def send(
     """
     from curbstone.cli.client import Client, queue_of
     from curbstone.cli.interruption import summing_up
-    from curbstone.cli.output import print_json, progress
+    from curbstone.cli.output import counted, print_json, progress
 
     name = queue_of(queue)
     common = _common(content_type, header or [], ttl, delay) | ({"key": key} if key else {})
@@ -82,9 +81,9 @@ def send(
 
     def say() -> None:
         if not as_json:
-            print(f"{sent} messages sent")
+            print(f"{counted(sent, 'message')} sent")
 
-    with summing_up(say), Client(server) as client, progress("Sending", len(bodies) if bodies else None) as done:
+    with summing_up(say), Client() as client, progress("Sending", len(bodies) if bodies else None) as done:
         if create:
             client.queue("PUT", name)
         try:

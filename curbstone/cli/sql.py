@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 import typer
 
-from curbstone.cli.options import DEFAULT_SERVER, ServerUrl
 from curbstone.exit_codes import FAILED, WRONG, CommandFailed
 
 ROWS_SHOWN = 1000
@@ -50,13 +49,6 @@ def sql(
     chart: Annotated[
         bool, typer.Option("--chart", help="Draw the last column, which must be a number, as bars")
     ] = False,
-    server: ServerUrl = DEFAULT_SERVER,
-    token_file: Annotated[
-        str, typer.Option("--token-file", metavar="FILE", help="File with a token, for a server that has users")
-    ] = "",
-    ca_file: Annotated[
-        str, typer.Option("--ca-file", metavar="FILE", help="Certificates of the authority that signed the server's")
-    ] = "",
 ) -> None:
     """Query a lake and a server with SQL, and change nothing.
 
@@ -72,7 +64,7 @@ def sql(
     try:
         check_packages(SQL_PACKAGES)
         text = sys.stdin.read() if query == "-" else query
-        address = address_of(server, token_file, ca_file)
+        address = address_of("", "")
         with Sql(lake=lake, as_of=as_of, server=address, queues=queue or (), project=project) as database:
             names, rows = database.run(text)
             if chart:

@@ -7,12 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from curbstone.cli.options import DEFAULT_SERVER, Json, ServerUrl
+from curbstone.cli.connection import with_options
+from curbstone.cli.help import Command, Group
+from curbstone.cli.options import Json
 
-token = typer.Typer(name="token", help="Make, list and revoke API tokens of a running server.")
+token = typer.Typer(name="token", cls=Group, help="Make, list and revoke API tokens of a running server.")
 
 
-@token.command()
+@token.command(cls=Command)
+@with_options
 def create(
     user: Annotated[
         str, typer.Option("--user", metavar="NAME", help="The user of the token. Default: your own user")
@@ -22,7 +25,6 @@ def create(
     ] = None,
     seconds: Annotated[float, typer.Option("--seconds", min=0, help="How long the token is valid; 0 for ever")] = 0,
     label: Annotated[str, typer.Option("--label", metavar="TEXT", help="A note that says what the token is for")] = "",
-    server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
     """Make a token and print it. It is not shown again."""
@@ -36,7 +38,7 @@ def create(
         wishes["grants"] = grants
     if seconds:
         wishes["seconds"] = seconds
-    with Client(server) as client:
+    with Client() as client:
         made = client.call("POST", "/v2/tokens", json=wishes).json()
     if as_json:
         print_json(made)
@@ -44,13 +46,14 @@ def create(
         print(made["token"])
 
 
-@token.command("list")
-def list_tokens(server: ServerUrl = DEFAULT_SERVER, as_json: Json = False) -> None:
+@token.command("list", cls=Command)
+@with_options
+def list_tokens(as_json: Json = False) -> None:
     """List your tokens, without their secrets. With the right admin, list all tokens."""
     from curbstone.cli.client import Client
     from curbstone.cli.output import print_json
 
-    with Client(server) as client:
+    with Client() as client:
         found = client.call("GET", "/v2/tokens").json()["tokens"]
     if as_json:
         print_json(found)
@@ -60,7 +63,8 @@ def list_tokens(server: ServerUrl = DEFAULT_SERVER, as_json: Json = False) -> No
         print(f"{each['id']}  {each['user']:20} expires {expires:10}  used {used:10}  {each['label']}")
 
 
-@token.command()
+@token.command(cls=Command)
+@with_options
 def revoke(
     identifier: Annotated[
         str,
@@ -71,7 +75,6 @@ def revoke(
     user: Annotated[
         str, typer.Option("--user", metavar="NAME", help="Revoke all tokens of this user, instead of the one with ID")
     ] = "",
-    server: ServerUrl = DEFAULT_SERVER,
 ) -> None:
     """Revoke a token, and all tokens that were made with it.
 
@@ -81,13 +84,15 @@ def revoke(
 
     if bool(identifier) == bool(user):
         raise typer.BadParameter("name a token by its id, or a user by --user")
-    with Client(server) as client:
+    with Client() as client:
         if identifier:
             client.call("DELETE", f"/v2/tokens/{identifier}")
-            print(f"{identifier}: revoked")
+            print(f"token {identifier} revoked")
         else:
+            from curbstone.cli.output import counted
+
             revoked = client.call("DELETE", "/v2/tokens", params={"user": user}).json()["revoked"]
-            print(f"{revoked} tokens of {user}: revoked")
+            print(f"{counted(revoked, 'token')} of {user} revoked")
 
 
 def _day(ms: int | None) -> str:

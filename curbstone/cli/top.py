@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from curbstone.cli.options import DEFAULT_SERVER, Json, ServerUrl
+from curbstone.cli.options import Json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,7 +56,6 @@ def top(
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=10_000, help="How many queues to show at most, the busiest first")
     ] = 1000,
-    server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
     """Show depths and rates of the busiest queues, live.
@@ -70,7 +69,7 @@ def top(
     live = sys.stdout.isatty() and not as_json
     looks = 0
     earlier: Look | None = None
-    with Client(server) as client:
+    with Client() as client:
 
         def look() -> Look:
             stats = client.call("GET", "/v2/stats", params=wanted).json()
@@ -89,7 +88,7 @@ def top(
 
             with Live(console=console(), screen=count == 0, auto_refresh=False) as screen:
                 while True:
-                    screen.update(_table(*next_look(), server), refresh=True)
+                    screen.update(_table(*next_look(), client.url), refresh=True)
                     if looks == count:
                         return
                     time.sleep(interval)
@@ -98,7 +97,7 @@ def top(
             if as_json:
                 print_json({"queues": [{"queue": n, **f, "rates": rates.get(n, {})} for n, f in now.queues.items()]})
             else:
-                console().print(_table(now, rates, server))
+                console().print(_table(now, rates, client.url))
             if looks == (count or 1):
                 return
             time.sleep(interval)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from curbstone.cli.options import DEFAULT_SERVER, ServerUrl, complete_queue
+from curbstone.cli.options import complete_queue
 from curbstone.cli.send import BATCH_BYTES, BATCH_MESSAGES, in_halves, publishable
 from curbstone.exit_codes import CommandFailed
 
@@ -39,7 +39,6 @@ def export(
             metavar="QUEUE", help="The queues; PROJECT/ means all queues of a project", autocompletion=complete_queue
         ),
     ],
-    server: ServerUrl = DEFAULT_SERVER,
 ) -> None:
     """Print queues and all their messages as JSON lines.
 
@@ -49,7 +48,7 @@ def export(
     from curbstone.cli.dump import messages_of
     from curbstone.cli.output import print_json
 
-    with Client(server) as client:
+    with Client() as client:
         names = [found for text in queues for found in (_queues_of(client, text) if text.endswith("/") else [text])]
         for text in names:
             name = queue_of(text)
@@ -59,7 +58,7 @@ def export(
                 print_json({"queue": str(name), **message})
 
 
-def import_(server: ServerUrl = DEFAULT_SERVER) -> None:
+def import_() -> None:
     """Make queues and publish messages from the output of `export`.
 
     The output is read from stdin. A message is due, and expires, at the same time as before. If you import the same
@@ -69,7 +68,7 @@ def import_(server: ServerUrl = DEFAULT_SERVER) -> None:
     from curbstone.cli.client import Client, queue_of
     from curbstone.cli.interruption import summing_up
 
-    client = Client(server)
+    client = Client()
     work = _Import(client)
     # The client is closed before the sum is printed: an interruption that comes with the end of the input is told, too.
     with summing_up(work.say), client:
@@ -133,7 +132,9 @@ class _Import:
 
     def say(self) -> None:
         """Print what was done."""
-        told = [f"{self.sent} messages imported"]
+        from curbstone.cli.output import counted
+
+        told = [f"{counted(self.sent, 'message')} imported"]
         if self.expired:
             told.append(f"{self.expired} had expired")
         if self.prolonged:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from curbstone.cli.options import DEFAULT_SERVER, Json, Queue, ServerUrl
+from curbstone.cli.options import Json, Queue
 
 
 def undo(
@@ -23,7 +23,6 @@ def undo(
     ] = None,
     message_id: Annotated[str, typer.Option("--id", metavar="ID", help="Only the message with this id")] = "",
     group: Annotated[str, typer.Option("--group", metavar="NAME", help="The group in which it was settled")] = "",
-    server: ServerUrl = DEFAULT_SERVER,
     as_json: Json = False,
 ) -> None:
     """Bring back messages that were acked, popped, or purged with --keep.
@@ -31,19 +30,19 @@ def undo(
     Only messages that the queue's log still has can come back.
     """
     from curbstone.cli.client import Client, queue_of
-    from curbstone.cli.output import print_json, progress
+    from curbstone.cli.output import counted, print_json, progress
 
     wishes: dict[str, Any] = {"limit": limit, "group": group}
     if within is not None:
         wishes["within"] = within
     if message_id:
         wishes["id"] = message_id
-    with Client(server) as client, progress("Looking through the log"):
+    with Client() as client, progress("Looking through the log"):
         answer = client.json("POST", queue_of(queue), "/undo", json=wishes, timeout=None)
     if as_json:
         print_json(answer)
         return
-    print(f"{answer['restored']} messages came back")
+    print(f"{counted(answer['restored'], 'message')} restored")
     if answer["gone"]:
         print(f"{answer['gone']} are not in the log any more")
     if answer["expired"]:

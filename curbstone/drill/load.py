@@ -99,14 +99,17 @@ class Server:
         """Start the server, which begins its next life."""
         began = self._account.now()
         addresses = ["--http-addr=127.0.0.1:0", "--stomp-addr=", "--mqks-addr="]
-        command = [sys.executable, "-m", "curbstone", "serve", "--data", str(self.data), "--cap", CAP_TEXT, *addresses]
+        # -P: a folder named curbstone in the current directory must not be imported in place of the package.
+        program = [sys.executable, "-P", "-m", "curbstone", "serve"]
+        command = [*program, "--data", str(self.data), "--cap", CAP_TEXT, *addresses]
         mine = {name: value for name, value in os.environ.items() if not name.startswith(("CURBSTONE_", "NARCONI_"))}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=mine)
         assert self._process.stdout is not None
         line = _first_line(self._process, self._process.stdout)
         if not line.startswith("curbstone ready"):
-            raise CommandFailed(f"the server did not start; see {self._log}", FAILED)
+            last = self._log.read_text("utf-8", "replace").rstrip().rpartition("\n")[2]
+            raise CommandFailed(f"the server did not start: {last or 'no output'}; see {self._log}", FAILED)
         with self._changed:
             self.url = line.split("http=")[1].split()[0]
             self.life += 1

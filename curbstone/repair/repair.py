@@ -185,6 +185,8 @@ class _Mended:
         self.hopeless: list[str] = []
         self._numbers: dict[int, int] = {}
         """The number of each commit, by the position where it begins."""
+        self._next_seqs: dict[int, int] = {}
+        """The seq after the messages of each commit, by the position where the commit begins."""
         self.floor = header.floor if header else 1
         data = bytearray(_read(disk, segment.path)[:end].ljust(end, b"\0"))
         if header is None:
@@ -198,6 +200,7 @@ class _Mended:
             for batch in scan.batches():
                 self.floor = max(self.floor, _floor_in(batch))
                 self._numbers[batch.offset] = batch.header.number
+                self._next_seqs[batch.offset] = batch.header.first_seq + batch.header.messages
             holes, self.last_batch, torn = scan.holes, scan.last_batch, scan.torn_bytes
         data[:SEGMENT_BYTES] = encode_segment_header(header)
         for start, stop in _joined([*holes, *([(segment.end, end)] if segment.end < end else [])]):
@@ -218,7 +221,11 @@ class _Mended:
         following = decode_batch_header(bytes(data[stop : stop + BATCH_BYTES]), 0)
         is_free = following is None or following.number > number
         filler = encode_filler(segment.salt, number, stop - start) if is_free else None
-        text = f"{segment.path}: bytes {start} to {stop} are lost"
+        next_seq = max([seq for place, seq in self._next_seqs.items() if place < start], default=0)
+        # Commits that the cleaner made hold old messages, so the numbers around them say nothing.
+        messages = following.first_seq - next_seq if following and next_seq else 0
+        count = f", with {messages} message{'s' if messages > 1 else ''}" if messages > 0 else ""
+        text = f"{segment.path}: bytes {start} to {stop} are lost{count}"
         if filler is None:
             self.hopeless.append(f"{text}, and their place can't be filled")
             return

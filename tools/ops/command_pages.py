@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 
 import typer
 
-from curbstone.cli.main import EXIT_CODES, app
+from curbstone.cli.examples import EXAMPLES
+from curbstone.cli.help import EXIT_CODES, summary_of
+from curbstone.cli.main import app
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 PATHS = ("FILE", "DIR", "SOURCE", "TARGET")
@@ -49,7 +51,7 @@ class Command(NamedTuple):
     @property
     def summary(self) -> str:
         """The first sentence of the text."""
-        return re.split(r"(?<=[.:;])\s", self.help, maxsplit=1)[0].rstrip(".:;")
+        return summary_of(self.help)
 
 
 def commands() -> list[Command]:
@@ -104,22 +106,27 @@ def man_page() -> str:
         "[OPTIONS] COMMAND [ARGS]...",
         ".SH DESCRIPTION",
         *_paragraphs(
-            "curbstone serve runs the server. The other commands talk to a running one over HTTP: at --server URL, or"
-            " at the address in CURBSTONE_SERVER, else at http://127.0.0.1:8080. A queue is written queue or"
-            " project/queue."
+            "curbstone serve runs the server. The other commands call a running one over HTTP: at --server URL, at the"
+            " address in CURBSTONE_SERVER, or at that of the current context, else at http://127.0.0.1:8080. --server,"
+            " --context, --token-file, --ca-file and --cert-file stand before or after the command. Write a queue as"
+            " queue or project/queue."
         ),
         *_option_lines(whole.options),
         ".SH COMMANDS",
     ]
     for command in rest:
         lines += [f".SS {_roff(command.usage)}", *_paragraphs(command.help), *_option_lines(command.options)]
+        lines += _example_lines(EXAMPLES.get(" ".join(command.words), ()))
     lines += [
         ".SH EXIT STATUS",
         *_paragraphs(EXIT_CODES.removeprefix("Exit codes: ")),
         ".SH ENVIRONMENT",
         ".TP",
         ".B CURBSTONE_SERVER",
-        "Where the server is, for the commands that talk to one.",
+        "The address of the server, for the commands that call one.",
+        ".TP",
+        ".B CURBSTONE_CONTEXT",
+        "The context whose server and login are used.",
         ".TP",
         ".B CURBSTONE_TOKEN_FILE",
         "File with a token for a server that has users.",
@@ -137,6 +144,10 @@ def _paragraphs(text: str) -> list[str]:
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         lines += [".PP", _roff(" ".join(paragraph.split()))]
     return lines
+
+
+def _example_lines(examples: tuple[str, ...]) -> list[str]:
+    return [".PP", "Examples:", ".nf", *map(_roff, examples), ".fi"] if examples else []
 
 
 def _option_lines(options: tuple[Option, ...]) -> list[str]:

@@ -1,0 +1,167 @@
+"""`curbstone queue create|set|show|delete`: a queue and its options."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from curbstone.cli.connection import with_options
+from curbstone.cli.help import Command, Group
+from curbstone.cli.options import Json, Queue
+from curbstone.cli.parameters import add_parameters
+from curbstone.exit_codes import FAILED, WRONG, CommandFailed
+
+QUEUE_OPTIONS = {
+    "cap": ("SIZE", "The most bytes on disk, as in 64MiB"),
+    "max_message_size": ("SIZE", "The largest message, as in 1MiB"),
+    "ttl": ("SECONDS", "How long until a message expires; 0 for never"),
+    "max_tries": ("N", "After how many deliveries a message is dead; 0 for no limit"),
+    "dead_letter": ("QUEUE", "The queue for dead messages"),
+    "nack_delay": ("SECONDS", "How long a message waits that was given back"),
+    "nack_delay_max": ("SECONDS", "Up to how long this delay doubles with each try"),
+    "lease": ("SECONDS", "How long a lease lasts if the request does not say"),
+    "groups": ("NAMES", "Named readers, separated by commas"),
+    "overflow": ("HOW", "What a full queue does: refuse, or drop-oldest"),
+    "unused": ("SECONDS", "After how long without use the queue is deleted"),
+    "undo": ("SECONDS", "How long settled messages can be brought back"),
+}
+"""The metavar and the help of each option. `paused` and `schema` have commands of their own."""
+
+_NUMBERS = ("SECONDS", "N")
+
+queue = typer.Typer(name="queue", cls=Group, help="Create, change, show and delete a queue.")
+
+
+def _with_queue_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each option of a queue; it gets those that were used, as JSON values."""
+
+    @functools.wraps(function)
+    def call(queue: str, **options: Any) -> None:
+        given = {name: value for name in QUEUE_OPTIONS if (value := options.pop(name)) is not None}
+        function(queue, {name: _value(name, text) for name, text in given.items()}, **options)
+
+    added = {
+        name: Annotated[str | None, typer.Option(f"--{name.replace('_', '-')}", metavar=metavar, help=text)]
+        for name, (metavar, text) in QUEUE_OPTIONS.items()
+    }
+    return add_parameters(call, function, added, None, without="options")
+
+
+def _value(name: str, text: str) -> object:
+    if text == "none":
+        return {"groups": [], "dead_letter": "", "unused": None}.get(name, 0)
+    if name == "groups":
+        return [each.strip() for each in text.split(",") if each.strip()]
+    if QUEUE_OPTIONS[name][0] not in _NUMBERS:
+        return text
+    try:
+        number = float(text)
+    except ValueError:
+        raise CommandFailed(f"bad --{name.replace('_', '-')} {text!r}: expected a number", WRONG) from None
+    return int(number) if number.is_integer() else number
+
+
+@queue.command("create", cls=Command)
+@with_options
+@_with_queue_options
+def create(queue: Queue, options: dict[str, Any]) -> None:
+    """Create a queue with these options. Options that are not given have the server's defaults.
+
+    It is an error if the queue exists.
+    """
+    from curbstone.cli.client import Client, Refused, queue_of
+
+    name = queue_of(queue)
+    with Client() as client:
+        try:
+            client.queue("HEAD", name)
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+        else:
+            raise CommandFailed(f"queue {name} exists; change its options with: curbstone queue set", FAILED)
+        client.queue("PUT", name, json=options)
+    print(f"queue {name} created")
+
+
+@queue.command("set", cls=Command)
+@with_options
+@_with_queue_options
+def set_options(queue: Queue, options: dict[str, Any]) -> None:
+    """Change options of a queue; all others stay as they are. The value `none` ends a limit."""
+    from curbstone.cli.client import Client, queue_of
+
+    if not options:
+        raise typer.BadParameter("no option to set; see curbstone queue set --help")
+    name = queue_of(queue)
+    with Client() as client:
+        client.queue("HEAD", name)
+        client.queue("PUT", name, json=options)
+    print(f"queue {name}: {', '.join(f'{option} = {_shown(value)}' for option, value in options.items())}")
+
+
+@queue.command("show", cls=Command)
+@with_options
+def show(queue: Queue, as_json: Json = False) -> None:
+    """Show a queue: its messages, its size on disk, its groups, bindings and options."""
+    from curbstone.cli.client import Client, queue_of
+    from curbstone.cli.output import console, print_json, size, table
+
+    with Client() as client:
+        info = client.json("GET", queue_of(queue))
+    if as_json:
+        print_json(info)
+        return
+    figures = {
+        "queue": f"{info['project']}/{info['name']}",
+        "ready": info["rdy"],
+        "in flight": info["wip"],
+        "delayed": info.get("delayed", "?"),
+        "consumers": info["consumers"],
+    }
+    if "bytes" in info:
+        share = 100 * info["bytes"] / info["cap"]
+        figures["on disk"] = f"{size(info['bytes'])} ({share:.0f} % of the cap)"
+    for group, counts in info["groups"].items():
+        figures[f"group {group}"] = f"{counts['rdy']} ready, {counts['wip']} in flight, {counts['delayed']} delayed"
+    if info.get("bindings"):
+        figures["events"] = ", ".join(info["bindings"])
+    if info.get("damaged"):
+        figures["damaged"] = "; ".join(info["damaged"])
+    rows = [*figures.items(), *((f"  {name}", _shown(value)) for name, value in info["options"].items())]
+    console().print(table(("", ""), [[name, str(value)] for name, value in rows], header=False))
+
+
+@queue.command("delete", cls=Command)
+@with_options
+def delete(
+    queue: Queue, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False
+) -> None:
+    """Delete a queue with all its messages. On a terminal, the command asks for confirmation first."""
+    from curbstone.cli.client import Client, queue_of
+    from curbstone.cli.output import counted
+
+    name = queue_of(queue)
+    with Client() as client:
+        info = client.json("GET", name)
+        held = info["rdy"] + info["wip"] + info.get("delayed", 0)
+        if not yes and sys.stdin.isatty():
+            typer.confirm(f"Delete queue {name} with {counted(held, 'message')} for good?", abort=True)
+        client.queue("DELETE", name)
+    print(f"queue {name} deleted, with {counted(held, 'message')}")
+
+
+def _shown(value: object) -> str:
+    if value in (None, "", []):
+        return "none"
+    return (
+        ", ".join(map(str, value))
+        if isinstance(value, list)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )
