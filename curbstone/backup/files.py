@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 FORMAT = 1
@@ -26,6 +26,8 @@ OFFSET = "CURBSTONE.offset"
 """The pax header of an entry that has only the end of a file."""
 
 PIECE_BYTES = 1024 * 1024
+INDEX_BYTES_MAX = 1024 * 1024
+PATH_CHARS_MAX, PATH_PARTS_MAX = 500, 10
 
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 _NAME = re.compile(r"[A-Za-z0-9_.~%+:@-]+")
@@ -52,6 +54,8 @@ class Had(NamedTuple):
 
 def checked_path(path: str) -> str:
     """Return the path if it stays below the directory it is written to. Raise BackupError if it does not."""
+    if path.count("/") >= PATH_PARTS_MAX or len(path) > PATH_CHARS_MAX:
+        raise BackupError(f"it has a path of {len(path)} characters, {path[:100]!r}…, which no data directory has")
     if not all(_NAME.fullmatch(part) and part not in (".", "..") for part in path.split("/")):
         raise BackupError(f"it has a file {path[:200]!r}, which no data directory has")
     return path
@@ -60,6 +64,13 @@ def checked_path(path: str) -> str:
 def encode_sums(sums: Mapping[str, str]) -> bytes:
     """Return the contents of `SHA256SUMS`."""
     return "".join(f"{digest}  {path}\n" for path, digest in sorted(sums.items())).encode()
+
+
+def check_size(name: str, size: int, names: Iterable[str]) -> None:
+    """Raise BackupError if the index, or the checksums of these files, are larger than they can be."""
+    most = sum(len(path.encode()) + 67 for path in names) if name == SUMS else INDEX_BYTES_MAX
+    if size > most:
+        raise BackupError(f"its {name} has {size} bytes, and can have {most}")
 
 
 def decode_sums(data: bytes) -> dict[str, str]:
@@ -83,7 +94,7 @@ def decode_index(data: bytes) -> dict[str, object]:
     try:
         facts = json.loads(data)
         number = int(facts["format"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise BackupError(f"its {INDEX} is not understood") from None
     if number > FORMAT:
         raise BackupError(f"it has format {number}, which is newer than this version reads")

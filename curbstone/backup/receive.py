@@ -10,20 +10,20 @@ import hashlib
 import io
 import os
 import shutil
-import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, NamedTuple, Protocol
+from typing import IO, NamedTuple
 
+from curbstone.backup.archive import Reader, entries
 from curbstone.backup.files import (
     DATA,
     INDEX,
-    OFFSET,
     PIECE_BYTES,
     SUMS,
     BackupError,
     TargetTaken,
+    check_size,
     checked_path,
     decode_index,
     decode_sums,
@@ -31,13 +31,6 @@ from curbstone.backup.files import (
 )
 
 PARTIAL = ".partial"
-
-
-class Reader(Protocol):
-    """A stream of bytes."""
-
-    def read(self, size: int = -1, /) -> bytes:
-        """Return up to so many bytes."""
 
 
 class Unpacked(NamedTuple):
@@ -68,27 +61,25 @@ def extract(stream: Reader, into: Path, since: Path | None = None) -> dict[str, 
     """Write the files of an archive below a directory, durably. Return their checksums, after comparing them."""
     found: dict[str, str] = {}
     sums: dict[str, str] | None = None
-    try:
-        with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[call-overload]
-            for entry in archive:
-                content = archive.extractfile(entry)
-                if not entry.isreg() or content is None:
-                    raise BackupError(f"it has {entry.name[:200]!r}, which is not a file")
-                name = checked_path(entry.name)
-                if name == SUMS:
-                    sums = decode_sums(content.read())
-                    continue
-                offset = int(entry.pax_headers.get(OFFSET, "0"))
-                path = into / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                if offset and entry.size == 0 and since is not None:
-                    found[name] = _take_whole(since / name, path, offset)
-                else:
-                    found[name] = _take(content, path, since / name if since and offset else None, offset)
-    except tarfile.TarError as error:
-        raise BackupError(f"it is no archive, or ends in the middle: {error}") from None
+    for entry in entries(stream):
+        name = checked_path(entry.name)
+        if name in found:
+            raise BackupError(f"it has {name} twice")
+        if name in (SUMS, INDEX):
+            check_size(name, entry.size, found)
+        if name == SUMS:
+            sums = decode_sums(entry.content.whole())
+            continue
+        path = into / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if entry.offset and entry.size == 0 and since is not None:
+            found[name] = _take_whole(since / name, path, entry.offset)
+        else:
+            found[name] = _take(entry.content, path, since / name if since and entry.offset else None, entry.offset)
     if sums is None:
         raise BackupError(f"it ends before its {SUMS}: the server could not send all of it")
+    if INDEX not in found:
+        raise BackupError(f"it has no {INDEX}")
     _compare(sums, found)
     _sync_tree(into)
     return found
@@ -104,7 +95,7 @@ def _take_whole(old: Path, path: Path, size: int) -> str:
     return _take(io.BytesIO(), path, old, size)
 
 
-def _take(content: IO[bytes], path: Path, old: Path | None, offset: int) -> str:
+def _take(content: Reader, path: Path, old: Path | None, offset: int) -> str:
     """Write a file, its beginning from the earlier backup and the rest from the archive; return its checksum."""
     hashed = hashlib.sha256()
     with path.open("xb") as file:
@@ -152,12 +143,14 @@ def had_in(folder: Path) -> dict[str, tuple[int, str]]:
 
 def verify(folder: Path) -> dict[str, str]:
     """Compare a backup with its checksums, and return them. Raise BackupError."""
+    names = [INDEX, *(path.relative_to(folder).as_posix() for path in (folder / DATA).rglob("*") if path.is_file())]
     try:
+        for name in (SUMS, INDEX):
+            check_size(name, (folder / name).stat().st_size, names)
         sums = decode_sums((folder / SUMS).read_bytes())
         decode_index((folder / INDEX).read_bytes())
     except FileNotFoundError as error:
         raise BackupError(f"it has no {Path(str(error.filename)).name}, so it is no backup") from None
-    names = [INDEX, *(path.relative_to(folder).as_posix() for path in (folder / DATA).rglob("*") if path.is_file())]
     _compare(sums, {name: digest_of(folder / name) for name in names})
     return sums
 
@@ -167,28 +160,43 @@ def unpacked(source: str, beside: Path) -> Iterator[Unpacked]:
     """Yield the contents of a backup, copied to a place next to `beside`. The caller may change or move the copy."""
     work = beside.with_name(beside.name + PARTIAL)
     shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(mode=0o700, parents=True)
-    try:
-        path = Path(source)
-        if source == "-":
-            import sys
+    with private_files():
+        work.mkdir(parents=True)
+        try:
+            _unpack(source, work)
+            index = decode_index((work / INDEX).read_bytes())
+            (work / DATA).mkdir(exist_ok=True)
+            yield Unpacked(work / DATA, index)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
 
-            extract(sys.stdin.buffer, work)
-        elif path.is_dir():
-            sums = verify(path)
-            for name in sums:
-                (work / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path / name, work / name)
-            _compare(sums, {name: digest_of(work / name) for name in sums})
-            _sync_tree(work, files=True)
-        else:
-            with path.open("rb") as stream:
-                extract(stream, work)
-        index = decode_index((work / INDEX).read_bytes())
-        (work / DATA).mkdir(exist_ok=True)
-        yield Unpacked(work / DATA, index)
+
+def _unpack(source: str, work: Path) -> None:
+    path = Path(source)
+    if source == "-":
+        import sys
+
+        extract(sys.stdin.buffer, work)
+    elif path.is_dir():
+        sums = verify(path)
+        for name in sums:
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path / name, work / name)
+        _compare(sums, {name: digest_of(work / name) for name in sums})
+        _sync_tree(work, files=True)
+    else:
+        with path.open("rb") as stream:
+            extract(stream, work)
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Have only this process's user read the files that it makes meanwhile, as those that a server makes."""
+    before = os.umask(0o077)
+    try:
+        yield
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        os.umask(before)
 
 
 def check_free(target: Path) -> None:
@@ -203,15 +211,16 @@ def _made(target: Path) -> Iterator[Path]:
     check_free(target)
     partial = target.with_name(target.name + PARTIAL)
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(mode=0o700, parents=True)
-    try:
-        yield partial
-        _sync_tree(partial)
-        partial.rename(target)
-        sync_dir(target.parent)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    with private_files():
+        partial.mkdir(parents=True)
+        try:
+            yield partial
+            _sync_tree(partial)
+            partial.rename(target)
+            sync_dir(target.parent)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -261,22 +270,19 @@ def pass_on(stream: Reader, out: IO[bytes]) -> dict[str, object]:
     found: dict[str, str] = {}
     sums: dict[str, str] | None = None
     index = b""
-    try:
-        with tarfile.open(fileobj=tee, mode="r|") as archive:  # type: ignore[call-overload]
-            for entry in archive:
-                content = archive.extractfile(entry)
-                assert content is not None
-                if entry.name == SUMS:
-                    sums = decode_sums(content.read())
-                else:
-                    hashed = hashlib.sha256()
-                    while piece := content.read(PIECE_BYTES):
-                        hashed.update(piece)
-                        if entry.name == INDEX:
-                            index += piece
-                    found[entry.name] = hashed.hexdigest()
-    except tarfile.TarError as error:
-        raise BackupError(f"it is no archive, or ends in the middle: {error}") from None
+    for entry in entries(tee):
+        if entry.name in (SUMS, INDEX):
+            check_size(entry.name, entry.size, found)
+        if entry.name == SUMS:
+            sums = decode_sums(entry.content.whole())
+        elif entry.name == INDEX:
+            index = entry.content.whole()
+            found[INDEX] = hashlib.sha256(index).hexdigest()
+        else:
+            hashed = hashlib.sha256()
+            while piece := entry.content.read():
+                hashed.update(piece)
+            found[entry.name] = hashed.hexdigest()
     while tee.read(PIECE_BYTES):
         pass
     if sums is None:

@@ -126,8 +126,9 @@ def _to_file(stream: _Stream, target: Path) -> dict[str, object]:
     from curbstone.backup import receive
 
     partial = target.with_name(target.name + receive.PARTIAL)
+    partial.unlink(missing_ok=True)  # a killed one may have left it, with other rights
     try:
-        with partial.open("wb") as file:
+        with receive.private_files(), partial.open("xb") as file:
             index = receive.pass_on(stream, file)
             file.flush()
             os.fsync(file.fileno())
