@@ -34,7 +34,8 @@ def test_the_site_builds_and_no_link_is_dead(tmp_path: Path) -> None:
 def test_every_page_is_in_the_navigation() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     named = set(re.findall(r": ([\w-]+\.md)$", text, re.M))
-    assert named == {page.name for page in (ROOT / "docs").glob("*.md")}
+    made = {"python-client.md", "javascript-client.md"}  # from the READMEs of the clients
+    assert named == made | {page.name for page in (ROOT / "docs").glob("*.md")}
     assert yaml.safe_load(text)["strict"] is True
 
 

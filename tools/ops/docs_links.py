@@ -1,22 +1,44 @@
-"""A hook of mkdocs: in the site, links to files outside of docs/ lead to the files in the repository."""
+"""A hook of mkdocs: pages of the site whose text is a README elsewhere, and links that leave docs/."""
 
 from __future__ import annotations
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
 
+from mkdocs.structure.files import File
+
 ROOT = Path(__file__).resolve().parents[2]
-_OUTSIDE = re.compile(r"\[([^\]]*)\]\(\.\./([^)#]+)(#[^)]*)?\)")
+READMES = {"python-client.md": "client/README.md", "javascript-client.md": "client/js/README.md"}
+"""Pages that are made from a file outside of docs/."""
+
+_LINK = re.compile(r"\[([^\]]*)\]\(([^)#:]+)(#[^)]*)?\)")
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages that are made from READMEs."""
+    for page, readme in READMES.items():
+        files.append(File.generated(config, page, content=(ROOT / readme).read_text(encoding="utf-8")))
+    return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_more: object) -> str:
-    """Replace each link to a file outside of docs/ by the file's name. A missing file ends the build."""
+    """Lead links to pages of the site there, and replace others that leave docs/ by the name of the file.
 
-    def named(match: re.Match[str]) -> str:
-        text, path = match[1], match[2]
-        if not (ROOT / path).exists():
-            raise FileNotFoundError(f"{page.file.src_path} links to ../{path}, which is not there")
-        return f"{text} (`{path}`)"
+    A missing file ends the build.
+    """
+    folder = posixpath.dirname(READMES.get(page.file.src_path, "docs/"))
 
-    return _OUTSIDE.sub(named, markdown)
+    def here(match: re.Match[str]) -> str:
+        text, path, anchor = match[1], posixpath.normpath(posixpath.join(folder, match[2])), match[3] or ""
+        if not (ROOT / path).exists() and path.removeprefix("docs/") not in READMES:
+            raise FileNotFoundError(f"{page.file.src_path} links to {match[2]}, which is not there")
+        for name, readme in READMES.items():
+            if path == readme:
+                return f"[{text}]({name}{anchor})"
+        if path == "README.md":
+            return f"[{text}](index.md)"
+        return f"[{text}]({path[5:]}{anchor})" if path.startswith("docs/") else f"{text} (`{path}`)"
+
+    return _LINK.sub(here, markdown)
