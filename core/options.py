@@ -20,6 +20,7 @@ CAP_BYTES_MAX = 1 << 44
 GROUPS_MAX = 32
 SCHEMA_BYTES_MAX = 8 * KIB
 SECONDS_MAX = 10 * 365 * 86400
+IDEMPOTENCY_S_MAX = 7 * 86400
 
 REFUSE, DROP_OLDEST = OVERFLOWS = ("refuse", "drop-oldest")
 
@@ -60,6 +61,8 @@ class QueueOptions:
     """After how long without use the queue is deleted; None for never."""
     undo: float = 0
     """How long settled messages stay in the log, if there is room, so that they can be brought back."""
+    idempotency_window: float = 300
+    """How long an idempotency key is remembered."""
     schema: str = ""
     """The JSON Schema that bodies have to satisfy, as text; empty for none."""
 
@@ -122,10 +125,10 @@ def _count(name: str, value: object, _project: str) -> int:
     return value
 
 
-def _seconds(least: float) -> Callable[[str, object, str], float]:
+def _seconds(least: float, most: float = SECONDS_MAX) -> Callable[[str, object, str], float]:
     def check(name: str, value: object, _project: str) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= SECONDS_MAX:
-            raise BadRequest(f"bad option {name}: {value!r} is not a number of seconds from {least} to {SECONDS_MAX}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            raise BadRequest(f"bad option {name}: {value!r} is not a number of seconds from {least} to {most}")
         return value
 
     return check
@@ -190,6 +193,7 @@ _CHECKS: dict[str, Callable[[str, object, str], Any]] = {
     "overflow": _overflow,
     "unused": _unused,
     "undo": _seconds(0),
+    "idempotency_window": _seconds(1, IDEMPOTENCY_S_MAX),
     "schema": _schema,
 }
 

@@ -308,7 +308,7 @@ class Engine:
             changing.make_sure(queue, plain, on_done)
         else:
             after = replace_known(queue.known, options=options)
-            changing.change(self, queue, after, "options", on_done, options=dict(changes))
+            changing.change(self, queue, after, "options", on_done, options=lacking.registered(changes))
 
     def _made(self, queue: Queue, changes: Mapping[str, object], on_done: Done, error: CurbstoneError | None) -> None:
         """Finish a creation. If another gateway was quicker, with other options, merge ours into its queue."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from curbstone.core.errors import NoSuchGroup, NotSupported
@@ -35,6 +35,16 @@ def check_options(options: QueueOptions) -> None:
     """Raise NotSupported for options that need the local engine."""
     if options.undo:
         _refuse(UNDOING)
+    if options.idempotency_window != QueueOptions().idempotency_window:
+        _refuse(KEYS)
+
+
+def registered(options: Mapping[str, object]) -> dict[str, object]:
+    """Return these options as the registry has them.
+
+    One that no cluster can have is left out, because gateways of earlier versions refuse an option they don't know.
+    """
+    return {name: value for name, value in options.items() if name != "idempotency_window"}
 
 
 def _refuse(text: str) -> NoReturn:

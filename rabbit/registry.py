@@ -21,6 +21,7 @@ from curbstone.core.host import Host
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
 from curbstone.core.values import Done
+from curbstone.rabbit import lacking
 from curbstone.rabbit.door import AmqpError, Arrived, Channel, Connection, Properties
 from curbstone.rabbit.link import Link
 from curbstone.rabbit.topology import registry_arguments
@@ -58,7 +59,7 @@ class Known:
             "project": self.name.project,
             "queue": self.name.queue,
             "uid": self.uid,
-            "options": self.options.as_json(),
+            "options": lacking.registered(self.options.as_json()),
             "bindings": sorted(self.bindings),
             "unused_s": self.unused_s,
             "groups": sorted(self.groups),

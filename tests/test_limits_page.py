@@ -57,7 +57,9 @@ def size(count: int) -> str:
         f"{limits.COUNT_MAX:,}; {size(waiters.LEASE_BYTES_MAX)} of a lease, {size(limits.PEEK_BYTES_MAX)} of a",
         f"`/journal` | {size(limits.PAGE_BYTES_MAX)}",
         f"long poll (`wait`) | {limits.WAIT_S_MAX} s",
-        f"{keys.KEYS_MAX:,} of a queue, {keys.WINDOW_MS // 60_000} min",
+        f"{keys.KEYS_MAX:,} of a queue; each for the queue's `idempotency_window`, "
+        f"{options.QueueOptions().idempotency_window // 60} min by default, "
+        f"at most {options.IDEMPOTENCY_S_MAX // 86_400} days | 507",
         f"{metrics.QUEUES_MAX:,} by name",
         f"{size(values.PART_BYTES_MAX)}, {staging.PARTS_MAX:,} parts; `--max-staged`, {size(DEFAULTS.max_staged)}",
         f"over STOMP, and over MQKS | {size(net.UNFINISHED_BYTES_MAX)}",

@@ -23,6 +23,10 @@ from curbstone.core.options import QueueOptions
 META_FORMAT = 1
 META_BYTES_MAX = 16 * 1024
 
+LATER_OPTIONS = frozenset(["idempotency_window"])
+"""Options that were added when versions existed that refuse a file with an option they don't know. They are stored
+apart, where those versions do not look, so that they still start."""
+
 _NOTHING: Mapping[str, Any] = {}
 _NO_NAMES: frozenset[str] = frozenset()
 """Thousands of queues have no changes, groups or bindings; they share these two."""
@@ -110,10 +114,12 @@ class Meta:
             "uid": self.uid,
             "project": self.name.project,
             "queue": self.name.queue,
-            "options": dict(self.changes),
+            "options": {name: value for name, value in self.changes.items() if name not in LATER_OPTIONS},
             "groups": dict(self.groups),
             "bindings": sorted(self.bindings),
         }
+        if later := {name: value for name, value in self.changes.items() if name in LATER_OPTIONS}:
+            facts["later_options"] = later
         if self.since:
             facts["since"] = dict(self.since)
         if self.skips:
@@ -136,7 +142,8 @@ class Meta:
             raise DataDirectoryError(f"{path}: format {facts['format']} is newer than this version reads")
         try:
             name = stored_name(facts["queue"], sys.intern(facts["project"]))
-            changes, groups, since = facts["options"], facts["groups"], facts.get("since")
+            changes = facts["options"] | facts.get("later_options", {})
+            groups, since = facts["groups"], facts.get("since")
             skips, bindings = facts.get("skips"), facts["bindings"]
             return cls(
                 facts["uid"],

@@ -1,13 +1,14 @@
 """Idempotency keys: a publish that is repeated under the same key is stored once, also after a restart.
 
-A key is remembered for `WINDOW_MS`, with the digest of what was published under it. It is a note in the batch that
-holds the messages, so the two are on disk together or not at all. When the segment with the note is dropped before the
-key has expired, the note is written again.
+A key is remembered for the queue's `idempotency_window`, with the digest of what was published under it. It is a note
+in the batch that holds the messages, so the two are on disk together or not at all. When the segment with the note is
+dropped before the key has expired, the note is written again.
 """
 
 from __future__ import annotations
 
 import struct
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from curbstone.core.errors import CurbstoneError, KeyReused, QueueFull
@@ -17,10 +18,10 @@ from curbstone.core.log.room import Room
 from curbstone.core.state import QueueState
 from curbstone.core.values import DIGEST_BYTES, IdempotencyKey
 
-WINDOW_MS = 5 * 60 * 1000
 KEYS_MAX = 100_000
 CAP_BYTES_PER_KEY = 1024
 KEY_NOTE_BYTES = 64
+PRUNED_AT_ONCE = 1024
 
 _KEY = struct.Struct(f"<QQI{DIGEST_BYTES}s{DIGEST_BYTES}s")
 
@@ -38,36 +39,46 @@ class Known(NamedTuple):
 class Keys:
     """The keys of one queue."""
 
-    __slots__ = ("_known", "_room", "_state")
+    __slots__ = ("_expiries", "_known", "_room", "_state")
 
     def __init__(self, state: QueueState, room: Room) -> None:
         self._state = state
         self._room = room
         self._known: dict[bytes, Known] = {}
+        self._expiries: list[tuple[int, bytes]] = []
+        """A heap with each known key and when it expires. A changed window mixes up the order of publishing."""
 
     def look(self, key: IdempotencyKey) -> Known | CurbstoneError | None:
         """Return what was published under a key; an error if nothing may be published under it; or None if it is new.
 
         To be called when it is the publish's turn to be written: all earlier ones are on disk then, or refused.
         """
-        self._prune()
+        now_ms = self._state.host.now_ms()
+        self._prune(now_ms)
         known = self._known.get(key.hashed)
+        if known is not None and known.expires_ms <= now_ms:
+            known = None
+        window_s = self._state.options.idempotency_window
         if known is not None and known.digest != key.digest:
-            return KeyReused("the idempotency key was used for other content in the last 5 minutes")
+            return KeyReused(f"the idempotency key was used for other content in the last {window_s:g} s")
         if known is None and len(self._known) >= self._most:
-            return QueueFull(f"more than {self._most} idempotency keys in 5 minutes")
+            return QueueFull(f"more than {self._most} idempotency keys in {window_s:g} s, its idempotency_window")
         return known
 
     @property
     def _most(self) -> int:
         return min(KEYS_MAX, self._state.options.cap // CAP_BYTES_PER_KEY)
 
-    def _prune(self) -> None:
-        """Forget the first few keys if they have expired: the oldest come first."""
-        now_ms = self._state.host.now_ms()
-        for hashed, known in list(self._known.items())[:16]:
-            if known.expires_ms > now_ms:
+    def _prune(self, now_ms: int) -> None:
+        """Forget keys that have expired, a bounded number in one turn."""
+        for _ in range(PRUNED_AT_ONCE):
+            if not self._expiries or self._expiries[0][0] > now_ms:
                 break
+            _, hashed = heappop(self._expiries)
+            expires_ms = self._known[hashed].expires_ms
+            if expires_ms > now_ms:  # it was noted again with another expiry
+                heappush(self._expiries, (expires_ms, hashed))
+                continue
             del self._known[hashed]
             self._room.notes(-KEY_NOTE_BYTES)
 
@@ -78,7 +89,8 @@ class Keys:
         """
         said = {}
         if publish is not None and publish.key is not None:
-            key, expires_ms = publish.key, self._state.host.now_ms() + WINDOW_MS
+            window_ms = round(self._state.options.idempotency_window * 1000)
+            key, expires_ms = publish.key, self._state.host.now_ms() + window_ms
             said[key.hashed] = Known(expires_ms, first_seq, len(publish.messages), key.digest, 0)
         if below and self._known:
             now_ms = self._state.host.now_ms()
@@ -90,6 +102,7 @@ class Keys:
         """Remember a key that the log has a note of."""
         if hashed not in self._known:
             self._room.notes(KEY_NOTE_BYTES)
+            heappush(self._expiries, (known.expires_ms, hashed))
         self._known[hashed] = known
 
     def recover(self, payload: bytes, segment: int) -> None:

@@ -33,7 +33,7 @@ def meta_again(disk: Disk, directory: str, uid: str) -> tuple[Meta, list[str]]:
     meta = Meta(uid, name, _DEFAULTS)
     lost = []
     try:
-        meta = meta.with_options(facts["options"], 1)
+        meta = meta.with_options({**facts["options"], **facts.get("later_options", {})}, 1)
         groups = {group_name(group): _count(start) for group, start in facts["groups"].items()}
         since = {group: _count(facts["since"][group]) for group in facts.get("since", {}) if group in groups}
         skips = frozenset(facts.get("skips", ())) & groups.keys()

@@ -7,7 +7,7 @@ import { Holders } from './holders.js'
 import { CapBar } from './list.js'
 import { MessageList } from './messages.js'
 
-const SECONDS = new Set(['ttl', 'nack_delay', 'nack_delay_max', 'lease', 'unused', 'undo'])
+const SECONDS = new Set(['ttl', 'nack_delay', 'nack_delay_max', 'lease', 'unused', 'undo', 'idempotency_window'])
 const SIZES = new Set(['cap', 'max_message_size'])
 
 /** Every so many looks those who take from the queue are asked for; seldom where the server looks through delayed messages for it. */

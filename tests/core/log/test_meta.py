@@ -125,3 +125,13 @@ def test_a_group_that_goes_takes_what_is_known_of_it_along() -> None:
     meta = PLAIN.with_group("g", 5, 7, skips=True).with_group("h", 6, 8, skips=True)
     left = meta.with_options({"groups": ["h", "i"]}, 9)
     assert (left.groups, left.since, left.skips) == ({"h": 6, "i": 9}, {"h": 8}, frozenset({"h"}))
+
+
+def test_an_option_that_earlier_versions_refuse_is_stored_where_they_do_not_look() -> None:
+    """They refuse to start on a `meta` whose `options` have a name that they don't know."""
+    meta = PLAIN.with_options({"ttl": 5, "idempotency_window": 86400}, 1)
+    facts = json.loads(meta.encode().partition(b"\n")[0])
+    assert facts["options"] == {"ttl": 5}
+    again = Meta.decode(meta.encode(), "meta", DEFAULTS)
+    assert again == meta
+    assert again.options.idempotency_window == 86400

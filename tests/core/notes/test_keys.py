@@ -9,10 +9,11 @@ from curbstone.core.delivery.consumer import Consumer
 from curbstone.core.errors import CurbstoneError, KeyReused, QueueFull
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
-from curbstone.core.notes.keys import WINDOW_MS
+from curbstone.core.notes.keys import KEY_NOTE_BYTES
 from curbstone.core.options import CAP_BYTES_MIN, QueueOptions, SyncMode
 from curbstone.core.queue import Queue
 from curbstone.core.values import IdempotencyKey
+from tests.core.books import check_room
 from tests.sim.world import SimDisk, SimHost
 
 NAME = queue_name("keyed")
@@ -27,6 +28,7 @@ class Bench:
         self.disk = SimDisk(self.rng)
         self.host = SimHost(self.rng, 1_700_000_000_000)
         self.answers: list[Answer] = []
+        self.failures: list[CurbstoneError | None] = []
         self.open()
 
     def open(self) -> None:
@@ -39,6 +41,11 @@ class Bench:
     def crash(self) -> None:
         self.disk.crash()
         self.open()
+
+    def set_window(self, seconds: float) -> None:
+        self.broker.declare(NAME, {"idempotency_window": seconds}, lambda error: self.failures.append(error))
+        self.host.settle()
+        assert self.failures.pop() is None
 
     @property
     def queue(self) -> Queue:
@@ -114,9 +121,57 @@ def test_a_key_is_forgotten_after_its_window() -> None:
     bench = Bench()
     bench.publish("k", b"one")
     bench.settled()
-    bench.host.pass_time(WINDOW_MS + 1)
+    bench.host.pass_time(300_001)
     bench.publish("k", b"one")
     assert bench.settled() == [(None, 2, 1)]
+
+
+def test_a_queue_remembers_its_keys_as_long_as_its_window_says() -> None:
+    bench = Bench()
+    bench.set_window(7 * 86400)
+    bench.publish("k", b"one")
+    bench.settled()
+    bench.host.pass_time(7 * 86_400_000 - 1000)
+    bench.crash()
+    bench.publish("k", b"one")
+    assert bench.settled() == [(None, 1, 1)]
+    bench.publish("k", b"two")
+    [(refused, _, _)] = bench.settled()
+    assert str(refused) == "the idempotency key was used for other content in the last 604800 s"
+    bench.host.pass_time(1001)
+    bench.publish("k", b"one")
+    assert bench.settled() == [(None, 2, 1)]
+
+
+def test_a_shorter_window_holds_for_the_keys_behind_longer_ones() -> None:
+    """The keys were forgotten in the order of publishing only, so the first one kept all others."""
+    bench = Bench()
+    bench.set_window(86400)
+    bench.publish("long", b"x")
+    bench.settled()
+    bench.set_window(1)
+    bench.publish("short", b"x")
+    bench.settled()
+    bench.host.pass_time(1001)
+    bench.publish("short", b"x")
+    bench.publish("long", b"x")
+    assert bench.settled() == [(None, 3, 1), (None, 1, 1)]
+    assert bench.queue.log.room.notes_bytes == 2 * KEY_NOTE_BYTES
+
+
+def test_a_key_that_is_used_again_after_its_window_is_remembered_anew() -> None:
+    bench = Bench()
+    for number in range(200):
+        bench.publish(f"k{number % 3}", b"x")
+        [(error, first, _)] = bench.settled()
+        assert (error, first) == (None, number + 1)
+        bench.host.pass_time(301_000)
+        if number % 50 == 49:
+            bench.crash()
+        check_room(bench.queue)
+    bench.publish("k0", b"x")
+    bench.settled()
+    assert bench.queue.log.room.notes_bytes == KEY_NOTE_BYTES
 
 
 def test_there_are_only_so_many_keys_for_a_cap() -> None:
