@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import cast
 
 from curbstone_client.address import Address
-from curbstone_client.errors import CantConnect
 from curbstone_client.link import Link
 
 _DIAL_S_MAX = 5.0
@@ -19,9 +18,11 @@ SMALL_BATCH = 256
 class Connection(asyncio.Protocol):
     """The connections of one link, one after the other. Nothing is connected before `start` creates the task."""
 
-    def __init__(self, link: Link, tls: Callable[[Address], ssl.SSLContext | None]) -> None:
+    def __init__(self, link: Link, tls: Callable[[Address], ssl.SSLContext | None], connect_timeout: float) -> None:
         self._link = link
         self._tls = tls
+        self._connect_timeout = connect_timeout
+        self._giving_up: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport | None = None
@@ -33,6 +34,7 @@ class Connection(asyncio.Protocol):
         self._news = asyncio.Event()
         link.changed = self._changed
         link.came_up = self._news.set
+        link.wanted = self._wanted
         link.ask = self._ask
         self._asking: asyncio.Task[None] | None = None
 
@@ -43,22 +45,21 @@ class Connection(asyncio.Protocol):
         if self._task is None:
             self._task = self._loop.create_task(self._run())
 
-    async def wait_up(self, seconds: float) -> None:
+    async def wait_up(self) -> None:
         """Wait until the link is connected.
 
-        Raise CantConnect after so many seconds, or NotAllowed as soon as the server has refused the login.
+        Raise CantConnect after `connect_timeout` seconds, or NotAllowed as soon as the server has refused the login.
         """
         self.start()
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self._connect_timeout):
                 while not self._link.is_up:
                     if self._link.refused is not None:
                         raise self._link.refused
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            why = self._link.last_failure or "no answer"
-            raise CantConnect(f"not connected within {seconds:g} s: {why}") from None
+            raise self._link.not_connected(self._connect_timeout) from None
 
     def flush(self) -> None:
         """Send the gathered output now."""
@@ -69,6 +70,8 @@ class Connection(asyncio.Protocol):
         if self._task is None:
             return
         self._flush()
+        if self._giving_up is not None:
+            self._giving_up.cancel()
         if self._asking is not None:
             self._asking.cancel()
         self._task.cancel()
@@ -102,6 +105,14 @@ class Connection(asyncio.Protocol):
             self._ended.set_result(str(error) if error else "the server closed the connection")
 
     # ------------------------------------------------------------ inside
+
+    def _wanted(self) -> None:
+        if self._giving_up is None:
+            self._giving_up = self._loop.call_later(self._connect_timeout, self._give_up)
+
+    def _give_up(self) -> None:
+        self._giving_up = None
+        self._link.give_up(self._connect_timeout)
 
     def _ask(self) -> None:
         self._asking = self._loop.create_task(self._renew())

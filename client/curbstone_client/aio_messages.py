@@ -51,9 +51,9 @@ class Message(BaseMessage):
     __slots__ = ()
 
     def ack(self) -> Ended:
-        """Ack the message. Raise Stale if the delivery has ended already.
+        """Ack the message. Raise Stale if the delivery has ended already. A message of an event needs no ack.
 
-        `await message.ack()` waits until the ack is on disk. Without `await` the ack leaves with the next write.
+        `await message.ack()` waits until the ack is on disk. Without `await` the ack is sent with the next write.
         """
         ended: Ended = self.subscription.consumer.ack(self)
         return ended
@@ -72,7 +72,9 @@ class Message(BaseMessage):
         return ended
 
     def give_back(self, error: BaseException) -> Ended:
-        """End the delivery as a worker does when its handler raised this error."""
+        """End the delivery as a worker does when its handler raised this error. A message of an event has no end."""
+        if not self.subscription.is_acked:
+            return self.ack()
         end = end_of(error, self.tries)
         return self.reject(end.reason) if end.reject else self.nack(end.delay, end.reason)
 

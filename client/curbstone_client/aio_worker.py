@@ -27,9 +27,9 @@ class Worker:
 
     If the handler returns, the message is acked; the value it returned is sent to the sender of a request. If it
     raises, or takes longer than `timeout` seconds, the message comes again after 1, 2, 4 … 300 s (give or take 15 %),
-    and the server keeps the error's text with it. If it raises `Reject`, the message goes to the dead-letter queue; if
-    it raises `Retry`, the message comes again after that delay. A handler that is a plain function runs in the event
-    loop.
+    the server keeps the error's text with it, and the error is logged with its traceback. If it raises `Reject`, the
+    message goes to the dead-letter queue; if it raises `Retry`, the message comes again after that delay. A handler
+    that is a plain function runs in the event loop.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class Worker:
         client: Client,
         queue: str,
         handler: Handler,
+        group: str | None,
         parallel: int,
         timeout: float | None,
         prefetch: int | None,
@@ -44,6 +45,7 @@ class Worker:
         self._client = client
         self._queue = queue
         self._handler = handler
+        self._group = group
         self._parallel = parallel
         self._timeout = timeout
         self._prefetch = prefetch or 2 * parallel
@@ -52,7 +54,7 @@ class Worker:
 
     def start(self) -> None:
         """Subscribe to the queue and start to handle its messages."""
-        self._messages = self._client.queue(self._queue).consume(self._prefetch)
+        self._messages = self._client.queue(self._queue).consume(self._prefetch, group=self._group)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._work(self._messages)) for _ in range(self._parallel)]
         self._tasks.append(loop.create_task(self._look_at_options()))
@@ -86,10 +88,10 @@ class Worker:
                 if inspect.isawaitable(result):
                     result = await result
         except Exception as error:
-            self._give_back(message, error)
+            self._failed(message, error)
             return
         except BaseException as error:
-            self._give_back(message, error)
+            self._failed(message, error)
             raise
         try:
             if result is not None and message.reply_to is not None:
@@ -99,13 +101,15 @@ class Worker:
         except Stale:
             log.info("%s: the connection of %r was lost while it was handled; it comes again", self._queue, message)
         except ClientError as error:
-            log.warning("%s: %r was handled, and its end could not be told: %s", self._queue, message, error)
-            self._give_back(message, error)
+            log.warning("%s: %r was handled, but could not be answered or acked: %s", self._queue, message, error)
+            if not message.is_stale:
+                message.give_back(error)
 
-    def _give_back(self, message: Message, error: BaseException) -> None:
-        log.info("%s: %r failed: %s: %s", self._queue, message, type(error).__name__, error)
+    def _failed(self, message: Message, error: BaseException) -> None:
         if isinstance(error, TimeoutError) and self._timeout is not None and not str(error):
-            error = TimeoutError(f"the handler took longer than {self._timeout:g} s")
+            late = TimeoutError(f"the handler took longer than {self._timeout:g} s")
+            error = late.with_traceback(error.__traceback__)
+        base.log_failure(self._queue, message, error)
         if not message.is_stale:
             message.give_back(error)
 

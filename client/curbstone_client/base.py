@@ -5,12 +5,14 @@ Nothing here waits or has a socket.
 
 from __future__ import annotations
 
+import enum
+import logging
 import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from curbstone_client import calls, content, login
 from curbstone_client.address import Address, parse
@@ -21,10 +23,29 @@ from curbstone_client.login import Token
 from curbstone_client.message import BaseMessage
 from curbstone_client.publishing import WINDOW, WINDOW_BYTES, Publisher
 
+log = logging.getLogger("curbstone_client")
+
 _chance = Random()
 """A generator of our own, so that an application that seeds the global one gets the numbers it expects."""
 
 OnFull = Literal["wait", "raise"]
+
+
+class Keep(enum.Enum):
+    """The type of `KEEP`."""
+
+    KEEP = "KEEP"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+KEEP = Keep.KEEP
+"""The value of a queue's option that is not given: a new queue gets the default, an existing one keeps what it has."""
+
+Declared = TypeVar("Declared")
+"""What a shell's `declare` returns: the queue, or a coroutine that returns it."""
+
 
 CONNECT_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 10.0
@@ -48,7 +69,7 @@ class Stats:
     reconnects: int
 
 
-class ClientBase:
+class ClientBase(Generic[Declared]):
     """The settings of a client, and its calls of the HTTP interface."""
 
     def __init__(
@@ -65,13 +86,13 @@ class ClientBase:
         tls: ssl.SSLContext | None = None,
         ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Take the settings of the client. All but `url` are given by name.
+        """Take the settings of the client. All but `url` are given by name. Nothing is connected before first use.
 
         - `url`: the server's HTTP address, such as http://localhost:8080, or stomp://host:61613. If it is a list, the
           addresses are tried in turn. The default is the environment's CURBSTONE_URL, or else a server on this machine.
         - `project`: the project of queue names that do not name one.
         - `token`: what logs in, or a function that returns it; see `login.Token`.
-        - `connect_timeout`: after how many seconds the first connection is given up.
+        - `connect_timeout`: how many seconds to wait for the first connection before what needs it raises CantConnect.
         - `producer`: a name for an application that numbers its messages itself with `seq`. A message that it publishes
           again after a restart, with the same `seq`, is stored once.
         - `on_full`: whether publishing to a full queue waits for room ("wait") or raises `QueueFull` ("raise").
@@ -97,6 +118,62 @@ class ClientBase:
         self._window_bytes = window_bytes
         self._http = calls.Http(self.addresses, lambda: login.current(token), self.tls_of)
         self._links: list[Link] = []
+        self._workers: list[Any] = []
+        self._set_up()
+
+    def __repr__(self) -> str:
+        return f"<client of {', '.join(map(str, self.addresses))}>"
+
+    def _set_up(self) -> None:
+        """Set up what a shell adds to the settings."""
+        raise NotImplementedError
+
+    def _declare(self, name: str, options: Mapping[str, Any]) -> Declared:
+        """Create the queue if it does not exist, and set these options."""
+        raise NotImplementedError
+
+    def declare(
+        self,
+        name: str,
+        *,
+        cap: int | str | Keep = KEEP,
+        max_message_size: int | str | Keep = KEEP,
+        ttl: float | Keep = KEEP,
+        max_tries: int | Keep = KEEP,
+        dead_letter: str | Keep = KEEP,
+        nack_delay: float | Keep = KEEP,
+        nack_delay_max: float | Keep = KEEP,
+        lease: float | Keep = KEEP,
+        groups: Sequence[str] | Keep = KEEP,
+        overflow: Literal["refuse", "drop-oldest"] | Keep = KEEP,
+        unused: float | None | Keep = KEEP,
+        undo: float | Keep = KEEP,
+        idempotency_window: float | Keep = KEEP,
+        schema: Mapping[str, Any] | None | Keep = KEEP,
+        paused: bool | Keep = KEEP,
+        publish_paused: bool | Keep = KEEP,
+    ) -> Declared:
+        """Create the queue if it does not exist, set the options that are given, and return the queue.
+
+        Sizes are in bytes or as in "10MiB", durations in seconds; 0 means none.
+
+        - `cap`: the most bytes that the queue takes on disk. `max_message_size`: the largest body.
+        - `ttl`: after how long messages expire.
+        - `max_tries`: after how many deliveries a message is dead. `dead_letter`: the queue for dead messages.
+        - `nack_delay`: how long a message that is given back waits. If `nack_delay_max` is larger, the delay doubles
+          with each try, up to this.
+        - `lease`: how long a message that is leased over HTTP may stay unsettled.
+        - `groups`: the reading groups, each of which gets all messages.
+        - `overflow`: whether a full queue refuses new messages, or drops its oldest.
+        - `unused`: after how long without a consumer the queue is deleted; None for never.
+        - `undo`: how long settled messages can be brought back.
+        - `idempotency_window`: how long the queue remembers idempotency keys, at most 7 days.
+        - `schema`: the JSON Schema that bodies must satisfy; None for none.
+        - `paused`, `publish_paused`: whether the queue delivers nothing, and whether it accepts nothing.
+        """
+        given = locals()
+        names = given.keys() - {"self", "name"}
+        return self._declare(name, {option: given[option] for option in names if given[option] is not KEEP})
 
     def _stats(self, publisher: Publisher[Any], consumer: Consumer[Any]) -> Stats:
         return Stats(
@@ -187,6 +264,20 @@ class Sends:
         self.sends.append(send_headers(self._destination(queue), body, type, headers, delay, ttl, key))
 
 
+class Named:
+    """A queue or an event, as it is shown."""
+
+    destination: str
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__.lower()} {self.destination.split('/', 2)[2]}>"
+
+
+def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a call's body without those that are not given."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def no_answer(timeout: float) -> Unknown:
     """Return the error of a request that nobody answered in time, whether the request was confirmed or not."""
     return Unknown(f"no answer within {timeout:g} s")
@@ -222,6 +313,14 @@ def end_of(error: BaseException, tries: int) -> End:
         return End(False, error.delay, str(error))
     delay = min(RETRY_DELAY_S_MAX, 2.0 ** min(tries, 20)) * _chance.uniform(0.85, 1.15)
     return End(False, delay, f"{type(error).__name__}: {error}")
+
+
+def log_failure(queue: str, message: BaseMessage, error: BaseException) -> None:
+    """Log that a handler raised this error: with its traceback, unless the handler says by it how the delivery ends."""
+    if isinstance(error, Exception) and not isinstance(error, Reject | Retry):
+        log.error("%s: the handler failed for %r", queue, message, exc_info=error)
+    else:
+        log.info("%s: %r was given back: %s: %s", queue, message, type(error).__name__, error)
 
 
 def poison_warning(queue: str, info: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from curbstone_client.address import Address
-from curbstone_client.errors import CantConnect, NotSupported, refusal
+from curbstone_client.errors import CantConnect, NotSupported, detail_of, refusal
 
 TIMEOUT_S = 60
 
@@ -47,7 +47,7 @@ class Http:
             if status < 400:
                 return json.loads(data) if data.strip() else None
             retry = headers.get("retry-after") or ""
-            raise refusal(status, _detail(data) or f"{status}", float(retry) if retry.isdigit() else None)
+            raise refusal(status, detail_of(data) or f"{status}", float(retry) if retry.isdigit() else None)
         raise CantConnect(failure)
 
     def _reply(self, address: Address, method: str, path: str, body: Any) -> tuple[int, http.client.HTTPMessage, bytes]:
@@ -75,11 +75,3 @@ class Http:
 def queue_path(project: str, queue: str, more: str = "") -> str:
     """Return the path of a queue, or of `more` below it."""
     return f"/v2/{quote(project, safe='')}/queues/{quote(queue, safe='')}{more}"
-
-
-def _detail(data: bytes) -> str:
-    try:
-        said = json.loads(data)
-    except ValueError:
-        return data.decode("utf-8", "replace")[:300]
-    return str(said.get("detail", "")) if isinstance(said, dict) else ""

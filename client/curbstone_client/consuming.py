@@ -123,6 +123,8 @@ class Consumer(Generic[S]):
         self._subscriptions[key] = subscription
         if self._link.is_up:
             self._link.write(subscription.request())
+        else:
+            self._link.want()
         return subscription
 
     def widen(self, subscription: Subscription, prefetch: int) -> None:
@@ -154,8 +156,10 @@ class Consumer(Generic[S]):
     # ------------------------------------------------------------ settling
 
     def ack(self, message: BaseMessage) -> S:
-        """Ack a message, together with the others of this flush. Raise Stale."""
+        """Ack a message, together with the others of this flush. Raise Stale. A message of an event needs no ack."""
         subscription = message.subscription
+        if not subscription.is_acked:
+            return self._nothing_to_end()
         acks = subscription.acks
         acks.append(message.ack_id())
         settled: S | None = subscription.settled
@@ -166,7 +170,7 @@ class Consumer(Generic[S]):
         return settled
 
     def nack(self, message: BaseMessage, delay: float | None, error: str) -> S:
-        """Give a message back, to come again after `delay` seconds, or after the queue's own delay. Raise Stale."""
+        """Give a message back, to be delivered again after `delay` seconds or the queue's own delay. Raise Stale."""
         headers = {} if delay is None else {"x-delta-t": str(milliseconds(delay, "delay"))}
         return self._nack(message, headers, error)
 
@@ -220,11 +224,7 @@ class Consumer(Generic[S]):
     def close(self) -> None:
         """End all outcomes as `Unknown`, and all subscriptions as `Closed`."""
         self._end_waiting(Unknown("the client was closed before the answer came"))
-        subscriptions, self._subscriptions = self._subscriptions, {}
-        self._prefixes = {}
-        for subscription in subscriptions.values():
-            subscription.inbox.clear()
-            subscription.end(Closed("the client was closed"))
+        self._end_subscriptions(Closed("the client was closed"))
 
     # ------------------------------------------------------------ see `link.Role`
 
@@ -247,6 +247,10 @@ class Consumer(Generic[S]):
         self._end_waiting(Unknown("the connection was lost before the answer came"))
         if self.on_lost is not None:
             self.on_lost()
+
+    def unreachable(self, error: ClientError) -> None:
+        """See `Role`: end all subscriptions."""
+        self._end_subscriptions(error)
 
     def collect(self) -> None:
         """See `Role`: write the gathered acks, with one receipt for all acks of a subscription."""
@@ -334,6 +338,18 @@ class Consumer(Generic[S]):
         receipt = f"r.{self._receipts}"
         self._waiting[receipt.encode()] = settled
         return receipt
+
+    def _nothing_to_end(self) -> S:
+        outcome = self._outcome()
+        outcome.finish()
+        return outcome
+
+    def _end_subscriptions(self, error: ClientError) -> None:
+        subscriptions, self._subscriptions = self._subscriptions, {}
+        self._prefixes = {}
+        for subscription in subscriptions.values():
+            subscription.inbox.clear()
+            subscription.end(error)
 
     def _end_waiting(self, error: ClientError) -> None:
         waiting, self._waiting = self._waiting, {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,10 @@ PREFIX = "x-msg-x-"
 
 KEY = "x-key"
 """The header with the ordering key: messages of one key are delivered one at a time, in order."""
+
+IDEMPOTENCY_KEY = "idempotency-key"
+"""The header with the idempotency key: a message that is published again under the same key is stored once."""
+_IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
 
 PASSED = frozenset(["correlation-id", "reply-to", "traceparent", "tracestate", "baggage"])
 """Headers without the prefix, because other programs know them by these names."""
@@ -47,11 +52,15 @@ def encode(body: Body) -> tuple[bytes, str | None]:
 
 
 def named(
-    headers: Mapping[str, str] | None, delay: float | None, ttl: float | None, key: str | None = None
+    headers: Mapping[str, str] | None,
+    delay: float | None,
+    ttl: float | None,
+    key: str | None = None,
+    idempotency_key: str | None = None,
 ) -> dict[str, str]:
     """Return the headers of a SEND for these options; durations are in seconds.
 
-    Raise TypeError if a value is not text, and ValueError if a duration is out of range.
+    Raise TypeError if a value is not text, and ValueError if a duration is out of range or the idempotency key is bad.
     """
     found: dict[str, str] = {}
     if delay:
@@ -60,6 +69,10 @@ def named(
         found["expiration"] = str(milliseconds(ttl, "ttl"))
     if key is not None:
         found[KEY] = key
+    if idempotency_key is not None:
+        if not _IDEMPOTENCY_KEY.fullmatch(idempotency_key):
+            raise ValueError(f"idempotency_key is 1 to 255 visible ASCII characters, not {idempotency_key[:80]!r}")
+        found[IDEMPOTENCY_KEY] = idempotency_key
     for name, value in (headers or {}).items():
         if not isinstance(value, str):
             raise TypeError(f"the value of a header is text; that of {name!r} is {value.__class__.__name__}")
@@ -73,9 +86,10 @@ def lines(
     delay: float | None = None,
     ttl: float | None = None,
     key: str | None = None,
+    idempotency_key: str | None = None,
 ) -> str:
     """Return the header lines of a SEND for these options, each with a LF in front. Raise what `named` raises."""
-    found = named(headers, delay, ttl, key)
+    found = named(headers, delay, ttl, key, idempotency_key)
     if type is not None:
         found["content-type"] = type
     return "".join([f"\n{escape(name)}:{escape(value)}" for name, value in found.items()])

@@ -17,6 +17,8 @@ A worker's handler raises `Reject` or `Retry` to say how its delivery ends; thes
 
 from __future__ import annotations
 
+import json
+
 
 class ClientError(Exception):
     """Base of all errors of this library."""
@@ -102,3 +104,12 @@ def refusal(status: int, text: str, retry_after: float | None = None) -> ClientE
     if status == 410:
         return Stale(text)
     return _BY_STATUS.get(status, Refused)(text, status, retry_after)
+
+
+def detail_of(body: bytes) -> str:
+    """Return the text of a refusal's body: the `detail` of a problem in JSON, or the start of any other text."""
+    try:
+        problem = json.loads(body)
+    except ValueError:
+        return body.decode("utf-8", "replace")[:300].strip()
+    return str(problem.get("detail", "")) if isinstance(problem, dict) else ""

@@ -10,6 +10,7 @@ connects again after as many seconds as `lost` returned. The caller passes the t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
@@ -18,6 +19,8 @@ from curbstone_client import login, websocket
 from curbstone_client.address import Address
 from curbstone_client.errors import CantConnect, ClientError, NotAllowed, Refused, refusal
 from curbstone_client.wire import Delivery, Other, Parser, Receipts, WireError, connect, frame, parse_head
+
+log = logging.getLogger("curbstone_client")
 
 NUMBERS = "numbers"
 FEATURES = f"refusals,ids,window,joined,{NUMBERS}"
@@ -52,6 +55,9 @@ class Role(Protocol):
     def down(self) -> None:
         """The connection has ended."""
 
+    def unreachable(self, error: ClientError) -> None:
+        """There has never been a connection, and nobody waits for one any longer. End everything with this error."""
+
     def collect(self) -> None:
         """The output is about to be sent. Append the frames that were gathered for it."""
 
@@ -80,6 +86,8 @@ class Link:
         """Set by the shell. Called when there is output after there was none, and when `failure` was set."""
         self.came_up: Callable[[], None] = lambda: None
         """Set by the shell. Called at each CONNECTED."""
+        self.wanted: Callable[[], None] = lambda: None
+        """Set by the shell. Called when something waits for the first connection; `give_up` follows in its time."""
         self.ask: Callable[[], None] = lambda: None
         """Set by the shell. Called when the login is to be renewed: it calls `token`, which may block, then `renew`."""
         self.output: list[bytes] = []
@@ -88,6 +96,8 @@ class Link:
         self.features: frozenset[str] = frozenset()
         self.body_bytes_max = 0
         """The largest body that the server takes; 0 if it did not say."""
+        self.is_closing = False
+        """Set by the shell when the client is closed, so that the end of the connection is not reported."""
         self.ups = 0
         self.failure: ClientError | None = None
         """Why the shell must end this connection; None while it need not."""
@@ -208,20 +218,43 @@ class Link:
     def lost(self, reason: str, now: float) -> float:
         """The connection ended or could not be made. Return after how many seconds to try again."""
         failure = self.last_failure = self.failure or CantConnect(f"{self.address()}: {reason}")
+        what = "lost the connection to" if self.is_up else "can't connect to"
+        report = f"{what} {self.address()}: {self.failure or reason}"
         self.failure = None
         self._is_open = False
+        wait = self._wait_after(failure)
+        if not self.is_closing:
+            log.warning("%s; next attempt in %.1f s", report, wait)
         if self.is_up:
             self.is_up = False
             self.output.clear()
             self.role.down()
         self._turn += 1
-        wait, self._retry_s = self._retry_s * _chance.uniform(0.5, 1.0), min(RETRY_S_MAX, self._retry_s * 2)
         if isinstance(failure, NotAllowed):
             self.refused = self.refused or failure
-            return wait if self.asks_for_token else REFUSED_RETRY_S
-        return max(wait, failure.retry_after or 0) if isinstance(failure, CantConnect) else wait
+            if not self.ups:
+                self.role.unreachable(failure)
+        return wait
+
+    def not_connected(self, seconds: float) -> CantConnect:
+        """Return the error for a first connection that was not made within so many seconds."""
+        return CantConnect(f"not connected within {seconds:g} s: {self.last_failure or 'no answer'}")
+
+    def give_up(self, seconds: float) -> None:
+        """End what waits for the first connection, unless it was made within so many seconds."""
+        if not self.ups:
+            self.role.unreachable(self.not_connected(seconds))
 
     # ------------------------------------------------------------ what the role calls
+
+    def want(self) -> None:
+        """Something waits for a connection. It is not kept waiting for ever if there has never been one."""
+        if self.ups:
+            return
+        if self.refused is not None:
+            self.role.unreachable(self.refused)
+        else:
+            self.wanted()
 
     def write(self, frame: bytes) -> None:
         """Send a frame, joined with the others of this flush. Call this only while `is_up`."""
@@ -230,6 +263,12 @@ class Link:
             self.changed()
 
     # ------------------------------------------------------------ inside
+
+    def _wait_after(self, failure: ClientError) -> float:
+        wait, self._retry_s = self._retry_s * _chance.uniform(0.5, 1.0), min(RETRY_S_MAX, self._retry_s * 2)
+        if isinstance(failure, NotAllowed):
+            return wait if self.asks_for_token else REFUSED_RETRY_S
+        return max(wait, failure.retry_after or 0) if isinstance(failure, CantConnect) else wait
 
     def _fail(self, error: ClientError) -> None:
         if self.failure is None:
@@ -314,6 +353,7 @@ class Link:
             self.refused = None
             self.ups += 1
             self._renew_before(headers)
+            log.info("connected to %s", self.address())
             self.role.up()
             self.came_up()
         elif other.command == "ERROR":

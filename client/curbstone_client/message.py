@@ -117,7 +117,9 @@ class BaseMessage:
         head = self._head
         at = head.find(_ACK)
         if at < 0:
-            raise ClientError("this subscription needs no acks")
+            raise ClientError(
+                "messages of an event and answers can't be given back or rejected: nothing waits for their end"
+            )
         self.is_settled = True
         end = head.find(b"\n", at + 5)
         return head[at + 5 : end if end >= 0 else None]

@@ -13,6 +13,7 @@ them is then sent with the last number that is stored (`x-after`), so that the s
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +26,8 @@ from curbstone_client.link import NUMBERS, Link, error_of
 from curbstone_client.outcome import Outcome
 from curbstone_client.wire import CONTENT_LENGTH_FROM, Delivery, escape, parse_head
 
+log = logging.getLogger("curbstone_client")
+
 WINDOW = 10_000
 WINDOW_BYTES = 8 * 1024 * 1024
 
@@ -32,6 +35,8 @@ FULL_RETRY_S = 1.0
 """After so long a full queue is tried again, if the server does not name a time."""
 LOOK_AGAIN_S = 0.05
 """After so long a held lane is looked at again, if a message in front of it has not ended yet."""
+FULL_WARNING_S = 60.0
+"""A publisher that waits for a full queue is reported at most once in so many seconds."""
 _HEADS_MAX = 256
 _NEVER = float("inf")
 
@@ -73,7 +78,8 @@ class Confirm(Outcome):
         self.check()
         headers = parse_head(self._lines) if self._lines else {}
         is_repeat = "x-duplicate" in headers
-        return Stored(headers.get("x-msg-id", ""), self.resent and not self.lane.producer, is_repeat)
+        is_stored_once = bool(self.lane.producer) or self.lane.is_keyed
+        return Stored(headers.get("x-msg-id", ""), self.resent and not is_stored_once, is_repeat)
 
     def confirmed(self, more: bytes) -> None:
         """The message is on disk. `more` has the further header lines of the receipt."""
@@ -85,9 +91,14 @@ class Confirm(Outcome):
 class Lane:
     """Everything that one client sends to one destination."""
 
-    __slots__ = ("_heads", "destination", "held", "number", "owner", "prefix", "probe", "producer", "retry_at")
+    __slots__ = (
+        "_heads", "destination", "held", "is_keyed", "number", "owner", "prefix", "probe", "producer", "retry_at",
+        "warn_at",
+    )  # fmt: skip
 
-    def __init__(self, index: int, destination: str, owner: object, producer: str) -> None:
+    def __init__(self, index: int, destination: str, owner: object, producer: str, *, is_keyed: bool = False) -> None:
+        self.is_keyed = is_keyed
+        """Whether each message has an idempotency key. Then it has no number of a producer."""
         self.producer = producer
         """The name of the producer that numbers the messages; empty if they have no numbers."""
         self.owner = owner
@@ -100,6 +111,8 @@ class Lane:
         self.probe: Confirm | None = None
         """The held message that was sent again, to see whether it is taken now."""
         self.retry_at = _NEVER
+        self.warn_at = 0.0
+        """From when on a full queue is reported again."""
         self._heads: dict[str, bytes] = {}
 
     def head(self, more: str) -> bytes:
@@ -149,7 +162,7 @@ class Publisher(Generic[C]):
         self._waits_when_full = waits_when_full
         self._window = window
         self._window_bytes = window_bytes
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[tuple[str, bool], Lane] = {}
         self._types: dict[str | None, str] = {}
         self._unconfirmed: dict[bytes, Confirm] = {}
         self._bytes = 0
@@ -173,12 +186,19 @@ class Publisher(Generic[C]):
         """How many messages have been sent and not ended yet."""
         return len(self._unconfirmed)
 
-    def lane(self, destination: str) -> Lane:
-        """Return the lane of a destination."""
-        lane = self._lanes.get(destination)
+    def lane(self, destination: str, *, is_keyed: bool = False) -> Lane:
+        """Return the lane of a destination: the one for messages with idempotency keys, or the one for all others.
+
+        Raise ValueError if messages for the destination can't have keys.
+        """
+        lane = self._lanes.get((destination, is_keyed))
         if lane is None:
-            producer = self._producer if self._is_numbered and destination.startswith("/queue/") else ""
-            lane = self._lanes[destination] = Lane(len(self._lanes) + 1, destination, self._owner, producer)
+            is_queue = destination.startswith("/queue/")
+            if is_keyed and not is_queue:
+                raise ValueError("an idempotency_key is for a queue: a message of an event has none")
+            producer = self._producer if self._is_numbered and is_queue and not is_keyed else ""
+            lane = Lane(len(self._lanes) + 1, destination, self._owner, producer, is_keyed=is_keyed)
+            self._lanes[destination, is_keyed] = lane
         return lane
 
     def send(self, lane: Lane, body: Body, more: str = "", type: str | None = None, seq: int | None = None) -> C:
@@ -194,7 +214,7 @@ class Publisher(Generic[C]):
         if most and len(data) > most:
             raise TooLarge(f"a body of {len(data)} bytes is larger than {most}", 413)
         number = lane.number + 1
-        if self._has_own_numbers or seq is not None:
+        if seq is not None or (self._has_own_numbers and not lane.is_keyed):
             number = self._own_number(lane, seq)
             if number != lane.number + 1 or not lane.number:
                 more += f"\nx-after:{lane.number}"
@@ -215,6 +235,8 @@ class Publisher(Generic[C]):
             output.append(frame)
             if len(output) == 1:
                 self._link.changed()
+        else:
+            self._link.want()
         return confirm
 
     def flush(self, outcome: Outcome) -> None:
@@ -249,6 +271,14 @@ class Publisher(Generic[C]):
             lane = confirm.lane
             if lane.held is None or confirm is lane.probe or confirm.receipt not in lane.held:
                 confirm.resent = True
+
+    def unreachable(self, error: ClientError) -> None:
+        """See `Role`. Nothing was sent, so the numbers begin anew."""
+        for receipt in list(self._unconfirmed):
+            self._end(receipt, error)
+        for lane in self._lanes.values():
+            lane.number = 0
+        self._progress()
 
     def collect(self) -> None:
         """See `Role`."""
@@ -300,6 +330,8 @@ class Publisher(Generic[C]):
         """Return the number of a message, checked against the rules for `seq`. Raise ValueError or NotSupported."""
         if not self._has_own_numbers:
             raise ValueError("seq is for a client with a producer: Client(…, producer=NAME)")
+        if lane.is_keyed:
+            raise ValueError("a message has a seq or an idempotency_key, not both")
         if not lane.destination.startswith("/queue/"):
             if seq is not None:
                 raise ValueError("only what goes to a queue has a seq")
@@ -342,9 +374,16 @@ class Publisher(Generic[C]):
             confirm.expected = int(expected)
             self._hold(confirm, 0.0)
         elif confirm is not None and isinstance(error, QueueFull) and self._waits_when_full:
+            self._warn_of_full(confirm.lane, error)
             self._hold(confirm, error.retry_after or FULL_RETRY_S)
         else:
             self._end(receipt, error)
+
+    def _warn_of_full(self, lane: Lane, error: QueueFull) -> None:
+        now = self._link.now
+        if now >= lane.warn_at:
+            lane.warn_at = now + FULL_WARNING_S
+            log.warning("publishing to %s waits until there is room: %s", lane.destination, error)
 
     def _hold(self, confirm: Confirm, wait: float) -> None:
         """Hold a message, and all later ones of its lane, and try it again after so many seconds."""

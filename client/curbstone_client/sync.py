@@ -13,7 +13,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from curbstone_client import base, content
 from curbstone_client.consuming import PREFETCH, Consumer, Subscription
@@ -38,6 +38,7 @@ from curbstone_client.publishing import Confirm as BaseConfirm
 from curbstone_client.publishing import Publisher, Stored
 from curbstone_client.sync_link import Connection
 from curbstone_client.sync_messages import Batch, Batches, Ended, Message, Messages, wait_for
+from curbstone_client.sync_queue import Event, Queue, Transaction
 from curbstone_client.sync_worker import Handler, Worker, run_until_signal
 
 __all__ = [
@@ -68,6 +69,9 @@ __all__ = [
 ]
 
 
+H = TypeVar("H", bound=Handler)
+
+
 class Confirm(BaseConfirm):
     """The confirm of one message that was sent. `result` returns once the message is on disk."""
 
@@ -83,18 +87,14 @@ class Confirm(BaseConfirm):
         return self.stored()
 
 
-class Client(base.ClientBase):
+class Client(base.ClientBase[Queue]):
     """A client of one server. Use `with Client(…) as client`, or call `connect` and `close`."""
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        """Take the settings of `base.ClientBase`. No connection is made and no thread is started before first use."""
-        super().__init__(*args, **settings)
-        self._workers: list[Worker] = []
-        self._set_up()
-        _clients.add(self)
+    _workers: list[Worker]
 
     def _set_up(self) -> None:
         """Set up the state of a client that has no connections: a new one, or the copy in a forked child."""
+        _clients.add(self)
         self.lock = threading.RLock()
         self._room = threading.Condition(self.lock)
         self._replied = threading.Condition(self.lock)
@@ -123,7 +123,7 @@ class Client(base.ClientBase):
 
     def connect(self) -> None:
         """Connect. Raise CantConnect or NotAllowed. If the connection is lost later, the client connects again."""
-        self._publishing().wait_up(self.connect_timeout)
+        self._publishing().wait_up()
 
     def close(self, timeout: float = base.CLOSE_TIMEOUT_S) -> None:
         """Stop the workers, wait at most `timeout` seconds for outstanding confirms and acks, and disconnect."""
@@ -176,11 +176,6 @@ class Client(base.ClientBase):
         """Return the event of that name. Its messages are copied to every queue bound to it and to every subscriber."""
         return Event(self, name, self.topic(name))
 
-    def declare(self, name: str, **options: Any) -> Queue:
-        """Create the queue if it does not exist, and set these options, such as `max_tries` and `dead_letter`."""
-        self.call("PUT", self.queue_path(name), options)
-        return self.queue(name)
-
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Call the HTTP interface and return the JSON of the reply. Raise ClientError if the call fails."""
         return self._http.call(method, path, body)
@@ -212,18 +207,24 @@ class Client(base.ClientBase):
 
     # ------------------------------------------------------------ workers
 
-    def worker(self, queue: str, *, parallel: int = 1, prefetch: int | None = None) -> Callable[[Handler], Handler]:
-        """Decorate a handler, which `run` then calls in `parallel` threads. See `sync_worker.Worker`."""
+    def worker(
+        self, queue: str, *, group: str | None = None, parallel: int = 1, prefetch: int | None = None
+    ) -> Callable[[H], H]:
+        """Decorate a handler of a queue's messages, which `run` then calls in `parallel` threads.
 
-        def register(handler: Handler) -> Handler:
-            self._workers.append(Worker(self, queue, handler, parallel, prefetch))
+        `sync_worker.Worker` says how deliveries end. `group` names an independent reader of the queue. `prefetch` is
+        how many unsettled messages the client holds, by default twice `parallel`.
+        """
+
+        def register(handler: H) -> H:
+            self._workers.append(Worker(self, queue, handler, group, parallel, prefetch))
             return handler
 
         return register
 
     def run(self) -> None:
         """Run the workers until SIGTERM, SIGINT or `stop`; then let running handlers finish, and close the client."""
-        self._consuming().wait_up(self.connect_timeout)
+        self._consuming().wait_up()
         try:
             run_until_signal(self._workers, self._stop)
         finally:
@@ -235,7 +236,9 @@ class Client(base.ClientBase):
 
     # ------------------------------------------------------------ for the classes beside this one
 
-    def send(self, destination: str, body: content.Body, more: str, type: str | None, seq: int | None) -> Confirm:
+    def send(
+        self, destination: str, body: content.Body, more: str, type: str | None, seq: int | None, is_keyed: bool
+    ) -> Confirm:
         """Send one message, without waiting for its confirm. Wait only while the window is full."""
         with self.lock:
             if self._out is None or self._is_closed:
@@ -246,7 +249,7 @@ class Client(base.ClientBase):
                 self._room.wait()
                 if self._is_closed:
                     raise Closed("the client is closed")
-            return publisher.send(publisher.lane(destination), body, more, type, seq)
+            return publisher.send(publisher.lane(destination, is_keyed=is_keyed), body, more, type, seq)
 
     def subscribe(
         self, destination: str, prefetch: int, headers: dict[str, str] | None = None, *, acked: bool = True
@@ -266,14 +269,14 @@ class Client(base.ClientBase):
 
     def commit(self, sends: Sequence[tuple[dict[str, str], bytes]], messages: Sequence[Message]) -> None:
         """Send messages and ack others, all or nothing. All of it is on disk when this returns."""
-        self._consuming().wait_up(self.connect_timeout)
+        self._consuming().wait_up()
         with self.lock:
             outcome = self._consumer.commit(sends, messages)
         outcome.result()
 
     def request(self, destination: str, body: content.Body, timeout: float, headers: dict[str, str]) -> Message:
         """Send a message and return its answer. Raise Unknown if none came within `timeout` seconds."""
-        self._consuming().wait_up(self.connect_timeout)
+        self._consuming().wait_up()
         correlation = uuid.uuid4().hex
         named, data = base.send_headers(destination, body, headers=headers)
         deadline = time.monotonic() + timeout
@@ -299,12 +302,16 @@ class Client(base.ClientBase):
 
     # ------------------------------------------------------------ inside
 
+    def _declare(self, name: str, options: Mapping[str, Any]) -> Queue:
+        self.call("PUT", self.queue_path(name), options)
+        return self.queue(name)
+
     def _publishing(self) -> Connection:
         with self.lock:
             if self._is_closed:
                 raise Closed("the client is closed")
             if self._out is None:
-                self._out = Connection(self._links[0], self.lock, self.tls_of, "publishing")
+                self._out = Connection(self._links[0], self.lock, self.tls_of, self.connect_timeout, "publishing")
             return self._out
 
     def _consuming(self) -> Connection:
@@ -312,7 +319,7 @@ class Client(base.ClientBase):
             if self._is_closed:
                 raise Closed("the client is closed")
             if self._in is None:
-                self._in = Connection(self._links[1], self.lock, self.tls_of, "consuming")
+                self._in = Connection(self._links[1], self.lock, self.tls_of, self.connect_timeout, "consuming")
             return self._in
 
     def _new_ended(self) -> Ended:
@@ -352,149 +359,3 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-class _Target:
-    """A queue or an event: something that messages can be published to."""
-
-    def __init__(self, client: Client, name: str, destination: str) -> None:
-        self.client = client
-        self.name = name
-        self.destination = destination
-
-    def send(
-        self,
-        body: content.Body,
-        *,
-        type: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        delay: float | None = None,
-        ttl: float | None = None,
-        key: str | None = None,
-        seq: int | None = None,
-    ) -> Confirm:
-        """Send a message and return its `Confirm`, without waiting for the confirm itself.
-
-        This blocks only while the window is full. A str is sent as text, bytes as they are, and everything else as
-        JSON; `type` replaces the content type that follows from this. `delay` and `ttl` are in seconds. Messages with
-        the same `key` are delivered one at a time, in order. `seq` is the message's number; a client with a `producer`
-        gives one to each message for a queue, in ascending order.
-        """
-        is_plain = not (type or headers or delay) and ttl is None and key is None
-        more = "" if is_plain else content.lines(type, headers, delay, ttl, key)
-        return self.client.send(self.destination, body, more, type, seq)
-
-    def publish(
-        self,
-        body: content.Body,
-        *,
-        type: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        delay: float | None = None,
-        ttl: float | None = None,
-        key: str | None = None,
-        seq: int | None = None,
-        timeout: float | None = None,
-    ) -> Stored:
-        """Publish a message; it is on disk when this returns. Raise Refused, or Unknown after `timeout` seconds."""
-        return self.send(body, type=type, headers=headers, delay=delay, ttl=ttl, key=key, seq=seq).result(timeout)
-
-
-class Queue(_Target):
-    """A queue, as one client uses it."""
-
-    def consume(self, prefetch: int = PREFETCH, *, group: str | None = None) -> Messages:
-        """Subscribe, as `group` if it is given, and return the messages: `for message in queue.consume(): …`."""
-        headers = {"x-ks-group": group} if group else {}
-        return self.client.subscribe(self.destination, prefetch, headers)
-
-    def batches(self, size: int, wait: float = 1.0, *, group: str | None = None) -> Batches:
-        """Subscribe and return batches of at most `size` messages. A batch ends `wait` seconds after its first one."""
-        return Batches(self.consume(2 * size, group=group), size, wait)
-
-    def request(self, body: content.Body, *, timeout: float = 30, headers: Mapping[str, str] | None = None) -> Message:
-        """Send a message and return what a worker's handler answered. Raise Unknown if nothing came in `timeout` s."""
-        return self.client.request(self.destination, body, timeout, dict(headers or {}))
-
-    def last_seq(self) -> int | None:
-        """Return the last `seq` of this client's producer that the queue has stored, or None if it has stored none."""
-        try:
-            found = self.client.call("GET", self.client.producer_path(self.name))
-        except NoSuchQueue:  # 404 says that either the queue or the producer is unknown
-            return None
-        return int(found["seq"])
-
-    def info(self) -> dict[str, Any]:
-        """Return the counts of the queue's messages, and its options, as the HTTP interface has them."""
-        found: dict[str, Any] = self._call("GET")
-        return found
-
-    def pause(self, *, deliver: bool = True, publish: bool = False) -> dict[str, Any]:
-        """Deliver nothing until `resume`, and with `publish=True` refuse new messages. Return what is paused now."""
-        paused: dict[str, Any] = self._call("POST", "/pause", {"deliver": deliver, "publish": publish})
-        return paused
-
-    def resume(self) -> dict[str, Any]:
-        """End what `pause` began, and return what is paused now."""
-        paused: dict[str, Any] = self._call("POST", "/resume")
-        return paused
-
-    def undo(self, **wishes: Any) -> dict[str, Any]:
-        """Bring back what was acked, popped or purged, if the log still has it (`limit`, `within`, `id`, `group`)."""
-        undone: dict[str, Any] = self._call("POST", "/undo", wishes)
-        return undone
-
-    def purge(self, *, keep: bool = False) -> dict[str, Any]:
-        """Drop all messages that are ready or delayed; return how many. Erase them unless `keep=True` allows `undo`."""
-        purged: dict[str, Any] = self._call("POST", "/purge", {"keep": keep})
-        return purged
-
-    def redrive(self, **wishes: Any) -> dict[str, Any]:
-        """Move dead letters back where they came from; `wishes` are fields of the HTTP call, such as `limit`."""
-        moved: dict[str, Any] = self._call("POST", "/redrive", wishes)
-        return moved
-
-    def delete(self) -> None:
-        """Delete the queue and all it holds."""
-        self._call("DELETE")
-
-    def _call(self, method: str, more: str = "", body: Any = None) -> Any:
-        return self.client.call(method, self.client.queue_path(self.name, more), body)
-
-
-class Event(_Target):
-    """An event, as one client uses it."""
-
-    def subscribe(self, prefetch: int = PREFETCH) -> Messages:
-        """Return the messages that are published from now on. Those published during a lost connection are missed."""
-        return self.client.subscribe(self.destination, prefetch, acked=False)
-
-
-class Transaction(base.Sends):
-    """Messages to publish and messages to ack, all or nothing. They are committed at the end of the `with` block."""
-
-    def __init__(self, client: Client, messages: Sequence[Message]) -> None:
-        super().__init__(client.destination)
-        self._client = client
-        self._messages = messages
-
-    def __enter__(self) -> Transaction:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Commit; all is on disk when this returns. If the block raised, commit nothing and give the messages back."""
-        if error is None:
-            try:
-                self._client.commit(self.sends, self._messages)
-                return
-            except ClientError as refused:
-                self._give_back(refused)
-                raise
-        self._give_back(error)
-
-    def _give_back(self, error: BaseException) -> None:
-        for message in self._messages:
-            if not message.is_stale:
-                message.give_back(error)

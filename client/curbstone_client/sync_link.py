@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 
 from curbstone_client.address import Address
-from curbstone_client.errors import CantConnect
 from curbstone_client.link import Link
 
 _DIAL_S_MAX = 5.0
@@ -22,11 +21,18 @@ class Connection:
     """The connections of one link, one after the other, and their thread. The client's `lock` guards the link."""
 
     def __init__(
-        self, link: Link, lock: threading.RLock, tls: Callable[[Address], ssl.SSLContext | None], name: str
+        self,
+        link: Link,
+        lock: threading.RLock,
+        tls: Callable[[Address], ssl.SSLContext | None],
+        connect_timeout: float,
+        name: str,
     ) -> None:
         self._link = link
         self._lock = lock
         self._tls = tls
+        self._connect_timeout = connect_timeout
+        self._giving_up: threading.Timer | None = None
         self._news = threading.Condition(lock)
         self._stop = threading.Event()
         self._awake = True
@@ -38,32 +44,35 @@ class Connection:
         self._waker.setblocking(False)
         link.changed = self._changed
         link.came_up = self._news.notify_all
+        link.wanted = self._wanted
         link.ask = self._ask
         self._thread = threading.Thread(target=self._run, name=f"curbstone {name}", daemon=True)
         self._thread.start()
 
     # ------------------------------------------------------------ what the client calls
 
-    def wait_up(self, seconds: float) -> None:
+    def wait_up(self) -> None:
         """Wait until the link is connected.
 
-        Raise CantConnect after so many seconds, or NotAllowed as soon as the server has refused the login.
+        Raise CantConnect after `connect_timeout` seconds, or NotAllowed as soon as the server has refused the login.
         """
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + self._connect_timeout
         with self._lock:
             while not self._link.is_up:
                 if self._link.refused is not None:
                     raise self._link.refused
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    why = self._link.last_failure or "no answer"
-                    raise CantConnect(f"not connected within {seconds:g} s: {why}")
+                    raise self._link.not_connected(self._connect_timeout)
                 self._news.wait(left)
 
     def close(self) -> None:
         """Send what was written, then end the connection."""
         with self._lock:
             self._stop.set()
+            self._link.is_closing = True
+            if self._giving_up is not None:
+                self._giving_up.cancel()
             self._awake = True
         self._waker.send(b"x")
         self._thread.join(_DIAL_S_MAX + _CLOSE_S_MAX)
@@ -78,6 +87,17 @@ class Connection:
             self._socket.close()
 
     # ------------------------------------------------------------ inside
+
+    def _wanted(self) -> None:
+        if self._giving_up is None:
+            self._giving_up = threading.Timer(self._connect_timeout, self._give_up)
+            self._giving_up.daemon = True
+            self._giving_up.start()
+
+    def _give_up(self) -> None:
+        with self._lock:
+            self._giving_up = None
+            self._link.give_up(self._connect_timeout)
 
     def _changed(self) -> None:
         """Wake the thread, because there is something to send. Any thread calls this, holding the lock."""

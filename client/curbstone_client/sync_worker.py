@@ -24,15 +24,24 @@ class Worker:
     """Hands a queue's messages to a handler, in `parallel` threads.
 
     If the handler returns, the message is acked; the value it returned is sent to the sender of a request. If it
-    raises, the message comes again after 1, 2, 4 … 300 s (give or take 15 %), and the server keeps the error's text
-    with it. If it raises `Reject`, the message goes to the dead-letter queue; if it raises `Retry`, the message comes
-    again after that delay.
+    raises, the message comes again after 1, 2, 4 … 300 s (give or take 15 %), the server keeps the error's text with
+    it, and the error is logged with its traceback. If it raises `Reject`, the message goes to the dead-letter queue; if
+    it raises `Retry`, the message comes again after that delay.
     """
 
-    def __init__(self, client: Client, queue: str, handler: Handler, parallel: int, prefetch: int | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        queue: str,
+        handler: Handler,
+        group: str | None,
+        parallel: int,
+        prefetch: int | None,
+    ) -> None:
         self._client = client
         self._queue = queue
         self._handler = handler
+        self._group = group
         self._parallel = parallel
         self._prefetch = prefetch or 2 * parallel
         self._messages: Messages | None = None
@@ -45,7 +54,7 @@ class Worker:
 
         `failed` is called, in a thread of the worker, when the worker can't go on.
         """
-        messages = self._messages = self._client.queue(self._queue).consume(self._prefetch)
+        messages = self._messages = self._client.queue(self._queue).consume(self._prefetch, group=self._group)
         self._threads = [
             threading.Thread(target=self._work, args=(messages, failed), name=f"curbstone worker {self._queue}")
             for _ in range(self._parallel)
@@ -78,10 +87,10 @@ class Worker:
         try:
             result = self._handler(message)
         except Exception as error:
-            self._give_back(message, error)
+            self._failed(message, error)
             return
         except BaseException as error:
-            self._give_back(message, error)
+            self._failed(message, error)
             raise
         try:
             if result is not None and message.reply_to is not None:
@@ -91,11 +100,14 @@ class Worker:
         except Stale:
             log.info("%s: the connection of %r was lost while it was handled; it comes again", self._queue, message)
         except ClientError as error:
-            log.warning("%s: %r was handled, and its end could not be told: %s", self._queue, message, error)
+            log.warning("%s: %r was handled, but could not be answered or acked: %s", self._queue, message, error)
             self._give_back(message, error)
 
+    def _failed(self, message: Message, error: BaseException) -> None:
+        base.log_failure(self._queue, message, error)
+        self._give_back(message, error)
+
     def _give_back(self, message: Message, error: BaseException) -> None:
-        log.info("%s: %r failed: %s: %s", self._queue, message, type(error).__name__, error)
         try:
             if not message.is_stale:
                 message.give_back(error)

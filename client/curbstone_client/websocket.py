@@ -11,7 +11,7 @@ import base64
 import hashlib
 import os
 
-from curbstone_client.errors import CantConnect, ClientError, NotAllowed
+from curbstone_client.errors import CantConnect, ClientError, NotAllowed, detail_of
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _HEAD_BYTES_MAX = 64 * 1024
@@ -62,19 +62,20 @@ def response(data: bytes, key: bytes) -> bytes | None:
     if len(words) < 2 or not words[0].startswith("HTTP/1."):
         raise CantConnect("this is no HTTP server")
     if words[1] != "101":
-        raise refused(status_line, data[end + 4 :].decode("utf-8", "replace"), headers.get("retry-after", ""))
+        raise refused(status_line, data[end + 4 :], headers.get("retry-after", ""))
     if headers.get("sec-websocket-accept", "") != base64.b64encode(hashlib.sha1(key + _GUID).digest()).decode():
         raise CantConnect("the server's answer to the handshake is for somebody else's")
     return data[end + 4 :]
 
 
-def refused(status_line: str, body: str, retry_after: str) -> ClientError:
+def refused(status_line: str, body: bytes, retry_after: str) -> ClientError:
     """Return the error for a handshake that was answered with a status other than 101."""
     words = status_line.split(" ", 2)
-    said = f"the server answered {' '.join(words[1:])}" + (f": {body[:300]}" if body.strip() else "")
+    detail = detail_of(body)
+    text = f"the server answered {' '.join(words[1:])}" + (f": {detail}" if detail else "")
     if words[1] in ("401", "403"):
-        return NotAllowed(said, int(words[1]))
-    return CantConnect(said, float(retry_after) if retry_after.isdigit() else None)
+        return NotAllowed(text, int(words[1]))
+    return CantConnect(text, float(retry_after) if retry_after.isdigit() else None)
 
 
 def encode(data: bytes) -> bytes:

@@ -23,7 +23,7 @@ class Shell(Protocol):
     def send(self, queue: str, body: Any, **options: Any) -> Any: ...
     def result(self, sent: Any) -> Any: ...
     def flush(self) -> None: ...
-    def consume(self, queue: str, prefetch: int = 100) -> Any: ...
+    def consume(self, queue: str, prefetch: int = 100, **options: Any) -> Any: ...
     def take(self, messages: Any) -> Any: ...
     def settle(self, message: Any, how: str, *args: Any) -> Any: ...
     def end(self, messages: Any) -> None: ...
@@ -34,7 +34,7 @@ class Shell(Protocol):
     def on_queue(self, queue: str, name: str, *args: Any, **options: Any) -> Any: ...
     def batch(self, queue: str, size: int, wait: float) -> Any: ...
     def subscribe(self, event: str) -> Any: ...
-    def publish_event(self, event: str, body: Any) -> aio.Stored: ...
+    def publish_event(self, event: str, body: Any, **options: Any) -> aio.Stored: ...
     def work(self, queue: str, handler: Callable[[Any], Any], **options: Any) -> Callable[[], None]: ...
     def close(self) -> None: ...
     def __enter__(self) -> Shell: ...
@@ -63,8 +63,8 @@ class Threads:
     def flush(self) -> None:
         self.client.flush(WAIT_S_MAX)
 
-    def consume(self, queue: str, prefetch: int = 100) -> Any:
-        return self.client.queue(queue).consume(prefetch)
+    def consume(self, queue: str, prefetch: int = 100, **options: Any) -> Any:
+        return self.client.queue(queue).consume(prefetch, **options)
 
     def take(self, messages: Any) -> Any:
         message = messages.get(WAIT_S_MAX)
@@ -105,8 +105,8 @@ class Threads:
     def subscribe(self, event: str) -> Any:
         return self.client.event(event).subscribe()
 
-    def publish_event(self, event: str, body: Any) -> aio.Stored:
-        stored: aio.Stored = self.client.event(event).publish(body)
+    def publish_event(self, event: str, body: Any, **options: Any) -> aio.Stored:
+        stored: aio.Stored = self.client.event(event).publish(body, **options)
         return stored
 
     def work(self, queue: str, handler: Callable[[Any], Any], **options: Any) -> Callable[[], None]:
@@ -175,8 +175,8 @@ class Asyncio:
     def flush(self) -> None:
         self._do(lambda: self.client.flush())
 
-    def consume(self, queue: str, prefetch: int = 100) -> Any:
-        return self._do(lambda: self.client.queue(queue).consume(prefetch))
+    def consume(self, queue: str, prefetch: int = 100, **options: Any) -> Any:
+        return self._do(lambda: self.client.queue(queue).consume(prefetch, **options))
 
     def take(self, messages: Any) -> Any:
         return self._do(lambda: messages.__anext__())
@@ -224,8 +224,8 @@ class Asyncio:
     def subscribe(self, event: str) -> Any:
         return self._do(lambda: self.client.event(event).subscribe())
 
-    def publish_event(self, event: str, body: Any) -> aio.Stored:
-        stored: aio.Stored = self._do(lambda: self.client.event(event).publish(body))
+    def publish_event(self, event: str, body: Any, **options: Any) -> aio.Stored:
+        stored: aio.Stored = self._do(lambda: self.client.event(event).publish(body, **options))
         return stored
 
     def work(self, queue: str, handler: Callable[[Any], Any], **options: Any) -> Callable[[], None]:

@@ -247,6 +247,33 @@ def test_an_event_has_a_copy_for_each_subscriber(shell: Shell, queue: str) -> No
     assert [shell.take(subscriber).json() for subscriber in subscribers] == [{"id": 7}] * 2
 
 
+def test_a_message_of_an_event_needs_no_end(shell: Shell, queue: str) -> None:
+    """`with message` and `ack` raised `ClientError: this subscription needs no acks`."""
+    subscriber = shell.subscribe(queue)
+    shell.commit([], [(queue, b"behind it")])
+    for number in range(3):
+        shell.publish_event(queue, {"id": number})
+    shell.handle(shell.take(subscriber), lambda: None)
+    shell.result(shell.settle(shell.take(subscriber), "ack"))
+    message = shell.take(subscriber)
+    with pytest.raises(ZeroDivisionError):
+        shell.handle(message, lambda: print(1 / 0))
+    with pytest.raises(ClientError, match="can't be given back or rejected"):
+        shell.settle(message, "reject")
+
+
+def test_a_worker_reads_as_a_group(shell: Shell, queue: str) -> None:
+    shell.call("declare", queue, groups=["audit"], max_tries=5)
+    shell.publish(queue, "x")
+    seen = threading.Event()
+    stop = shell.work(queue, lambda _message: seen.set(), group="audit")
+    assert seen.wait(WAIT_S_MAX)
+    stop()
+    with httpx.Client(base_url=str(shell.client.addresses[-1])) as http:
+        info = http.get(f"/v2/shop/queues/{queue}").json()
+    assert (info["rdy"], info["groups"]["audit"]["rdy"]) == (1, 0)
+
+
 def test_a_worker_handles_retries_rejects_and_answers(shell: Shell, queue: str) -> None:
     shell.call("declare", queue, dead_letter=f"{queue}-dead", max_tries=5)
     seen: list[tuple[str, int]] = []
