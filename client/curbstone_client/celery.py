@@ -8,7 +8,7 @@ of `inspect` go by events. The base is kombu's virtual transport, but without it
 and a socket wakes the worker's loop.
 
 Options (`broker_transport_options`): `confirm_timeout` (seconds, by default 30; with 0 nobody waits for the disk), and
-these settings of `curbstone_client.sync.Client`: connect_timeout, on_full, window, window_bytes, tls and ca_file.
+settings of `sync.Client`: connect_timeout, on_full, window, window_bytes, tls and ca_file.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kombu.transport import TRANSPORT_ALIASES, virtual
+from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.transport.virtual.exchange import DirectExchange, FanoutExchange, TopicExchange
 
 from curbstone_client import __version__, sync
-from curbstone_client.errors import CantConnect, ClientError, Closed, NoSuchQueue, Refused, Stale, Unknown
+from curbstone_client.base import KEEP
+from curbstone_client.errors import CantConnect, Closed, NoSuchQueue, Refused, Stale, Unknown
 
 log = logging.getLogger("curbstone_client")
 
@@ -35,6 +37,9 @@ CONFIRM_S = 30.0
 _SETTINGS = ("connect_timeout", "on_full", "window", "window_bytes", "tls", "ca_file")
 _WINDOW = 100
 """The window of a subscription if the worker sets no prefetch."""
+
+UNUSED_S = 60.0
+"""After so long without a consumer the server deletes a queue that is declared to end with its connection."""
 
 TRANSPORT_ALIASES["curbstone"] = TRANSPORT_ALIASES["curbstones"] = "curbstone_client.celery:Transport"
 
@@ -158,9 +163,9 @@ class CurbstoneChannel(virtual.Channel):
         super().__init__(connection, **kwargs)
         self._transient: dict[str, bool] = {}
         """The queues that are to end with the connection, and whether each ends with its last consumer."""
+        self._seen_until: dict[str, float] = {}  # by queue that answers were sent to: until when it is not looked for
         self._subscribed: dict[str, sync.Messages] = {}
         """The subscriptions to queues of the server."""
-        self._consumed: set[str] = set()
 
     # ------------------------------------------------------------ publishing
 
@@ -171,7 +176,20 @@ class CurbstoneChannel(virtual.Channel):
             when = datetime.fromisoformat(eta)
             delay = max(0.0, (when - datetime.now(when.tzinfo or UTC)).total_seconds())
             message["headers"]["eta"] = None  # otherwise the worker would delay it once more, in its memory
+        properties = message["properties"]
+        if "correlation_id" in properties and not properties["delivery_info"]["exchange"]:
+            self._keep_for_a_while(queue)
         self.connection.publish(self._client.queue(_plain(queue)), message, delay)
+
+    def _keep_for_a_while(self, queue: str) -> None:
+        """See that a queue for answers that nobody waits for any more is not created for good."""
+        now = time.monotonic()
+        if queue in self.connection.declared or self._seen_until.get(queue, 0.0) > now:
+            return
+        if not self._has_queue(queue):
+            self._client.declare(_plain(queue), unused=UNUSED_S)
+        self._seen_until = {name: until for name, until in self._seen_until.items() if until > now}
+        self._seen_until[queue] = now + UNUSED_S / 2
 
     def put_event(self, event: str, message: Any) -> None:
         """Publish a message to an event."""
@@ -184,11 +202,19 @@ class CurbstoneChannel(virtual.Channel):
         client: sync.Client = self.connection.curbstone
         return client
 
-    def _new_queue(self, queue: str, auto_delete: bool = False, exclusive: bool = False, **kwargs: Any) -> None:
+    def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
+        """See kombu."""
+        return to_rabbitmq_queue_arguments(arguments, **kwargs)
+
+    def _new_queue(
+        self, queue: str, auto_delete: bool = False, exclusive: bool = False, arguments: Any = None, **kwargs: Any
+    ) -> None:
+        self.connection.declared.add(queue)
         if auto_delete or exclusive:
             self._transient[queue] = auto_delete
         else:
-            self._client.call("PUT", self._client.queue_path(_plain(queue)), {})
+            expires_ms = (arguments or {}).get("x-expires")
+            self._client.declare(_plain(queue), unused=KEEP if expires_ms is None else expires_ms / 1000)
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
         if queue not in self._transient:
@@ -262,7 +288,8 @@ class CurbstoneChannel(virtual.Channel):
             for messages in heard.messages.values():
                 self.connection.listen(self, queue, messages)
         elif queue not in self._subscribed:
-            self._consumed.add(queue)
+            if queue in self._transient:
+                self._client.declare(_plain(queue), unused=UNUSED_S)
             window = self.qos.prefetch_count or _WINDOW
             messages = self._client.subscribe(self._client.destination(_plain(queue)), window, acked=not no_ack)
             self._subscribed[queue] = messages
@@ -290,15 +317,6 @@ class CurbstoneChannel(virtual.Channel):
             if messages.subscription.is_acked:
                 messages.prefetch = prefetch_count or _WINDOW
         self.connection.wake()
-
-    def close(self) -> None:
-        """See virtual.Channel. Queues that only this connection uses are deleted, too."""
-        if not self.closed:
-            gone = self._consumed & self._transient.keys()
-            with contextlib.suppress(ClientError):
-                for queue in gone:
-                    self._delete(queue)
-        super().close()
 
     def _established(self, messages: sync.Messages) -> None:
         messages.established(self.connection.confirm_s or CONFIRM_S)
@@ -341,6 +359,7 @@ class Transport(virtual.Transport):
             **{name: options[name] for name in _SETTINGS if name in options},
         )
         self.heard: dict[str, Heard] = {}
+        self.declared: set[str] = set()
         self._inboxes: list[tuple[CurbstoneChannel, str, sync.Messages]] = []
         self._turn = 0
         self._is_lost = False

@@ -307,6 +307,39 @@ assert app.control.purge() == 1
     assert app.done() == Counter({"7": 1, "revoked": 1})
 
 
+def test_queues_for_the_results_of_celery_do_not_stay(tmp_path: Path, server: ServerProcess) -> None:
+    """Each process that waited for a result left one for ever."""
+    folder = tmp_path / "app"
+    folder.mkdir()
+    app = App(folder, "celery", server)
+    with app.worker():
+        assert app.run("assert work.delay(7).get(timeout=60) == 7; os._exit(0)").wait(WAIT_S_MAX) == 0
+        [replies] = [name for name in queues_of(server) if name != "celery"]
+        assert option_of(server, replies, "unused") == 60
+        # A result for a process that is gone already creates its queue again.
+        assert httpx.delete(f"{server.url}/v2/shop/queues/{replies}").status_code == 204
+        assert app.run("work.delay(8); os._exit(0)").wait(WAIT_S_MAX) == 0
+        deadline = time.monotonic() + WAIT_S_MAX
+        while app.done() != Counter({"7": 1, "8": 1}) or len(queues_of(server)) < 2:
+            assert time.monotonic() < deadline
+            leave_time()
+        for name in queues_of(server):
+            assert option_of(server, name, "unused") == (None if name == "celery" else 60)
+
+
+def test_celery_declares_queues_that_expire(server: ServerProcess) -> None:
+    with Connection(server.url.replace("http", "curbstone") + "/shop") as connection:
+        Queue("some", expires=600)(connection.default_channel).declare()
+        assert option_of(server, "some", "unused") == 600
+        connection.Producer().publish(1, routing_key="some", correlation_id="1")
+        assert option_of(server, "some", "unused") == 600
+    with Connection(server.url.replace("http", "curbstone") + "/shop") as connection:
+        connection.Producer().publish(1, routing_key="some", correlation_id="1")
+        connection.Producer().publish(1, routing_key="gone", correlation_id="1")
+        connection.Producer().publish(1, routing_key="kept")
+        assert [option_of(server, name, "unused") for name in ("some", "gone", "kept")] == [600, 60, None]
+
+
 def test_an_answer_to_celery_is_kept_until_somebody_waits_for_it(server: ServerProcess) -> None:
     """As with AMQP, a queue that ends with its connection takes messages from its declaration on."""
     address = server.url.replace("http", "curbstone") + "/shop"
@@ -362,6 +395,10 @@ def test_dramatiq_waits_for_a_queue_only_as_long_as_it_is_told(server: ServerPro
         broker.join("default", timeout=WAIT_S_MAX * 1000)
     finally:
         broker.close()
+
+
+def option_of(server: ServerProcess, queue: str, option: str) -> object:
+    return httpx.get(f"{server.url}/v2/shop/queues/{queue}").json()["options"][option]
 
 
 def queues_of(server: ServerProcess) -> list[str]:
