@@ -33,15 +33,14 @@ def check_message(fields: Mapping[str, Any], more: Collection[str] = ()) -> None
         raise BadRequest(f"unknown member {name[:80]!r}; a message may have {known}, and names with x- or ce-")
 
 
-def check_frame(fields: Mapping[str, Any], more: Collection[str] = ()) -> None:
-    """Raise BadRequest if the JSON in a WebSocket's text frame is neither a message nor the metadata of one.
+def check_metadata(fields: Mapping[str, Any], more: Collection[str] = ()) -> None:
+    """Raise BadRequest if the JSON in a WebSocket's text frame, without `message`, is not the metadata of a message.
 
-    Without this check, any other JSON object would count as metadata and the next frame as its payload: both would be
-    lost.
+    If any other JSON object counted as metadata, the next frame would be taken for its payload, and both be lost.
     """
     if (name := _unknown(fields, more)) is not None:
         raise BadRequest(f"unknown member {name[:80]!r}; {_A_MESSAGE}")
-    if fields and "message" not in fields and not any([_says_something(name) or name in more for name in fields]):
+    if fields and not any([_says_something(name) or name in more for name in fields]):
         raise BadRequest(f"member {next(iter(fields))!r} says nothing about a message; {_A_MESSAGE}")
 
 

@@ -1,23 +1,26 @@
 """A WebSocket that publishes to a queue or an event (subprotocol `publish`).
 
 A message comes as a metadata frame (a JSON object, or an empty text frame for none) and a payload frame, or as one JSON
-object with `message`, or as a single binary frame. All other JSON is refused, except `{"token"}`, which logs in again.
+object with `message`, or as a single binary frame. `{"token"}` logs in again.
 
-Each message is confirmed after its commit, in the order the messages came, with an empty text frame or `{"id":…}`. A
-message to an event is confirmed when all queues that are bound to the event have it. An error closes the connection
-after everything before it is answered. Only two errors leave it open: "the queue is full", and for a numbered producer
-(`socket_numbers.py`) that a message comes too early.
+Each message is answered in the order the messages came: after its commit by an empty text frame or `{"id":…}`, or by an
+error in place of that. A message to an event is confirmed when all queues that are bound to the event have it. Messages
+after a refused one are stored and confirmed as usual, but see `socket_numbers.py` for a numbered producer.
+
+The connection is closed, after everything before is answered, if a frame is no part of a message, so that it is unknown
+where the next message begins, or if the destination or the right to it is gone.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from curbstone.core.errors import BadRequest, CurbstoneError, NumberGap
+from curbstone.access.errors import NotAllowed, NotLoggedIn
+from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchQueue, NumberGap
 from curbstone.core.message import Message
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats.idempotency import MEMBER
-from curbstone.gateway.formats.json_message import check_frame, check_size, message_of, put_body
+from curbstone.gateway.formats.json_message import check_message, check_metadata, check_size, message_of, put_body
 from curbstone.gateway.http.json_body import parse_json
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.settings import GatewaySettings
@@ -32,8 +35,12 @@ from curbstone.net.wire import GOING_AWAY, Wire
 if TYPE_CHECKING:
     from curbstone.gateway.websocket.login import SocketLogin
 
-FULL = 507
-"""The status of "the queue is full", after which the connection goes on."""
+_FINAL = (NoSuchQueue, NotAllowed, NotLoggedIn)
+"""Refusals after which no message of this connection can be stored."""
+
+
+class _NotAMessage(Exception):
+    """A frame is no part of a message, so the frames after it can't be read."""
 
 
 class PublishSession:
@@ -59,7 +66,8 @@ class PublishSession:
         self._traffic = traffic or Traffic()
         self._settings = settings
         self._groups = groups
-        self._pending: Message | None = None
+        self._metadata: dict[str, Any] | None = None
+        """The metadata frame of a message whose payload frame is still to come."""
         self._keys: dict[int, str] = {}
         """Idempotency keys, by the `id` of messages that are not published yet."""
         self._unanswered = Unanswered(self._traffic, self._answer)
@@ -89,56 +97,62 @@ class PublishSession:
             return
         self._bytes_max = min(self._settings.max_message_size, self._target.bytes_max)
         batch: list[Message] = []
-        size = 0
-        failure: CurbstoneError | None = None
         for is_text, data in messages:
+            fields = self._metadata
             try:
-                message = self._take(is_text, data)
+                if fields is None and is_text:
+                    fields = self._fields(data)
+                    if fields is None:
+                        continue
+                message = self._message(fields or {}, data)
+            except _NotAMessage as error:
+                self._publish(batch)
+                self._unanswered.end(400, str(error))
+                return
             except CurbstoneError as error:
-                failure = error
-                break
-            if message is not None:
-                batch.append(message)
-                size += len(message.body)
-        if meter is not None:
-            meter.count(len(batch), size + sum([len(message.headers) for message in batch]))
-        if batch and self._numbers is not None:
-            failure = self._publish_numbered(batch, self._numbers) or failure
-        elif batch and self._keys:
-            failure = self._publish_in_parts(batch) or failure
-        elif batch:
-            self._unanswered.publish(self._target, batch, size)
-        if failure is not None:
-            self._end(failure)
-
-    def _take(self, is_text: bool, data: bytes) -> Message | None:
-        """Return the message that a frame completes; None if its payload is still to come."""
-        message = self._pending
-        if message is None:
-            if not is_text:
-                message = Message(b"", groups=self._groups)
-            elif not data:
-                self._pending = Message(b"", groups=self._groups)
-                return None
+                self._publish(batch)
+                batch = []
+                self._refuse(fields or {}, len(data), error)
             else:
-                return self._take_object(data)
-        self._pending = None
-        check_size(data, self._bytes_max)
-        message.body = data
-        return message
+                batch.append(message)
+            self._metadata = None
+        self._publish(batch)
 
-    def _take_object(self, text: bytes) -> Message | None:
+    def _fields(self, text: bytes) -> dict[str, Any] | None:
+        """Return the message that a text frame has as a JSON object; None if its payload comes later, or it is none."""
+        if not text:
+            self._metadata = {}
+            return None
         try:
             fields: Any = parse_json(text)
         except BadRequest:
             fields = None
         if not isinstance(fields, dict):
-            raise BadRequest("Payload must be binary or a JSON object.")
+            raise _NotAMessage("Payload must be binary or a JSON object.")
         if token := token_in(fields):
             self._login.renew(token, self._wire)
             return None
-        check_frame(fields, self._members)
+        if "message" in fields:
+            return fields
+        try:
+            check_metadata(fields, self._members)
+        except BadRequest as error:
+            raise _NotAMessage(str(error)) from None
+        self._metadata = fields
+        return None
+
+    def _message(self, fields: dict[str, Any], data: bytes) -> Message:
+        """Return the message with these metadata; its body is in them or in `data`. Raise an error that refuses it."""
+        if not fields:
+            check_size(data, self._bytes_max)
+            return Message(data, groups=self._groups)
         message = message_of(fields, self._settings.max_ttl_s, self._groups)
+        if self._metadata is None:
+            check_message(fields, self._members)
+            put_body(message, fields, self._bytes_max)
+        else:
+            check_size(data, self._bytes_max)
+            message.body = data
         if self._numbers is not None:
             self._numbers.note(message, fields)
         elif MEMBER in fields:
@@ -146,45 +160,55 @@ class PublishSession:
             if not isinstance(key, str):
                 raise BadRequest(f"bad {MEMBER}: it must be a string")
             self._keys[id(message)] = key
-        if "message" not in fields:
-            self._pending = message
-            return None
-        put_body(message, fields, self._bytes_max)
         return message
 
-    def _publish_in_parts(self, messages: list[Message]) -> CurbstoneError | None:
-        """Publish messages in order: each one with a key by itself, and the others between them together.
+    def _refuse(self, fields: dict[str, Any], size: int, error: CurbstoneError) -> None:
+        """Refuse a message, which is not published, in its turn."""
+        if self._numbers is not None:
+            self._numbers.skip(fields)
+        self._unanswered.refuse("", size, error)
 
-        Return the error of a bad key; nothing after it is published.
-        """
+    def _publish(self, batch: list[Message]) -> None:
+        if not batch:
+            return
+        size = _size(batch)
+        meter = self._login.meter
+        if meter is not None:
+            meter.count(len(batch), size + sum([len(message.headers) for message in batch]))
+        if self._numbers is not None:
+            self._publish_numbered(batch, self._numbers)
+        elif self._keys:
+            self._publish_in_parts(batch)
+        else:
+            self._unanswered.publish(self._target, batch, size)
+
+    def _publish_in_parts(self, messages: list[Message]) -> None:
+        """Publish messages in order: each one with a key by itself, and the others between them together."""
         plain: list[Message] = []
-        failure: CurbstoneError | None = None
         for message in messages:
             key = self._keys.pop(id(message), None)
             if key is None:
                 plain.append(message)
                 continue
-            try:
-                once = self._target.once(key, message)
-            except CurbstoneError as error:
-                failure = error
-                break
             if plain:
                 self._unanswered.publish(self._target, plain, _size(plain))
                 plain = []
-            self._unanswered.publish(self._target, [message], len(message.body), key=once)
+            try:
+                once = self._target.once(key, message)
+            except CurbstoneError as error:
+                self._unanswered.refuse("", len(message.body), error)
+            else:
+                self._unanswered.publish(self._target, [message], len(message.body), key=once)
         if plain:
             self._unanswered.publish(self._target, plain, _size(plain))
-        return failure
 
-    def _publish_numbered(self, messages: list[Message], numbers: SocketNumbers) -> CurbstoneError | None:
-        """Publish messages in order, those with consecutive numbers together; return the error of a bad number."""
-        try:
-            for run, numbered in numbers.runs(messages):
+    def _publish_numbered(self, messages: list[Message], numbers: SocketNumbers) -> None:
+        """Publish messages in order, those with consecutive numbers together."""
+        for run, numbered in numbers.runs(messages):
+            if isinstance(numbered, CurbstoneError):
+                self._unanswered.refuse("", _size(run), numbered)
+            else:
                 self._unanswered.publish(self._target, run, _size(run), numbered=numbered)
-        except CurbstoneError as error:
-            return error
-        return None
 
     def _answer(self, _batch: Batch, error: CurbstoneError | None, first_seq: int, count: int) -> bool:
         """Confirm or refuse `count` messages; return whether the connection goes on."""
@@ -198,11 +222,11 @@ class PublishSession:
             self._wire.send(gap_frame(error) * count)
             return True
         status = status_of(error)
-        is_full = status == FULL
-        self._wire.send(error_frame(status, str(error)) * (count if is_full else 1))
-        if not is_full:
+        is_final = isinstance(error, _FINAL)
+        self._wire.send(error_frame(status, str(error)) * (1 if is_final else count))
+        if is_final:
             close_for(self._wire, status, str(error))
-        return is_full
+        return not is_final
 
     def _end(self, error: CurbstoneError) -> None:
         self._unanswered.end(status_of(error), str(error))

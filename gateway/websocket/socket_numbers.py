@@ -2,7 +2,8 @@
 
 The first frame tells the producer's last number in the queue. Each message has the number after that of the message
 before. `seq` in its metadata gives it another number. If an application's own numbers have gaps, `after` gives the
-number before this one.
+number before this one. A message that is refused has its number all the same: those behind it are refused, too, until
+another message is stored under that number, or one says with `after` that it is left out.
 """
 
 from __future__ import annotations
@@ -69,18 +70,28 @@ class SocketNumbers:
         if _SEQ in fields or _AFTER in fields:
             self._wishes[id(message)] = fields.get(_SEQ), fields.get(_AFTER)
 
-    def runs(self, messages: list[Message]) -> Iterator[tuple[list[Message], Numbered]]:
-        """Yield messages in runs of consecutive numbers; raise BadRequest at a bad number, after the runs before it."""
+    def skip(self, fields: Mapping[str, Any]) -> None:
+        """Give a number to a message with these metadata, which was refused before it was published."""
+        try:
+            self._next = number(_SEQ, fields.get(_SEQ, self._next), 1) + 1
+        except BadRequest:
+            self._next += 1
+
+    def runs(self, messages: list[Message]) -> Iterator[tuple[list[Message], Numbered | CurbstoneError]]:
+        """Yield messages in runs of consecutive numbers; a message with a bad number by itself, with the error."""
         run: list[Message] = []
         first = Numbered(self._producer, 0, 0)
         for message in messages:
             seq, after = self._wishes.pop(id(message), (None, None))
             try:
                 one = self._numbered(self._next if seq is None else seq, after)
-            except CurbstoneError:
+            except CurbstoneError as error:
                 if run:
                     yield run, first
-                raise
+                run = []
+                self.skip({} if seq is None else {_SEQ: seq})
+                yield [message], error
+                continue
             if run and (one.first, one.after) != (first.first + len(run), one.first - 1):
                 yield run, first
                 run = []

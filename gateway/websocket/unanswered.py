@@ -135,6 +135,8 @@ class Unanswered:
 
     def refuse(self, place: object, size: int, error: CurbstoneError) -> None:
         """Answer, in its turn, one message that is not published. `size` is what it counts as until then."""
+        if self._is_closed:
+            return
         batch = Batch(None, place, 0, size)
         batch.outcomes.append((error, 0, 1))
         self._begin(batch, 1, size)

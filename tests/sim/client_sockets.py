@@ -162,7 +162,7 @@ class PublishClient(SocketClient):
         answer = orjson.loads(payload) if payload else {}
         if "error" in answer:
             is_final = self.check_error(answer["error"])
-            if answer["code"] == 507 and self._sent:
+            if answer["code"] in (503, 507) and self._sent:
                 copies = self._sent.popleft()
                 if is_final:
                     self.history.hidden.update(copies)

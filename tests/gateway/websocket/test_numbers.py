@@ -107,20 +107,38 @@ async def test_a_later_connection_of_a_producer_ends_the_earlier_one(gateway: Ru
         ({"Idempotency-Key": "k"}, "a producer with numbers needs no Idempotency-Key"),
     ],
 )
-async def test_a_bad_number_ends_the_connection_behind_what_came_before(
+async def test_a_message_refused_for_its_number_has_the_next_one_until_another_is_stored_under_it(
     gateway: Running, frame: dict[str, object], rule: str
 ) -> None:
     async with gateway.socket("publish", AS_WEB) as socket:
         await socket.recv()
         await send(socket, "1")
         await send(socket, "2", **frame)
-        assert "id" in await json_from(socket)
-        refused = await json_from(socket)
+        await send(socket, "behind", **({"seq": 3} if "after" in frame else {}))
+        _, refused, behind = await answers(socket, 3)
         assert refused["code"] == 400
         assert rule in refused["error"]
-        with pytest.raises(ConnectionClosed):
-            await socket.recv()
-    assert await gateway.pop_all() == [b"1"]
+        assert (behind["code"], behind["expected"]) == (409, 2)
+        await send(socket, "2", seq=2)
+        await send(socket, "3")
+        assert all("id" in answer for answer in await answers(socket, 2))
+    assert await gateway.pop_all() == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("refused", ['{"message":"2","ttl":-1}', '{"message":5,"seq":2}', "x" * 65_537])
+async def test_a_refused_message_has_its_number_and_can_be_left_out(gateway: Running, refused: str) -> None:
+    """The message behind it would get its number else, and a client that numbers its messages itself would lose one."""
+    async with gateway.socket("publish", AS_WEB) as socket:
+        await socket.recv()
+        await send(socket, "1")
+        await socket.send(refused if refused.startswith("{") else refused.encode())
+        await send(socket, "3")
+        await send(socket, "3", seq=3, after=1)
+        _, error, behind, _ = await answers(socket, 4)
+        assert error["code"] in (400, 413)
+        assert (behind["code"], behind["expected"]) == (409, 2)
+        assert (await gateway.http.get(f"{QUEUE}/producers/web-1")).json()["seq"] == 3
+    assert await gateway.pop_all() == [b"1", b"3"]
 
 
 @pytest.mark.parametrize("path", [f"{QUEUE}/messages?producer=a%20b", "/v2/p1/events/sold?producer=a"])

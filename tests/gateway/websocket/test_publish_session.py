@@ -7,8 +7,17 @@ from typing import Any
 import orjson
 import pytest
 
+from curbstone.access.errors import NotAllowed
 from curbstone.core import headers
-from curbstone.core.errors import CurbstoneError, NoSuchQueue, NotSupported, QueueFull, Unavailable
+from curbstone.core.errors import (
+    CurbstoneError,
+    KeyReused,
+    NoSuchQueue,
+    NotSupported,
+    QueueFull,
+    SchemaViolation,
+    Unavailable,
+)
 from curbstone.core.message import Message
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.limits import UNCONFIRMED_MAX
@@ -127,18 +136,47 @@ def test_groups_of_the_connection_are_those_of_messages_that_name_none() -> None
     "frame",
     [
         *("5", "[]", "null", '"text"', "not json", "{", DEEP, '{"a":' * 2000, "[1,2", "NaN", '{"message":"\\ud800"}'),
-        *('{"message":5}', '{"message":null}', '{"message":{}}', '{"message":"?","encoding":"base64"}'),
-        *('{"message":"","encoding":"rot13"}', '{"message":"","encoding":5}', '{"ttl":3601}', '{"ttl":"x"}'),
-        *('{"delay":-1}', '{"delay":true}', '{"groups":5}', '{"x-a":1}', '{"x-a":"\\n"}', '{"Content-Type":null}'),
+        *('{"messag":"x"}', '{"ttl":1,"colour":"red"}', '{"ackId":"a.1"}', '{"token":5}'),
     ],
 )
-def test_any_bad_frame_is_answered_with_400_and_a_close(frame: str) -> None:
+def test_a_frame_that_is_no_part_of_a_message_is_answered_with_400_and_a_close(frame: str) -> None:
     publisher = Publisher()
     publisher.send(text(frame))
     [error] = publisher.wire.take_json()
     assert error["code"] == 400 and error["error"]
     assert publisher.wire.code == 1000
     assert publisher.published == []
+
+
+@pytest.mark.parametrize(
+    ("code", "refused"),
+    [
+        *((400, [text(frame)]) for frame in (
+            '{"message":5}', '{"message":null}', '{"message":{}}', '{"message":"?","encoding":"base64"}',
+            '{"message":"","encoding":"rot13"}', '{"message":"","encoding":5}', '{"message":"","colour":"red"}',
+        )),
+        *((400, [text(frame), binary(b"{}")]) for frame in (
+            '{"ttl":3601}', '{"ttl":"x"}', '{"delay":-1}', '{"delay":true}', '{"groups":5}', '{"x-a":1}',
+            '{"x-a":"\\n"}', '{"Content-Type":null}', '{"Idempotency-Key":5}',
+        )),
+        *((413, frames) for frames in (
+            [binary(b"x" * 501)], [text(), text("x" * 501)], [text('{"ttl":1}'), binary(b"x" * 501)],
+            [text('{"message":"%s"}' % ("x" * 501))],
+        )),
+    ],
+)  # fmt: skip
+def test_a_refused_message_gets_its_error_in_place_of_its_confirm(code: int, refused: list[Inbound]) -> None:
+    """It ended the connection, and messages behind one that the queue refused were stored, but not confirmed."""
+    publisher = Publisher()
+    publisher.send(binary(b"1"), *refused, *refused, text('{"message":"2"}'), binary(b"3"))
+    publisher.send(*refused, binary(b"4"))
+    assert [message.body for message in publisher.published] == [b"1", b"2", b"3", b"4"]
+    assert publisher.wire.take() == [], "an answer overtook that of the first message"
+    for done, count in zip(publisher.queue.done, (1, 2, 1), strict=True):
+        done(None, 1, count)
+    answers = [answer and orjson.loads(answer)["code"] for answer in publisher.wire.take()]
+    assert answers == ["", code, code, "", "", code, ""]
+    assert publisher.wire.code is None
 
 
 def test_an_error_waits_for_the_confirms_of_what_came_before() -> None:
@@ -152,29 +190,30 @@ def test_an_error_waits_for_the_confirms_of_what_came_before() -> None:
     assert publisher.wire.code == 1000
 
 
-@pytest.mark.parametrize(
-    "frames", [[binary(b"x" * 501)], [text(), text("x" * 501)], [text('{"message":"%s"}' % ("x" * 501))]]
-)
-def test_a_message_above_the_limit_is_413_and_a_close(frames: list[Inbound]) -> None:
-    publisher = Publisher()
-    publisher.send(*frames)
-    assert publisher.wire.take_json()[0]["code"] == 413
-    assert publisher.wire.code == 1009
-
-
 def test_a_message_of_the_limit_is_taken() -> None:
     publisher = Publisher()
     publisher.send(binary(b"x" * 500), text('{"message":"%s"}' % ("x" * 500)))
     assert len(publisher.published) == 2
 
 
-@pytest.mark.parametrize("error", [Unavailable("the disk failed"), NoSuchQueue("gone")])
-def test_other_errors_of_the_engine_close_the_connection(error: CurbstoneError) -> None:
+@pytest.mark.parametrize("error", [Unavailable("the disk failed"), SchemaViolation("no"), KeyReused("no")])
+def test_what_the_engine_refuses_is_told_for_each_message(error: CurbstoneError) -> None:
+    publisher = Publisher()
+    publisher.send(*map(binary, (b"1", b"2", b"3")))
+    publisher.queue.done[0](error, 0, 2)
+    publisher.queue.done[0](None, 1, 1)
+    refused = orjson.dumps({"code": status_of(error), "error": str(error)}).decode()
+    assert publisher.wire.take() == [refused, refused, ""]
+    assert publisher.wire.code is None
+
+
+@pytest.mark.parametrize(("error", "code"), [(NoSuchQueue("gone"), 1000), (NotAllowed("no longer"), 1008)])
+def test_the_connection_ends_with_its_queue_or_its_right(error: CurbstoneError, code: int) -> None:
     publisher = Publisher()
     publisher.send(binary(b"1"), binary(b"2"))
     publisher.queue.done[0](error, 0, 2)
     assert publisher.wire.take_json() == [{"code": status_of(error), "error": str(error)}]
-    assert publisher.wire.code == (1013 if status_of(error) == 503 else 1000)
+    assert publisher.wire.code == code
 
 
 def test_a_silent_producer_hears_that_the_queue_was_deleted() -> None:
@@ -248,5 +287,5 @@ def test_what_an_engine_refuses_at_once_is_told_behind_what_came_before() -> Non
     assert [[message.body for message in batch] for batch in publisher.queue.published] == [[b"0"], [b"2"]]
     for done in publisher.queue.done:
         done(None, 1, 1)
-    assert publisher.wire.take() == ["", '{"code":501,"error":"no such thing here"}']
-    assert publisher.wire.code == 1000
+    assert publisher.wire.take() == ["", '{"code":501,"error":"no such thing here"}', ""]
+    assert publisher.wire.code is None

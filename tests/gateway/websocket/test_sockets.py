@@ -159,7 +159,6 @@ async def test_all_ways_to_write_a_message(gateway: Running) -> None:
     [
         ('{"order":1}', "unknown member 'order'"),
         ('{"Content-Type":"text/plain","order":1}', "unknown member 'order'"),
-        ('{"message":"a","text":"b"}', "unknown member 'text'"),
         ('{"id":1}', "member 'id' says nothing about a message"),
         ('{"timestamp":1,"redelivered":false}', "member 'timestamp' says nothing about a message"),
     ],
@@ -202,7 +201,7 @@ async def test_a_fragmented_message_is_one_message(gateway: Running) -> None:
     assert await gateway.pop_all() == [b"a" * 30_000 + b"b" * 30_000]
 
 
-@pytest.mark.parametrize("frame", ["not json", "5", "[]", '{"message":5}', '{"ttl":1e9}', "[" * 50_000])
+@pytest.mark.parametrize("frame", ["not json", "5", "[]", '{"messag":"5"}', "[" * 50_000])
 async def test_a_bad_frame_is_answered_and_the_server_lives_on(gateway: Running, frame: str) -> None:
     async with gateway.socket("publish") as socket:
         await socket.send(frame)
@@ -212,8 +211,18 @@ async def test_a_bad_frame_is_answered_and_the_server_lives_on(gateway: Running,
     await gateway.publish(b"alive")
 
 
-@pytest.mark.parametrize("size", [65_537, 600_000, 5_000_000])
-async def test_a_message_above_the_limit_is_413_and_a_close(gateway: Running, size: int) -> None:
+async def test_a_message_above_the_limit_is_refused_and_those_after_it_are_stored(gateway: Running) -> None:
+    async with gateway.socket("publish") as socket:
+        for body in (b"1", b"x" * 65_537, b"2"):
+            await socket.send(body)
+        assert await socket.recv() == ""
+        assert (await json_from(socket))["code"] == 413
+        assert await socket.recv() == ""
+    assert await gateway.pop_all() == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("size", [600_000, 5_000_000])
+async def test_a_frame_that_no_message_can_need_is_413_and_a_close(gateway: Running, size: int) -> None:
     async with gateway.socket("publish") as socket:
         await socket.send(b"x" * size)
         assert (await json_from(socket))["code"] == 413
