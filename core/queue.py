@@ -338,7 +338,9 @@ class Queue(AloneQueue):
     def _watch_use(self) -> None:
         """Delete the queue when nobody has used it for as long as its option `unused` says."""
         if self._disuse is None and self.options.unused is not None:
-            self._disuse = Disuse(self.state, self.agenda, self._is_used, partial(self._delete, self))
+            self._disuse = Disuse(
+                self.state, self.agenda, self._is_used, lambda: self.rings.attempts, partial(self._delete, self)
+            )
         if self._disuse is not None:
             self._disuse.option_changed()
 

@@ -1,4 +1,4 @@
-"""Deletes queues that nobody, on any gateway, has taken from for as long as their option `unused` says.
+"""Deletes queues that nobody, on any gateway, has tried to take from for as long as their option `unused` says.
 
 Each gateway tells the others every second which of these queues its clients use. A gateway that has heard of no use for
 that long asks RabbitMQ whether the queue has consumers, which may be those of other programs, and deletes the queue if
@@ -25,10 +25,11 @@ logger = logging.getLogger("curbstone.rabbit")
 class _Use:
     """The known use of one queue."""
 
-    __slots__ = ("delivered", "is_asking", "last_ms", "was_used")
+    __slots__ = ("attempts", "delivered", "is_asking", "last_ms", "was_used")
 
     def __init__(self, now_ms: int) -> None:
         self.last_ms = now_ms
+        self.attempts = 0
         self.delivered = 0
         self.was_used = False
         self.is_asking = False
@@ -56,7 +57,7 @@ class Disuse:
         now_ms = self._engine.host.now_ms()
         for uid in uids:
             if uid in self._uses:
-                self._uses[uid].seen(now_ms)
+                self._uses[uid].last_ms = now_ms
 
     def _look(self) -> None:
         if self._engine.is_stopping:
@@ -75,12 +76,14 @@ class Disuse:
     def _is_used(self, queue: Queue, now_ms: int) -> bool:
         """Return whether clients of this gateway have used the queue since the last look."""
         use = self._uses[queue.uid]
-        was_served = queue.stats.delivered != use.delivered
-        use.delivered = queue.stats.delivered
+        attempts, delivered = queue.leasing.attempts, queue.stats.delivered
+        was_served, was_polled = delivered != use.delivered, attempts != use.attempts
+        use.attempts, use.delivered = attempts, delivered
         if was_served or queue.takers or queue.leasing.is_used:
             use.seen(now_ms)
-            return True
-        return False
+        elif was_polled:
+            use.last_ms = now_ms
+        return use.last_ms == now_ms
 
     def _is_due(self, queue: Queue, now_ms: int) -> bool:
         use, unused = self._uses[queue.uid], queue.options.unused

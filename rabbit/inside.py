@@ -68,6 +68,9 @@ class Storing(Protocol):
 class Leasing(Protocol):
     """Pops and leases of one queue; see `rabbit.leasing`."""
 
+    attempts: int
+    """How many pops and leases there have been so far, those that found nothing included."""
+
     @property
     def waiting(self) -> int:
         """How many calls wait for a message; each is a consumer for the broker."""

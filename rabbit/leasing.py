@@ -39,6 +39,8 @@ class Leasing:
         self._takes: dict[str, Takes] = {}
         self._held: dict[str, _Held] = {}
         """The leases, by token."""
+        self.attempts = 0
+        """How many pops and leases there have been so far."""
 
     def unsettled(self, group: str) -> int:
         """Return how many leases of a group there are."""
@@ -69,6 +71,7 @@ class Leasing:
             takes.queue_paused()
 
     def _of(self, group: str) -> Takes:
+        self.attempts += 1
         takes = self._takes.get(group)
         if takes is None:
             takes = self._takes[group] = Takes(self._queue, group)

@@ -144,7 +144,7 @@ class Ring:
 class Rings(dict[str, Ring]):
     """The rings of one queue, by group; a group without takers has none."""
 
-    __slots__ = ("_agenda", "_deaths", "_outbox", "_pending", "_state")
+    __slots__ = ("_agenda", "_deaths", "_outbox", "_pending", "_state", "attempts")
 
     def __init__(self, state: QueueState, agenda: Agenda, pending: Pending, outbox: Outbox, deaths: Deaths) -> None:
         super().__init__()
@@ -153,9 +153,12 @@ class Rings(dict[str, Ring]):
         self._pending = pending
         self._outbox = outbox
         self._deaths = deaths
+        self.attempts = 0
+        """How often a taker has joined so far."""
 
     def join(self, taker: Taker) -> None:
         """Let a taker take part in the ring of its group."""
+        self.attempts += 1
         name = taker.group
         ring = self.get(name)
         if ring is None:

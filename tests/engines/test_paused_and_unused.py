@@ -123,6 +123,17 @@ def test_what_clients_of_any_gateway_do_keeps_a_queue(model: ModelWorld) -> None
     assert not after(model, 20, queue)
 
 
+def test_polls_that_find_nothing_keep_a_queue(model: ModelWorld) -> None:
+    queue = model.queue(unused=10)
+    same = model.gateway().get(queue.name)
+    for _ in range(5):
+        assert after(model, 9, queue)
+        assert model.pop(queue) is None
+        assert after(model, 9, queue)
+        assert model.answer(lambda done: same.lease(1, 40_000, done)) == ([],)
+    assert not after(model, 20, queue)
+
+
 def test_a_queue_that_goes_at_once_has_a_minute_for_its_first_consumer(model: ModelWorld) -> None:
     queue = model.queue(unused=0)
     assert after(model, 55, queue)

@@ -31,6 +31,21 @@ def test_a_queue_goes_when_it_was_unused_so_long() -> None:
     assert not there_is(lab)
 
 
+@pytest.mark.parametrize("how", ["pop", "lease"])
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_queue_that_is_polled_stays_though_it_is_empty(how: str, is_paused: bool) -> None:
+    """It was deleted, with its bindings, so that messages to its event were lost without an error."""
+    lab = Lab()
+    queue = lab.queue(unused=60, paused=is_paused)
+    for _ in range(10):
+        lab.pass_time(50_000)
+        assert lab.answer(queue.pop if how == "pop" else partial(queue.lease, 1, 30_000)) in ((None,), ([],))
+    lab.pass_time(59_999)
+    assert there_is(lab)
+    lab.pass_time(1)
+    assert not there_is(lab)
+
+
 @pytest.mark.parametrize("how", ["consumer", "pop", "lease", "wait"])
 def test_the_time_begins_when_it_was_used_last(how: str) -> None:
     lab = Lab()
@@ -76,7 +91,9 @@ def test_with_0_it_goes_with_its_last_consumer_and_after_a_minute_if_none_came()
     second.consumer.close()
     lab.pass_time(1)
     assert not there_is(lab)
-    lab.queue(unused=0)
+    queue = lab.queue(unused=0)
+    lab.pass_time(50_000)
+    assert lab.answer(queue.pop) == (None,)
     lab.pass_time(59_999)
     assert there_is(lab)
     lab.pass_time(1)
