@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from typing import Any, NoReturn, cast
-from urllib.parse import unquote
 
 import httptools
 from uvicorn.config import Config
@@ -22,7 +21,7 @@ from curbstone.gateway.http.cycle import Cycle, Flow
 from curbstone.gateway.http.departure import GONE
 from curbstone.gateway.http.ends import Ends
 from curbstone.gateway.http.forwarded import asker_of
-from curbstone.gateway.http.head import FRAMING, framing_of, target_of
+from curbstone.gateway.http.head import FRAMING, framing_of, path_of, target_of
 from curbstone.gateway.http.passed_over import parser_behind
 from curbstone.gateway.http.problem import Problem, closing_response
 from curbstone.gateway.limits import (
@@ -293,14 +292,14 @@ class HttpProtocol(HttpToolsProtocol):
             self._stop_parsing(problem)
         if host and not framing.host:
             self.headers.append((b"host", host))
-        path = raw_path.decode("ascii")
+        path = path_of(raw_path)
         self.scope = {
             "type": "http",
             "asgi": _ASGI,
             "http_version": version,
             "method": method,
             "scheme": self.scheme,
-            "path": unquote(path) if "%" in path else path,
+            "path": path,
             "raw_path": raw_path,
             "query_string": query,
             "headers": self.headers,

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import httptools
 
@@ -21,6 +22,9 @@ FRAMING = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"
 
 VERSIONS = ("1.1", "1.0")
 
+_SLASH = "\udc2f"
+"""What `path_of` writes for `%2F`. No percent-encoded text decodes to it, because it is half of a surrogate pair."""
+_ENCODED_SLASH = re.compile("%2[fF]")
 _DEFAULT_PORTS = {b"http": b"80", b"https": b"443"}
 _HOST = re.compile(rb"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]+)(?::(?P<port>[0-9]{0,5}))?")
 _ALLOW = ((b"allow", b"GET, HEAD, POST, PUT, DELETE, OPTIONS"),)
@@ -107,3 +111,22 @@ def _authority_of(url: bytes, scheme: bytes, host: bytes) -> bytes:
         if (name, its_port or port) != (other_name, other_port or port):
             raise Problem(400, "bad request: the target and the Host field name two servers")
     return authority
+
+
+def path_of(raw_path: bytes) -> str:
+    """Return a path percent-decoded. An encoded slash stays apart: `event_in` reads it."""
+    path = raw_path.decode("ascii")
+    return _SLASH.join(map(unquote, _ENCODED_SLASH.split(path))) if "%" in path else path
+
+
+def event_in(part: str) -> str:
+    """Return the name of an event, of which `part` is in a path that `path_of` decoded."""
+    return part.replace(_SLASH, "/")
+
+
+def has_wrong_slash(path: str) -> bool:
+    """Return whether a decoded path has an encoded slash anywhere but in the name of an event."""
+    if _SLASH not in path:
+        return False
+    parts = path.split("/")
+    return parts[3:4] != ["events"] or any([_SLASH in part for part in (*parts[:4], *parts[5:])])

@@ -14,6 +14,7 @@ from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.names import queue_name
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.http.answers import answer
+from curbstone.gateway.http.head import has_wrong_slash
 from curbstone.gateway.http.login import Logins, access_of
 from curbstone.gateway.http.origin_policy import OriginPolicy, answer_preflight, is_preflight
 from curbstone.gateway.http.problem import ClientGone, Problem, reason_of
@@ -91,10 +92,9 @@ class FreshQueues:
 
 
 def check_names(scope: Scope) -> None:
-    """Raise Problem 400 for a slash inside a name."""
-    raw_path: bytes = scope["raw_path"]
-    if b"%2" in raw_path and b"%2f" in raw_path.lower():
-        raise Problem(400, "a name can't hold a slash, also not as %2F")
+    """Raise Problem 400 for a slash inside a name, except that of an event."""
+    if has_wrong_slash(scope["path"]):
+        raise Problem(400, "only the name of an event can hold a slash, as %2F")
 
 
 async def look_for_queue(scope: Scope) -> None:

@@ -16,6 +16,7 @@ from curbstone.core.masks import published_event
 from curbstone.core.names import event_name, queue_name
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.http.answers import answer
+from curbstone.gateway.http.head import event_in
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.reply import reply_json
 from curbstone.gateway.http.response import JsonResponse
@@ -47,7 +48,7 @@ class Events:
     async def bind(self, request: Request) -> Response:
         """PUT: bind an existing queue to an event, or to all events that a mask matches."""
         name = name_in(request)
-        event = event_name(request.path_params["event"])
+        event = event_name(event_in(request.path_params["event"]))
         access_of(request).queue(name, Right.MANAGE)
         await answer(lambda done: access_of(request).bind(event, name, done))
         return Response(status_code=201)
@@ -55,7 +56,7 @@ class Events:
     async def unbind(self, request: Request) -> Response:
         """DELETE: undo `bind`; the same reply if it was not bound."""
         name = name_in(request)
-        event = event_name(request.path_params["event"])
+        event = event_name(event_in(request.path_params["event"]))
         await answer(lambda done: access_of(request).unbind(event, name, done))
         return Response(status_code=204)
 
@@ -87,6 +88,6 @@ class Events:
         path = scope["path_params"]
         if any(name == IDEMPOTENCY_KEY for name, _ in scope["headers"]):
             raise BadRequest("an Idempotency-Key is kept by a queue; a message to an event has none")
-        project, event = queue_name("any", path["project"]).project, published_event(path["event"])
+        project, event = queue_name("any", path["project"]).project, published_event(event_in(path["event"]))
         access_of(scope).check_topic(Right.SEND, event, project)
         return project, event

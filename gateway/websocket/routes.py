@@ -14,6 +14,7 @@ from curbstone.core.masks import published_event
 from curbstone.core.names import queue_name
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats.parameters import encoding_of, group_of, groups_of, lease_ms, parse_query, whole_number
+from curbstone.gateway.http.head import event_in
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.limits import WINDOW_MAX
@@ -100,7 +101,8 @@ class WebSocketRoutes:
         protocol = _subprotocol(request)
         query = parse_query(request.query)
         if kind == "events":
-            return self._to_event(request, queue_name("any", project).project, published_event(named), protocol, query)
+            event = published_event(event_in(named))
+            return self._to_event(request, queue_name("any", project).project, event, protocol, query)
         name = queue_name(named, project)
         limit = whole_number("limit", query.get("limit", self._settings.default_limit), 1, WINDOW_MAX)
         encoding = encoding_of(query)
