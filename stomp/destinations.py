@@ -93,6 +93,8 @@ def _parse(text: str, connection: str, single_queue: QueueName | None, home: str
     kind = Kind.COUNT if counted else Kind.QUEUE
     if single_queue is not None:
         return Destination(kind, single_queue)
+    if "::" in text:
+        check_destination(text)
     if text.startswith("/topic/"):
         check_destination(text)
         name = QueueName(PRIVATE_PROJECT, f"topic.{connection}")

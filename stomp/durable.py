@@ -6,13 +6,17 @@ There are three ways to ask for one, taken from three brokers. Each names a queu
 |---|---|
 | `x-queue-name:Q` (RabbitMQ) | `Q` |
 | `activemq.subscriptionName:N`, `durable-subscription-name:N` and their misspellings | `{client-id}.N` |
-| `durable:true` or `persistent:true`, with `id:N` | `{client-id}.N` |
+| `durable:true` or `persistent:true`, with `id:N` | `{client-id}.N`; without a client-id `N:{topic}` |
 
-The client-id comes from CONNECT; without one the queue is `N`. Clients that subscribe under the same name share the
-queue.
+The client-id comes from CONNECT; without one the queue of the second way is `N`. Many clients number their
+subscriptions in the same way, so that an id alone identifies none of them. Then the topic is part of the name, as in
+RabbitMQ. Clients that subscribe under the same name share the queue.
 """
 
 from __future__ import annotations
+
+import re
+from hashlib import sha256
 
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import QueueName, queue_name
@@ -31,6 +35,11 @@ NAMES = (
 FLAGS = ("durable", "persistent")
 HEADERS = frozenset((QUEUE, *NAMES, *FLAGS))
 
+_NAME_CHARS_MAX = 200
+_HASH_CHARS = 16
+_PLAIN_EVENT = re.compile(r"[A-Za-z0-9._-]+")
+"""Events that can be part of a queue's name. A colon is left out, so that what follows the last one is the event."""
+
 
 def is_wanted(head: Head) -> bool:
     """Return whether a SUBSCRIBE or UNSUBSCRIBE is about a durable subscription; raise ProtocolError."""
@@ -39,21 +48,52 @@ def is_wanted(head: Head) -> bool:
     return any([header_values.flag(head, name) for name in FLAGS])
 
 
+def is_named(head: Head) -> bool:
+    """Return whether a header names the durable subscription; otherwise its id does."""
+    return _naming_header(head) != "id"
+
+
 def queue_of(head: Head, destination: Destination, client_id: str, home: str) -> QueueName | None:
     """Return the queue of the durable subscription that a SUBSCRIBE asks for, or None if it asks for none."""
     if destination.kind is not Kind.TOPIC:
         if head.headers.get(QUEUE):
             raise ProtocolError(f"{QUEUE} is for topics; here the destination names the queue", head.lines[QUEUE])
         return None
-    if not is_wanted(head):
-        return None
-    header = next((name for name in (QUEUE, *NAMES) if head.headers.get(name)), "id")
+    return name_of(head, destination.event, client_id, home) if is_wanted(head) else None
+
+
+def name_of(head: Head, event: str, client_id: str, home: str) -> QueueName:
+    """Return the queue of the durable subscription to an event that a frame is about; raise ProtocolError."""
+    header = _naming_header(head)
     name = header_values.required(head, header)
     if header != QUEUE and client_id:
         name = f"{client_id}.{name}"
+    elif header == "id":
+        name = _of_topic(name, event)
     try:
         return queue_name(name, home)
     except BadRequest as error:
         raise ProtocolError(
             f"{header} names the queue of a durable subscription: {error}", head.lines[header]
         ) from None
+
+
+def earlier_name(head: Head, client_id: str, home: str) -> QueueName | None:
+    """Return the queue's name in versions in which the topic was no part of it; None if it was the same."""
+    if client_id or is_named(head):
+        return None
+    try:
+        return queue_name(header_values.required(head, "id"), home)
+    except BadRequest:
+        return None
+
+
+def _naming_header(head: Head) -> str:
+    return next((name for name in (QUEUE, *NAMES) if head.headers.get(name)), "id")
+
+
+def _of_topic(identifier: str, event: str) -> str:
+    if _PLAIN_EVENT.fullmatch(event) and len(identifier) + len(event) < _NAME_CHARS_MAX:
+        return f"{identifier}:{event}"
+    digest = sha256(f"{identifier}\n{event}".encode()).hexdigest()[:_HASH_CHARS]
+    return f"{identifier[: _NAME_CHARS_MAX - _HASH_CHARS - 1]}:{digest}"

@@ -30,6 +30,8 @@ class Gap(NamedTuple):
 
 _EXCLUSIVE = "a queue may have several consumers; one of the connection's own is /temp-queue/{name}"
 _FULL = "how much a queue holds is x-max-length-bytes, or its option cap"
+_MULTICAST = "a copy for each subscriber is for topics, /topic/{event}"
+_ANYCAST = "each message for one consumer is for queues, /queue/{queue}"
 _SCHEDULE = "a message is delivered once; its delay is AMQ_SCHEDULED_DELAY or x-delta-t, in ms"
 
 GAPS = (
@@ -51,6 +53,18 @@ GAPS = (
         ANY,
         "a topic has no past; what is kept is a queue bound to the event",
     ),
+    Gap("destination-type", "MULTICAST", SEND, QUEUE, _MULTICAST),
+    Gap("destination-type", "ANYCAST", SEND, TOPIC, _ANYCAST),
+    Gap("subscription-type", "MULTICAST", SUBSCRIBE, QUEUE, _MULTICAST),
+    Gap("subscription-type", "ANYCAST", SUBSCRIBE, TOPIC, _ANYCAST),
+    Gap(
+        "consumer-window-size",
+        "…",
+        SUBSCRIBE,
+        ANY,
+        "a window is a number of messages, not of bytes: prefetch-count",
+    ),
+    Gap("AMQ_SCHEDULED_TIME", "…", SEND, ANY, "the time of delivery is x-next-t, in ms since 1970"),
     Gap("AMQ_SCHEDULED_PERIOD", "…", SEND, ANY, _SCHEDULE),
     Gap("AMQ_SCHEDULED_REPEAT", "…", SEND, ANY, _SCHEDULE),
     Gap("AMQ_SCHEDULED_CRON", "…", SEND, ANY, _SCHEDULE),
@@ -66,5 +80,5 @@ def check_headers(head: Head, destination: Destination) -> None:
         value = head.headers.get(gap.name)
         if value is None or head.command not in gap.commands or gap.where not in (ANY, place):
             continue
-        if value and (gap.value == "…" or value.lower() == gap.value):
+        if value and (gap.value == "…" or value.lower() == gap.value.lower()):
             raise ProtocolError(f"{gap.name} has no effect here: {gap.rule}", head.lines[gap.name])

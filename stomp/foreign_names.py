@@ -30,6 +30,10 @@ SHAPES = (
     _shape("`/amq/queue/{queue}`", r"/amq/queue(/|$)", "it is /queue/{queue} here"),
     _shape("`/temp-topic/{name}`", r"/temp-topic(/|$)", "it is /topic/{event}, or /temp-queue/{name} for replies"),
     _shape("`/user/…`", r"/user(/|$)", "/user is for a framework to translate; there are no users here"),
+    _shape(
+        "`a::b`", r"(?!/topic/).*[^:]::[^:]",
+        "a queue is no part of an address; it is /queue/{queue}, or a topic's x-queue-name",
+    ),
     _shape("`queue://…`, `topic://…`", r"[a-z-]+://", "it is /queue/{queue} or /topic/{event} here"),
     _shape("`/queue/a%2Fb`", r"/(queue|q|temp-queue)/.*%[0-9A-Fa-f]{2}", "names are not percent-decoded; use dots"),
     _shape(

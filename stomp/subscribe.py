@@ -107,14 +107,20 @@ class Subscriptions:
         name = durable.queue_of(head, destination, connection.client_id, connection.access.home)
         if name is None or head.headers.get(durable.QUEUE):
             return name
-        try:
-            bound = connection.access.bindings(name)
-        except NoSuchQueue:
-            return name
+        earlier = durable.earlier_name(head, connection.client_id, connection.access.home)
+        if earlier is not None and destination.event in self._bound_to(earlier):
+            return earlier
+        bound = self._bound_to(name)
         if bound and destination.event not in bound:
             others = ", ".join(sorted(bound))[:200]
             raise ProtocolError(f"the durable subscription {name} is to the topic {others}", head.lines["destination"])
         return name
+
+    def _bound_to(self, name: QueueName) -> frozenset[str]:
+        try:
+            return self._connection.access.bindings(name)
+        except NoSuchQueue:
+            return frozenset()
 
     def _answering(
         self, receipt: bytes | None, held: Subscription | None = None
@@ -168,16 +174,22 @@ class Subscriptions:
 
         Unsettled deliveries stay with the connection and can still be settled. The queue of a durable subscription
         stays, unless the frame has the headers of a durable subscription: then the queue is deleted with its messages.
+        These headers can also name one that this connection has not subscribed to.
         """
         connection = self._connection
         headers = head.headers
-        if self._connection.version == V10 and "id" not in headers:
+        if "id" in headers or durable.is_named(head):
+            key = headers.get("id")
+        elif self._connection.version == V10:
             key = "destination " + header_values.required(head, "destination")
         else:
             key = header_values.required(head, "id")
-        subscription = self._named.pop(key, None)
-        if subscription is None:
-            raise ProtocolError(f"no subscription [{key[:80]}] found", head.lines.get("id", ""))
+        subscription = None if key is None else self._named.pop(key, None)
+        if key is None or subscription is None:
+            if durable.is_wanted(head):
+                self._delete_durable(self._durable_elsewhere(head), receipt)
+                return
+            raise ProtocolError(f"no subscription [{(key or '')[:80]}] found", head.lines.get("id", ""))
         if isinstance(subscription, CountSubscription):
             subscription.close()
             connection.receipt(receipt)
@@ -187,14 +199,38 @@ class Subscriptions:
         destination = subscription.destination
         name = subscription.queue.name
         if destination.kind is Kind.TOPIC and not destination.private and durable.is_wanted(head):
-            self.by_handle.pop(subscription.handle.encode(), None)
-            subscription.consumer.close()
-            connection.access.delete(name, self._answering(receipt))
+            self._named[key] = subscription
+            self._delete_durable(name, receipt)
             return
         if destination.kind is Kind.TOPIC and destination.private:
             connection.access.unlisten(destination.event, name, destination.project)
         self.drop_drained(subscription)
         connection.receipt(receipt)
+
+    def _durable_elsewhere(self, head: Head) -> QueueName:
+        """Return the queue of a durable subscription that this connection has not made; raise ProtocolError."""
+        connection = self._connection
+        client_id, home = connection.client_id, connection.access.home
+        event = ""
+        if not client_id and not durable.is_named(head):
+            header_values.required(head, "id")
+            event = connection.destination(header_values.required(head, "destination")).event
+        earlier = durable.earlier_name(head, client_id, home)
+        if earlier is not None and event in self._bound_to(earlier):
+            return earlier
+        name = durable.name_of(head, event, client_id, home)
+        if not self._bound_to(name):
+            raise ProtocolError(f"no durable subscription [{name}] found", head.lines.get("id", ""))
+        return name
+
+    def _delete_durable(self, name: QueueName, receipt: bytes | None) -> None:
+        """End the connection's subscriptions to the queue of a durable subscription, and delete the queue."""
+        for key, subscription in list(self._named.items()):
+            if isinstance(subscription, Subscription) and subscription.queue.name == name:
+                del self._named[key]
+                self.by_handle.pop(subscription.handle.encode(), None)
+                subscription.consumer.close()
+        self._connection.access.delete(name, self._answering(receipt))
 
     def active(self, key: str) -> Subscription | None:
         """Return the subscription with that id, or one that was unsubscribed but still has deliveries to settle."""

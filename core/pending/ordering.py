@@ -73,10 +73,12 @@ class Ordering:
             self.held_back.add(seq)
         return False
 
-    def first_before(self, seq: int) -> int:
-        """Return the seq that a message is held back for, or 0 if it has its turn or no key."""
-        key = self._key_of.get(seq)
-        first = self._first[key] if key is not None else seq
+    def first_before(self, seq: int, key: bytes = b"") -> int:
+        """Return the seq that a message is held back for, or 0 if there is none or it has no key.
+
+        The key has to be given only for a message that the cursor may not have met yet.
+        """
+        first = self._first.get(self._key_of.get(seq, key), seq)
         return first if first != seq else 0
 
     def kept(self, seq: int) -> Message | None:

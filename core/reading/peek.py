@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from curbstone.core.errors import CurbstoneError
+from curbstone.core.headers import key_of
 from curbstone.core.message import Message
 from curbstone.core.pending.group import Group
 from curbstone.core.pending.pending import Pending
@@ -74,7 +75,9 @@ class Peek:
                 if self._wanted in ("", state):
                     retry = group.retries.get(message.seq)
                     due_ms = retry.due_ms if retry else 0
-                    behind = group.ordering.first_before(message.seq) if group.ordering and state == "rdy" else 0
+                    behind = 0
+                    if group.ordering and state == "rdy":
+                        behind = group.ordering.first_before(message.seq, key_of(message.headers))
                     self._found.append(Peeked(message, state, group.tries_of(message.seq), due_ms, behind))
                 return
 

@@ -38,7 +38,7 @@ class Redrive(Body):
 
 
 class Pause(Body):
-    """The body of a pause: what the queue stops doing."""
+    """The body of a pause: what the queue stops doing. What is false stays as it is."""
 
     what = "a pause"
 
@@ -72,7 +72,10 @@ class Admin:
         self._settings = settings
 
     async def pause(self, request: Request) -> Response:
-        """POST pause: the queue stops delivering, over every protocol, and taking messages if the body says so."""
+        """POST pause: the queue stops delivering, over every protocol, and taking messages if the body says so.
+
+        A member that is false changes nothing: a pause never resumes what another pause stopped.
+        """
         queue = access_of(request).queue(name_in(request), Right.MANAGE)
         pause = await read_typed(request, request.receive, self._settings.json_bytes_max, Pause)
         changes = {"paused": pause.deliver, "publish_paused": pause.publish}

@@ -136,4 +136,4 @@ def _content_type(request: Request) -> str:
 
 
 def _committed(error: AlreadyCommitted) -> Problem:
-    return Problem(409, str(error), members={"committed": True})
+    return Problem(409, str(error), members={"committed": True}, error=error)

@@ -330,6 +330,9 @@ class FakeBroker:
     def bindings(self, name: QueueName) -> frozenset[str]:
         return frozenset(event for event, names in self.bound.items() if name in names)
 
+    def unused_s(self, _name: QueueName) -> float | None:
+        return None
+
     def delete(
         self,
         name: QueueName,

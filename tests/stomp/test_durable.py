@@ -20,8 +20,8 @@ WAYS = {
     b"x-queue-name:mine": "mine",
     b"activemq.subscriptionName:mine": "mine",
     b"durable-subscription-name:mine\ndurable:true": "mine",
-    b"durable:true": "7",
-    b"persistent:true": "7",
+    b"durable:true": "7:news",
+    b"persistent:true": "7:news",
 }
 
 
@@ -87,7 +87,7 @@ def test_unsubscribe_leaves_it_there_and_with_durable_deletes_it(tmp_path: Path)
         await receipt(peer, SUBSCRIBE % b"durable:true")
         await receipt(peer, b"UNSUBSCRIBE\nid:7\nreceipt:s\n\n\0")
         await publish(world, b"1")
-        assert world.broker.get(queue_name("7")).counts().rdy == 1
+        assert world.broker.get(queue_name("7:news")).counts().rdy == 1
         await receipt(peer, SUBSCRIBE % b"durable:true\nack:client")
         assert (await peer.frame()).body == b"1"
         await receipt(peer, b"UNSUBSCRIBE\nid:7\ndurable:true\nreceipt:s\n\n\0")
@@ -132,12 +132,103 @@ def test_what_can_not_be_is_an_error(frame: str, said: str) -> None:
     assert not client.broker.all
 
 
-def test_a_name_stands_for_one_topic() -> None:
+@pytest.mark.parametrize(("connect", "name"), [("|client-id:me", "id:1"), ("", "durable-subscription-name:mine")])
+def test_a_name_stands_for_one_topic(connect: str, name: str) -> None:
+    client = Client(connect=connect)
+    frame = f"SUBSCRIBE|id:1|destination:/topic/%s|durable:true|{name}"
+    client.send(frame % "news")
+    other = Client(client.broker, connect=connect)
+    assert "is to the topic news" in other.error(frame % "sports").headers["message"]
+
+
+def test_without_a_client_id_an_id_is_one_subscription_for_each_topic() -> None:
+    """Clients number their subscriptions alike: the second client got an ERROR for the topic of the first."""
     client = Client()
-    client.send("SUBSCRIBE|id:1|destination:/topic/news|durable:true")
-    other = Client(client.broker)
-    error = other.error("SUBSCRIBE|id:1|destination:/topic/sports|durable:true")
-    assert "is to the topic news" in error.headers["message"]
+    frame = "SUBSCRIBE|id:sub-0|destination:/topic/%s|durable:true|receipt:r"
+    for topic in ("one", "two", "one"):
+        assert Client(client.broker).receipts(frame % topic) == ["r"]
+    assert list(client.broker.all) == [queue_name("sub-0:one"), queue_name("sub-0:two")]
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (("a:b", "c"), ("a", "b:c")),
+        (("a", "b*"), ("a", "b#")),
+        (("a", "x" * 199), ("a", "x" * 200)),
+        (("i" * 190, "topic-of-one"), ("i" * 190, "topic-of-two")),
+        (("a", "b/c"), ("a", "b.c")),
+    ],
+)
+def test_each_id_and_topic_have_a_queue_of_their_own(one: tuple[str, str], two: tuple[str, str]) -> None:
+    client = Client()
+    for identifier, topic in (one, two):
+        frame = f"SUBSCRIBE|id:{identifier}|destination:/topic/{topic}|durable:true|receipt:r"
+        assert Client(client.broker).receipts(frame.replace("id:a:b", "id:a\\cb")) == ["r"]
+    assert len(client.broker.all) == 2
+
+
+def test_the_queue_that_an_earlier_version_made_is_used_on(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer()
+        await receipt(peer, SUBSCRIBE % b"x-queue-name:7")
+        await leave(peer)
+        await publish(world, b"1")
+        back = await world.peer()
+        await receipt(back, SUBSCRIBE % b"durable:true\nack:client")
+        assert (await back.frame()).body == b"1"
+        await receipt(back, b"SUBSCRIBE\nid:8\ndestination:/topic/other\ndurable:true\nreceipt:s\n\n\0")
+        assert [queue.name.queue for queue in world.broker.queues()] == ["7", "8:other"]
+        await leave(back)
+        gone = await world.peer()
+        await receipt(gone, b"UNSUBSCRIBE\nid:7\ndurable:true\ndestination:/topic/news\nreceipt:s\n\n\0")
+        assert [queue.name.queue for queue in world.broker.queues()] == ["8:other"]
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("connect", "subscribe", "unsubscribe"),
+    [
+        ("", "durable-subscription-name:mine", "UNSUBSCRIBE|durable-subscription-name:mine"),
+        ("", "durable-subscription-name:mine", "UNSUBSCRIBE|id:9|durable-subscription-name:mine"),
+        ("|client-id:me", "activemq.subscriptionName:mine", "UNSUBSCRIBE|activemq.subscriptionName:mine"),
+        ("", "x-queue-name:mine", "UNSUBSCRIBE|x-queue-name:mine"),
+        ("|client-id:me", "durable:true", "UNSUBSCRIBE|id:1|durable:true"),
+        ("", "durable:true", "UNSUBSCRIBE|id:1|durable:true|destination:/topic/news"),
+    ],
+)
+@pytest.mark.parametrize("is_here", [False, True])
+def test_a_durable_subscription_is_deleted_by_its_name(
+    connect: str, subscribe: str, unsubscribe: str, is_here: bool
+) -> None:
+    """A connection that had not subscribed got "no subscription found", and could not delete it."""
+    client = Client(connect=connect)
+    assert client.receipts(f"SUBSCRIBE|id:1|destination:/topic/news|{subscribe}|receipt:r") == ["r"]
+    other = client
+    if not is_here:
+        client.send("DISCONNECT")
+        other = Client(client.broker, connect=connect)
+    assert other.receipts(f"{unsubscribe}|receipt:r", send("x", "receipt:s")) == ["r", "s"]
+    assert list(client.broker.all) == [queue_name("a")]
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        ("UNSUBSCRIBE|durable-subscription-name:a", "no durable subscription [default/a] found"),
+        ("UNSUBSCRIBE|durable-subscription-name:other", "no durable subscription [default/other] found"),
+        ("UNSUBSCRIBE|id:1|durable:true", "missing mandatory header [destination]"),
+        ("UNSUBSCRIBE|durable:true", "missing mandatory header [id]"),
+        ("UNSUBSCRIBE|id:1|durable:true|destination:/topic/news", "no durable subscription [default/1:news] found"),
+        ("UNSUBSCRIBE|id:1", "no subscription [1] found"),
+    ],
+)
+def test_what_is_no_durable_subscription_is_not_deleted(frame: str, said: str) -> None:
+    client = Client()
+    client.send(send("x"))
+    assert said in client.error(frame).headers["message"]
+    assert list(client.broker.all) == [queue_name("a")]
 
 
 def test_a_subscriber_by_mask_gets_each_message_once(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ NAMES = {
     "/temp-queue/a%2fb": "percent-decoded",
     "/queue/a/b/c": "/queue/{project}/{queue}",
     "/queue/a/b/c/count": "/queue/{project}/{queue}",
+    "orders::q1": "/queue/{queue}",
+    "/queue/orders::q1": "/queue/{queue}",
 }
 GOOD_NAMES = [
     "/topic/C#",
@@ -38,6 +40,8 @@ GOOD_NAMES = [
     "/topic/50%25",
     "/queue/a/b",
     "/topic/a/b/c",
+    "/topic/a::b",
+    "/queue/a:b",
     "/queue/a.b.c",
 ]
 

@@ -123,6 +123,17 @@ async def test_what_gave_way_to_newer_messages_is_told_and_counted(gateway: Runn
     assert f"curbstone_messages_overflowed_total {float(40 - rdy)}" in (await gateway.http.get("/metrics")).text
 
 
+async def test_a_message_waits_behind_another_of_its_key_before_anybody_has_met_it(gateway: Running) -> None:
+    """It said that the message is ready, until something else had tried to take it."""
+    replies = [await gateway.http.post(f"{QUEUE}/messages", content="1", headers={"x-key": "k"}) for _ in range(2)]
+    ids = [reply.headers["x-msg-id"] for reply in replies]
+    assert (await gateway.http.post(f"{QUEUE}/messages/lease", json={"count": 1})).json()["messages"]
+    (sentence,) = (await gateway.http.get(f"{QUEUE}/explain?id={ids[1]}")).json()["sentences"]
+    assert f"waits behind message {ids[0]} of the same key" in sentence
+    (sentence,) = (await gateway.http.get(f"{QUEUE}/explain?id={ids[0]}")).json()["sentences"]
+    assert "was delivered and is not settled" in sentence
+
+
 async def test_ready_messages_that_wait_behind_others_of_their_keys(gateway: Running) -> None:
     """It said that they are ready, and that a consumer with room gets them now."""
     for key in ("a", "b", "a", "b"):

@@ -80,6 +80,7 @@ async def test_what_is_committed_is_closed(gateway: Running) -> None:
     await gateway.http.post(T + "/commit")
     for reply in (await put(gateway, lines({"message": "n"}), LINES), await gateway.http.delete(T)):
         assert reply.status_code == 409 and reply.json()["committed"] is True
+        assert reply.json()["type"] == "/docs/problems#already-committed"
     assert await gateway.pop_all() == [b"m"]
 
 
