@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import re
 import secrets
@@ -14,7 +13,7 @@ from functools import partial
 from curbstone.core.alone import AloneBroker
 from curbstone.core.declaring import check_options
 from curbstone.core.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX, Directories
-from curbstone.core.disk import Disk
+from curbstone.core.disk import OF_ONE_FILE, Disk
 from curbstone.core.errors import (
     CurbstoneError,
     DataDirectoryError,
@@ -33,8 +32,8 @@ from curbstone.core.message import Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName, event_name
 from curbstone.core.options import CAP_BYTES_MAX, QueueOptions, SyncMode
 from curbstone.core.queue import Queue
+from curbstone.core.recovery.kept_redo import KeptFiles, recover_redo
 from curbstone.core.recovery.recovery import holds_something, last_commit_ms
-from curbstone.core.recovery.redo import replay_redo
 from curbstone.core.recovery.replay import Replay
 from curbstone.core.recovery.transactions import MissingParts, replay_transactions
 from curbstone.core.shared import Shared
@@ -50,8 +49,6 @@ from curbstone.core.writing.journal import Journal
 
 CLOSE_POLL_MS = 5
 _QUEUE_DIR = re.compile(r"[0-9a-f]{12}(\.gone|\.twin)?")
-_OF_ONE_QUEUE = {errno.EACCES, errno.EPERM, errno.EIO, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOENT}
-"""Errors that concern one directory only, so that the other queues can be served."""
 
 logger = logging.getLogger("curbstone.core")
 
@@ -84,6 +81,7 @@ class Broker(AloneBroker):
         self.missing_parts = MissingParts()
         self.past = Stats()
         """Counts of what has happened, since the start, in queues that are gone."""
+        self.kept_redo = KeptFiles()
         self._salt = salt
         self._queues: dict[QueueName, Queue] = {}
         self._bindings = Bindings()
@@ -118,7 +116,8 @@ class Broker(AloneBroker):
                 disk.sync_dir("")
             broker.shared.is_synced = disk.sync_all(QUEUES)
             disk.sync_dir(QUEUES)  # a process that was killed may not have done so
-            replay_redo(disk)
+            broker.kept_redo = recover_redo(disk, broker.commits)
+            broker.committer.files_made = broker.kept_redo.highest
             for entry in sorted(disk.list_dir(QUEUES)):
                 broker._recover(entry)
             broker.missing_parts = replay_transactions(broker.journal, broker._queues.values(), broker.left)
@@ -142,12 +141,14 @@ class Broker(AloneBroker):
                 self._leave(entry, f"{directory} was set aside, as another directory holds its queue")
             elif entry.endswith(GONE_SUFFIX):
                 self.disk.remove_tree(directory)
+            elif entry in self.kept_redo.lacking:
+                self._leave(entry, self.kept_redo.lacking[entry])
             else:
                 self._recover_queue(entry, directory)
         except MetaDamaged as error:
             self._leave(entry, str(error))
         except OSError as error:
-            if error.errno not in _OF_ONE_QUEUE:
+            if error.errno not in OF_ONE_FILE:
                 raise
             self._leave(entry, f"{directory} can't be read: {error.strerror}")
 
@@ -453,6 +454,7 @@ class Broker(AloneBroker):
         """See `core.port.Broker.health`."""
         reasons = ["shutting down"] if self.shared.is_stopping else []
         reasons += self.troubles.reasons
+        reasons += [f"damaged: {text}" for text in self.kept_redo.texts]
         reasons += [f"a queue is not served: {text}" for text in self.left.values()]
         for queue in self._queues.values():
             label = "a private queue" if queue.name.is_private else f"queue {queue.name}"
@@ -473,8 +475,7 @@ class Broker(AloneBroker):
     def _shutdown(self, on_done: Callable[[], None]) -> None:
         working = [q for q in self._queues.values() if q.is_working or not (q.writer.owes_nothing or q.state.failure)]
         others = (self._directories, self.staging, self.journal)
-        is_working = working or self._turns or any(each.is_working for each in others)
-        if is_working or not self.committer.is_cleared():
+        if working or self._turns or any(each.is_working for each in others) or not self.committer.is_cleared():
             self.host.call_later(CLOSE_POLL_MS, lambda: self._shutdown(on_done))
             return
         for queue in list(self._queues.values()):

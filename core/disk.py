@@ -24,6 +24,14 @@ from typing import Protocol
 from curbstone.core.errors import DataDirectoryError
 from curbstone.core.stats import COMMIT_US_BOUNDS, Histogram
 
+OF_ONE_FILE = frozenset(
+    {
+        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO),
+        *(errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOENT),
+    }
+)
+"""Errors that concern one file or directory only, so that a start can go on with the others."""
+
 
 class File(Protocol):
     """An open file."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from curbstone.core.log.format import SEGMENT_BYTES
+from curbstone.core.log.redo import RECORDS_AT
 from tests.commands import curbstone
 from tests.core.lab import Lab, Peer, message
 from tests.core.staging.lab import commit, stage
@@ -120,7 +121,7 @@ def test_what_the_journal_has_still_to_bring_is_counted_and_told(tmp_path: Path)
         assert lab.host.turn() or lab.host.work()
     data = directory(lab, tmp_path)
     code, found = checked(data, tmp_path)
-    assert (code, found["journal"]) == (0, {"transactions": 1, "damage": []})
+    assert (code, found["journal"]) == (0, {"transactions": 1, "damage": [], "notes": []})
     queues = {queue["queue"]: queue for queue in found["queues"]}
     assert {name: queue["live"] for name, queue in queues.items()} == {"default/a": 1, "default/b": 2}
     assert queues["default/b"]["messages"] == 0, "it is not in the log yet"
@@ -245,7 +246,7 @@ def test_what_only_a_redo_file_has_counts_as_if_it_were_in_the_log(tmp_path: Pat
     code, found = checked(directory(lab, tmp_path), tmp_path)
     assert (code, [queue["live"] for queue in found["queues"]]) == (0, [4] * 3)
     (data,) = tmp_path.glob("data/redo.1")
-    first = 20  # the first record begins behind the header of the file
+    first = RECORDS_AT
     data.write_bytes(data.read_bytes()[:first] + b"x" + data.read_bytes()[first + 1 :])
     code, found = checked(tmp_path / "data", tmp_path)
-    assert code == DAMAGED and "redo.1: a record does not check" in found["journal"]["damage"][0]
+    assert code == DAMAGED and "a record does not check" in found["journal"]["damage"][0]

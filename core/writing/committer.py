@@ -27,7 +27,7 @@ from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.host import Host
 from curbstone.core.log.commit import Commit, Segment
 from curbstone.core.log.log import Salt
-from curbstone.core.log.redo import HEADER_BYTES, record_bytes
+from curbstone.core.log.redo import RECORDS_AT, record_bytes
 from curbstone.core.stats import Commits
 from curbstone.core.troubles import Troubles
 from curbstone.core.values import Done
@@ -125,7 +125,8 @@ class Committer:
         """Files with nothing in them that is still needed, to be used again."""
         self._retiring: list[RedoFile] = []
         """Files whose segments are being synced, or which are being removed."""
-        self._made = 0
+        self.files_made = 0
+        """The number in the name of the redo file that was made last."""
         self._lives = 0
         self._make_after_ms = 0
         self._will_catch_up = False
@@ -186,8 +187,8 @@ class Committer:
     def _take(self) -> tuple[list[tuple[Commit, Writing]], int]:
         """Take as many waiting commits as go into one record; return them, and the bytes of that record."""
         taken: list[tuple[Commit, Writing]] = []
-        size = HEADER_BYTES + record_bytes(0, 0)
-        most = self.file_bytes // 4
+        size = record_bytes(0, 0)
+        most = (self.file_bytes - RECORDS_AT) // 4
         while self._waiting:
             more = record_bytes(1, self._waiting[0][0].added)
             if taken and size + more > most:
@@ -275,7 +276,7 @@ class Committer:
     def _file_for(self, size: int) -> RedoFile | None:
         """Return the file for a record of so many bytes, or None if none can be had for now."""
         active = self._active
-        if self._kept or size > self.file_bytes:
+        if self._kept or size > self.file_bytes - RECORDS_AT:
             return None
         if active is not None and active.end + size <= active.size:
             return active
@@ -284,8 +285,8 @@ class Committer:
         if self._resting:
             active = self._active = self._resting.pop()
         elif len(self._retiring) < FILES_MAX and self._host.now_ms() >= self._make_after_ms:
-            self._made += 1
-            active = self._active = RedoFile(self._disk, self._made, self.file_bytes, self._salt)
+            self.files_made += 1
+            active = self._active = RedoFile(self._disk, self.files_made, self.file_bytes, self._salt)
         else:
             return None
         self._lives += 1

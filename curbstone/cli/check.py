@@ -24,8 +24,9 @@ from curbstone.core.log.meta import Meta, load_meta
 from curbstone.core.log.redo import Redo
 from curbstone.core.log.scan import Scan
 from curbstone.core.options import QueueOptions
+from curbstone.core.recovery.kept_redo import find_kept
 from curbstone.core.recovery.recovery import Chain, file_bytes, find_chain, holds_something
-from curbstone.core.recovery.redo import read_redo
+from curbstone.core.recovery.redo import laid_over, read_redo, redo_names
 from curbstone.exit_codes import DAMAGED, FAILED, WRONG, CommandFailed
 from curbstone.repair.dry_recovery import DryRecovery
 from curbstone.repair.staging_check import check_staging
@@ -44,13 +45,7 @@ class ReadOnlyFile(OsFile):
 
     def read(self, offset: int, size: int) -> bytes:
         """See `File.read`."""
-        data = super().read(offset, size)
-        for redo in self._redo:
-            start, end = max(redo.part.offset, offset), min(redo.part.offset + redo.part.size, offset + len(data))
-            if start < end:
-                said = redo.data[start - redo.part.offset : end - redo.part.offset]
-                data = data[: start - offset] + said + data[end - offset :]
-        return data
+        return laid_over(super().read(offset, size), offset, self._redo)
 
     def write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
         """Never."""
@@ -73,7 +68,13 @@ class ReadOnlyDisk:
         self._redo: dict[str, list[Redo]] = {}
         self.redo_damage: list[str] = []
         """The damage found in the redo files."""
-        self._redo = read_redo(self, self.redo_damage)
+        self.redo_notes: list[str] = []
+        found = [read_redo(self, name) for name in redo_names(self)]
+        for contents in found:
+            self.redo_damage += [f"{contents.name}: {text}" for text in [*contents.denied, *contents.damage]]
+            self.redo_notes += [f"{contents.name}: {text}" for text in contents.notes]
+            for path, parts in contents.parts.items():
+                self._redo[path] = self._redo.get(path, []) + parts
 
     def open(self, path: str, *, create: bool = False) -> ReadOnlyFile:
         """See `Disk.open`. What is read has the redo files applied, as the next start will write them to the file."""
@@ -166,7 +167,7 @@ def check(
             found = []
             revival = DryRecovery(disk)
             transactions, journal_damage = _check_journal(revival)
-            journal_damage += disk.redo_damage
+            journal_damage += disk.redo_damage + find_kept(disk).texts
             with progress("Checking", len(entries)) as done:
                 for entry in entries:
                     found.append(check_queue(disk, f"{QUEUES}/{entry}", revival))
@@ -177,7 +178,7 @@ def check(
         raise CommandFailed(f"can't read {error.filename or directory}: {error.strerror}", FAILED) from None
     is_damaged = bool(journal_damage or staging.damage) or any(checked.damage for checked in found)
     if as_json:
-        journal = {"transactions": transactions, "damage": journal_damage}
+        journal = {"transactions": transactions, "damage": journal_damage, "notes": disk.redo_notes}
         queues = [asdict(checked) for checked in found]
         print_json({"ok": not is_damaged, "journal": journal, "staging": asdict(staging), "queues": queues})
         return DAMAGED if is_damaged else 0
@@ -187,9 +188,8 @@ def check(
         for c in found
     ]
     console().print(table(("QUEUE", "DIRECTORY", "SEGMENTS", "COMMITS", "RECORDS", "LIVE", "SIZE", ""), rows))
-    for text in journal_damage:
-        console().print(f"DAMAGE {text}")
-    for damage, notes in [(staging.damage, staging.notes), *((checked.damage, checked.notes) for checked in found)]:
+    of_server = [(journal_damage, disk.redo_notes), (staging.damage, staging.notes)]
+    for damage, notes in [*of_server, *((checked.damage, checked.notes) for checked in found)]:
         for text in (*[f"DAMAGE {text}" for text in damage], *[f"note   {text}" for text in notes]):
             console().print(text)
     return DAMAGED if is_damaged else 0

@@ -16,6 +16,7 @@ from curbstone.exit_codes import DAMAGED, FAILED, WRONG, CommandFailed
 from curbstone.repair.staging_check import check_staging
 
 if TYPE_CHECKING:
+    from curbstone.repair.redo import RedoPlan
     from curbstone.repair.repair import Plan
 
 
@@ -28,10 +29,12 @@ def repair(
 ) -> int:
     """Save what can be saved of a damaged data directory.
 
-    The old files are moved to DIR/damaged; nothing is deleted. No server may be running on DIR. The exit code is 6
-    if there is damage and --apply was not given, or if some damage remains.
+    The old files are moved to DIR/damaged; nothing is deleted. No server may be running on DIR. Commits in a redo file
+    that a start could not replay are written to their logs if their place is free; otherwise their messages are saved
+    as JSON lines. The exit code is 6 if there is damage and --apply was not given, or if some damage remains.
     """
     from curbstone.cli.output import print_json
+    from curbstone.repair import redo as redo_work
     from curbstone.repair import repair as work
 
     if not directory.is_dir():
@@ -43,23 +46,30 @@ def repair(
             lock = OsDisk(directory)
             try:
                 replay_redo(lock)
+                redo = redo_work.plan_redo(lock)
+                redo_work.write_fitting(lock, redo)  # before damaged stretches are filled that they fit in
                 plans = list(work.plan(ReadOnlyDisk(directory)))
                 for made in plans:
                     work.apply(directory, made)
+                redo = redo_work.finish(lock, directory, redo)
             finally:
                 lock.close()
         else:
             with nobody_else(directory):
-                plans = list(work.plan(ReadOnlyDisk(directory)))
+                disk = ReadOnlyDisk(directory)
+                redo = redo_work.plan_redo(disk)
+                plans = list(work.plan(disk))
     except OSError as error:
         raise CommandFailed(f"can't use {error.filename or directory}: {error.strerror}", FAILED) from None
     found = [made for made in plans if not made.is_empty]
     staged = check_staging(ReadOnlyDisk(directory)).damage
     if as_json:
-        print_json({"applied": apply, "queues": [_facts(made) for made in found], "staging": staged})
+        facts = {"queues": [_facts(made) for made in found], "redo": [_redo_facts(made) for made in redo]}
+        print_json({"applied": apply, **facts, "staging": staged})
     else:
-        _print(found, staged, apply)
-    is_left = bool(staged) or (any(made.hopeless for made in found) if apply else bool(found))
+        _print(found, redo, staged, apply)
+    hopeless = [text for made in found for text in made.hopeless] + [text for made in redo for text in made.hopeless]
+    is_left = bool(staged) or (bool(hopeless) if apply else bool(found or redo))
     return DAMAGED if is_left else 0
 
 
@@ -73,14 +83,42 @@ def _facts(made: Plan) -> dict[str, Any]:
     }
 
 
-def _print(found: list[Plan], staged: list[str], done: bool) -> None:
+def _redo_facts(made: RedoPlan) -> dict[str, Any]:
+    return {
+        "file": made.name,
+        "written": {path: len(parts) for path, parts in made.kept.fitting.items()},
+        "saved": {uid: len(messages) for uid, messages in made.saved.items()},
+        "left": made.hopeless,
+    }
+
+
+def _print_redo(made: RedoPlan, done: bool) -> None:
+    from curbstone.cli.output import console
+    from curbstone.repair.repair import DAMAGED_DIR
+
+    out = console()
+    out.print(str(made.kept))
+    for path, parts in made.kept.fitting.items():
+        out.print(f"  {path}: {len(parts)} commits {'written' if done else 'to be written'} to it")
+    for uid, messages in made.saved.items():
+        where = f"{'saved' if done else 'to be saved'} as JSON lines in {DAMAGED_DIR}/{uid}/"
+        out.print(f"  {len(messages)} messages of {QUEUES}/{uid}, whose place is taken or lost, {where}")
+    for text in made.hopeless:
+        out.print(f"  {text}: it stays where it is; repair that, or move the file away")
+    if not made.hopeless:
+        out.print(f"  {made.name}: {'moved' if done else 'to be moved'} to {DAMAGED_DIR}/")
+
+
+def _print(found: list[Plan], redo: list[RedoPlan], staged: list[str], done: bool) -> None:
     from curbstone.cli.output import console
     from curbstone.repair.repair import DAMAGED_DIR
 
     out = console()
     for text in staged:
         out.print(f"{text}: it stays as it is; what has to be staged again takes its place, or it goes after a while")
-    if not found:
+    for kept in redo:
+        _print_redo(kept, done)
+    if not found and not redo:
         out.print("nothing else to repair" if staged else "nothing to repair")
         return
     for made in found:

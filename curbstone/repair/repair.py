@@ -305,37 +305,40 @@ def apply(root: Path, made: Plan) -> None:
     for file in made.files:
         path = root / file.path
         if path.exists():
-            copy = _free(kept / path.name)
+            copy = free_path(kept / path.name)
             shutil.copy2(path, copy)
-            _sync(copy)
+            sync(copy)
         fresh = path.with_name(path.name + ".repaired")
         fresh.write_bytes(file.data)
         fresh.chmod(0o600)
-        _sync(fresh)
+        sync(fresh)
         fresh.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     for aside in made.asides:
         path = root / aside.path
         if aside.messages:
-            lines = b"".join([line_of(aside, message) for message in aside.messages])
-            saved = _free(kept / f"{path.stem}.jsonl")
-            saved.write_bytes(lines)
-            _sync(saved)
-        path.rename(_free(kept / path.name))
-        _sync(kept)
-        _sync(path.parent)
+            save_messages(kept / f"{path.stem}.jsonl", aside.messages)
+        path.rename(free_path(kept / path.name))
+        sync(kept)
+        sync(path.parent)
     if made.directory_after:
         (root / made.directory).rename(root / made.directory_after)
-        _sync(root / QUEUES)
+        sync(root / QUEUES)
 
 
-def line_of(aside: Aside, message: Message) -> bytes:
-    """Return a message as a line that `curbstone send --jsonl` takes."""
-    message_id = f"{Path(aside.path).parent.name}-{message.seq}"
-    return b"{%b,%b}\n" % (metadata_json(message, message_id, 0), body_json(message.body, None))
+def save_messages(path: Path, messages: list[Message]) -> None:
+    """Write messages to a new file in the directory of a queue, as lines that `curbstone send --jsonl` takes."""
+    saved = free_path(path)
+    uid = path.parent.name
+    lines = [
+        b"{%b,%b}\n" % (metadata_json(message, f"{uid}-{message.seq}", 0), body_json(message.body, None))
+        for message in messages
+    ]
+    saved.write_bytes(b"".join(lines))
+    sync(saved)
 
 
-def _free(path: Path) -> Path:
+def free_path(path: Path) -> Path:
     """Return the path, or a similar one if it exists."""
     candidate, number = path, 1
     while candidate.exists():
@@ -344,7 +347,8 @@ def _free(path: Path) -> Path:
     return candidate
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Make a file or the names in a directory durable."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -92,6 +92,8 @@ class _Exposition:
             yield _histogram(commits.sync_us, "curbstone_sync_duration_seconds", text, sync, 1_000_000)
         yield CounterMetricFamily("curbstone_syncs", "Times that commits were made durable", commits.syncs)
         yield CounterMetricFamily("curbstone_commits_failed", "Commits that the disk refused", commits.failed)
+        text = "Bytes of redo files that a start could not replay completely (see curbstone repair)"
+        yield GaugeMetricFamily("curbstone_redo_kept_bytes", text, commits.redo_bytes_kept)
 
     def _by_protocol(self) -> Iterator[Metric]:
         for name, (field, text) in BY_PROTOCOL.items():

@@ -127,6 +127,7 @@ class CommitFigures(NamedTuple):
     messages: HistogramFigures
     syncs: int
     failed: int
+    redo_bytes_kept: int
     sync_us: HistogramFigures | None
 
     @classmethod
@@ -134,7 +135,7 @@ class CommitFigures(NamedTuple):
         """Return a copy."""
         took_us, messages = HistogramFigures.of(commits.took_us), HistogramFigures.of(commits.messages)
         sync_us = HistogramFigures.of(syncs) if syncs else None
-        return cls(took_us, messages, commits.syncs, commits.failed, sync_us)
+        return cls(took_us, messages, commits.syncs, commits.failed, commits.redo_bytes_kept, sync_us)
 
 
 class HistogramFigures(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any
 from curbstone.core.broker import Broker
 from curbstone.core.delivery.consumer import Consumer
 from curbstone.core.errors import CurbstoneError
+from curbstone.core.log.redo import RECORDS_AT
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
 from curbstone.core.options import MIB, QueueOptions, SyncMode
@@ -16,7 +17,7 @@ from curbstone.core.queue import Queue
 from curbstone.core.values import Lease, Peeked
 from tests.sim.world import SimDisk, SimHost
 
-REDO_BYTES = 16 * 1024
+REDO_BYTES = RECORDS_AT + 16 * 1024
 """Of a redo file: small, so that they are full, synced and used again."""
 START_MS = 1_700_000_000_000
 

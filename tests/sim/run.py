@@ -8,6 +8,7 @@ from random import Random
 from curbstone.core.broker import Broker
 from curbstone.core.delivery.consumer import Consumer
 from curbstone.core.errors import CurbstoneError, QueueFull
+from curbstone.core.log.redo import RECORDS_AT
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import SyncMode
@@ -64,7 +65,7 @@ class Run:
         self.least_size = 10
         if focus == "large":  # a segment of the smallest cap takes one or two
             self.least_size, self.max_size = Random(f"large {seed}").choice([(1000, 2500), (1900, 2100), (2000, 4400)])
-        self.redo_bytes = Random(f"redo {seed}").choice([0, 2048, 4096, 16 * 1024])
+        self.redo_bytes = RECORDS_AT + Random(f"redo {seed}").choice([0, 2048, 4096, 16 * 1024])
         self.crashes = 0
         self.ordered: dict[QueueName, list[int]] = {name: [] for name in self.names}
         self.consumers: list[Consumer] = []
@@ -97,6 +98,8 @@ class Run:
         for queue in self.broker.queues():
             if queue.damaged:
                 raise Violation(f"a crash alone left damage: {queue.damaged}")
+        if self.broker.kept_redo.texts:
+            raise Violation(f"a crash alone left damage: {self.broker.kept_redo.texts}")
         self.directories.started()
         self.answers.started()
         self.overflow.started()

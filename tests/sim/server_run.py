@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from curbstone.core import headers as blocks
 from curbstone.core.broker import Broker
 from curbstone.core.errors import CurbstoneError
+from curbstone.core.log.redo import RECORDS_AT
 from curbstone.core.message import Delivery
 from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions, SyncMode
@@ -34,7 +35,7 @@ from tests.sim.watched import watch, watch_nobody
 from tests.sim.world import Crash, SimDisk, SimHost
 
 CAP = 96 * 1024
-REDO_BYTES = 16 * 1024
+REDO_BYTES = RECORDS_AT + 16 * 1024
 SLOTS: dict[str, type[Client]] = {
     "stomp1": StompClient, "stomp2": StompClient, "stomp3": StompClient, "mqks1": MqksClient, "mqks2": MqksClient,
     "publisher1": PublishClient, "publisher2": PublishClient, "consumer1": ConsumeClient, "consumer2": ConsumeClient,
@@ -128,6 +129,8 @@ class ServerRun:
         for queue in self.broker.queues():
             if queue.damaged:
                 raise Violation(f"a crash alone left damage: {queue.damaged}")
+        if self.broker.kept_redo.texts:
+            raise Violation(f"a crash alone left damage: {self.broker.kept_redo.texts}")
         self.loop = SimLoop(self.host)
 
     def _serve(self) -> None:

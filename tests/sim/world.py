@@ -238,6 +238,8 @@ class SimDisk:
                 raise FileExistsError(path)
             self.names[path] = inode = Inode()
             self.changes.append(("create", path, inode))
+        elif path in self.dirs:
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
         elif path not in self.names:
             raise FileNotFoundError(path)
         return SimFile(self, self.names[path])

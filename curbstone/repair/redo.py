@@ -1,0 +1,83 @@
+"""Repairs what a start could not replay of a redo file.
+
+Commits that their logs lack and that still fit are written to their segments. If other commits have taken their place
+since, or their segment is lost, their messages are saved as JSON lines that `curbstone send --jsonl` takes; they are
+not put back, because they may have been settled since. Then the redo file goes to `damaged/`; nothing is deleted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from curbstone.core.disk import Disk
+from curbstone.core.log.batches import batches_in
+from curbstone.core.log.format import Flag
+from curbstone.core.message import Message
+from curbstone.core.recovery.kept_redo import KeptRedo, read_kept
+from curbstone.core.recovery.redo import kept_redo_names, write_parts
+from curbstone.repair.repair import DAMAGED_DIR, free_path, save_messages, sync
+
+
+@dataclass
+class RedoPlan:
+    """What is done with one redo file."""
+
+    kept: KeptRedo
+    saved: dict[str, list[Message]] = field(default_factory=dict)
+    """By uid of the queue, messages to be saved as JSON lines."""
+
+    @property
+    def name(self) -> str:
+        """The name of the redo file."""
+        return self.kept.contents.name
+
+    @property
+    def hopeless(self) -> list[str]:
+        """Why the file has to stay where it is; it may be possible to read all of it another time."""
+        return [f"{self.name}: {text}" for text in self.kept.contents.denied]
+
+
+def plan_redo(disk: Disk) -> list[RedoPlan]:
+    """Return a plan for each redo file that was set aside."""
+    plans = []
+    for name in kept_redo_names(disk):
+        made = RedoPlan(read_kept(disk, name))
+        for redo in made.kept.others:
+            for batch in batches_in(bytes(redo.data), redo.part.salt):
+                if batch.header.messages and not batch.header.flags & Flag.COPY:
+                    made.saved.setdefault(f"{redo.part.uid:012x}", []).extend(batch.messages())
+        plans.append(made)
+    return plans
+
+
+def write_fitting(disk: Disk, plans: list[RedoPlan]) -> None:
+    """Write the commits that still fit to their segments. Doing it again changes nothing."""
+    for made in plans:
+        for path, parts in made.kept.fitting.items():
+            write_parts(disk, path, parts)
+
+
+def finish(disk: Disk, root: Path, begun: list[RedoPlan]) -> list[RedoPlan]:
+    """Carry out what is left of the plans now that the queues are repaired; return all that was done."""
+    plans = plan_redo(disk)
+    write_fitting(disk, plans)  # to segments that have a header again
+    for made, before in zip(plans, begun, strict=True):
+        made.kept.fitting |= before.kept.fitting
+        _move(root, made)
+    return plans
+
+
+def _move(root: Path, made: RedoPlan) -> None:
+    """Save the messages that can't be put back, and move the file away, unless not all of it can be read."""
+    if made.hopeless:
+        return
+    kept = root / DAMAGED_DIR
+    for uid, messages in made.saved.items():
+        (kept / uid).mkdir(mode=0o700, parents=True, exist_ok=True)
+        save_messages(kept / uid / f"{Path(made.name).stem}.jsonl", messages)
+        sync(kept / uid)
+    kept.mkdir(mode=0o700, exist_ok=True)
+    (root / made.name).rename(free_path(kept / made.name))
+    sync(kept)
+    sync(root)
