@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.spark import jobs
 from curbstone.spark.failure import PipelineError, last_line
-from curbstone.spark.lake_columns import DAY, TABLES
+from curbstone.spark.lake_columns import DAY, ORDER, TABLES
 from curbstone.spark.table import KEEP_HOURS, Table
 
 if TYPE_CHECKING:
@@ -31,18 +31,21 @@ LOG_HOURS = 30 * 24
 class Compacted:
     """The counts of files that were compacted in a table.
 
-    `small` files became `large` ones; `forgotten` ones had rows of deleted days; `removed` ones are no longer on the
-    disk.
+    `small` files became `large` ones; `completed` ones were written anew, because the log lacked statistics of them;
+    `forgotten` ones had rows of deleted days; `removed` ones are no longer on the disk.
     """
 
     table: str
     small: int
     large: int
+    completed: int
     forgotten: int
     removed: int
 
     def __str__(self) -> str:
         text = f"{self.table}: {jobs.counted(self.small, 'file')} became {self.large:,}"
+        if self.completed:
+            text += f", {jobs.counted(self.completed, 'file')} got statistics"
         if self.forgotten:
             text += f", {self.forgotten:,} of earlier days left the table"
         return f"{text}, {self.removed:,} removed from the disk"
@@ -69,17 +72,36 @@ def compact(lake: str, *, keep_hours: int = KEEP_HOURS, before: date | None = No
             if before is not None:
                 forgotten = int(table.delete(f"{DAY} < '{before.isoformat()}'")["num_removed_files"])
             changed = table.optimize.compact()
+            completed = _complete(table, name)
             removed = table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
             table.create_checkpoint()
             table.cleanup_metadata()
         except DeltaError as error:
             raise PipelineError(f"can't compact {name} of {lake}: {last_line(error)}") from None
         small, large = int(changed["numFilesRemoved"]), int(changed["numFilesAdded"])
-        done.append(Compacted(name, small, large, forgotten, len(removed)))
+        done.append(Compacted(name, small, large, completed, forgotten, len(removed)))
     jobs.say_done()
     if not done:
         raise PipelineError(f"there is no lake at {lake}")
     return done
+
+
+def _complete(table: DeltaTable, name: str) -> int:
+    """Write files anew whose statistics the log lacks, as earlier releases left them out. Return how many there were.
+
+    Other readers take a statistic that is missing for one that excludes the file. Files that were merged have all.
+    """
+    import pyarrow as pa
+
+    lacking: dict[str, int] = {}
+    for facts in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+        if facts.get("null_count.epoch") is None:
+            day = facts[f"partition.{DAY}"].isoformat()
+            lacking[day] = lacking.get(day, 0) + 1
+    for day in sorted(lacking):
+        # Unlike compaction, this also takes a file that is alone in its day.
+        table.optimize.z_order([ORDER[name]], partition_filters=[(DAY, "=", day)])
+    return sum(lacking.values())
 
 
 def _keep(table: DeltaTable, hours: int) -> None:

@@ -71,14 +71,14 @@ def gather(base: duckdb.DuckDBPyConnection, *, server: Address | None, queues: S
             asked.close()
     has_journal = bool(lake) and Table(lake, JOURNAL).exists
     if has_journal:
-        base.register("stored", Table(lake, JOURNAL).open().to_pyarrow_dataset())
+        base.register("stored", Table(lake, JOURNAL).dataset())
         base.execute(f"INSERT INTO gathered SELECT {_EVENT_NAMES} FROM stored")
         base.unregister("stored")
     elif server is None:
         raise PipelineError("there is no journal: name queues, or a lake that `archive --journal` has filled")
     base.execute(_EVENTS)
     if lake and Table(lake, MESSAGES).exists:
-        base.register("messages", Table(lake, MESSAGES).open().to_pyarrow_dataset())
+        base.register("messages", Table(lake, MESSAGES).dataset())
         base.execute(_OLDER)
         base.unregister("messages")
 

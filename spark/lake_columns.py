@@ -24,3 +24,5 @@ DAY = "date"
 """The column that the table is partitioned by. It is not in the files."""
 MOMENT = {MESSAGES: "timestamp", JOURNAL: "time"}
 """The column that determines the day of a row, by table."""
+ORDER = {MESSAGES: "seq", JOURNAL: "position"}
+"""The column that gives the rows of a queue their order, by table."""

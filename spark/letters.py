@@ -68,7 +68,7 @@ def dead_letters(
         finally:
             asked.close()
     if lake and Table(lake, MESSAGES).exists:
-        base.register("stored", Table(lake, MESSAGES).open().to_pyarrow_dataset())
+        base.register("stored", Table(lake, MESSAGES).dataset())
         base.execute(f"INSERT INTO letters SELECT {_COLUMNS} FROM stored WHERE {_IS_LETTER}")
         base.unregister("stored")
     limits = {"queues": list(queues), "since": since_ms, "until": until_ms}

@@ -21,8 +21,9 @@ from pyarrow import fs, parquet
 from curbstone.spark.arrow import TYPES
 from curbstone.spark.lake_columns import COLUMNS, DAY, MOMENT
 
-_OUTLINED = ("project", "queue", "seq")
-"""The table's log keeps the least and greatest values of these columns and the moment, so that readers skip files."""
+_NESTED = ("headers", "groups")
+_TEXT_MAX = 128
+"""The most characters of a text in the table's log."""
 _GROUP_BYTES = 64 << 20
 _GROUP_ROWS = 250_000
 """A row group is written when it has so many rows."""
@@ -101,6 +102,7 @@ class _Part:
     day: date
     rows: int = 0
     bounds: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    nulls: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._schema = stored_schema(self.table)
@@ -122,8 +124,13 @@ class _Part:
         self._waiting.append(rows)
         self._bytes += rows.nbytes
         self.rows += rows.num_rows
-        for name in (*_OUTLINED, MOMENT[self.table]):
-            least, most = pc.min_max(rows.column(name)).as_py().values()
+        # All columns: some readers take a missing statistic for one that excludes the file.
+        for name in (name for name in self._schema.names if name not in _NESTED):
+            column = rows.column(name)
+            self.nulls[name] = self.nulls.get(name, 0) + column.null_count
+            if name == "body":
+                continue
+            least, most = pc.min_max(column).as_py().values()
             if least is not None:
                 known = self.bounds.get(name, (least, most))
                 self.bounds[name] = (min(least, known[0]), max(most, known[1]))
@@ -149,14 +156,16 @@ class _Part:
         """Return the statistics of the rows for the table's log.
 
         They are the Per-file Statistics of https://github.com/delta-io/delta/blob/master/PROTOCOL.md. Times have
-        milliseconds there, so the greatest is rounded up.
+        milliseconds there and long texts are cut, so the greatest is rounded up.
         """
         least = {name: _in_log(low) for name, (low, _) in self.bounds.items()}
         most = {name: _in_log(high, up=True) for name, (_, high) in self.bounds.items()}
-        return json.dumps({"numRecords": self.rows, "minValues": least, "maxValues": most, "nullCount": {}})
+        return json.dumps({"numRecords": self.rows, "minValues": least, "maxValues": most, "nullCount": self.nulls})
 
 
 def _in_log(value: Any, *, up: bool = False) -> Any:
+    if isinstance(value, str) and len(value) > _TEXT_MAX:
+        return value[:_TEXT_MAX] + "\U0010ffff" * up
     if not isinstance(value, datetime):
         return value
     if up and value.microsecond % 1000:

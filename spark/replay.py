@@ -114,15 +114,16 @@ def replay(lake: str, name: str, server: Address, wanted: Filter, *, into: str =
     plan = Plan(lake, name, wanted, into)
     was_done = plan.is_done
     version = plan.version
-    table = Table(lake, MESSAGES).open(version)
+    table = Table(lake, MESSAGES)
+    read = table.open().version() if version is None else version
     with database() as base:
-        jobs.say("looking through the lake")
-        base.register("stored", table.to_pyarrow_dataset())
+        jobs.say("reading the lake")
+        base.register("stored", table.dataset(read))
         _choose(base, wanted)
         found = Replayed(*base.execute(_SUMS).fetchall()[0])
         if not dry_run and found.messages and not was_done:
             if version is None:
-                plan.note(version=table.version())
+                plan.note(version=read)
             _publish(base, plan, name, server, into, found)
         jobs.say_done()
     return replace(found, repeated=was_done and not dry_run)

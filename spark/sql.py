@@ -101,4 +101,4 @@ class Sql:
         if name == GAPS:
             self._database.register(name, gap_table(self._lake))
         else:
-            self._database.register(name, Table(self._lake, name).open(self._as_of).to_pyarrow_dataset())
+            self._database.register(name, Table(self._lake, name).dataset(self._as_of))

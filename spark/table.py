@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.lake_columns import DAY, JOURNAL
+from curbstone.spark.lake_columns import DAY, JOURNAL, MESSAGES, MOMENT
 
 if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.dataset
     from deltalake import DeltaTable
 
     from curbstone.spark.parts import Part
@@ -159,10 +161,51 @@ class Table:
 
         return stored_schema(self.name).append(pa.field(DAY, pa.date32()))
 
+    def dataset(self, version: int | str | None = None) -> pyarrow.dataset.Dataset:
+        """Return the rows as of a version, as Arrow. Files are skipped only by statistics that the log has.
+
+        `DeltaTable.to_pyarrow_dataset` takes a statistic that a file lacks for one that excludes the file.
+        """
+        import pyarrow as pa
+        from pyarrow import dataset
+
+        from curbstone.spark.parts import filesystem
+
+        files, root = filesystem(self.uri)
+        table, schema, form = self.open(version), self.arrow_schema(), dataset.ParquetFileFormat()
+        found = table.get_add_actions(flatten=True)
+        never_null = ("project", "queue", MOMENT[self.name], *(("seq",) if self.name == MESSAGES else ()))
+        fragments = [
+            form.make_fragment(f"{root}/{unquote(facts['path'])}", files, _guarantee(facts, schema, never_null))
+            for facts in pa.table(found).to_pylist()
+        ]
+        return dataset.FileSystemDataset(fragments, schema, form, files)
+
     def files(self, *, version: int | str | None = None) -> list[str]:
         """Return the addresses of the table's files, for readers of plain Parquet."""
         found: list[str] = self.open(version).file_uris()
         return found if _ADDRESS.match(self.uri) else [unquote(path) for path in found]
+
+
+def _guarantee(facts: Mapping[str, Any], schema: pyarrow.Schema, never_null: Sequence[str]) -> Any:
+    """Return what the log says of all rows of a file: its day, and the least and greatest value of each column.
+
+    A bound says nothing of rows with null, so it counts only for columns without.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    known = pc.field(DAY) == pa.scalar(facts[f"partition.{DAY}"], pa.date32())
+    for column in schema:
+        least, most = facts.get(f"min.{column.name}"), facts.get(f"max.{column.name}")
+        has_null = column.name not in never_null and facts.get(f"null_count.{column.name}") != 0
+        if least is None or most is None or has_null:
+            continue
+        if isinstance(most, datetime):
+            most += timedelta(milliseconds=1)  # the log has milliseconds, and some writers round down
+        known &= pc.field(column.name) >= pa.scalar(least, column.type)
+        known &= pc.field(column.name) <= pa.scalar(most, column.type)
+    return known
 
 
 def _has(table: DeltaTable, run: str, batch: int) -> bool:

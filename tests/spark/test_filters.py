@@ -1,0 +1,222 @@
+"""A filter on any column finds its rows, with every reader of a lake, whoever wrote the files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from curbstone.spark import compact, parts
+from curbstone.spark.lake_columns import JOURNAL, MESSAGES, MOMENT
+from curbstone.spark.parts import PartWriter, in_project_and_queue, stored_schema
+from curbstone.spark.replay import Filter, replay
+from curbstone.spark.server import Address, Secret
+from curbstone.spark.sql import Sql
+from curbstone.spark.table import Table
+
+NIGHT = datetime(2026, 11, 22, 23, 59, 59, 123_456, tzinfo=UTC)
+NESTED = {"headers", "groups"}
+
+
+def messages() -> pa.RecordBatch:
+    """Four messages of two days. Some values are null, and one is longer than what the log keeps of a text."""
+    columns: dict[str, Any] = {
+        "queue": ["shop/a", "shop/a", "shop/b", "shop/b"],
+        "epoch": ["e1", "e1", "e2", "e2"],
+        "seq": [1, 2, 7, 8],
+        "message_id": ["e1-1", "e1-2", "e2-7", "e2-8"],
+        "timestamp": pa.array([NIGHT + timedelta(seconds=n) for n in range(4)], pa.timestamp("us", "UTC")),
+        "content_type": ["text/plain", None, "x" * 300, "image/png"],
+        "headers": pa.array([[("a", "b")]] * 4, pa.map_(pa.string(), pa.string())),
+        "body": [b"a", b"", b"\xff", b"d"],
+        "tries": pa.array([0, 0, 3, 0], pa.int32()),
+        "expires": pa.array([None, NIGHT, None, NIGHT], pa.timestamp("us", "UTC")),
+        "groups": pa.array([None] * 4, pa.list_(pa.string())),
+        "key": ["k", None, "k2", None],
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def events() -> pa.RecordBatch:
+    columns: dict[str, Any] = {
+        "queue": ["shop/a"] * 3,
+        "epoch": ["e1"] * 3,
+        "position": [10, 20, 30],
+        "event": ["published", "released", "settled"],
+        "seq": [1, 1, 1],
+        "count": [1, 1, 1],
+        "time": pa.array([NIGHT + timedelta(seconds=n) for n in range(3)], pa.timestamp("us", "UTC")),
+        "group": [None, "", "audit"],
+        "tries": pa.array([None, 1, None], pa.int32()),
+        "due": pa.array([None, NIGHT, None], pa.timestamp("us", "UTC")),
+        "bytes": pa.array([5, None, None], pa.int64()),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+ROWS = {MESSAGES: messages, JOURNAL: events}
+CASES = [
+    (table, column)
+    for table in ROWS
+    for column in stored_schema(table).names
+    if column not in NESTED and (table, column) != (JOURNAL, "project")
+]
+
+
+def fill(lake: Path) -> None:
+    for name, rows in ROWS.items():
+        table = Table(str(lake), name)
+        writer = PartWriter(table.uri, name)
+        writer.add(in_project_and_queue(rows()))
+        table.commit("run", 0, writer.close())
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("lakes") / "lake"
+    fill(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def old_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake as release 0.1.0 wrote it: the log has statistics of four columns, and no counts of nulls."""
+    made = tmp_path_factory.mktemp("lakes") / "old"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts._Part, "_stats", _few_statistics)
+        fill(made)
+    return made
+
+
+def _few_statistics(part: parts._Part) -> str:
+    kept = ("project", "queue", "seq", MOMENT[part.table])
+    ends = [
+        {name: parts._in_log(part.bounds[name][end], up=bool(end)) for name in kept if name in part.bounds}
+        for end in (0, 1)
+    ]
+    return json.dumps({"numRecords": part.rows, "minValues": ends[0], "maxValues": ends[1], "nullCount": {}})
+
+
+def expected(table: str, column: str) -> dict[Any, list[int]]:
+    """Return, by each value of the column, the places of its rows."""
+    found: dict[Any, list[int]] = {}
+    for row in in_project_and_queue(ROWS[table]()).to_pylist():
+        place = row["seq"] if table == MESSAGES else row["position"]
+        found.setdefault(row[column], []).append(place)
+    return found
+
+
+def check(table: str, column: str, places_where: Callable[[Any], list[int]]) -> None:
+    for value, places in expected(table, column).items():
+        assert sorted(places_where(value)) == places, f"{column} = {value!r}"
+
+
+def literal(value: Any) -> str:
+    if isinstance(value, datetime):
+        return f"TIMESTAMPTZ '{value.isoformat()}'"
+    if isinstance(value, bytes):
+        return "'" + "".join(f"\\x{byte:02X}" for byte in value) + "'::BLOB"
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+def condition(column: str, value: Any) -> str:
+    return f'"{column}" IS NULL' if value is None else f'"{column}" = {literal(value)}'
+
+
+def place_of(table: str) -> str:
+    return "seq" if table == MESSAGES else "position"
+
+
+def by_sql(lake: Path, table: str, column: str) -> None:
+    def places(value: Any) -> list[int]:
+        with Sql(lake=str(lake)) as database:
+            _names, rows = database.run(f"SELECT {place_of(table)} FROM {table} WHERE {condition(column, value)}")
+            return [row[0] for row in rows]
+
+    check(table, column, places)
+
+
+def by_arrow(data: Any, table: str, column: str) -> None:
+    def places(value: Any) -> list[int]:
+        field = pc.field(column)
+        chosen = field.is_null() if value is None else field == pa.scalar(value, data.schema.field(column).type)
+        found: list[int] = data.to_table(filter=chosen).column(place_of(table)).to_pylist()
+        return found
+
+    check(table, column, places)
+
+
+@pytest.mark.parametrize(("table", "column"), CASES)
+def test_sql(lake: Path, old_lake: Path, table: str, column: str) -> None:
+    by_sql(lake, table, column)
+    by_sql(old_lake, table, column)
+
+
+@pytest.mark.parametrize("column", [column for table, column in CASES if table == MESSAGES])
+def test_replay(lake: Path, old_lake: Path, column: str) -> None:
+    nowhere = Address("http://127.0.0.1:9", Secret(""))
+    for place in (lake, old_lake):
+        for value, places in expected(MESSAGES, column).items():
+            wanted = Filter(where=condition(column, value))
+            assert replay(str(place), "again", nowhere, wanted, dry_run=True).messages == len(places)
+
+
+@pytest.mark.parametrize(("table", "column"), CASES)
+def test_pyarrow(lake: Path, table: str, column: str) -> None:
+    by_arrow(Table(str(lake), table).open().to_pyarrow_dataset(), table, column)
+
+
+@pytest.mark.parametrize(("table", "column"), CASES)
+def test_duckdb(lake: Path, table: str, column: str) -> None:
+    with duckdb.connect() as base:
+        base.register("stored", Table(str(lake), table).open().to_pyarrow_dataset())
+
+        def places(value: Any) -> list[int]:
+            query = f"SELECT {place_of(table)} FROM stored WHERE {condition(column, value)}"
+            return [row[0] for row in base.execute(query).fetchall()]
+
+        check(table, column, places)
+
+
+@pytest.mark.parametrize(("table", "column"), CASES)
+def test_deltalake_filters(lake: Path, table: str, column: str) -> None:
+    """What `to_pandas(filters=…)` reads; pandas itself only shows it."""
+
+    def places(value: Any) -> list[int]:
+        if value is None:
+            return expected(table, column)[None]  # such filters can't ask for null
+        found = Table(str(lake), table).open().to_pyarrow_table(filters=[(column, "=", value)])
+        return list(found.column(place_of(table)).to_pylist())
+
+    check(table, column, places)
+
+
+def test_compact_completes_the_statistics_of_files_that_it_does_not_merge(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts._Part, "_stats", _few_statistics)
+        fill(tmp_path)
+    before = Table(str(tmp_path), MESSAGES).open().to_pyarrow_dataset()
+    assert before.to_table(filter=pc.field("epoch") == "e1").num_rows == 0, "other readers do not find the rows"
+    done = {one.table: one for one in compact.compact(str(tmp_path))}
+    assert (done[MESSAGES].small, done[MESSAGES].completed) == (0, 2)
+    for table, column in CASES:
+        by_arrow(Table(str(tmp_path), table).open().to_pyarrow_dataset(), table, column)
+        by_sql(tmp_path, table, column)
+    again = {one.table: one for one in compact.compact(str(tmp_path))}
+    assert (again[MESSAGES].completed, again[JOURNAL].completed) == (0, 0)
+
+
+def test_files_are_still_skipped(lake: Path, old_lake: Path) -> None:
+    for place in (lake, old_lake):
+        data = Table(str(place), MESSAGES).dataset()
+        assert len(list(data.get_fragments())) == 2
+        assert len(list(data.get_fragments(filter=pc.field("seq") > 2))) == 1
+        late = pa.scalar(NIGHT + timedelta(seconds=2), pa.timestamp("us", "UTC"))
+        assert len(list(data.get_fragments(filter=pc.field("timestamp") > late))) == 1
