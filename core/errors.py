@@ -127,6 +127,9 @@ class SchemaViolation(CurbstoneError):
         where = f" at {pointer}" if pointer else ""
         which = f" (rule {rule})" if rule else ""
         super().__init__(f"the body does not satisfy the queue's schema{where}: {text}{which}")
+        self.text = text
+        self.pointer = pointer
+        self.rule = rule
         self.members = {"pointer": pointer, "rule": rule}
 
 

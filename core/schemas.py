@@ -6,13 +6,34 @@ library.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
-from curbstone.core.errors import CurbstoneError, NotSupported
+from curbstone.core.errors import CurbstoneError, NotSupported, SchemaViolation
+from curbstone.core.host import Host, Job, JobDone
 
-Rule = Callable[[bytes], CurbstoneError | None]
-"""Returns why a body may not come in, or None."""
+AT_ONCE_MS = 20
+"""A check that could take longer than this is made outside of the loop."""
+SLICE_US = 10_000
+"""After checking for so long in a turn of the loop, all queues wait for the next turn. One more check may follow."""
+NO_PACKAGE = "the option schema needs a package that is not installed: pip install 'curbstone[schema]'"
+UNPLACED = SchemaViolation("the body is too large to look for the place")
+"""The answer of a quick check that would need long to say what is wrong."""
+
+
+class Rule(Protocol):
+    """What a schema requires of bodies. Both checks return why a body may not come in, or None."""
+
+    def most_ms(self, body: bytes) -> float:
+        """Return how long `check` takes at most. Usually it takes far less."""
+
+    def check(self, body: bytes) -> CurbstoneError | None:
+        """Check a body at once. The answer may be UNPLACED; then `check_apart` may tell more."""
+
+    def check_apart(self, body: bytes) -> CurbstoneError | None:
+        """Check a body in another process, for a bounded time. Blocking; may be called in any thread."""
 
 
 class Schemas(Protocol):
@@ -27,24 +48,75 @@ class NoSchemas:
 
     def rule(self, schema: str) -> Rule:
         """Raise NotSupported."""
-        raise NotSupported("the option schema needs a package that is not installed: pip install 'curbstone[schema]'")
+        raise NotSupported(NO_PACKAGE)
 
 
 class Door:
-    """The rule of one queue. It is made when the first message comes, so that a start does not wait for it."""
+    """The rule of one queue. It is made when the first message comes, so that a start does not wait for it.
 
-    __slots__ = ("_rule", "_schema", "_schemas")
+    If the schema can't be used, no body may come in.
+    """
+
+    __slots__ = ("_error", "_rule", "_schema", "_schemas")
 
     def __init__(self, schemas: Callable[[], Schemas], schema: str) -> None:
         self._schemas = schemas
         self._schema = schema
         self._rule: Rule | None = None
+        self._error: CurbstoneError | None = None
 
-    def refusal(self, body: bytes) -> CurbstoneError | None:
-        """Return why a body may not come in, or None. If the schema can't be used, no body may."""
+    def most_ms(self, body: bytes) -> float:
+        """See `Rule.most_ms`."""
         if self._rule is None:
             try:
                 self._rule = self._schemas().rule(self._schema)
             except CurbstoneError as error:
-                return error
-        return self._rule(body)
+                self._error = error
+                return 0
+        return self._rule.most_ms(body)
+
+    def check(self, body: bytes) -> CurbstoneError | None:
+        """See `Rule.check`. To be called after `most_ms`."""
+        return self._error if self._rule is None else self._rule.check(body)
+
+    def check_apart(self, body: bytes) -> CurbstoneError | None:
+        """See `Rule.check_apart`. To be called after `most_ms`."""
+        return self._error if self._rule is None else self._rule.check_apart(body)
+
+
+class Checks:
+    """Shares out the checks of all queues: a slice of each turn of the loop, and one check at a time in a thread."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._end_us = 0
+        """When the slice of this turn is over; 0 if it has not begun."""
+        self._jobs: deque[tuple[Job, JobDone]] = deque()
+        """Those that run or wait. They have one thread of the disk's, so that commits do not wait for them."""
+
+    def has_time(self) -> bool:
+        """Return whether this turn has time for another check."""
+        now_us = self._host.now_us()
+        if not self._end_us:
+            self._end_us = now_us + SLICE_US
+            self._host.call_soon(self._next_turn)
+        return now_us < self._end_us
+
+    def _next_turn(self) -> None:
+        self._end_us = 0
+
+    def submit(self, job: Job, done: JobDone) -> None:
+        """See `Host.submit`."""
+        self._jobs.append((job, done))
+        if len(self._jobs) == 1:
+            self._begin()
+
+    def _begin(self) -> None:
+        job, done = self._jobs[0]
+        self._host.submit(job, partial(self._ended, done))
+
+    def _ended(self, done: JobDone, result: Any, error: BaseException | None) -> None:
+        self._jobs.popleft()
+        if self._jobs:
+            self._begin()
+        done(result, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from curbstone.core.disk import Disk
 from curbstone.core.host import Host
 from curbstone.core.options import SyncMode
-from curbstone.core.schemas import NoSchemas, Schemas
+from curbstone.core.schemas import Checks, NoSchemas, Schemas
 from curbstone.core.stats import Commits
 from curbstone.core.troubles import Troubles
 from curbstone.core.values import Leased
@@ -27,6 +27,7 @@ class Shared:
     def __init__(self, host: Host, disk: Disk, sync: SyncMode) -> None:
         self.schemas: Schemas = NoSchemas()
         """Makes rules of schemas. Whoever opens a broker may replace it."""
+        self.checks = Checks(host)
         self.host = host
         # Named once, for each time makes an object, and each of many queues keeps them.
         self.now_ms = host.now_ms

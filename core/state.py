@@ -103,16 +103,12 @@ class QueueState:
             return PublishPaused(f"queue {self.name} takes no messages until its option publish_paused is false")
         return refusal
 
-    def too_large(self, message: Message) -> MessageTooLarge:
-        """Return the error for a message that is too large."""
+    def too_large(self, message: Message) -> MessageTooLarge | None:
+        """Return the error for a message that is too large, or None."""
         most = self.options.max_message_size
+        if len(message.body) <= most:
+            return None
         return MessageTooLarge(f"the message has {len(message.body)} bytes, the queue's max_message_size is {most}")
-
-    def unfit(self, message: Message) -> CurbstoneError | None:
-        """Return why a message may not come in: it is too large, or breaks the queue's schema."""
-        if len(message.body) > self.options.max_message_size:
-            return self.too_large(message)
-        return self.door.refusal(message.body) if self.door is not None else None
 
     def message_id(self, seq: int) -> str:
         """Return the id of a message. It is the same on every delivery and in every protocol."""

@@ -213,8 +213,8 @@ class Transaction:
         if refusal is not None:
             return refusal
         for message in share.messages:
-            if (unfit := queue.state.unfit(message)) is not None:
-                return unfit
+            if (too_large := queue.state.too_large(message)) is not None:
+                return too_large
         if share.size > queue.options.cap // 2:
             cap = queue.options.cap
             return MessageTooLarge(f"a transaction of {share.size} bytes can't fit the queue's cap of {cap} bytes")

@@ -7,13 +7,16 @@ that expired in another queue, if this is its dead-letter queue.
 
 from __future__ import annotations
 
-from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, MessageTooLarge, PublishPaused
+from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, MessageTooLarge, PublishPaused, SchemaViolation
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
 from curbstone.core.schemas import Door, Schemas
 from curbstone.rabbit import lacking
 from curbstone.rabbit.registry import Known
+
+CHECK_MS_MAX = 250
+"""A body whose check could take longer is refused, because the check is made on the event loop."""
 
 
 class Guard:
@@ -36,7 +39,11 @@ class Guard:
         size = len(message.body)
         if size > self._bytes_max:
             return MessageTooLarge(f"the message has {size} bytes, the queue's max_message_size is {self._bytes_max}")
-        return self._door.refusal(message.body) if self._door is not None else None
+        if self._door is None:
+            return None
+        if self._door.most_ms(message.body) > CHECK_MS_MAX:
+            return SchemaViolation(f"checking it could take more than the {CHECK_MS_MAX} ms that a cluster allows")
+        return self._door.check(message.body)
 
 
 def check_options(name: QueueName, options: QueueOptions, known: Known | None, max_cap: int, schemas: Schemas) -> None:

@@ -6,16 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from curbstone import schemas
 from curbstone.access import presence
 from curbstone.core import options, values
 from curbstone.core.delivery import waiters
 from curbstone.core.notes import keys
 from curbstone.core.pending import undeclared
+from curbstone.core.schemas import AT_ONCE_MS
 from curbstone.core.staging import staging
 from curbstone.gateway import limits, settings
 from curbstone.gateway.resources import metrics
 from curbstone.mqks import limits as mqks
 from curbstone.net import limits as net
+from curbstone.schema_process import CPU_S_MAX
 from curbstone.settings import MESSAGE_BYTES_MAX, Settings
 from curbstone.stomp import limits as stomp
 
@@ -60,6 +63,11 @@ def size(count: int) -> str:
         f"{keys.KEYS_MAX:,} of a queue; each for the queue's `idempotency_window`, "
         f"{options.QueueOptions().idempotency_window // 60} min by default, "
         f"at most {options.IDEMPOTENCY_S_MAX // 86_400} days | 507",
+        f"{schemas.PARTS_MAX:,} parts and {schemas.DEPTH_MAX} levels, with what it refers to; "
+        f"{size(schemas.PATTERN_BYTES_MAX)} for each pattern, compiled, and an equal share of "
+        f"{size(schemas.PATTERNS_BYTES_MAX)} for",
+        f"{AT_ONCE_MS} ms at once; what could take longer is done in another process, within {CPU_S_MAX:g} s of CPU",
+        f"times parts of the schema are at most {schemas.LOOKS_APART_MAX:,} |",
         f"{metrics.QUEUES_MAX:,} by name",
         f"{size(values.PART_BYTES_MAX)}, {staging.PARTS_MAX:,} parts; `--max-staged`, {size(DEFAULTS.max_staged)}",
         f"over STOMP, and over MQKS | {size(net.UNFINISHED_BYTES_MAX)}",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 import stomp
 from websockets.sync.client import connect
@@ -40,7 +43,7 @@ POINTER = "/lines/1/price"
 
 
 def refusal(schema: dict[str, Any], body: bytes) -> SchemaViolation | None:
-    found = JsonSchemas().rule(json.dumps(schema))(body)
+    found = JsonSchemas().rule(json.dumps(schema)).check(body)
     assert found is None or isinstance(found, SchemaViolation)
     return found
 
@@ -114,7 +117,8 @@ def test_a_pattern_takes_no_longer_for_what_almost_matches() -> None:
 
 def test_without_the_package_nothing_comes_in_and_a_start_succeeds() -> None:
     door = Door(NoSchemas, "{}")
-    found = door.refusal(b"{}")
+    assert door.most_ms(b"{}") == 0
+    found = door.check(b"{}")
     assert isinstance(found, NotSupported) and "curbstone[schema]" in str(found)
 
 
@@ -260,3 +264,115 @@ def test_a_dead_letter_that_breaks_it_stays_where_it_is_and_others_go_home(http:
     http.put("/q", json={"schema": ORDER}).raise_for_status()
     moved = http.post("/dead/redrive", json={}).json()
     assert moved["moved"] == 2 and POINTER in next(iter(moved["stayed"]))
+
+
+LINES = {"properties": {"lines": {"items": {"required": ["sku", "count", "price"]}}}}
+"""A schema as many are."""
+ONE_OF_MANY = {"items": {"anyOf": [{"const": number} for number in range(550)]}}
+UNEVALUATED = {"anyOf": [{"properties": {"a": {}}}], "unevaluatedProperties": False}
+for _ in range(8):
+    UNEVALUATED = {"anyOf": [UNEVALUATED], "unevaluatedProperties": False}
+
+
+def many(value: str, count: int) -> bytes:
+    return f"[{','.join([value] * count)}]".encode()
+
+
+LETTERS = json.dumps("".join(Random(1).choices("ab", k=5000))).encode()
+
+
+@pytest.mark.parametrize(
+    ("schema", "body"),
+    [
+        (LINES, b'{"lines":%b}' % many("{}", 100_000)),
+        (ONE_OF_MANY, many("549", 300)),
+        (UNEVALUATED, b'{"a":1}'),
+        ({"uniqueItems": True}, many("1", 0)[:-1] + ",".join([str(2**63 + n) for n in range(1000)]).encode() + b"]"),
+        ({"items": {"enum": [n + 0.5 for n in range(500)]}}, many("499.5", 50)),
+        ({"items": {"minimum": 0.5, "maximum": 1e-300, "multipleOf": 1e-300}}, many("5e-324", 500)),
+        ({"items": {"not": {"enum": [*range(500), None, {}]}}}, many("500", 100)),
+        ({"pattern": "(a|b)*a(a|b){300}c"}, LETTERS),
+        ({"pattern": r"(\w{1,30}a){1,3}\d"}, LETTERS),
+        ({"patternProperties": {f"^a{n}$": {} for n in range(250)}}, orjson.dumps({f"k{n}": 1 for n in range(2000)})),
+        ({"allOf": [{"format": "uri"}] * 100}, json.dumps("http://" + "a" * 50_000).encode()),
+    ],
+)
+def test_no_check_takes_longer_than_was_estimated(schema: dict[str, Any], body: bytes) -> None:
+    rule = JsonSchemas().rule(json.dumps(schema))
+    start = time.thread_time()
+    rule.check(body)
+    took_ms = 1000 * (time.thread_time() - start)
+    print(f"{took_ms:.1f} ms of {rule.most_ms(body):.1f}")
+    assert took_ms < 2 * rule.most_ms(body) + 100  # on a busy machine all takes longer, and a collection may come
+
+
+def test_a_usual_body_is_checked_at_once() -> None:
+    line = {"sku": "a" * 20, "count": 3, "price": 2.5}
+    assert JsonSchemas().rule(json.dumps(ORDER)).most_ms(orjson.dumps({"id": 1, "lines": [line] * 50})) < 5
+
+
+def test_a_check_that_takes_too_long_is_given_up_and_the_next_one_is_not(http: httpx.Client) -> None:
+    http.put("/q", json={"schema": ONE_OF_MANY}).raise_for_status()
+    reply = http.post("/q/messages", content=many("549", 100_000))
+    assert reply.status_code == 422 and "more than 2 s of CPU time" in reply.json()["message"]
+    assert http.post("/q/messages", content=many("549", 500)).status_code == 201
+    reply = http.post("/q/messages", content=many("549", 500)[:-1] + b",550]")
+    assert reply.status_code == 422
+    assert http.get("/q").json()["rdy"] == 1
+
+
+def test_a_large_body_is_refused_without_the_place_and_one_not_so_large_with_it(http: httpx.Client) -> None:
+    """All errors of the large one were made before the first was looked at: 29 s, and 1.35 GB."""
+    http.put("/q", json={"schema": LINES}).raise_for_status()
+    large = http.post("/q/messages", content=b'{"lines":%b}' % many("{}", 250_000))
+    assert large.status_code == 422 and "too large to look for the place" in large.json()["message"]
+    smaller = http.post("/q/messages", content=b'{"lines":%b}' % many("{}", 1000))
+    assert smaller.status_code == 422 and smaller.json()["pointer"] == "/lines/0"
+
+
+def test_what_follows_a_body_that_takes_long_to_check_stays_behind_it(
+    server: ServerProcess, http: httpx.Client
+) -> None:
+    http.put("/q", json={"schema": ONE_OF_MANY}).raise_for_status()
+    bodies = [many("549", 2000), b"[1]", many("548", 2000), b"[2]"]
+
+    async def main() -> None:
+        peer = await Peer.open(server.stomp)
+        await peer.connect()
+        await peer.send(b"SEND\ndestination:/queue/q\n\n%b\0" % bodies[0])
+        await peer.send(b"BEGIN\ntransaction:t\n\n\0")
+        for body in bodies[1:3]:
+            await peer.send(b"SEND\ndestination:/queue/q\ntransaction:t\n\n%b\0" % body)
+        await peer.send(b"COMMIT\ntransaction:t\n\n\0")
+        await peer.send(b"SEND\ndestination:/queue/q\nreceipt:r\n\n%b\0" % bodies[3])
+        assert (await peer.frame()).headers["receipt-id"] == "r"
+        await peer.close()
+
+    asyncio.run(main())
+    leased = http.post("/q/messages/lease", json={"count": 10}).json()["messages"]
+    assert [item["message"].encode() for item in leased] == bodies
+
+
+def test_of_a_batch_the_bad_ones_are_refused_and_a_bad_one_in_a_transaction_refuses_all(
+    server: ServerProcess, http: httpx.Client
+) -> None:
+    http.put("/q", json={"schema": ONE_OF_MANY}).raise_for_status()
+    slow_bad = many("549", 2000)[:-1] + b",550]"
+
+    async def main() -> None:
+        peer = await Peer.open(server.stomp)
+        await peer.connect()
+        await peer.send(b"BEGIN\ntransaction:t\n\n\0")
+        for queue, body in ((b"q", b"[1]"), (b"other", b"x"), (b"q", slow_bad)):
+            await peer.send(b"SEND\ndestination:/queue/%b\ntransaction:t\n\n%b\0" % (queue, body))
+        await peer.send(b"COMMIT\ntransaction:t\nreceipt:c\n\n\0")
+        assert (await peer.frame()).command == "ERROR"
+        await peer.close()
+
+    asyncio.run(main())
+    assert is_empty(http)
+    http.post("/q/messages", content=b"[1]").raise_for_status()
+    assert http.post("/q/messages", content=slow_bad).status_code == 422
+    batch = [{"message": body.decode()} for body in (b"[1]", slow_bad, b"[2]")]
+    assert http.post("/q/messages/batch", json=batch).status_code == 422
+    assert http.get("/q").json()["rdy"] == 1

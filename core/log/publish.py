@@ -48,10 +48,24 @@ class StagedMark(NamedTuple):
     messages: int
 
 
+class Inspection:
+    """How far the messages of a publish were checked against the queue's schema."""
+
+    __slots__ = ("fit", "is_apart", "refusal")
+
+    def __init__(self) -> None:
+        self.fit = 0
+        """The index of the first message that is not known to satisfy it."""
+        self.refusal: CurbstoneError | None = None
+        """Why the message at that index may not come in, if that is known."""
+        self.is_apart = False
+        """Whether that message is being checked outside of the loop."""
+
+
 class Publish:
     """Messages that wait to be written, independently of each other: a batch takes all or some of them."""
 
-    __slots__ = ("messages", "next", "numbered", "on_done", "refusal")
+    __slots__ = ("inspection", "messages", "next", "numbered", "on_done", "refusal")
 
     def __init__(self, messages: list[Message], on_done: Published, numbered: Numbered | None = None) -> None:
         self.messages = messages
@@ -62,6 +76,8 @@ class Publish:
         """The producer and its numbers of these messages. Those that it has stored already are not stored again."""
         self.refusal: CurbstoneError | None = None
         """If set, nothing is written, and this is the answer when its turn comes."""
+        self.inspection: Inspection | None = None
+        """How far its messages were checked; None if the queue has no schema, or nothing was checked."""
 
     @property
     def is_promised(self) -> bool:

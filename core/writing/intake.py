@@ -1,4 +1,4 @@
-"""Puts publishes into the outbox of one queue, and checks what can be checked before there is a batch.
+"""Puts publishes into the outbox of one queue, and checks the sizes of messages, which needs no batch.
 
 Nothing is answered here. A publish that is refused waits for its turn like the others, so that answers keep the order
 of the publishes.
@@ -40,32 +40,24 @@ class Intake:
         publish = WholePublish(messages, on_done, size)
         publish.numbered = numbered
         publish.key = key
-        if self._may_be_unfit(messages):
-            publish.refusal = next(filter(None, map(self._state.unfit, messages)), None)
+        publish.refusal = next(filter(None, map(self._state.too_large, messages)), None)
         if publish.refusal is None and size > cap // ATOMIC_SHARE:
             publish.refusal = MessageTooLarge(f"{size} bytes at once can never fit the queue's cap of {cap} bytes")
         self._outbox.publish(publish)
 
     def each(self, messages: list[Message], on_done: Published, numbered: Numbered | None) -> None:
-        """Publish messages one by one; those that may not come in are refused in their turn."""
-        if self._may_be_unfit(messages):
-            self._those_that_fit(messages, on_done, numbered)
-        else:
-            self._outbox.publish(Publish(messages, on_done, numbered))
-
-    def _may_be_unfit(self, messages: list[Message]) -> bool:
-        if self._state.door is not None:
-            return True
+        """Publish messages one by one; those that are too large are refused in their turn."""
         most = self._state.options.max_message_size
-        for message in messages:  # noqa: SIM110 - a generator costs more than all else here, for a single message
+        for message in messages:
             if len(message.body) > most:
-                return True
-        return False
+                self._those_that_fit(messages, on_done, numbered)
+                return
+        self._outbox.publish(Publish(messages, on_done, numbered))
 
     def _those_that_fit(self, messages: list[Message], on_done: Published, numbered: Numbered | None) -> None:
         start = 0
         for place, message in enumerate(messages):
-            if (refusal := self._state.unfit(message)) is not None:
+            if (refusal := self._state.too_large(message)) is not None:
                 self._publish(messages[start:place], on_done, numbered and numbered.behind(start))
                 self.refused([message], on_done, refusal)
                 start = place + 1

@@ -17,7 +17,9 @@ from curbstone.core.log.format import BATCH_BYTES, ENTRY_BYTES, SEGMENT_BYTES, e
 from curbstone.core.log.publish import EXPIRY_BYTES, Publish, WholePublish
 from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Message
+from curbstone.core.schemas import Door
 from curbstone.core.values import LastNumber, Numbered
+from curbstone.core.writing.inspecting import inspect
 from curbstone.core.writing.numbering import Numbering
 from curbstone.core.writing.sources import Sources
 
@@ -122,7 +124,31 @@ class Publishes:
             answer = self._look_up(publish, publish.numbered)
             if answer is not None:
                 return answer
+        if self._state.door is not None and not publish.is_promised:
+            answer = self._inspect(publish, self._state.door)
+            if answer is not None:
+                return answer
+        else:
+            publish.inspection = None
         return self._take_whole(publish) if isinstance(publish, WholePublish) else self._take_some(publish)
+
+    def _inspect(self, publish: Publish, door: Door) -> bool | None:
+        """Check messages of the first publish against the queue's schema, and refuse those that break it.
+
+        Return None if it, or the next of its messages, can be taken now, else whether to go on with the next publish.
+        """
+        found = inspect(self._sources, door, publish)
+        is_whole = isinstance(publish, WholePublish)
+        error = found.refusal
+        if error is not None and is_whole:
+            return self._refuse(publish, error)
+        if error is not None and found.fit == publish.next:
+            found.refusal = None
+            found.fit += 1
+            self._say(publish, 1, error, 0)
+            return True
+        is_known = found.fit == len(publish.messages) if is_whole else found.fit > publish.next
+        return None if is_known else False
 
     # --- what is said at once, or in turn
 
@@ -219,10 +245,14 @@ class Publishes:
 
     def _take_some(self, publish: Publish) -> bool:
         """Take as many messages of a publish as fit; return whether to go on with the next."""
-        messages = publish.messages[publish.next :] if publish.next else publish.messages
+        messages = publish.messages
+        if publish.inspection is not None:
+            messages = messages[publish.next : publish.inspection.fit]
+        elif publish.next:
+            messages = messages[publish.next :]
         if self._fit_at_once(messages):
             self._put_in(publish, messages)
-            self._sources.outbox.publishes.popleft()
+            self._drop_taken(publish)
             return True
         total, tries = self.bytes, self._tries_bytes
         for index, message in enumerate(messages):
@@ -242,8 +272,12 @@ class Publishes:
             self._say(publish, 1, error, 0)
             return True
         self._put_in(publish, messages)
-        self._sources.outbox.publishes.popleft()
+        self._drop_taken(publish)
         return True
+
+    def _drop_taken(self, publish: Publish) -> None:
+        if publish.next == len(publish.messages):
+            self._sources.outbox.publishes.popleft()
 
     def _fit_at_once(self, messages: list[Message]) -> bool:
         """Return whether all of these certainly fit, which is the usual case; False if one names groups."""
