@@ -132,6 +132,7 @@ def server_routes(
         Route("/docs", Resource(GET=documents.DOCS.page)),
         Route("/docs/problems", Resource(GET=documents.problems)),
         Route("/docs/{file}", Resource(GET=documents.DOCS.part)),
+        Route("/favicon.ico", Resource(GET=CONSOLE.icon)),
         Route("/console", Resource(GET=CONSOLE.page)),
         Route("/console/{file}", Resource(GET=CONSOLE.part)),
     ]

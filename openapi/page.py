@@ -18,7 +18,7 @@ _CODE = re.compile(r"`([^`]+)`")
 
 CONTENT_SECURITY_POLICY = (
     f"default-src 'none'; style-src 'sha256-{base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}';"
-    " frame-ancestors 'none'; base-uri 'none'"
+    " img-src 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
 """Allows a browser nothing but the page's own style."""
 

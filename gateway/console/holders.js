@@ -11,7 +11,7 @@ const PROTOCOLS = {
 
 /** Title and class of each column, and its text. */
 const COLUMNS = [
-  ['Who', 'text', holder => `${KINDS[holder.kind]} ${holder.number}`],
+  ['Client', 'text', holder => `${KINDS[holder.kind]} ${holder.number}`],
   ['Id', 'text wider', holder => [holder.client, holder.subscription].filter(Boolean).join(' / ') || '–'],
   ['Protocol', 'text', holder => PROTOCOLS[holder.protocol] ?? holder.protocol ?? '–'],
   ['Address', 'text wide', holder => holder.peer ?? '–'],
@@ -30,7 +30,7 @@ export class Holders {
     this.sentences = h('ul', { class: 'sentences' })
     this.rows = h('tbody')
     this.table = table(COLUMNS.map(([title, kind]) => [title, kind]), this.rows, 'Consumers and leases')
-    this.element = h('section', {}, h('div', { class: 'bar' }, h('h2', {}, 'Who takes from it')), this.sentences, this.table)
+    this.element = h('section', {}, h('div', { class: 'bar' }, h('h2', {}, 'Consumers and leases')), this.sentences, this.table)
     this.table.hidden = true
   }
 

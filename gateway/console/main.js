@@ -16,7 +16,7 @@ const FIGURES = [
   ['Delivered', ({ now }) => number(now.out), () => '/s', 'out'],
   ['Acknowledged', ({ now }) => number(now.ack), () => '/s', 'ack'],
   ['Ready', ({ look }) => number(look?.totals.messages_ready ?? 0), () => 'messages', 'ready'],
-  ['Half of the commits within', ({ now }) => milliseconds(now.p50), ({ now }) => (now.p99 === null ? 'nothing was written' : `99 %: ${milliseconds(now.p99)}`)],
+  ['Commit time, p50', ({ now }) => milliseconds(now.p50), ({ now }) => (now.p99 === null ? 'no commits' : `p99: ${milliseconds(now.p99)}`)],
 ]
 
 const history = new History()

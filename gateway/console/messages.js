@@ -21,7 +21,7 @@ export class MessageList {
     this.table = table(COLUMNS, this.rows, 'Messages')
     this.nothing = h('p', { class: 'empty' }, 'Nothing here.')
     this.more = h('button', { type: 'button', click: () => this.load(this.last) }, 'More')
-    this.again = h('button', { type: 'button', click: () => this.load() }, 'Look again')
+    this.again = h('button', { type: 'button', click: () => this.load() }, 'Refresh')
     this.element = h('section', {},
       h('div', { class: 'bar' }, h('h2', {}, 'Messages'), this.state, this.again),
       this.table, this.nothing, h('p', {}, this.more))
@@ -121,7 +121,7 @@ function whole(message, list) {
     h('div', { class: 'bar' },
       message.dead ? button('Redrive', () => list.redrive(message)) : null,
       button('Move one …', () => list.move(message)),
-      button('Its life', async () => story.replaceChildren(...(await life(list.name, message)).filter(Boolean))),
+      button('History', async () => story.replaceChildren(...(await life(list.name, message)).filter(Boolean))),
       button('Delete one …', () => list.remove(message), true)),
     story,
     h('dl', { class: 'options' }, metadata.flatMap(([name, value]) => [h('dt', {}, name), h('dd', {}, String(value))])),

@@ -21,7 +21,7 @@ const CARDS = [
   ['Delayed', ({ figures }) => number(figures.messages_delayed)],
   ['Consumers', ({ figures }) => number(figures.consumers)],
   ['Oldest message', ({ figures }) => duration(figures.oldest_message_age_seconds)],
-  ['Full, if it goes on', ({ figures }) => (figures.seconds_to_full === null ? 'never' : `in ${duration(figures.seconds_to_full)}`)],
+  ['Time until full', ({ figures }) => (figures.seconds_to_full === null ? 'does not grow' : duration(figures.seconds_to_full))],
   ['On disk, of cap', ({ figures }) => bytes(figures.disk_bytes), ({ figures }) => `${(100 * figures.cap_used_ratio).toFixed(0)} %`],
 ]
 

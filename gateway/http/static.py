@@ -17,6 +17,7 @@ from starlette.responses import Response
 from curbstone.gateway.http.problem import Problem
 
 PAGE = "index.html"
+ICON = "favicon.svg"
 PACKED = ".gz"
 """The suffix of files that are stored and sent compressed. Their names in paths do not have it."""
 
@@ -27,6 +28,7 @@ _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
 }
 
 
@@ -52,6 +54,10 @@ class StaticPage:
         if name not in _files(self._folder) or name == PAGE:
             raise Problem(404, f"the page has no file {name[:100]!r}")
         return self._response(request, name)
+
+    async def icon(self, request: Request) -> Response:
+        """GET /favicon.ico, which browsers ask for beside any page."""
+        return self._response(request, ICON)
 
     def _response(self, request: Request, name: str) -> Response:
         data, is_packed = _files(self._folder)[name]

@@ -9,7 +9,7 @@ from curbstone.gateway.http.static import StaticPage
 
 CONSOLE = StaticPage(
     "console",
-    "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src data:;"
+    "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src 'self';"
     " require-trusted-types-for 'script'; trusted-types 'none'; base-uri 'none'; form-action 'self';"
     " frame-ancestors 'none'",
 )

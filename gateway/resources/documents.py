@@ -24,7 +24,7 @@ _HTML = {
 DOCS = StaticPage(
     # RapiDoc sets styles on the elements it creates.
     "docs",
-    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; object-src 'none'; base-uri 'none';"
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; object-src 'none'; base-uri 'none';"
     " frame-ancestors 'none'",
 )
 

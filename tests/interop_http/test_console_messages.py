@@ -72,7 +72,7 @@ def test_one_message_is_moved_and_one_deleted(page: Page, http: httpx.Client) ->
     noticed(page, " went to target")
     reply = http.delete(f"{target}/messages")
     assert (reply.text, reply.headers["x-msg-x-from"]) == ("moved", "here")
-    page.until("document.activeElement.textContent === 'Look again'")  # the keyboard goes on from there
+    page.until("document.activeElement.textContent === 'Refresh'")  # the keyboard goes on from there
     press(page, "Open")
     press(page, "Delete one …")
     press(page, "Delete")
@@ -101,7 +101,7 @@ def test_the_life_of_a_message_is_told_from_the_log(page: Page, http: httpx.Clie
     http.post(f"{path}/messages/nack", json=nack).raise_for_status()
     open_queue(page, "life/q")
     press(page, "Open")
-    press(page, "Its life")
+    press(page, "History")
     page.until("document.querySelector('.life .now') !== null")
     steps = page.evaluate("[...document.querySelectorAll('.life li')].map(li => li.innerText)")
     assert "published" in steps[0] and "given back, delivered once by then" in steps[1]
@@ -139,7 +139,7 @@ def test_a_consumer_is_shown_with_its_address_and_a_message_with_who_holds_it(
         assert row[:5] == ["Consumer 1", "billing / s-1", "STOMP", peer, "–"]
         assert row[5:8] == ["–", "1", "1"] and row[8].startswith("20") and row[9:] == ["full", "–"]
         press(page, "Open")
-        press(page, "Its life")
+        press(page, "History")
         now = page.until("document.querySelector('.life .now')?.innerText")
         assert f"A consumer over STOMP (at {peer}, client billing, id s-1) has held it since 20" in now
 
@@ -208,7 +208,7 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
         open_queue(page, "look/source")
         press(page, "Open")
         page.evaluate("document.querySelector('details').open = true")
-        press(page, "Its life")
+        press(page, "History")
         page.until("document.querySelector('.life .now') !== null")
         assert flaws(page) == [] and not page.evaluate(is_too_wide)
         press(page, "Purge …")

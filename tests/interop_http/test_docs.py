@@ -1,9 +1,12 @@
-"""The page of the contract in headless Chromium: all of it is there, and a call can be tried from it."""
+"""The page of the API in headless Chromium: all of it is there, and a call can be tried from it, on any screen."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from tests.access.doors import doors
 from tests.interop_http.browser import opened
 from tests.openapi.test_contract import CONTRACT, operations
 from tests.server import ServerProcess
@@ -24,4 +27,43 @@ def test_every_call_is_on_it_and_one_is_tried(server: ServerProcess, tmp_path: P
         page.evaluate(f"{REQUEST}.querySelector('.m-btn.primary').click()")
         answered = "entry => entry.name.endsWith('/healthz') && entry.responseStatus === 200"
         page.until(f"performance.getEntriesByType('resource').some({answered})")
+        assert page.problems == []
+
+
+def test_a_server_without_users_shows_no_warning_of_missing_credentials(server: ServerProcess, tmp_path: Path) -> None:
+    """It said "No API key applied" and "Required (None Applied)" in red."""
+    with opened(f"{server.url}/docs", tmp_path / "profile") as page:
+        page.until(f"{PAGE}.textContent.includes('Figures as JSON')")
+        text = page.evaluate(f"{PAGE}.textContent")
+        assert "AUTHENTICATION" not in text and "Applied" not in text and "HTTP Bearer" not in text
+
+
+def test_a_server_with_users_asks_for_credentials(tmp_path: Path) -> None:
+    with (
+        doors(tmp_path, '[users.root]\ngrants = ["admin server"]\n') as it,
+        opened(f"{it.server.url}/docs", tmp_path / "profile") as page,
+    ):
+        page.until(f"{PAGE}.textContent.includes('AUTHENTICATION')")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone_has_a_menu_there_and_follows_the_color_scheme(
+    server: ServerProcess, tmp_path: Path, scheme: str
+) -> None:
+    """The licence was cut off at the left, there was no menu, and it was bright at night."""
+    with opened(f"{server.url}/healthz", tmp_path / "profile") as page:
+        page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        page.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
+        page.call("Page.navigate", url=f"{server.url}/docs")
+        page.until("document.querySelector('select')?.hidden === false")
+        page.until(f"{PAGE}.textContent.includes('License')")
+        assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
+        assert page.evaluate(f"{PAGE}.querySelector('#api-info').getBoundingClientRect().left") >= 0
+        background = page.evaluate("getComputedStyle(document.querySelector('rapi-doc')).backgroundColor")
+        assert (background == "rgb(255, 255, 255)") == (scheme == "light")
+        page.evaluate(
+            "(menu => { menu.value = 'get-/healthz'; menu.dispatchEvent(new Event('change')) })"
+            "(document.querySelector('select'))"
+        )
+        page.until(f"{PAGE}.getElementById('get-/healthz').getBoundingClientRect().top < innerHeight")
         assert page.problems == []

@@ -27,6 +27,16 @@ async def test_the_page_and_all_it_asks_for_are_served(gateway: Running) -> None
 
 
 @pytest.mark.anyio
+async def test_browsers_find_an_icon(gateway: Running) -> None:
+    """It was 404."""
+    icon = await gateway.http.get("/favicon.ico")
+    assert (icon.status_code, icon.headers["content-type"]) == (200, "image/svg+xml")
+    for page in ("/console", "/docs"):
+        reply = await gateway.http.get(page)
+        assert 'href="favicon.ico"' in reply.text and "img-src 'self'" in reply.headers["content-security-policy"]
+
+
+@pytest.mark.anyio
 async def test_a_browser_may_run_nothing_but_these_files(gateway: Running) -> None:
     """`script-src 'self'` allowed a message as well, fetched from /mq with a type that its publisher chose."""
     nonces = set()
