@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from curbstone import __version__, cluster, descriptors, logs, memory
+from curbstone import __version__, charts, cluster, descriptors, logs, memory
 from curbstone.access import files
 from curbstone.access.gate import Gate, OpenGate
 from curbstone.access.presence import OF_USER_MAX
@@ -45,6 +45,8 @@ from curbstone.gateway.resources.backup import Source, backup_routes
 from curbstone.gateway.resources.figures import BUILD, Process
 from curbstone.gateway.resources.logins import login_routes
 from curbstone.gateway.resources.mq import mq_routes
+from curbstone.gateway.resources.recorder import Recorder
+from curbstone.gateway.resources.stats_history import history_routes
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import binary_frame, text_frame
@@ -161,12 +163,16 @@ async def _serve(settings: Settings) -> int:
             loop.add_signal_handler(signal.SIGHUP, reloads.reload)
         refused = entrance.admission.refused
         process = Process(partial(connections_of, started), lambda: refused, _syncs(broker))
-        served = _listeners(broker, gate, host, settings, entrance, reloads, process)
+        recorder = charts.recorder(broker, gate, host)
+        served = _listeners(broker, gate, host, settings, entrance, reloads, process, recorder)
         for listener in [] if stop_asked.is_set() else served:
             started.append(listener)
             bound += [f"{listener.name}={await _start(listener, address)}" for address in listener.addresses]
         if not gate.wants_login:
             warn_of_strangers(host, started)
+        if recorder is not None:
+            recorder.start()
+            ends.append(recorder.stop)
         Collections(host, lambda: len(broker.queues()) + len(broker.private_queues())).start()
         if not stop_asked.is_set():
             print("curbstone ready", *bound, flush=True)
@@ -324,6 +330,7 @@ def _listeners(
     entrance: Entrance,
     reloads: Reloads,
     process: Process | None = None,
+    recorder: Recorder | None = None,
 ) -> list[Listener]:
     listeners = []
     turns = Turns(host)
@@ -356,6 +363,7 @@ def _listeners(
                 *login_routes(gate, host, reloads),
                 *mq_routes(gateway, guard, settings.mq_delay, mq_traffic),
                 *backup_routes(_backups(broker, host, settings)),
+                *history_routes(recorder, host),
             ],
             more_sockets={"/stomp": sockets.open},
             more_traffic={

@@ -26,6 +26,10 @@ const json = (method, path, value) =>
 const pathOf = ({ project, queue }) => `v2/${encodeURIComponent(project)}/queues/${encodeURIComponent(queue)}`
 
 export const stats = wanted => json('GET', `v2/stats?${new URLSearchParams(wanted)}`)
+/** Return what the server has recorded over a `span`, hour or day, of itself or of `queues`. */
+export const recorded = (span, queues, since = 0) => json('GET', `v2/stats/history?${new URLSearchParams({
+  span, since, ...(queues ? { queue: queues.map(({ project, queue }) => `${project}/${queue}`).join() } : {}),
+})}`)
 export const info = name => json('GET', pathOf(name))
 export const groups = name => json('GET', `${pathOf(name)}/groups`)
 export const declare = (name, options) => call('PUT', pathOf(name), JSON.stringify(options))

@@ -6,8 +6,8 @@ export const EVERY_MS = 2000
 /** How many values a chart is wide. */
 export const SLOTS = 150
 
-/** The spans to choose from: a name, and how many looks make one value of it. */
-export const SPANS = [['5 min', 1], ['1 h', 12], ['24 h', 288]]
+/** The spans to choose from: a name, how many looks make one value of it, and what the server calls its history. */
+export const SPANS = [['5 min', 1, 'hour'], ['1 h', 12, 'hour'], ['24 h', 288, 'day']]
 
 const GAP_SLOTS_MAX = SLOTS * SPANS.at(-1)[1]
 const NONE = { in: 0, out: 0, ack: 0 }
@@ -34,6 +34,11 @@ export class Course {
     }
   }
 
+  /** Replace the values of a span by those that the server has recorded. */
+  begin(span, values) {
+    Object.assign(this.levels[span], { values, taken: 0, sum: 0, known: 0 })
+  }
+
   /** Return the values of a span, the one that is not complete included. */
   values(span) {
     const level = this.levels[span]
@@ -44,6 +49,30 @@ export class Course {
 const mean = level => (level.known ? level.sum / level.known : null)
 const courses = () => Object.fromEntries([...Object.keys(COUNTERS), ...Object.keys(STATES)].map(key => [key, new Course()]))
 
+/** Return what the server calls the values of a course in its history. */
+const recordedAs = key => STATES[key] ?? `${COUNTERS[key]}_per_second`
+
+/** Let courses begin, over a span, with what the server has recorded: `figures` in steps of `step` s, the first of which ended at `from`. */
+export function begin(these, span, figures, { step, from }) {
+  const slot = SPANS[span][1] * EVERY_MS
+  for (const [key, course] of Object.entries(these)) {
+    const values = resample(figures[recordedAs(key)], 1000 * step, from, slot)
+    if (values.some(value => value !== null)) course.begin(span, values)
+  }
+}
+
+/** Return the last `SLOTS` means, each over `slot` ms, of values that each are of `step` ms; the first of them ended at `from`. */
+function resample(values, step, from, slot) {
+  const known = values.findLastIndex(value => value !== null)
+  const now = from + known * step
+  return Array.from({ length: SLOTS }, (_, index) => {
+    const end = (now - (SLOTS - 1 - index) * slot - from) / step
+    const found = values.slice(Math.max(Math.floor(end - slot / step) + 1, 0), Math.max(Math.ceil(end) + 1, 0))
+      .filter(value => value !== null)
+    return found.length ? found.reduce((a, b) => a + b) / found.length : null
+  })
+}
+
 /** One look at the reply of `v2/stats`: the totals, the queues by `project/queue`, and the buckets of commit times. */
 export function lookAt(stats) {
   return {
@@ -51,6 +80,7 @@ export function lookAt(stats) {
     /** Whether it has figures of the server: not everyone may see those. */
     isWhole: Boolean(stats.totals),
     totals: stats.totals ?? {},
+    connections: stats.connections ?? {},
     count: stats.queues_count ?? stats.queues_chosen,
     chosen: stats.queues_chosen,
     queues: new Map(stats.queues.map(queue => [`${queue.project}/${queue.queue}`, queue])),
@@ -100,6 +130,12 @@ export class History {
     this.known = new Map()
   }
 
+  /** Return what is known of a queue, even if it was not looked at yet. */
+  of(key) {
+    if (!this.known.has(key)) this.known.set(key, { courses: courses(), rates: NONE, at: null, counted: null, isRecorded: false })
+    return this.known.get(key)
+  }
+
   /** Take the next look. A server that was started again counts from 0: then there are no rates. */
   add(look) {
     const before = this.counted
@@ -123,7 +159,7 @@ export class History {
   }
 
   addQueue(key, figures, at) {
-    const queue = this.known.get(key) ?? { courses: courses(), rates: NONE, at: null, counted: null }
+    const queue = this.of(key)
     this.known.delete(key) // it goes to the end, away from those that are forgotten first
     this.known.set(key, queue)
     queue.figures = figures

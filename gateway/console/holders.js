@@ -5,7 +5,7 @@ import { h, number, put, sync, table, time } from './dom.js'
 
 const STATES = { ready: 'has room', full: 'full', held: 'does not read', leaving: 'takes no more', leased: 'leased' }
 const KINDS = { consumer: 'Consumer', leases: 'Leases' }
-const PROTOCOLS = {
+export const PROTOCOLS = {
   stomp: 'STOMP', 'stomp-websocket': 'STOMP, WebSocket', websocket: 'WebSocket', mqks: 'MQKS', http: 'HTTP', mq: 'MQ', sse: 'SSE',
 }
 

@@ -38,8 +38,10 @@ export class CapBar {
 }
 
 export class QueueList {
-  constructor(history, look) {
+  /** `project` is that of the queues shown, or empty for all. */
+  constructor(history, look, project = '') {
     this.history = history
+    this.project = project
     this.look = look
     this.column = 0
     this.isDescending = false
@@ -48,7 +50,8 @@ export class QueueList {
     this.heads = COLUMNS.map(([title, , , name], index) => h('th', { scope: 'col', class: name },
       h('button', { type: 'button', click: () => this.sortBy(index) }, title)))
     this.rows = h('tbody')
-    this.title = h('h2', {}, 'Queues')
+    this.titleText = h('span', {}, 'Queues')
+    this.title = h('h2', {}, project ? [h('a', { href: '#' }, 'Queues'), ' / '] : null, this.titleText)
     this.table = table([], this.rows, 'Queues')
     this.table.querySelector('thead tr').append(...this.heads, h('th', { scope: 'col', class: 'wider' }, 'Depth'))
     this.nothing = h('p', { class: 'empty', hidden: true })
@@ -63,7 +66,7 @@ export class QueueList {
 
   /** What to ask the server for. */
   wanted() {
-    return { search: this.filter.value.trim(), order: COLUMNS[this.column][2], limit: PAGE, offset: this.offset }
+    return { ...(this.project ? { project: this.project } : {}), search: this.filter.value.trim(), order: COLUMNS[this.column][2], limit: PAGE, offset: this.offset }
   }
 
   sortBy(column) {
@@ -83,7 +86,7 @@ export class QueueList {
     const { count, chosen } = this.history.look ?? { count: 0, chosen: 0 }
     const wanted = this.filter.value.trim().toLowerCase()
     const [, value] = COLUMNS[this.column]
-    const shown = [...this.history.queues.values()].filter(queue => nameOf(queue.figures).toLowerCase().includes(wanted))
+    const shown = [...this.history.queues.values()].filter(({ figures }) => nameOf(figures).toLowerCase().includes(wanted) && [figures.project, ''].includes(this.project))
     const isAll = chosen <= PAGE
     if (isAll) shown.sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * (this.isDescending ? -1 : 1))
     else this.isDescending = this.column > 0 // as the server does
@@ -91,7 +94,8 @@ export class QueueList {
       if (index === this.column) head.setAttribute('aria-sort', this.isDescending ? 'descending' : 'ascending')
       else head.removeAttribute('aria-sort')
     })
-    put(this.title, `${number(count)} ${count === 1 ? 'queue' : 'queues'}`)
+    const all = this.project ? chosen : count
+    put(this.titleText, `${number(all)} ${all === 1 ? 'queue' : 'queues'}${this.project ? ` of ${this.project}` : ''}`)
     sync(this.rows, shown, queue => nameOf(queue.figures), row, (line, queue) => line.draw(queue))
     this.table.hidden = !shown.length
     this.nothing.hidden = Boolean(shown.length)
@@ -104,7 +108,7 @@ export class QueueList {
 
   async make() {
     const data = await ask('New queue', [
-      h('label', {}, 'Project', h('input', { name: 'project', value: 'default', required: true })),
+      h('label', {}, 'Project', h('input', { name: 'project', value: this.project || 'default', required: true })),
       h('label', {}, 'Name', h('input', { name: 'queue', required: true, autofocus: true })),
       h('label', {}, 'Cap in bytes (empty: the server’s default)', h('input', { name: 'cap', type: 'number', min: 65536 })),
     ], 'Create')

@@ -46,6 +46,11 @@ export class LoginsPage {
   update() {}
 
   async draw() {
+    if (!this.who.login) {
+      this.element.replaceChildren(h('p', { class: 'empty' },
+        'This server has no users: whoever reaches it may do everything. Users, tokens and the audit are there with --users.'))
+      return
+    }
     const isAdmin = this.who.server.includes('admin')
     const [tokens, connections, audit] = await Promise.all([
       api.tokens(), isAdmin ? api.connections() : [], isAdmin ? api.audit() : [],

@@ -1,14 +1,20 @@
-// The console: looks at /v2/stats every two seconds and draws what it says. `#` is the list, `#project/queue` one queue.
+// The console: looks at /v2/stats every two seconds and draws what it says. `#` is the list of all queues, `#project` of those of a
+// project, `#project/queue` one queue.
 
 import * as api from './api.js'
 import { Chart, SpanChoice } from './chart.js'
 import { EVERY_MS, History, lookAt } from './courses.js'
 import { h, milliseconds, notice, number, put } from './dom.js'
+import { PROTOCOLS } from './holders.js'
 import { QueueList } from './list.js'
 import { LoginsPage, loginForm } from './login.js'
 import { QueuePage } from './queue.js'
+import { beginCourses, beginSparks } from './recorded.js'
 
 const LOGINS = '~logins'
+
+/** After this long without a look, the charts begin anew with what the server has recorded. */
+const STALE_MS = 30_000
 
 /** Title, value, and a smaller text behind it, of all queues. */
 const FIGURES = [
@@ -17,7 +23,11 @@ const FIGURES = [
   ['Acknowledged', ({ now }) => number(now.ack), () => '/s', 'ack'],
   ['Ready', ({ look }) => number(look?.totals.messages_ready ?? 0), () => 'messages', 'ready'],
   ['Commit time, p50', ({ now }) => milliseconds(now.p50), ({ now }) => (now.p99 === null ? 'no commits' : `p99: ${milliseconds(now.p99)}`)],
+  ['Connections', ({ look }) => number(connections(look).reduce((sum, [, count]) => sum + count, 0)),
+    ({ look }) => connections(look).map(([protocol, count]) => `${PROTOCOLS[protocol] ?? protocol} ${number(count)}`).join(', ')],
 ]
+
+const connections = look => Object.entries(look?.connections ?? {}).filter(([, count]) => count)
 
 const history = new History()
 let page = null
@@ -53,9 +63,24 @@ function showTotals() {
   document.getElementById('totals').hidden = !(page instanceof QueueList) || history.look?.isWhole === false
 }
 
+/** Return the page that the address names. */
+function named() {
+  const [project, ...rest] = location.hash.slice(1).split('/').map(decoded)
+  if (rest.length) return new QueuePage({ project, queue: rest.join('/') }, history)
+  return project === LOGINS ? new LoginsPage(me) : new QueueList(history, look, project)
+}
+
+/** Return what a part of the address stands for; one that is malformed stands for itself. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text)
+  } catch {
+    return text
+  }
+}
+
 function route() {
-  const [project, ...rest] = decodeURIComponent(location.hash.slice(1)).split('/')
-  page = project === LOGINS && !rest.length ? new LoginsPage(me) : rest.length ? new QueuePage({ project, queue: rest.join('/') }, history) : new QueueList(history, look)
+  page = named()
   showTotals()
   document.getElementById('view').replaceChildren(page.element)
   page.update()
@@ -81,7 +106,10 @@ async function look() {
   const [stats, readiness] = await Promise.all([api.stats(page.wanted()).catch(lost), api.readiness()])
   drawHealth(readiness)
   if (stats === null || page !== asked || JSON.stringify(page.wanted()) !== wanted) return
+  const isStale = !history.look || performance.now() - 1000 * history.look.at > STALE_MS
   history.add(lookAt(stats))
+  if (isStale && history.look.isWhole) beginCourses(history.totals).then(() => totals.draw())
+  if (page instanceof QueueList) beginSparks(history, [...history.queues.values()]).then(() => page?.update())
   showTotals()
   totals.draw()
   page.update()
@@ -96,6 +124,7 @@ async function start() {
     line.replaceChildren()
     document.getElementById('totals').hidden = true
     document.getElementById('view').replaceChildren(loginForm(start))
+    drawHealth(await api.readiness())
     return
   }
   const leave = h('button', { click: () => api.logout().then(start) }, 'Log out')

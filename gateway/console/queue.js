@@ -6,6 +6,7 @@ import { ask, bytes, h, notice, number, put, table } from './dom.js'
 import { Holders } from './holders.js'
 import { CapBar } from './list.js'
 import { MessageList } from './messages.js'
+import { beginCourses } from './recorded.js'
 
 const SECONDS = new Set(['ttl', 'nack_delay', 'nack_delay_max', 'lease', 'unused', 'undo', 'idempotency_window'])
 const SIZES = new Set(['cap', 'max_message_size'])
@@ -55,12 +56,14 @@ export class QueuePage {
     const button = (text, act, danger) => h('button', { type: 'button', class: danger ? 'danger' : null, click: act }, text)
     this.halt = button('Pause', () => this.pause())
     this.element = h('div', {},
-      h('div', { class: 'bar' }, h('h2', {}, h('a', { href: '#' }, 'Queues'), ` / ${name.project}/${name.queue}`),
+      h('div', { class: 'bar' }, h('h2', {}, h('a', { href: '#' }, 'Queues'), ' / ', h('a', { href: `#${encodeURIComponent(name.project)}` }, name.project), `/${name.queue}`),
         button('Send …', () => this.send()), button('Redrive …', () => this.redrive()), this.halt,
         button('Undo …', () => this.undo()), button('Purge …', () => this.purge(), true), button('Delete …', () => this.remove(), true)),
       this.trouble, this.cards, this.spans.element, h('div', { class: 'charts' }, this.charts.map(chart => chart.element)),
       this.holders.element, this.messages.element, this.about)
     this.load()
+    const { courses } = history.of(`${name.project}/${name.queue}`)
+    beginCourses(courses, name).then(() => this.draw())
   }
 
   /** What to ask the server for. */

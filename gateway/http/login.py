@@ -42,7 +42,14 @@ SUBPROTOCOL = "bearer."
 REMEMBERED_MS = 10_000
 """How long a login is not checked again on the same connection."""
 
-_PUBLIC = {"/": "GET", "/healthz": "GET", "/readyz": "GET", "/console": "GET", "/favicon.ico": "GET", "/mq/auth": "POST"}
+_PUBLIC = {
+    "/": "GET",
+    "/healthz": "GET",
+    "/readyz": "GET",
+    "/console": "GET",
+    "/favicon.ico": "GET",
+    "/mq/auth": "POST",
+}
 _DOCUMENTS = ("/openapi.yaml", "/openapi.json", "/asyncapi.yaml", "/docs", "/docs/problems")
 _OURS = (b"same-origin", b"none")
 _MESSAGES = re.compile(r"/v2/[^/]+/queues/[^/]+/messages")

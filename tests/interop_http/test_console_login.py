@@ -23,6 +23,9 @@ def test_one_logs_in_sees_who_one_is_and_logs_out(tmp_path: Path) -> None:
         with opened(f"{it.server.url}/console", tmp_path / "profile") as page:
             page.until("document.querySelector('#login') !== null")
             assert page.evaluate("document.querySelectorAll('tbody tr').length") == 0
+            page.until(
+                "document.getElementById('health').textContent.startsWith('ready')"
+            )  # it said "connecting" for ever
             secret = json.dumps(it.secrets["root"])
             page.evaluate(f"document.querySelector('#login input[type=password]').value = {secret}")
             page.evaluate("document.querySelector('#login button').click()")

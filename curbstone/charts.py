@@ -1,0 +1,34 @@
+"""The history of the charts: the file `charts` in the data directory.
+
+Only charts depend on it. So whatever is wrong with it keeps no server from starting, it is never synced, and backups
+leave it out.
+"""
+
+from __future__ import annotations
+
+from curbstone.access.gate import Gate
+from curbstone.cluster import ServedEngine
+from curbstone.core.broker import Broker
+from curbstone.core.host import Host
+from curbstone.gateway.resources.chart_file import FILE_BYTES, File
+from curbstone.gateway.resources.recorder import Recorder
+
+NAME = "charts"
+
+
+def recorder(broker: ServedEngine, gate: Gate, host: Host) -> Recorder | None:
+    """Return what records the charts of the local engine; None for another one, which has no data directory."""
+    if not isinstance(broker, Broker):
+        return None
+    disk = broker.disk
+
+    def open_file(create: bool) -> File | None:
+        try:
+            file = disk.open(NAME)
+        except FileNotFoundError:
+            return disk.open(NAME, create=True) if create else None
+        if file.size() > FILE_BYTES:  # it is not ours
+            file.truncate(0)
+        return file
+
+    return Recorder(gate, host, open_file)

@@ -1,0 +1,25 @@
+// What the server has recorded before the page was there: the charts begin with it. An engine that records nothing says so.
+
+import * as api from './api.js'
+import { SPANS, begin } from './courses.js'
+
+const NAMES = [...new Set(SPANS.map(([, , name]) => name))]
+
+/** Let the charts of the server, or of a queue, begin with its last hour and day. */
+export async function beginCourses(courses, queue = null) {
+  const replies = await Promise.all(NAMES.map(name => api.recorded(name, queue && [queue]).catch(() => null)))
+  SPANS.forEach(([, , name], span) => {
+    const reply = replies[NAMES.indexOf(name)]
+    const figures = queue ? reply?.queues[0] : reply?.server
+    if (figures) begin(courses, span, figures, reply)
+  })
+}
+
+/** Let the small charts of a list begin with the last minutes; `queues` are those of the newest look. */
+export async function beginSparks(history, queues) {
+  const fresh = queues.filter(queue => !queue.isRecorded)
+  if (!fresh.length) return
+  for (const queue of fresh) queue.isRecorded = true
+  const reply = await api.recorded('hour', fresh.map(queue => queue.figures), Date.now() - 320_000).catch(() => null)
+  for (const figures of reply?.queues ?? []) begin(history.of(`${figures.project}/${figures.queue}`).courses, 0, figures, reply)
+}

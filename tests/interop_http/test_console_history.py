@@ -1,0 +1,77 @@
+"""The charts of the console in headless Chromium begin with what the server has recorded; odd addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.gateway.resources.test_stats_history import write_history
+from tests.interop_http.browser import Page, opened
+from tests.server import ServerProcess
+
+POINTS = "[...document.querySelectorAll('{} svg.plot path:not(.grid)')].map(p => p.getAttribute('d').split('L').length)"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    data = tmp_path_factory.mktemp("history") / "data"
+    with ServerProcess(data) as process:
+        httpx.put(f"{process.url}/v2/shop/queues/orders", json={}, trust_env=False).raise_for_status()
+        process.kill()
+        (directory,) = data.joinpath("queues").iterdir()
+        write_history(data, directory.name, 300)
+        process.restart()
+        yield process
+
+
+@pytest.fixture(scope="module")
+def browser(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with opened(f"{server.url}/console", tmp_path_factory.mktemp("profile")) as page:
+        yield page
+
+
+@pytest.mark.parametrize(("address", "charts"), [("", "#totals"), ("shop/orders", "#view")])
+def test_the_charts_begin_with_what_the_server_has_recorded(
+    browser: Page, server: ServerProcess, address: str, charts: str
+) -> None:
+    """They were empty after a reload."""
+    browser.call("Page.navigate", url=f"{server.url}/healthz")
+    browser.call("Page.navigate", url=f"{server.url}/console#{address}")
+    points = POINTS.format(charts)
+    for span, least in (("5 min", 100), ("1 h", 100), ("24 h", 25)):
+        browser.until(
+            f"(b => b && (b.click(), true))([...document.querySelectorAll('{charts} .choice button')]"
+            f".find(b => b.textContent === '{span}'))"
+        )
+        browser.until(f"{points}.some(count => count > {least})")
+
+
+def test_the_small_charts_of_the_list_begin_so_too(browser: Page, server: ServerProcess) -> None:
+    browser.call("Page.navigate", url=f"{server.url}/healthz")
+    browser.call("Page.navigate", url=f"{server.url}/console")
+    browser.until(
+        "[...document.querySelectorAll('svg.spark path')].some(p => p.getAttribute('d').split('L').length > 100)"
+    )
+
+
+def test_logins_of_a_server_without_users_say_so(browser: Page, server: ServerProcess) -> None:
+    """The page was empty."""
+    browser.call("Page.navigate", url=f"{server.url}/console#~logins")
+    browser.until("document.querySelector('#logins .empty')?.textContent.includes('no users')")
+
+
+@pytest.mark.parametrize("address", ["%", "shop/%E0%A4%A", "shop/a%20b"])
+def test_an_address_that_is_none_breaks_nothing(browser: Page, server: ServerProcess, address: str) -> None:
+    browser.call("Page.navigate", url=f"{server.url}/healthz")
+    browser.call("Page.navigate", url=f"{server.url}/console#{address}")
+    browser.until("document.querySelector('#view .bar h2') !== null")
+
+
+def test_a_project_has_a_list_of_its_queues(browser: Page, server: ServerProcess) -> None:
+    httpx.put(f"{server.url}/v2/other/queues/q", json={}, trust_env=False).raise_for_status()
+    browser.evaluate("location.hash = '#other'")
+    browser.until("document.querySelector('.bar h2').textContent === 'Queues / 1 queue of other'")
+    browser.until("document.querySelector('tbody th')?.textContent === 'other/q'")
+    assert browser.evaluate("document.querySelectorAll('tbody tr').length") == 1
