@@ -26,7 +26,9 @@ class TooFast(TooMany):
 
 
 class Busy(CurbstoneError):
-    """Too many logins wait to be checked; the client may try again."""
+    """A login can't be checked now; the client may try again after `wait_s`."""
+
+    wait_s = 5
 
 
 class NoSuchToken(CurbstoneError):

@@ -47,7 +47,8 @@ class IssuerKeys:
         self._keys: Keys = {}
         self._asked_ms: int | None = None
         self._is_asking = False
-        self._is_away = False
+        self.is_away = False
+        """Whether the keys could not be fetched when they were asked for last."""
         self._waiting: list[Callable[[], None]] = []
 
     def find(self, kid: str) -> Mapping[str, Any] | None:
@@ -82,11 +83,11 @@ class IssuerKeys:
         self._is_asking = False
         if error is None:
             self._keys = keys
-            if self._is_away:
+            if self.is_away:
                 log.info("issuer %s: its keys are here again", self._issuer.name)
-        elif not self._is_away:
+        elif not self.is_away:
             log.warning("issuer %s: no keys, those it had go on to count: %s", self._issuer.name, error)
-        self._is_away = error is not None
+        self.is_away = error is not None
         waiting, self._waiting = self._waiting, []
         for then in waiting:
             then()

@@ -85,7 +85,12 @@ class JwtVerifier:
                 self.verify(token, on_done)
                 return
             key = keys.find(kid)
-            on_done(_refusal("no such key") if key is None else self._checked(token, issuer, key))
+            if key is not None:
+                on_done(self._checked(token, issuer, key))
+            elif keys.is_away:  # the key may be a good one that is not known yet
+                on_done(Busy("the issuer of this login can't be reached; try again"))
+            else:
+                on_done(_refusal("no such key"))
 
         if keys.find(kid) is not None:
             look()

@@ -19,7 +19,8 @@ REPLIES = "/reply-queue/"
 _PROJECT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _QUEUE = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _GROUP = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_EVENT = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
+_EVENT = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]{1,200}")
+"""The last ranges are the controls of text direction."""
 
 
 @lru_cache(maxsize=1024)
@@ -70,5 +71,7 @@ def group_name(text: str) -> str:
 def event_name(text: str) -> str:
     """Return `text` if it is a good event name (1 to 200, no spaces or controls); raise BadRequest."""
     if not _EVENT.fullmatch(text):
-        raise BadRequest(f"bad event name {text[:80]!r}: 1 to 200 characters, no spaces or control characters")
+        raise BadRequest(
+            f"bad event name {text[:80]!r}: 1 to 200 characters, no spaces, control or direction characters"
+        )
     return text

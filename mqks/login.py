@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from curbstone.access.callers import NOTHING, Credentials
-from curbstone.access.errors import WANTED, TooMany
+from curbstone.access.errors import WANTED, Busy, TooMany
 from curbstone.access.who import who_of
 from curbstone.core.errors import CurbstoneError
 from curbstone.mqks.errors import RequestError
@@ -107,7 +107,7 @@ class Login:
             if isinstance(answer, CurbstoneError):
                 raise answer
             self._take(answer)
-        except TooMany as error:  # it was not checked, so it is no
+        except (TooMany, Busy) as error:  # it was not checked, so it is no
             return RequestError(str(error), retry_after_s=error.wait_s)
         except CurbstoneError as error:
             self._failures += 1

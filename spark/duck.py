@@ -14,15 +14,24 @@ MEMORY = "1GB"
 """The limit of memory. More data are written to the disk, and removed at the end."""
 
 
+_NO_FILES = "SET enable_external_access = false; SET python_enable_replacements = false; SET lock_configuration = true"
+
+
 @contextmanager
-def database() -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open an empty database with UTC as its time zone."""
+def database(*, allow_files: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open an empty database with UTC as its time zone.
+
+    Without `allow_files`, queries reach only registered tables: no file but their own temporary ones, no network, no
+    extension, no variable of this process, and no setting that would change this.
+    """
     import duckdb
 
     with tempfile.TemporaryDirectory(prefix="curbstone-sql-") as folder:
         opened = duckdb.connect()
         try:
             opened.execute(f"SET TimeZone = 'UTC'; SET memory_limit = '{MEMORY}'; SET temp_directory = '{folder}'")
+            if not allow_files:
+                opened.execute(_NO_FILES)
             yield opened
         finally:
             opened.close()

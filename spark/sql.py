@@ -37,8 +37,12 @@ class Sql:
         server: Address | None = None,
         queues: Sequence[str] = (),
         project: str = "default",
+        allow_files: bool = False,
     ) -> None:
-        """`as_of` selects the lake at a version (a number) or a time. Without `queues`, all of `project` are used."""
+        """`as_of` selects the lake at a version (a number) or a time. Without `queues`, all of `project` are used.
+
+        With `allow_files` a query may read and write files.
+        """
         self._lake = lake
         self._as_of: int | str | None = int(as_of) if as_of.isdecimal() else as_of or None
         self._server = Server(server) if server else None
@@ -46,7 +50,7 @@ class Sql:
         self._project = project
         self._made: set[str] = set()
         self._closing = ExitStack()
-        self._database = self._closing.enter_context(database())
+        self._database = self._closing.enter_context(database(allow_files=allow_files))
 
     def __enter__(self) -> Sql:
         return self
@@ -66,6 +70,8 @@ class Sql:
                 self._made.add(name)
         try:
             found: duckdb.DuckDBPyRelation | None = self._database.sql(query)
+        except duckdb.PermissionException as error:
+            raise PipelineError(f"SQL: {first_line(error)}; --allow-files lets a query read and write files") from None
         except duckdb.Error as error:
             raise PipelineError(f"SQL: {first_line(error)}") from None
         if found is None:

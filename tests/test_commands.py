@@ -15,6 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
+from curbstone.core.errors import BadRequest
+from curbstone.core.names import event_name
 from tests.commands import Done, curbstone
 from tests.processes import COMMAND
 from tests.server import ServerProcess, clean_environment
@@ -337,6 +339,25 @@ def test_a_terminal_gets_no_escape_sequences_of_a_producer(run: Run, server: Ser
     os.close(ours)
     os.close(theirs)
     assert b"\\x1b]0;title\\x07 text" in shown
+
+
+HOSTILE = "\x1b]0;a\x07 \x9b2J \u202eevil\u2066 \u0085 \U000e0041 é"
+
+
+@pytest.mark.parametrize("words", [["peek", "a", "--json"], ["export", "a"], ["recv", "a", "--json"]])
+def test_json_has_escapes_for_what_a_terminal_would_obey(run: Run, words: list[str]) -> None:
+    """Control characters above U+007F, and those that turn the direction of text, came as they were."""
+    good(run("send", "a", HOSTILE))
+    line = good(run(*words)).out.splitlines()[-1]
+    assert line.isprintable() and "é" in line
+    assert json.loads(line)["message"] == HOSTILE
+
+
+def test_an_event_has_no_control_characters_in_its_name() -> None:
+    for char in "\x00\x1f \x7f\x80\x85\x9b\x9f\u061c\u200e\u200f\u202a\u202e\u2066\u2069":
+        with pytest.raises(BadRequest, match="bad event name"):
+            event_name(f"order{char}paid")
+    assert event_name("commande.payée.Ω.👍") == "commande.payée.Ω.👍"
 
 
 # --- check

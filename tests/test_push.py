@@ -9,16 +9,16 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import cast
 
 import pytest
 
-from curbstone.cli.webhook import Failed, Sender, Target, secret_of, signature
+from curbstone.cli.webhook import Failed, Sender, Target, _is_public, secret_of, signature
 from curbstone.exit_codes import FAILED, WRONG, CommandFailed
 from curbstone_client.sync import Client, Message
 from tests.access.doors import doors
@@ -150,8 +150,46 @@ def test_private_addresses_are_left_alone(receiver: Receiver) -> None:
     assert not receiver.came
 
 
-def a_message() -> Message:
-    return cast(Message, SimpleNamespace(id="1-1", type="text/plain", body=b"x", raw_headers={}))
+@pytest.mark.parametrize(
+    ("address", "is_public"),
+    [
+        ("127.0.0.1", False),
+        ("100.64.0.1", False),
+        ("::1", False),
+        ("::7f00:1", False),
+        ("64:ff9b::7f00:1", False),
+        ("64:ff9b::a9fe:a9fe", False),
+        ("64:ff9b:1::808:808", False),
+        ("2002:7f00:1::", False),
+        ("2001:0:1::1", False),
+        ("fe80::1%eth0", False),
+        ("fec0::1", False),
+        ("ff0e::1", False),
+        ("8.8.8.8", True),
+        ("64:ff9b::808:808", True),
+        ("2002:808:808::1", True),
+        ("2606:4700::1111", True),
+    ],
+)
+def test_an_address_that_leads_to_a_private_one_is_private(address: str, is_public: bool) -> None:
+    """NAT64, 6to4 and IPv4-compatible addresses of this machine were taken for public ones."""
+    assert _is_public(address) is is_public
+
+
+@pytest.mark.parametrize("kind", ["text/plain\r\nX-Evil: 1", "a\n", "text/\u20ac", "text/\xe9", "a\0b", "a\x85b"])
+def test_a_message_whose_type_http_cannot_carry_is_sent_without_it(receiver: Receiver, kind: str) -> None:
+    """Such a message never left, and was tried again for ever."""
+    headers = {"x-msg-x-good": "1", "x-msg-x-bad": kind, "x-msg-x-\xe9": "1", "x-msg-a b": "1", "x-msg-a:b": "1"}
+    sender = Sender(Target(receiver.url, None, WAIT_S_MAX, True))
+    sender.send(a_message(kind, headers))
+    sender._close()
+    [(came, body)] = receiver.wait_for(1)
+    assert body == b"x" and came["content-type"] == "application/octet-stream"
+    assert {name: value for name, value in came.items() if name.startswith("x-")} == {"x-msg-x-good": "1"}
+
+
+def a_message(kind: str = "text/plain", headers: Mapping[str, str] = MappingProxyType({})) -> Message:
+    return cast(Message, SimpleNamespace(id="1-1", type=kind, body=b"x", raw_headers=headers))
 
 
 def test_an_answer_without_an_end_is_cut() -> None:

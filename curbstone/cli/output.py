@@ -45,17 +45,30 @@ def counted(count: int, what: str, plural: str = "") -> str:
 
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+    sys.stdout.write(json_text(value, separators=(",", ":")) + "\n")
     sys.stdout.flush()
+
+
+def json_text(value: Any, **style: Any) -> str:
+    """Return `json.dumps(value, **style)`, but with escapes only for control characters and other invisible ones."""
+    text = json.dumps(value, ensure_ascii=False, **style)
+    if text.isprintable():
+        return text
+    return "".join([c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text])
 
 
 def print_body(body: bytes) -> None:
     """Print a message's body and a line feed: unchanged in a pipe, without control characters on a terminal."""
     sys.stdout.flush()
     if sys.stdout.isatty():
-        body = printable(body.decode("utf-8", "replace"), "\n\t").encode("utf-8", "replace")
+        body = shown(body.decode("utf-8", "replace")).encode("utf-8", "replace")
     sys.stdout.buffer.write(body + b"\n")
     sys.stdout.buffer.flush()
+
+
+def shown(text: str) -> str:
+    """Return text for stdout: unchanged in a pipe, without control characters on a terminal."""
+    return printable(text, "\n\t") if sys.stdout.isatty() else text
 
 
 def printable(text: str, kept: str = "") -> str:

@@ -24,6 +24,7 @@ def schema(
 ) -> None:
     """Print, set or remove the JSON Schema of a queue's messages."""
     from curbstone.cli.client import Client, queue_of
+    from curbstone.cli.output import json_text
 
     if remove and file is not None:
         raise CommandFailed("--remove takes no file", WRONG)
@@ -33,7 +34,7 @@ def schema(
         if remove or file is not None:
             client.queue("PUT", name, json={"schema": _read(file) if file is not None else None})
         elif info["options"].get("schema") is not None:
-            print(json.dumps(info["options"]["schema"], indent=2, ensure_ascii=False))
+            print(json_text(info["options"]["schema"], indent=2))
 
 
 def _read(file: Path) -> object:

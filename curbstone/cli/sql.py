@@ -49,11 +49,15 @@ def sql(
     chart: Annotated[
         bool, typer.Option("--chart", help="Draw the last column, which must be a number, as bars")
     ] = False,
+    allow_files: Annotated[
+        bool, typer.Option("--allow-files", help="Let the query read and write files, as COPY … TO does")
+    ] = False,
 ) -> None:
     """Query a lake and a server with SQL, and change nothing.
 
     The lake has the tables messages, journal and gaps. The server has the tables queues, and queued with the messages
-    that are in the queues now, which has the columns of messages. This needs pip install 'curbstone[sql]'.
+    that are in the queues now, which has the columns of messages. A query reads and writes no files unless
+    --allow-files is given. This needs pip install 'curbstone[sql]'.
     """
     from curbstone.spark.failure import PipelineError
     from curbstone.spark.jobs import SQL_PACKAGES
@@ -65,7 +69,9 @@ def sql(
         check_packages(SQL_PACKAGES)
         text = sys.stdin.read() if query == "-" else query
         address = address_of("", "")
-        with Sql(lake=lake, as_of=as_of, server=address, queues=queue or (), project=project) as database:
+        with Sql(
+            lake=lake, as_of=as_of, server=address, queues=queue or (), project=project, allow_files=allow_files
+        ) as database:
             names, rows = database.run(text)
             if chart:
                 _print_chart(names, rows)
@@ -93,9 +99,11 @@ def _print_json(names: list[str], rows: Iterable[list[Any]]) -> None:
 
 
 def _print_csv(names: list[str], rows: Iterable[list[Any]]) -> None:
+    from curbstone.cli.output import shown
+
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([_text(value) for value in row] for row in rows)
+    writer.writerows([shown(_text(value)) for value in row] for row in rows)
 
 
 PRINT = {Format.TABLE: _print_table, Format.JSON: _print_json, Format.CSV: _print_csv}
@@ -146,9 +154,9 @@ def _text(value: Any) -> str:
     if plain is None:
         return ""
     if isinstance(plain, (dict, list)):
-        import json
+        from curbstone.cli.output import json_text
 
-        return json.dumps(plain, ensure_ascii=False)
+        return json_text(plain)
     return str(plain)
 
 

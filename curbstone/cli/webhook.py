@@ -12,7 +12,7 @@ import binascii
 import hashlib
 import hmac
 import http.client
-import ipaddress
+import re
 import socket
 import ssl
 import threading
@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -35,6 +36,15 @@ _ANSWER_BYTES_MAX = 64 * 1024
 """No more of an answer is read, because its contents do not matter and its sender is not trusted."""
 
 _PASSED = ("traceparent", "tracestate", "baggage", "correlation-id")
+
+
+_NAME, _VALUE = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"), re.compile(r"[\t -~]*")
+"""The headers that HTTP can carry. Others are left out, because a message with one could never be sent."""
+
+_EMBEDDED = {ip_network("::/96"): 0, ip_network("64:ff9b::/96"): 0, ip_network("2002::/16"): 80}
+"""Networks of IPv6 whose addresses have an IPv4 address in them that they may lead to, and how far from the right."""
+_LOCAL = (ip_network("64:ff9b:1::/48"), ip_network("fec0::/10"))
+"""Networks for one site's own use that `ipaddress` takes for global in some versions."""
 
 
 class Refused(Exception):
@@ -125,9 +135,11 @@ class Sender:
     def _headers(self, message: Message) -> Mapping[str, str]:
         raw = message.raw_headers
         headers = {name: raw[name] for name in raw if name.startswith("x-msg-") or name in _PASSED}
-        headers = {name: value for name, value in headers.items() if value.isprintable() and value.isascii()}
+        headers["Content-Type"] = message.type or "application/octet-stream"
+        headers = {name: value for name, value in headers.items() if _NAME.fullmatch(name) and _VALUE.fullmatch(value)}
+        headers.setdefault("Content-Type", "application/octet-stream")
         now = int(time.time())
-        headers |= {"Content-Type": message.type or "application/octet-stream", "User-Agent": "curbstone"}
+        headers["User-Agent"] = "curbstone"
         headers |= {"webhook-id": message.id, "webhook-timestamp": str(now)}
         if self._target.secret is not None:
             headers["webhook-signature"] = signature(self._target.secret, message.id, now, message.body)
@@ -195,6 +207,12 @@ def _within(seconds: float, connected: socket.socket) -> Iterator[None]:
 
 
 def _is_public(address: str) -> bool:
-    found = ipaddress.ip_address(address.partition("%")[0])
-    mapped = getattr(found, "ipv4_mapped", None) or found
-    return bool(mapped.is_global and not mapped.is_multicast)
+    found = ip_address(address.partition("%")[0])
+    if isinstance(found, IPv6Address):
+        for network, shift in _EMBEDDED.items():
+            if found in network:
+                found = IPv4Address(int(found) >> shift & 0xFFFFFFFF)
+                break
+        else:
+            found = found.ipv4_mapped or found
+    return bool(found.is_global and not found.is_multicast and not any(found in network for network in _LOCAL))

@@ -277,6 +277,7 @@ complete -c curbstone -n '__fish_seen_subcommand_from sql' -l queue -rf -d 'A qu
 complete -c curbstone -n '__fish_seen_subcommand_from sql' -l project -rf -d 'Read all queues of this project if there is no --queue. Default: default'
 complete -c curbstone -n '__fish_seen_subcommand_from sql' -l format -rf -d 'How the rows are printed. Default: table'
 complete -c curbstone -n '__fish_seen_subcommand_from sql' -l chart -d 'Draw the last column, which must be a number, as bars'
+complete -c curbstone -n '__fish_seen_subcommand_from sql' -l allow-files -d 'Let the query read and write files, as COPY … TO does'
 complete -c curbstone -n '__fish_seen_subcommand_from sql' -l server -rf -d 'HTTP address of the server ($CURBSTONE_SERVER; default http://127.0.0.1:8080)'
 complete -c curbstone -n '__fish_seen_subcommand_from sql' -l help -d 'Show this message and exit.'
 complete -c curbstone -n '__fish_seen_subcommand_from token; and not __fish_seen_subcommand_from create list revoke' -a create -d 'Make a token and print it'

@@ -355,3 +355,15 @@ def test_every_protocol_refuses_a_bad_one_alike(it: Doors, issuer: Issuer, chang
     it.secrets["corp:ann"] = issuer.token(**changes)
     refused = {"http": 401, "mq": 401, "stomp": "ERROR the login failed", "websocket": 401, "mqks": "error"}
     assert told(it) == refused
+
+
+def test_where_the_issuer_cannot_be_reached_every_protocol_says_when_to_try_again(tmp_path: Path) -> None:
+    """It was 401, after which clients do not try again."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"https://127.0.0.1:{taken.getsockname()[1]}"
+    with doors(tmp_path, FILE.format(url=url, more="")) as it:
+        it.secrets["corp:ann"] = token(time.time(), iss=url)
+        stomp = "ERROR the issuer of this login can't be reached; try again"
+        assert told(it) == {"http": 503, "mq": 503, "stomp": stomp, "websocket": 503, "mqks": "error"}
+        assert it.call("corp:ann", "GET", "/v2/session").headers["retry-after"] == "5"
+        assert it.mqks("corp:ann", "1 ping")[0].endswith(" retry-after=5")

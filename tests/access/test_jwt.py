@@ -243,11 +243,24 @@ def test_keys_are_kept_while_the_issuer_is_away_and_told_once(world: World, capl
     world.is_away = True
     for number in range(3):
         world.host.pass_time(AGAIN_MS)
-        world.refused(signed(OTHER, kid="none"))
+        assert isinstance(world.verify(signed(OTHER, kid="none")), Busy), "its key may be a new one"
         assert world.good(signed(jti=f"t{number}"))
     assert [record.message for record in caplog.records] == [
         "issuer corp: no keys, those it had go on to count: no route to host"
     ]
+
+
+def test_a_token_that_cannot_be_checked_yet_may_be_tried_again(world: World) -> None:
+    """A good token was refused for good where its issuer could not be reached at its first use."""
+    world.is_away = True
+    for _ in range(3):
+        error = world.verify(signed())
+        assert isinstance(error, Busy) and str(error) == "the issuer of this login can't be reached; try again"
+    world.refused(signed(iss="https://other.example"))
+    assert len(world.asked) == 1
+    world.is_away = False
+    world.host.pass_time(AGAIN_MS)
+    assert world.good(signed())
 
 
 def test_a_key_that_was_withdrawn_counts_no_more_after_an_hour(world: World) -> None:

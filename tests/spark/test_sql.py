@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import subprocess
 from pathlib import Path
 
+import pyarrow
+import pytest
+
 from curbstone.exit_codes import FAILED, WRONG
+from curbstone.spark import duck
+from curbstone.spark.failure import PipelineError
 from curbstone.spark.lake_columns import MESSAGES
+from curbstone.spark.sql import Sql
 from curbstone.spark.table import Table
 from tests.processes import COMMAND
 from tests.server import ServerProcess, clean_environment
@@ -65,6 +72,52 @@ def test_gaps_are_a_table(tmp_path: Path) -> None:
     assert run('SELECT queue, lost, "from" FROM gaps', "--lake", str(tmp_path), "--format", "csv")[1] == (
         "queue,lost,from\nshop/a,6,3\n"
     )
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "COPY (SELECT 1) TO '{}/new.csv'",
+        "ATTACH '{}/new.db'",
+        "EXPORT DATABASE '{}/new'",
+        "SELECT * FROM read_text('{}/secret')",
+        "SELECT * FROM glob('{}/*')",
+        "SELECT count(*) FROM '{}/secret.csv'",
+        "LOAD httpfs",
+        "SET enable_external_access = true",
+        "SET temp_directory = '{}/new'",
+        "SET log_query_path = '{}/new'",
+        "SELECT * FROM rows",
+    ],
+)
+def test_a_query_changes_nothing_and_reads_no_file(tmp_path: Path, query: str) -> None:
+    """A pasted query could write any file, and read any."""
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "secret.csv").write_text("a,b\n1,2\n")
+    rows = pyarrow.table({"a": [1]})
+    with Sql() as database, pytest.raises(PipelineError, match="SQL: ") as refused:
+        database.run(query.format(tmp_path))
+    assert rows.num_rows == 1 and "\n" not in str(refused.value)
+    assert {path.name for path in tmp_path.iterdir()} == {"secret", "secret.csv"}
+
+
+def test_with_an_option_a_query_writes_files(tmp_path: Path) -> None:
+    store(Table(str(tmp_path / "lake"), MESSAGES), 0, range(5))
+    query = f"COPY (SELECT seq, body FROM messages ORDER BY seq) TO '{tmp_path}/out.csv'"
+    code, out, err = run(query, "--lake", str(tmp_path / "lake"))
+    assert (code, out) == (FAILED, "") and "--allow-files lets a query read and write files" in err
+    assert not (tmp_path / "out.csv").exists()
+    assert run(query, "--lake", str(tmp_path / "lake"), "--allow-files")[0] == 0
+    assert (tmp_path / "out.csv").read_text().splitlines()[:2] == ["seq,body", "0,body 0"]
+
+
+def test_what_does_not_fit_into_memory_is_written_to_the_disk_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duck, "MEMORY", "40MB")
+    with Sql() as database:
+        database.run("CREATE TEMP TABLE many AS SELECT md5(range::VARCHAR) AS text, range AS n FROM range(1500000)")
+        _, rows = database.run("SELECT n, text FROM many ORDER BY text LIMIT 1 OFFSET 1499999")
+        [(number, text)] = rows
+    assert text == hashlib.md5(str(number).encode()).hexdigest() and text.startswith("fffff")
 
 
 def test_mistakes_are_one_line(server: ServerProcess, tmp_path: Path) -> None:
