@@ -18,7 +18,7 @@ AT_ONCE_MS = 20
 """A check that could take longer than this is made outside of the loop."""
 SLICE_US = 10_000
 """After checking for so long in a turn of the loop, all queues wait for the next turn. One more check may follow."""
-NO_PACKAGE = "the option schema needs a package that is not installed: pip install 'curbstone[schema]'"
+NO_PACKAGE = "the option schema needs a package that is missing here: pip install jsonschema-rs"
 UNPLACED = SchemaViolation("the body is too large to look for the place")
 """The answer of a quick check that would need long to say what is wrong."""
 

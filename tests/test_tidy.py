@@ -95,7 +95,6 @@ EXTRAS = {
     "rabbit": ("cluster",),
     "spark": ("spark", "sql"),
     "access/jwt.py": ("oidc",),
-    "curbstone/schemas.py": ("schema",),
     **dict.fromkeys([f"curbstone/tracing/{name}.py" for name in ("engine", "export", "queue", "spans")], ("otel",)),
     **dict.fromkeys(["curbstone/cli/push.py", "curbstone/cli/webhook.py"], ("client",)),
 }

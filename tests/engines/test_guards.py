@@ -18,8 +18,6 @@ from curbstone.core.message import Message
 from curbstone.core.port import Broker, Queue
 from tests.engines.worlds import ModelWorld, NodeWorld, World
 
-pytest.importorskip("jsonschema_rs")
-
 SCHEMA = {"type": "object", "required": ["id"]}
 GOOD, BAD = '{"id":1}', '{"no":1}'
 
