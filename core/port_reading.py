@@ -16,6 +16,8 @@ from curbstone.core.positions import (
     Informed,
     Start,
     Stretch,
+    Trace,
+    Trail,
     Waited,
     Wanted,
 )
@@ -102,6 +104,11 @@ class Reading(Protocol):
         on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
     ) -> None:
         """Read a page of events: `on_done(error, results of render, where to go on)`; raise Gone."""
+
+    def traces(
+        self, position: int, trail: Trail, on_done: Callable[[CurbstoneError | None, list[Trace], int], None]
+    ) -> None:
+        """Read some of the log from a position on: `on_done(error, what was found, where to go on)`; raise Gone."""
 
     def wait_for_events(self, position: int, wait_ms: int, on_done: Waited) -> Waiter:
         """Call back when there are events behind `position`, when the time is up, or when the queue ends."""

@@ -74,6 +74,25 @@ class Asked(NamedTuple):
     bytes_max: int
 
 
+class Trail(NamedTuple):
+    """What to look for in a queue's log: messages with these seqs, of a transaction, or with this line in a header."""
+
+    seqs: frozenset[int] = frozenset()
+    tx: int = 0
+    line: bytes = b""
+
+
+class Trace(NamedTuple):
+    """A message in a batch of a queue's log: it was published, or it was moved to another queue."""
+
+    seq: int
+    tx: int
+    """The transaction over several queues that published or moved it; 0 if there was none, or it is forgotten."""
+    is_moved: bool
+    headers: bytes
+    """The header block; empty for one that was moved."""
+
+
 class Since(NamedTuple):
     """A start for a group: the first message that was published at this time or later."""
 

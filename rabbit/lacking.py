@@ -89,7 +89,7 @@ class NoReading:
         _refuse(READING)
 
     first = check_epoch = floor = info = declare = ack_to = find_time = wait_for = _no
-    browse = stretch = events = wait_for_events = _no
+    browse = stretch = events = traces = wait_for_events = _no
 
 
 class NoStaging:

@@ -201,6 +201,31 @@ def test_the_history_of_a_message(run: Run, server: ServerProcess) -> None:
     assert run("history", "a", "made-up").code == 4
 
 
+def test_the_history_of_a_message_that_died_and_was_redriven(run: Run, server: ServerProcess) -> None:
+    queues = f"{server.url}/v2/default/queues"
+    httpx.put(f"{queues}/a", json={"max_tries": 1, "dead_letter": "dead"}).raise_for_status()
+    good(run("send", "a", "hello"))
+    (received,) = good(run("recv", "a", "--json")).json
+    (letter,) = good(run("peek", "dead", "--json")).json
+
+    def history(queue: str, message_id: str) -> list[str]:
+        return [line[25:] for line in good(run("history", queue, message_id)).out.splitlines()]
+
+    assert history("a", received["id"])[-2:] == [
+        f"dead-lettered to default/dead as {letter['id']}: tried too often",
+        "it is gone",
+    ]
+    died = f"died in default/a as {received['id']} after 1 try: tried too often"
+    assert history("dead", letter["id"]) == [died, "published, 5 bytes", "it is ready"]
+    good(run("redrive", "dead"))
+    (again,) = good(run("peek", "a", "--json")).json
+    assert history("dead", letter["id"])[2:] == [f"redriven to default/a as {again['id']}", "it is gone"]
+    assert history("a", again["id"])[:2] == [
+        f"redriven from default/dead as {letter['id']}",
+        "published, 5 bytes",
+    ]
+
+
 def test_move_keeps_order_and_metadata(run: Run, server: ServerProcess) -> None:
     lines = b"".join([b"%d\n" % n for n in range(250)])
     good(run("send", "a", "-H", "k=v", "--content-type", "text/x", stdin=lines))

@@ -33,6 +33,8 @@ from curbstone.core.positions import (
     Since,
     Start,
     Stretch,
+    Trace,
+    Trail,
     Waited,
     Wanted,
 )
@@ -42,6 +44,7 @@ from curbstone.core.reading.history import end_of, read_history, start_of
 from curbstone.core.reading.readers import Readers
 from curbstone.core.reading.sizes import stretch
 from curbstone.core.reading.skipping import Skipping
+from curbstone.core.reading.trace import read_traces
 from curbstone.core.state import QueueState
 from curbstone.core.values import Done
 from curbstone.core.writing.cleaner import Cleaner
@@ -374,6 +377,12 @@ class ReadingGroups:
     ) -> None:
         """See `core.reading.history`."""
         read_history(self._state, self._log, asked, render, on_done)
+
+    def traces(
+        self, position: int, trail: Trail, on_done: Callable[[CurbstoneError | None, list[Trace], int], None]
+    ) -> None:
+        """See `core.reading.trace`."""
+        read_traces(self._state, self._log, position, trail, on_done)
 
     def wait_for_events(self, position: int, wait_ms: int, on_done: Waited) -> Wait:
         """Call back when there are events behind `position`, when the time is up, or when the queue ends."""

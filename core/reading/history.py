@@ -8,7 +8,9 @@ far back as there are segments. What the cleaner copies, and repeats with its co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
+from typing import Generic, TypeVar
 
 from curbstone.core.disk import Disk
 from curbstone.core.errors import CurbstoneError, Gone, Unavailable, told
@@ -36,6 +38,8 @@ from curbstone.core.state import QueueState
 OFFSET_BITS = 40  # no segment is larger: a cap ends at 2**44 bytes, and a segment is a sixteenth of it
 EVENTS_AT_ONCE = 1024
 
+T = TypeVar("T")
+
 SETTLED: dict[int, int] = {
     Reason.ACK: 3,
     Reason.MOVED: 3,
@@ -49,12 +53,12 @@ SETTLED: dict[int, int] = {
 
 def start_of(log: Log) -> int:
     """Return the position of the oldest event that there may be."""
-    return _position(log.segments[0].number, SEGMENT_BYTES)
+    return position_of(log.segments[0].number, SEGMENT_BYTES)
 
 
 def end_of(log: Log) -> int:
     """Return the position behind the last commit."""
-    return _position(log.active.number, log.active.end)
+    return position_of(log.active.number, log.active.end)
 
 
 def read_history(
@@ -69,39 +73,38 @@ def read_history(
     `render` is called on a worker thread, for some of the events at a time. Raise Gone, with the `first` position that
     there is, if the log does not reach back so far or the queue was made anew.
     """
-    _Reading(state, log, asked, render, on_done).attempt()
+    Reading(state, log, asked.position, partial(_read, log.disk, asked, render), on_done).attempt()
 
 
-class _Reading:
-    """One page on its way."""
+class Reading(Generic[T]):
+    """One page on its way. `read` gets the segments, and the offset in the first one, on a worker thread."""
 
     def __init__(
         self,
         state: QueueState,
         log: Log,
-        asked: Asked,
-        render: Callable[[list[Event]], bytes],
-        on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
+        position: int,
+        read: Callable[[list[Segment], int], tuple[list[T], int]],
+        on_done: Callable[[CurbstoneError | None, list[T], int], None],
     ) -> None:
         self._state = state
         self._log = log
-        self._asked = asked
-        self._render = render
+        self._position = position
+        self._read = read
         self._on_done = on_done
 
     def attempt(self) -> None:
         """Read the log as it is now; if a segment that was read is dropped meanwhile, begin again."""
         state, log = self._state, self._log
-        position = self._asked.position or start_of(log)
+        position = self._position or start_of(log)
         number, offset = position >> OFFSET_BITS, position & ((1 << OFFSET_BITS) - 1)
         segments = [segment.as_it_is() for segment in log.segments if segment.number >= number]
         if number < log.segments[0].number or not segments or position > end_of(log):
             raise Gone(f"the journal has nothing at {position}", first=start_of(log), epoch=state.uid)
         if segments[0].number > number:  # no segment has this number, because its creation failed
             offset = SEGMENT_BYTES
-        disk = log.disk
 
-        def done(result: tuple[list[bytes], int] | None, error: BaseException | None) -> None:
+        def done(result: tuple[list[T], int] | None, error: BaseException | None) -> None:
             if result is None and waits_for_drop(state.host, log, lambda: done(result, error)):
                 return
             ended = state.ended() if result is None else None
@@ -119,10 +122,10 @@ class _Reading:
             else:
                 self._on_done(None, *result)
 
-        state.host.submit(lambda: _read(disk, segments, offset, self._asked, self._render), done)
+        state.host.submit(lambda: self._read(segments, offset), done)
 
 
-def _position(number: int, offset: int) -> int:
+def position_of(number: int, offset: int) -> int:
     return number << OFFSET_BITS | offset
 
 
@@ -130,14 +133,14 @@ def _position(number: int, offset: int) -> int:
 
 
 def _read(
-    disk: Disk, segments: list[Segment], offset: int, asked: Asked, render: Callable[[list[Event]], bytes]
+    disk: Disk, asked: Asked, render: Callable[[list[Event]], bytes], segments: list[Segment], offset: int
 ) -> tuple[list[bytes], int]:
     pieces: list[bytes] = []
     count, room = asked.limit, asked.bytes_max
     for segment in segments:
         start = _batch_start(disk, segment, offset)
         for batch in Scan(disk, segment, 0, is_active=True, start=start).batches():
-            base = _position(segment.number, batch.offset)
+            base = position_of(segment.number, batch.offset)
             events = islice(_events_of(batch, base), max(offset - batch.offset, 0), None)
             offset = 0
             while some := list(islice(events, min(EVENTS_AT_ONCE, count) or 1)):
@@ -147,7 +150,7 @@ def _read(
                 count -= len(some)
                 room -= len(pieces[-1])
         offset = SEGMENT_BYTES
-    return pieces, _position(segments[-1].number, segments[-1].end)
+    return pieces, position_of(segments[-1].number, segments[-1].end)
 
 
 def _batch_start(disk: Disk, segment: Segment, offset: int) -> int:

@@ -20,6 +20,7 @@ SENTENCES = {
     "purged": "purged",
     "skipped": "given up, because the queue was full",
 }
+REASONS = {"rejected": "rejected", "max_tries": "tried too often", "expired": "expired"}
 UNDONE = "brought back by an undo"
 STATES = {
     "rdy": "it is ready",
@@ -34,7 +35,7 @@ def history(
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a message")],
     as_json: Json = False,
 ) -> None:
-    """Say what happened to a message, as far back as the log goes."""
+    """Say what happened to a message, as far back as the log goes, and which queues it came from and went to."""
     from curbstone.cli.client import Client, queue_of
     from curbstone.cli.output import print_json
 
@@ -56,12 +57,35 @@ def history(
         group = event.get("group", "")
         is_undone = event["event"] == "released" and group in ended
         (ended.add if event["event"] in ("settled", "purged") else ended.discard)(group)
+        if source := event.get("from"):
+            print(f"{_time(source.get('time', event['time']))}  {_origin(source)}")
         print(f"{_time(event['time'])}  {_sentence(event, UNDONE if is_undone else SENTENCES[event['event']])}")
     print(f"{'now':23}  {STATES[page['state']]}")
 
 
+def _origin(source: dict[str, Any]) -> str:
+    """Return the sentence about the queue that a message was in before: it died there, or was redriven from there."""
+    if "reason" not in source:
+        return f"redriven from {_place(source)}"
+    tries = source.get("tries", 0)
+    after = f" after {tries} {'try' if tries == 1 else 'tries'}" if tries else ""
+    return f"died in {_place(source)}{after}: {_reason(source)}"
+
+
+def _place(place: dict[str, Any]) -> str:
+    return f"{place['queue']} as {place['id']}" if "id" in place else str(place["queue"])
+
+
+def _reason(death: dict[str, Any]) -> str:
+    return str(death.get("error") or REASONS[death["reason"]])
+
+
 def _sentence(event: dict[str, Any], words: str) -> str:
     text = words.format_map(event)
+    if target := event.get("to"):
+        text = f"redriven to {_place(target)}"
+        if "reason" in event:
+            text = f"dead-lettered to {_place(target)}: {_reason(event)}"
     if "due" in event:
         text += f", to be delivered from {_time(event['due'])} on"
     return f"{text} (group {event['group']})" if event.get("group") else text

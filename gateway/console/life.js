@@ -18,8 +18,10 @@ export async function life(where, message) {
     const isUndone = event.event === 'released' && ended.has(event.group)
     if (event.event === 'settled' || event.event === 'purged') ended.add(event.group)
     else ended.delete(event.group)
-    return h('li', {}, h('time', {}, time(event.time)), ` ${told(event, isUndone)}`)
+    return step(event.time, told(event, isUndone))
   })
+  const source = events.find(event => event.from)?.from
+  if (source) steps.unshift(step(source.time ?? events[0].time, origin(source)))
   if (!events.some(event => event.event === 'published')) {
     steps.unshift(h('li', {}, h('time', {}, time(message.timestamp)), ' published; the log does not go back as far'))
   }
@@ -29,9 +31,31 @@ export async function life(where, message) {
   ]
 }
 
+function step(when, text) {
+  return h('li', {}, h('time', {}, time(when)), ` ${text}`)
+}
+
+/** The queue that a message was in before: it died there, or was redriven from there. */
+function origin(source) {
+  if (!source.reason) return `redriven from ${place(source)}`
+  return `died in ${place(source)}, delivered ${times(source.tries)} by then: ${source.error ?? source.reason}`
+}
+
+function place({ queue, id }) {
+  return id ? `${queue} as ${id}` : queue
+}
+
+function times(count) {
+  return count === 1 ? 'once' : `${count} times`
+}
+
 function told(event, isUndone) {
+  if (event.to) {
+    const to = place(event.to)
+    return event.reason ? `dead-lettered to ${to}: ${event.error ?? event.reason}` : `redriven to ${to}`
+  }
   const group = event.group ? ` in group ${event.group}` : ''
-  const tries = event.tries ? `, delivered ${event.tries === 1 ? 'once' : `${event.tries} times`} by then` : ''
+  const tries = event.tries ? `, delivered ${times(event.tries)} by then` : ''
   const due = event.due ? `, until ${time(event.due)}` : ''
   return `${isUndone ? 'brought back by an undo' : WORDS[event.event] ?? event.event}${group}${tries}${due}`
 }

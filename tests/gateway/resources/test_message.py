@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from typing import Any
 
 import pytest
 
@@ -152,3 +153,89 @@ async def test_the_history_of_one_of_many_and_of_what_never_was(
     assert (await gateway.http.get(path, params={"from": "x"})).status_code == 400
     assert (await gateway.http.get(path, params={"from": 1})).json() == pages[0], "from the oldest that is there"
     assert (await gateway.http.get(path, params={"from": 1 << 60})).json()["events"] == []
+
+
+DEAD = "/v2/p1/queues/dead"
+
+
+async def reject(gateway: Running, body: str, error: str, queue: str = QUEUE) -> str:
+    """Publish a message that becomes a dead letter, and return its id."""
+    reply = await gateway.http.post(f"{queue}/messages", content=body)
+    (leased,) = (await gateway.http.post(f"{queue}/messages/lease", json={})).json()["messages"]
+    wish = {"reject": [{"ackId": leased["ackId"], "error": error}]}
+    assert (await gateway.http.post(f"{queue}/messages/settle", json=wish)).status_code == 200
+    message_id: str = reply.headers["x-msg-id"]
+    return message_id
+
+
+async def of(gateway: Running, queue: str, message_id: str) -> list[dict[str, Any]]:
+    reply = await gateway.http.get(f"{queue}/messages/{message_id}/history")
+    assert reply.status_code == 200
+    events: list[dict[str, Any]] = reply.json()["events"]
+    return events
+
+
+async def test_the_history_follows_a_message_through_its_death_and_its_redrive(gateway: Running) -> None:
+    """It ended with "gone" for the id that it died under, and began with "published" for that of the dead letter."""
+    await gateway.http.put(QUEUE, json={"dead_letter": "dead"})
+    await gateway.http.post(f"{DEAD}/messages", content="in front")
+    first = await reject(gateway, "hello", "SMTP 451 greylisted")
+    listed = (await gateway.http.get(f"{DEAD}/messages")).json()["messages"]
+    letter = listed[-1]["id"]
+    published, death = await of(gateway, QUEUE, first)
+    assert published["event"] == "published" and "from" not in published
+    what = {"event": "rejected", "group": "", "reason": "rejected", "tries": 1, "error": "SMTP 451 greylisted"}
+    assert {name: death[name] for name in death if name != "time"} == what | {"to": {"queue": "p1/dead", "id": letter}}
+    (arrived,) = await of(gateway, DEAD, letter)
+    came_from = arrived["from"]
+    assert isinstance(came_from, dict) and came_from.pop("time") > 0
+    what = {"reason": "rejected", "tries": 1, "error": "SMTP 451 greylisted"}
+    assert came_from == what | {"queue": "p1/q", "id": first}
+
+    assert (await gateway.http.post(f"{DEAD}/redrive", json={"id": letter})).json()["moved"] == 1
+    ((again,),) = [(await gateway.http.get(MESSAGES)).json()["messages"]]
+    assert (await of(gateway, DEAD, letter))[-1]["to"] == {"queue": "p1/q", "id": again["id"]}
+    (returned,) = await of(gateway, QUEUE, again["id"])
+    assert returned["from"] == {"queue": "p1/dead", "id": letter}
+    await gateway.pop_all()
+    assert [event["event"] for event in await of(gateway, QUEUE, again["id"])] == ["published", "settled"]
+    assert (await of(gateway, QUEUE, first))[-1]["to"] == {"queue": "p1/dead", "id": letter}
+
+
+async def test_letters_of_several_queues_are_followed_home(gateway: Running) -> None:
+    """One redrive moves them in one transaction."""
+    ids = {}
+    for queue in ("a", "b"):
+        await gateway.http.put(f"/v2/p1/queues/{queue}", json={"dead_letter": "dead"})
+    for number in range(6):
+        queue = f"/v2/p1/queues/{'ab'[number % 2]}"
+        ids[await reject(gateway, str(number), "no", queue)] = queue
+    letters = [(await of(gateway, ids[each], each))[-1]["to"]["id"] for each in ids]
+    assert (await gateway.http.post(f"{DEAD}/redrive", json={})).json()["moved"] == 6
+    for number, letter in enumerate(letters):
+        target = (await of(gateway, DEAD, letter))[-1]["to"]
+        queue = f"/v2/{target['queue'].replace('/', '/queues/')}"
+        message = (await gateway.http.get(f"{queue}/messages/{target['id']}")).json()
+        assert message["message"] == str(number)
+        (returned,) = await of(gateway, queue, message["id"])
+        assert returned["from"] == {"queue": "p1/dead", "id": letter}
+
+
+async def test_what_the_log_has_forgotten_the_messages_themselves_tell(gateway: Running) -> None:
+    await gateway.http.put(QUEUE, json={"dead_letter": "dead", "cap": 65536})
+    await gateway.http.put(DEAD, json={"cap": 131072})
+    first = await reject(gateway, "hello", "no")
+    for _ in range(60):
+        await gateway.http.post(MESSAGES, content=bytes(4000))
+        await gateway.pop_all()
+    (death,) = await of(gateway, QUEUE, first)
+    to = death["to"]
+    assert (death["event"], death["error"]) == ("rejected", "no") and isinstance(to, dict)
+    for _ in range(60):
+        await gateway.http.post(f"{DEAD}/messages", content=bytes(4000))
+        last = (await gateway.http.get(f"{DEAD}/messages")).json()["messages"][-1]["id"]
+        await gateway.http.delete(f"{DEAD}/messages/{last}")
+    (arrived,) = await of(gateway, DEAD, to["id"])
+    assert (arrived["event"], arrived["bytes"]) == ("published", 5)
+    assert arrived["from"]["id"] == first
+    assert (await of(gateway, QUEUE, first))[-1]["to"] == to
