@@ -78,8 +78,9 @@ class Commit:
 
     __slots__ = (
         "_aside", "_buffers", "_cut_first", "_directory", "_disk", "_fenced", "_held", "_least", "_offset", "_old",
-        "_remove_first", "_remove_last", "_uid", "dropped", "end", "erases", "is_doubtful", "is_undone",
-        "kept", "old_size", "redo", "reserve", "reserve_to", "rolled", "segment", "size", "syncs", "taken", "unremoved",
+        "_remove_first", "_remove_last", "_syncs_names", "_uid", "dropped", "end", "erases", "has_synced_names",
+        "has_synced_removals", "is_doubtful", "is_undone", "kept", "old_size", "redo", "reserve", "reserve_to",
+        "rolled", "segment", "size", "syncs", "taken", "unremoved",
     )  # fmt: skip
 
     def __init__(
@@ -107,6 +108,12 @@ class Commit:
         """The dropped segment whose file is kept as the spare."""
         self.erases = False
         """Whether removed files must not come back, not even as left-overs after a crash."""
+        self._syncs_names = False
+        """Whether earlier removals have to be durable before anything is written."""
+        self.has_synced_names = False
+        """Whether what earlier commits removed is durable now."""
+        self.has_synced_removals = False
+        """Whether what this commit removed last is durable, too."""
         self.unremoved: frozenset[str] = _NO_PATHS
         """Files that could not be removed, though the commit is on disk."""
         self.is_undone = False
@@ -149,7 +156,7 @@ class Commit:
             self._old is None
             and self.size == self._held
             and self.segment.is_redoable
-            and not (self.dropped or self._remove_first or self.reserve_to > self.reserve)
+            and not (self.dropped or self._remove_first or self._syncs_names or self.reserve_to > self.reserve)
         )
 
     @property
@@ -187,6 +194,10 @@ class Commit:
     def remove_first(self, path: str, size: int) -> None:
         """Remove a file, durably, before anything is written."""
         self._remove_first = {**self._remove_first, path: size}
+
+    def sync_names_first(self) -> None:
+        """Make earlier removals durable before anything is written: the cap has no room for those files."""
+        self._syncs_names = True
 
     def remove_last(self, path: str) -> None:
         """Remove a file when everything is durable."""
@@ -235,7 +246,7 @@ class Commit:
         if self.syncs or self.rolled:
             self.sync()
         if self.rolled:
-            self._disk.sync_dir(self._directory)
+            self._sync_names()
         if self._old is not None and not self._cut_first:
             with suppress(OSError):  # then the file keeps its length
                 self._cut(self._old)
@@ -270,10 +281,10 @@ class Commit:
         """Do everything that takes room on the disk."""
         for path in self._remove_first:
             self._remove(path)
-        if self._remove_first:
+        if self._remove_first or self._syncs_names:
             # A segment whose creation failed says where the one before it ends. If a crash brought it back, it would
             # cut off what is written to that one from now on.
-            self._disk.sync_dir(self._directory)
+            self._sync_names()
             self._remove_first = _NO_SIZES
         if self.reserve_to > self.reserve:
             self._write_reserve()
@@ -390,13 +401,18 @@ class Commit:
                 self.unremoved |= {path}
         if self.erases and self._remove_last:
             with suppress(OSError):
-                self._disk.sync_dir(self._directory)
+                self._sync_names()
+                self.has_synced_removals = True
         for path in self._aside:
             with suppress(OSError):  # under either name it is no part of the log
                 self._disk.rename(path, path.removesuffix(SEGMENT_SUFFIX) + ASIDE_SUFFIX)
         if self._aside:  # under its old name recovery would take it for a left-over
             with suppress(OSError):
                 self._disk.sync_dir(self._directory)
+
+    def _sync_names(self) -> None:
+        self._disk.sync_dir(self._directory)
+        self.has_synced_names = True
 
     def _remove(self, path: str) -> None:
         with suppress(FileNotFoundError):

@@ -56,7 +56,8 @@ class Log:
 
     __slots__ = (
         "_holds", "_leftover", "_numbers", "_salt", "_sealed_bytes", "_sealed_end_max", "_spare", "_tail_bytes",
-        "_under_way", "directory", "disk", "fenced", "floor", "next_batch", "reserve", "room", "segments", "tx", "uid",
+        "_under_way", "_undurable_bytes", "directory", "disk", "fenced", "floor", "next_batch", "reserve", "room",
+        "segments", "tx", "uid",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +85,8 @@ class Log:
         """Bytes of the reserve."""
         self._leftover: dict[str, int] = {}
         """Files, with sizes, that are no part of the log and could not be removed. The next commit begins with that."""
+        self._undurable_bytes = 0
+        """Bytes of removed files that a power cut may bring back."""
         self._sealed_bytes = 0
         self._sealed_end_max = 0
 
@@ -272,7 +275,20 @@ class Log:
             self._prepare(commit, None if pending is None else tail)
         if settles > tail:
             self._keep_reserve(commit, settles - tail)
+        if self._undurable_bytes and self._most_bytes(commit) + self._undurable_bytes > self._bytes_max:
+            commit.sync_names_first()
         self._under_way = commit
+
+    @property
+    def _bytes_max(self) -> int:
+        """The most bytes that all files may have together, without `meta`."""
+        return self.room.cap + self.room.excess - self.room.meta_bytes
+
+    def _most_bytes(self, commit: Commit) -> int:
+        """Return how many bytes all files have when a commit is written; 0 if it makes no file grow."""
+        growth = commit.size if commit.rolled else commit.size - self.active.size
+        growth += commit.reserve_to - commit.reserve
+        return self.bytes + growth if growth else 0
 
     def _drop(self, commit: Commit, dropped: list[Segment]) -> None:
         commit.dropped = dropped
@@ -353,6 +369,8 @@ class Log:
         self._under_way = None
         self._leftover = {}
         self.reserve = commit.reserve
+        if commit.has_synced_names:
+            self._undurable_bytes = 0
         if commit.rolled:
             self.active.size = commit.old_size
             self.fenced = False
@@ -379,6 +397,8 @@ class Log:
                 self._spare = Spare(segment.path, segment.size)
             elif segment is commit.kept or segment.path in commit.unremoved:
                 self._leftover[segment.path] = segment.size
+            elif not commit.has_synced_removals:
+                self._undurable_bytes += segment.size
         self.floor = self.segments[0].number
         self._count_sealed()
 

@@ -155,9 +155,12 @@ class Replay:
             if run is None or not run.pending(name) >> (seq - run.first) & 1:
                 group.forget(seq)
 
-    def _remove(self, paths: Iterable[str]) -> None:
+    def _remove(self, paths: list[str]) -> None:
+        """Remove files durably, because their room is used next."""
         for path in paths:
             self._log.disk.remove(path)
+        if paths:
+            self._log.disk.sync_dir(self._log.directory)
 
     def _cut(self, segments: list[Segment]) -> None:
         """Cut segments to their contents. A crash may have undone the cut of sealed ones."""

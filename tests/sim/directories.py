@@ -74,10 +74,10 @@ class Directories:
         return QueueOptions(cap=self._default, max_message_size=CAP // 8)
 
     def cap_of(self, directory: str) -> int | None:
-        """Return how much a directory may hold."""
-        if not directory.startswith("queues/"):
+        """Return how much a directory may hold. In one of a deleted queue nothing is written any more."""
+        if not directory.startswith("queues/") or directory.endswith(GONE_SUFFIX):
             return None
-        return self._allowed.get(directory.removesuffix(GONE_SUFFIX), self._default)
+        return self._allowed.get(directory, self._default)
 
     def starting(self) -> None:
         """The server is started: what it finds is not measured by the new default yet."""

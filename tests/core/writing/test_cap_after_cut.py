@@ -1,0 +1,33 @@
+"""After a power cut at any moment a queue's directory holds no more than its cap, whatever of it was undone."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tests.core.lab import Lab, Peer, message
+
+CAP = 64 * 1024
+
+
+def work(lab: Lab, dice: Random) -> None:
+    """Publish and ack in a queue at its cap, so that segments are dropped, recycled and begun all the time."""
+    queue = lab.queue("q", cap=CAP)
+    peer = Peer(lab, queue, window=200)
+    for _ in range(120):
+        size = dice.choice([20, 700, 3000])
+        queue.publish([message(b"x" * size) for _ in range(dice.randrange(1, 6))], lambda *_: None)
+        lab.settle()
+        held = list(peer.consumer.unsettled)
+        done = [seq for seq in held[:-3] if dice.random() < 0.5 or len(held) > 15]
+        if done:
+            peer.consumer.ack(done)
+        lab.settle()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_power_cut_at_any_moment_leaves_no_directory_above_its_cap(seed: int) -> None:
+    """Segments that were removed came back beside what was written in their place."""
+    lab = Lab(seed=seed, cap=CAP)
+    work(lab, Random(seed))  # `settle` looks at what a power cut could have left at each write
