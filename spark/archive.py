@@ -1,7 +1,8 @@
-"""`curbstone pipeline archive`: archives queues to a lake of Parquet files, once or for ever.
+"""`curbstone pipeline archive`: archives queues to a lake of Parquet files, once or for ever. It needs no Spark.
 
-It reads through a group of its own, so it takes no message from anybody, and it acks messages that are in the lake. A
-kill at any point loses nothing and duplicates nothing; see `lake`. Messages that the group lost, because a group may be
+It reads through a group of its own, so it takes no message from anybody. Each batch is one commit to a table, which
+also says how far each queue was read; see `positions`. The group is acked once files and commit are synced. So a kill
+or a power cut at any point loses nothing and duplicates nothing. Messages that the group lost, because a group may be
 overtaken in a full queue, are recorded as a gap.
 """
 
@@ -10,23 +11,27 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from curbstone.spark import checks, jobs
-from curbstone.spark.claim import Check, claimed, locked
-from curbstone.spark.failure import PipelineError, last_line
+from curbstone.spark import calls, checks, delta_log, jobs, positions
+from curbstone.spark.failure import PipelineError, Refused
 from curbstone.spark.gaps import gaps_in
-from curbstone.spark.lake import Lake, checkpoint_in
-from curbstone.spark.lake_columns import JOURNAL, MESSAGES
+from curbstone.spark.journal_stream import JournalStreamReader
+from curbstone.spark.lake_columns import COLUMNS, JOURNAL, MESSAGES
 from curbstone.spark.lake_gaps import note_gap
 from curbstone.spark.options import ReadOptions, read_options
+from curbstone.spark.places import Offset, left
+from curbstone.spark.server import Server
+from curbstone.spark.stream import StreamReader
+from curbstone.spark.table import Table, absolute
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from curbstone.spark.parts import Part
 
-POLL_S = 0.3
 GROUP = "archive"
 PER_BATCH = 500_000
 """More than the default of a stream, because nothing is staged on the server, and files become fewer and larger."""
@@ -50,7 +55,7 @@ class Archived:
 
 
 def archive(
-    spark: SparkSession,
+    spark: object,
     lake_path: str,
     options: Mapping[str, str],
     *,
@@ -62,79 +67,140 @@ def archive(
 ) -> Archived:
     """Archive until there is nothing more (`once`), or until `stop` is set. Return how much was stored.
 
-    `options` are those of the data source; the group is `archive` unless they name another. Raises what Spark
-    raises, and PipelineError.
+    `options` are those of the data source; the group is `archive` unless they name another. `spark` is not used, and
+    may be None. `checkpoint` is that of an earlier release, if it was not in the lake. Raise PipelineError.
     """
-    lake = Lake(spark, lake_path)
+    lake = absolute(lake_path)
     chosen = {"groupId": GROUP, "maxOffsetsPerTrigger": str(PER_BATCH), **options}
-    base = checkpoint or checkpoint_in(lake.path, chosen["groupId"])
-    done = Archived()
-    left_out = {"groupid", "startingoffsets", "startingtimestamp"}
-    of_journal = {name: value for name, value in chosen.items() if name.lower() not in left_out} | {"mode": JOURNAL}
-    tables = {MESSAGES: chosen, **({JOURNAL: of_journal} if journal else {})}
-    trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": f"{every_s:g} seconds"}
-    with claimed(lake, base) as check:
-        queries: list[Any] = []
-        try:
-            for table, given in tables.items():
-                queries.append(_start(lake, table, given, f"{base}/{table}", done, check, trigger))
-            while any(query.isActive for query in queries) and not (stop and stop.is_set()):
-                queries[0].awaitTermination(POLL_S) if queries[0].isActive else queries[-1].awaitTermination(POLL_S)
-                jobs.say(str(done))
-                _raise_failed(queries)
-            _raise_failed(queries)
-        finally:
-            jobs.say_done()
-            for query in queries:
-                query.stop()
+    source = read_options(chosen, stream=True)
+    if not (source.headers and source.body):
+        raise PipelineError("a lake has whole messages: includeHeaders and includeBody are not for archives")
+    base = checkpoint or checkpoint_in(lake, source.group)
+    done, stopped = Archived(), stop or threading.Event()
+    feeds = [_messages(lake, source, base)]
+    if journal:
+        left_out = {"groupid", "startingoffsets", "startingtimestamp"}
+        of_journal = {name: value for name, value in chosen.items() if name.lower() not in left_out}
+        feeds.append(_journal(lake, read_options(of_journal | {"mode": JOURNAL}, stream=True), base))
+    try:
+        for feed in feeds:
+            feed.begin(once=once)
+        while not stopped.is_set():
+            began = time.monotonic()
+            rows = [feed.step(done) for feed in feeds]
+            jobs.say(str(done))
+            if once and all(count is None for count in rows):
+                break
+            if not once and max(count or 0 for count in rows) < PER_BATCH // 2:
+                stopped.wait(max(0.0, every_s - (time.monotonic() - began)))
+    finally:
+        jobs.say_done()
+        for feed in feeds:
+            feed.reader.stop()
     return done
 
 
-def _start(
-    lake: Lake,
-    table: str,
-    options: Mapping[str, str],
-    checkpoint: str,
-    done: Archived,
-    check: Check,
-    trigger: Mapping[str, Any],
-) -> Any:
-    """Start the query that fills one table."""
-    from curbstone.spark.lake_source import LakeSource
-    from curbstone.spark.source import register
+def checkpoint_in(lake: str, group: str) -> str:
+    """Return where an earlier release kept the checkpoint of an archive that reads through this group."""
+    return f"{lake.rstrip('/')}/_checkpoints/{group}"
 
-    def store(parts: DataFrame, batch: int) -> None:
-        run = parts.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        if not run:
-            raise PipelineError("Spark did not say which query this batch belongs to")
-        count = lake.add(table, run, batch, parts, check)
-        if table == MESSAGES:
-            done.messages += count
-            _note_gaps(lake, checkpoint, run, batch, done)
+
+class _Feed:
+    """What fills one table: it plans a batch, reads it into files, and commits them with the new positions."""
+
+    def __init__(
+        self, table: Table, reader: StreamReader | JournalStreamReader, options: ReadOptions, checkpoint: str
+    ) -> None:
+        self.reader = reader
+        self._table = table
+        self._options = options
+        self._checkpoint = checkpoint
+        self._at: Offset = {}
+        self._stored: dict[str, int] = {}
+
+    def begin(self, *, once: bool) -> None:
+        """Find the place in each queue: in the table, in the checkpoint of an earlier release, or by the group."""
+        if torn := delta_log.repair(self._table.uri):
+            jobs.warn(f"{torn}: a power cut tore this commit, of which nothing was acked; it is set aside")
+        known = positions.stored(self._table)
+        self._stored = positions.transactions(self._table, known)
+        known = known or positions.of_checkpoint(self._table, self._checkpoint)
+        self._at = {queue: self._completed(queue, at) for queue, at in known.items() if self._options.reads(queue)}
+        if not self._at:
+            self._at = self.reader.initialOffset()
+        if once:
+            self.reader.prepareForTriggerAvailableNow()
+
+    def _completed(self, queue: str, at: dict[str, Any]) -> dict[str, Any]:
+        """Return a place with what the group had lost. An earlier release did not store it, and a journal has none."""
+        if self._table.name == JOURNAL or "lost" in at:
+            return at
+        server = Server(self._options.address)
+        try:
+            group = calls.group(server, queue, self._options.group)
+            return {**at, "floor": group.floor, "lost": group.lost}
+        except Refused:
+            return at  # the queue or the group is gone, which the reader reports
+        finally:
+            server.close()
+
+    def step(self, done: Archived) -> int | None:
+        """Archive a batch. Return how many rows it has, or None if there is nothing new."""
+        start, end = self._at, self.reader.latestOffset(self._at, self.reader.getDefaultReadLimit())
+        if end == start:
+            return None
+        parts = _written(self._table, self._options, self.reader, self.reader.partitions(start, end))
+        rows = sum([part.rows for part in parts])
+        moved = {queue: left(at) for queue, at in end.items() if left(at) != left(start.get(queue, {}))}
+        if parts or (moved and self._table.exists):
+            sets = positions.transactions(self._table, moved)
+            self._table.commit(parts, sets, self._stored)
+            self._stored |= sets
+        self._at = end
+        for gap in gaps_in(end):
+            note_gap(self._table.lake, gap)
+            done.gaps.append(str(gap))
+            jobs.warn(str(gap))
+        if isinstance(self.reader, StreamReader):
+            self.reader.commit(end)
+            done.messages += rows
         else:
-            done.events += count
-        done.batches += bool(count)
-
-    # Each query has a registration of its own. Spark 4 keeps a map of environment variables for each registration and
-    # changes the map when it plans a batch; meanwhile it must not send the same map to its executors for another query.
-    register(lake.spark, LakeSource)
-    stream = lake.spark.readStream.format(LakeSource.name()).options(**options, path=lake.path).load()
-    writer = stream.writeStream.foreachBatch(store).option("checkpointLocation", checkpoint)
-    return writer.queryName(f"archive-{table}").trigger(**trigger).start()
+            done.events += rows
+        done.batches += bool(rows)
+        return rows
 
 
-def _note_gaps(lake: Lake, checkpoint: str, run: str, batch: int, done: Archived) -> None:
-    for gap in gaps_in(lake.offsets_of(checkpoint, batch) or {}):
-        note_gap(lake.path, gap, run, batch)
-        done.gaps.append(str(gap))
-        jobs.warn(str(gap))
+def _messages(lake: str, options: ReadOptions, checkpoint: str) -> _Feed:
+    # All archives of a lake are one reader of a group: the commits of the lake tell them apart.
+    reader = StreamReader(options, _columns(MESSAGES), uuid.uuid5(uuid.NAMESPACE_URL, lake).hex)
+    return _Feed(Table(lake, MESSAGES), reader, options, checkpoint)
 
 
-def _raise_failed(queries: Sequence[Any]) -> None:
-    for query in queries:
-        error = query.exception() if not query.isActive else None
-        if error is not None:
-            raise PipelineError(last_line(error)) from None
+def _journal(lake: str, options: ReadOptions, checkpoint: str) -> _Feed:
+    return _Feed(Table(lake, JOURNAL), JournalStreamReader(options, _columns(JOURNAL)), options, checkpoint)
+
+
+def _columns(table: str) -> tuple[tuple[str, bool], ...]:
+    """Return the columns to read for a table. The project is read as a part of the queue's name."""
+    return tuple((name, True) for name in COLUMNS[table] if name != "project")
+
+
+def _written(
+    table: Table, options: ReadOptions, reader: StreamReader | JournalStreamReader, tasks: Iterable[Any]
+) -> list[Part]:
+    """Read the tasks of a batch into files of the table, and return the files."""
+    from curbstone.spark.parts import PartWriter, in_project_and_queue
+
+    writer = PartWriter(table.uri, table.name)
+    try:
+        for task in tasks:
+            for batch in reader.read(task):
+                if batch.num_rows:
+                    writer.add(in_project_and_queue(batch))
+        return writer.close()
+    except BaseException:
+        writer.drop()
+        raise
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
@@ -149,9 +215,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--project", default="", help="the project of the pattern, and of queues that are named without one (default)"
     )
-    parser.add_argument(
-        "--lake", required=True, metavar="DIR", help="the directory of the lake, or an address that Spark can write to"
-    )
+    parser.add_argument("--lake", required=True, metavar="DIR", help="the directory of the lake, or its address")
     parser.add_argument(
         "--once", action="store_true", help="stop when everything that is in the queues now is archived"
     )
@@ -163,7 +227,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
         "--max-per-batch", type=int, default=PER_BATCH, metavar="N", help=f"the most messages in a batch ({PER_BATCH})"
     )
     parser.add_argument(
-        "--checkpoint", default="", metavar="DIR", help="where Spark records its progress (a directory in the lake)"
+        "--checkpoint", default="", metavar="DIR", help="the checkpoint of an earlier release, to take over from once"
     )
     parser.add_argument(
         "--fail-on-data-loss", action="store_true", help="end if messages were lost, instead of recording the gap"
@@ -172,8 +236,6 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _job(known: argparse.Namespace) -> str:
-    from curbstone.spark.session import session
-
     options = {
         **jobs.source_options(known),
         **_queues(known),
@@ -189,9 +251,9 @@ def _job(known: argparse.Namespace) -> str:
     except PipelineError as error:
         raise jobs.Wrong(str(error)) from None
     _check(known, source)
-    with jobs.stopping() as stop, session("curbstone archive", verbose=known.verbose) as spark:
+    with jobs.stopping() as stop:
         done = archive(
-            spark,
+            None,
             known.lake,
             options,
             once=known.once,
@@ -212,22 +274,18 @@ def _queues(known: argparse.Namespace) -> dict[str, str]:
 
 
 def _check(known: argparse.Namespace, source: ReadOptions) -> None:
-    """Raise PipelineError now for errors that would end the job as soon as Java runs."""
+    """Raise PipelineError if the lake can't be written, or a new lake names queues that do not exist."""
     checks.check_writable(known.lake, "--lake")
-    checkpoint = checks.local_folder(known.checkpoint or checkpoint_in(known.lake, known.group))
-    is_new = checkpoint is not None and not checkpoint.exists()
+    is_new = not Table(known.lake, MESSAGES).exists
     if source.pattern:
         checks.check_pattern(source.address, source.project, source.pattern, must_exist=is_new)
     else:
         checks.check_server(source.address, source.queues, must_exist=is_new)
-    if checkpoint is not None:
-        with locked(checkpoint):
-            pass  # only tried here: `archive` takes the lock itself, because a program may call it directly
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    return jobs.run(_job, arguments(given))
+    return jobs.run(_job, arguments(given), needs=jobs.LAKE_PACKAGES)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceReader
-
 from curbstone.spark import calls
 from curbstone.spark.columns import Columns
 from curbstone.spark.failure import PipelineError
@@ -14,6 +12,7 @@ from curbstone.spark.gaps import data_loss
 from curbstone.spark.options import EARLIEST, JOURNAL, LATEST, ReadOptions
 from curbstone.spark.reading import Range, Task, read_journal, read_messages, split
 from curbstone.spark.server import Server
+from curbstone.spark.source_types import DataSourceReader
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,4 +1,4 @@
-"""The gaps that an archive records in its lake. See `lake` for their place and `gaps` for their meaning."""
+"""The gaps that an archive records in its lake. Each is a file in `_gaps`; see `gaps` for their meaning."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def note_gap(lake: str, gap: Gap, run: str, batch: int) -> None:
+def note_gap(lake: str, gap: Gap) -> None:
     """Record a gap. Recording the same gap again writes the same file."""
     from curbstone.spark.parts import filesystem
 
     files, root = filesystem(absolute(lake))
     name = f"{gap.queue.replace('/', '-')}-{gap.epoch}-{gap.low}-{gap.high or 'end'}.json"
     facts = {"queue": gap.queue, "epoch": gap.epoch, "from": gap.low, "to": gap.high, "lost": gap.lost}
-    text = json.dumps({**facts, "at_least": gap.at_least, "why": gap.why, "run": run, "batch": batch})
+    text = json.dumps({**facts, "at_least": gap.at_least, "why": gap.why})
     files.create_dir(f"{root}/_gaps", recursive=True)
     with files.open_output_stream(f"{root}/_gaps/{name}") as file:
         file.write(text.encode())

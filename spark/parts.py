@@ -53,6 +53,14 @@ def filesystem(uri: str) -> tuple[fs.FileSystem, str]:
     return found
 
 
+def text_of(files: fs.FileSystem, path: str) -> str | None:
+    """Return the contents of a small file, or None if it does not exist."""
+    if files.get_file_info(path).type != fs.FileType.File:
+        return None
+    with files.open_input_file(path) as file:
+        return str(file.read().decode("utf-8", "replace"))
+
+
 class PartWriter:
     """Writes rows of one table, a file for each day. Call `close` at the end, or `drop` if something went wrong."""
 

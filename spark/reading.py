@@ -10,14 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import InputPartition
-
 from curbstone.spark import calls
 from curbstone.spark.columns import Columns, names_of
 from curbstone.spark.failure import PipelineError, Refused
 from curbstone.spark.gaps import GIVEN_UP, MADE_ANEW, data_loss
 from curbstone.spark.options import ReadOptions
 from curbstone.spark.server import Server
+from curbstone.spark.source_types import InputPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

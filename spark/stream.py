@@ -17,9 +17,6 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceStreamReader
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-
 from curbstone.spark import calls, gaps
 from curbstone.spark.batch import first_queues, queues_of
 from curbstone.spark.columns import Columns
@@ -42,6 +39,7 @@ from curbstone.spark.places import (
 )
 from curbstone.spark.reading import Range, Task, read_messages, split
 from curbstone.spark.server import Server
+from curbstone.spark.source_types import DataSourceStreamReader, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,11 +55,12 @@ log = logging.getLogger("curbstone.spark")
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module's docstring. One object lives as long as the query; copies of it run `read` on executors."""
 
-    def __init__(self, options: ReadOptions, columns: Columns) -> None:
+    def __init__(self, options: ReadOptions, columns: Columns, reader: str = "") -> None:
+        """`reader` is a name by which the server knows readers of one group apart; a new one if it is empty."""
         self._options = options
         self._columns = columns
         self._server = Server(options.address)
-        self._reader = uuid.uuid4().hex
+        self._reader = reader or uuid.uuid4().hex
         self._initial: Offset | None = None
         self._target: dict[str, int] | None = None
         self._seen: Offset | None = None

@@ -1,11 +1,8 @@
 """A table of a lake: Parquet files, and a Delta log that says which of them belong to the table.
 
-A batch is added by one commit, which names the query and the number of the batch. So a repeated batch is recognized,
-and if two processes add the same batch at the same time, the second one is refused. All readers of Delta tables see
-each row once, at any time, without Spark. `files` is for readers of plain Parquet.
-
-The rule is that of the Delta protocol, *Transaction Identifiers*:
-https://github.com/delta-io/delta/blob/master/PROTOCOL.md
+A batch is added by one commit, which also sets the positions of its queues (see `positions`). If two processes add the
+same messages, the second one is refused. All readers of Delta tables see each row once, at any time, without Spark.
+`files` is for readers of plain Parquet. The format is https://github.com/delta-io/delta/blob/master/PROTOCOL.md.
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+from curbstone.spark import delta_log
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.lake_columns import DAY, JOURNAL, MESSAGES, MOMENT
 
@@ -101,27 +99,39 @@ class Table:
         return table
 
     def has_batch(self, run: str, batch: int) -> bool:
-        """Return whether a batch of a query was stored."""
-        return self.exists and _has(self.open(), run, batch)
+        """Return whether a batch of a query was stored, as earlier releases named their batches."""
+        last = self.open().transaction_version(run) if self.exists else None
+        return last is not None and last >= batch
 
-    def commit(self, run: str, batch: int, parts: Sequence[Part]) -> None:
-        """Add a batch, all or nothing. Raise PipelineError if another process has added it meanwhile."""
+    def transactions(self) -> dict[str, int]:
+        """Return the last version of each application transaction of the table."""
+        return delta_log.transactions(self.uri) if self.exists else {}
+
+    def commit(self, parts: Sequence[Part], sets: Mapping[str, int], were: Mapping[str, int]) -> None:
+        """Add files and set application transactions, all or nothing; on a local disk, all is synced at the return.
+
+        `were` are the versions that they have now, so far as they have one. Raise PipelineError, and change nothing, if
+        they have others, because another process has added rows meanwhile.
+        """
         from deltalake.exceptions import CommitFailedError, DeltaError
 
         for attempt in range(COMMITS_MAX):
             table = self.open() if self.exists else None
-            if table and _has(table, run, batch):
-                break
+            before = table.version() if table else -1
+            if any((table.transaction_version(name) if table else None) != were.get(name) for name in sets):
+                raise PipelineError(f"another archive has stored these messages in {self.uri}; this one ends")
             try:
-                return self._commit(table, run, batch, parts)
+                self._commit(table, sets, parts)
             except (CommitFailedError, DeltaError) as error:
                 # If two processes create the table or add columns to it, the later one fails and finds it done.
                 if attempt + 1 == COMMITS_MAX:
                     raise PipelineError(f"can't write to {self.uri}: {error}") from None
-        raise PipelineError(f"another archive has stored batch {batch} of {self.uri} meanwhile; this one ends")
+                continue
+            delta_log.sync(self.uri, [part.path for part in parts], before)
+            return
 
-    def _commit(self, table: DeltaTable | None, run: str, batch: int, parts: Sequence[Part]) -> None:
-        """Add a batch to the table as it was seen last (None if it did not exist). Raise what deltalake raises."""
+    def _commit(self, table: DeltaTable | None, sets: Mapping[str, int], parts: Sequence[Part]) -> None:
+        """Commit to the table as it was seen last (None if it did not exist). Raise what deltalake raises."""
         from deltalake import CommitProperties, Schema, Transaction
         from deltalake.transaction import AddAction, create_table_with_add_actions
 
@@ -139,7 +149,7 @@ class Table:
             )
             for part in parts
         ]
-        whose = CommitProperties(app_transactions=[Transaction(run, batch)])
+        whose = CommitProperties(app_transactions=[Transaction(name, number) for name, number in sets.items()])
         schema = Schema.from_arrow(self.arrow_schema())
         if table is None:
             files, root = filesystem(self.uri)
@@ -206,8 +216,3 @@ def _guarantee(facts: Mapping[str, Any], schema: pyarrow.Schema, never_null: Seq
         known &= pc.field(column.name) >= pa.scalar(least, column.type)
         known &= pc.field(column.name) <= pa.scalar(most, column.type)
     return known
-
-
-def _has(table: DeltaTable, run: str, batch: int) -> bool:
-    last = table.transaction_version(run)
-    return last is not None and last >= batch

@@ -52,7 +52,8 @@ def _take_over(table: Table, folder: str) -> None:
             writer.drop()
             raise
         if parts:
-            table.commit(run, int(number), parts)
+            known = table.transactions()
+            table.commit(parts, {run: int(number)}, known)
     files.delete_dir(f"{root}/{folder}")
 
 

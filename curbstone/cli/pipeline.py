@@ -1,4 +1,4 @@
-"""`curbstone pipeline …`: the jobs on Spark and on its lake, if the extra `spark` is installed.
+"""`curbstone pipeline …`: the jobs that fill and use a lake, if the extra `sql` or `spark` is installed.
 
 Each job has a command line of its own (`python -m curbstone.spark.archive` is the same). Nothing of Spark is imported
 before a job is asked for.
@@ -29,7 +29,7 @@ pipeline = typer.Typer(name="pipeline", cls=Group)
 
 @pipeline.callback(invoke_without_command=True)
 def _jobs(ctx: typer.Context) -> None:
-    """Run a job on Spark or on its lake (pip install 'curbstone[spark]')."""
+    """Archive queues to a lake, and use the lake (pip install 'curbstone[sql]')."""
     if ctx.invoked_subcommand is None:
         print(ctx.get_help())
 

@@ -17,7 +17,7 @@ complete -c curbstone -n '__fish_use_subcommand' -a import -d 'Make queues and p
 complete -c curbstone -n '__fish_use_subcommand' -a move -d 'Move messages from one queue to another, in order'
 complete -c curbstone -n '__fish_use_subcommand' -a pause -d 'Stop the deliveries of a queue, over all protocols'
 complete -c curbstone -n '__fish_use_subcommand' -a peek -d 'Show the first messages of a queue, and change nothing'
-complete -c curbstone -n '__fish_use_subcommand' -a pipeline -d 'Run a job on Spark or on its lake (pip install \'curbstone[spark]\')'
+complete -c curbstone -n '__fish_use_subcommand' -a pipeline -d 'Archive queues to a lake, and use the lake (pip install \'curbstone[sql]\')'
 complete -c curbstone -n '__fish_use_subcommand' -a purge -d 'Remove all messages that are ready or delayed, and erase them on disk'
 complete -c curbstone -n '__fish_use_subcommand' -a push -d 'Send each message of a queue to a URL, until SIGTERM'
 complete -c curbstone -n '__fish_use_subcommand' -a queue -d 'Create, change, show and delete a queue'

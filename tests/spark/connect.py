@@ -33,14 +33,11 @@ def main(url: str, folder: str) -> None:
     query = stream.select("body").writeStream.format("curbstone").options(**target).trigger(availableNow=True).start()
     query.awaitTermination()
     found["copied"] = read("shop/out")
-    for what, action in (
-        ("error", lambda: read("shop/none")),
-        ("lake", lambda: archive(spark, f"{folder}/lake", {"url": url, "queues": "shop/in"}, once=True)),
-    ):
-        try:
-            action()
-        except Exception as error:
-            found[what] = last_line(error)
+    found["archived"] = archive(spark, f"{folder}/lake", {"url": url, "queues": "shop/in"}, once=True).messages
+    try:
+        read("shop/none")
+    except Exception as error:
+        found["error"] = last_line(error)
     spark.stop()
     print(json.dumps(found))
 

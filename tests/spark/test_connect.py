@@ -28,5 +28,5 @@ def test_the_source_works_over_spark_connect(server: ServerProcess, tmp_path: Pa
     assert found == {
         "written": 100,
         "copied": 100,
-        "lake": "a lake needs Spark in this process; Spark Connect can read, write and stream queues",
+        "archived": 100,
     }

@@ -13,7 +13,7 @@ from curbstone.spark.figures import Minute, gather, minutes
 from curbstone.spark.lake_columns import JOURNAL, MESSAGES
 from curbstone.spark.parts import PartWriter, stored_schema
 from curbstone.spark.table import Table
-from tests.spark.test_lake import MORNING, store
+from tests.spark.test_lake import MORNING, add, store
 
 START = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 PLACE = {"project": "shop", "queue": "a", "epoch": "e", "group": "", "tries": 0, "due": None, "bytes": 0}
@@ -25,7 +25,7 @@ def archive(lake: Path, *events: dict[str, Any], batch: int = 0) -> None:
     table = Table(str(lake), JOURNAL)
     writer = PartWriter(table.uri, JOURNAL)
     writer.add(pa.RecordBatch.from_pylist(rows, schema=stored_schema(JOURNAL)))
-    table.commit("run", batch, writer.close())
+    add(table, writer.close(), batch)
 
 
 def figures(lake: Path, **limits: Any) -> list[Minute]:

@@ -20,6 +20,7 @@ from curbstone.spark.replay import Filter, replay
 from curbstone.spark.server import Address, Secret
 from curbstone.spark.sql import Sql
 from curbstone.spark.table import Table
+from tests.spark.test_lake import add
 
 NIGHT = datetime(2026, 11, 22, 23, 59, 59, 123_456, tzinfo=UTC)
 NESTED = {"headers", "groups"}
@@ -75,7 +76,7 @@ def fill(lake: Path) -> None:
         table = Table(str(lake), name)
         writer = PartWriter(table.uri, name)
         writer.add(in_project_and_queue(rows()))
-        table.commit("run", 0, writer.close())
+        add(table, writer.close(), 0)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,14 @@ from pyarrow import parquet
 
 from curbstone.spark import jobs as command
 from curbstone.spark.archive import archive
-from curbstone.spark.claim import claimed
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.lake import Lake, checkpoint_in
 from curbstone.spark.lake_columns import MESSAGES
-from curbstone.spark.lake_source import PARTS
 from curbstone.spark.report import PAGE, TABLE, report
 from curbstone.spark.server import Address, Secret
+from curbstone.spark.table import Table
 from tests.server import ServerProcess
 from tests.spark import jobs
 from tests.spark.kit import call, make_queue, numbered, publish
-from tests.spark.test_lake import written
 
 QUEUE = "shop/0042"
 
@@ -50,12 +46,12 @@ def test_from_queue_to_lake_to_report(
     lake, out = tmp_path / "lake", tmp_path / "out"
     publish(server.url, QUEUE, numbered(300), **{"x-msg-x-a": "b"})
     settle(server, 51)
-    done = archive(spark, str(lake), options, once=True, journal=True)
+    done = archive(None, str(lake), options, once=True, journal=True)
     assert (done.messages, done.gaps) == (300 - 51, [])
     publish(server.url, QUEUE, numbered(20, 300))
-    assert archive(spark, str(lake), options, once=True, journal=True).messages == 20
+    assert archive(None, str(lake), options, once=True, journal=True).messages == 20
     assert jobs.bodies(lake) == sorted(numbered(320)[51:])
-    files = Lake(spark, str(lake)).table(MESSAGES).files()
+    files = Table(str(lake), MESSAGES).files()
     assert len(files) >= 2 and spark.read.parquet(*files).count() == 320 - 51, "plain Parquet, for any reader"
 
     rows = report(out, server=Address(server.url, Secret("")), queues=[QUEUE], lake_path=str(lake))
@@ -73,7 +69,7 @@ def test_from_queue_to_lake_to_report(
     assert not re.search(r"(?:src|href)=\"(?!#)|@import|url\(", page), "the page loads nothing"
 
 
-def test_an_archive_of_a_pattern_takes_in_queues_that_come(spark: Any, server: ServerProcess, tmp_path: Path) -> None:
+def test_an_archive_of_a_pattern_takes_in_queues_that_come(server: ServerProcess, tmp_path: Path) -> None:
     options = {"url": server.url, "project": "shop", "queuePattern": "in-.*", "failOnDataLoss": "false"}
     expected: list[str] = []
     for number, name in enumerate(("in-a", "in-b", "out", "in-c")):
@@ -81,53 +77,22 @@ def test_an_archive_of_a_pattern_takes_in_queues_that_come(spark: Any, server: S
         publish(server.url, f"shop/{name}", numbered(10, 10 * number))
         if name != "out":
             expected += numbered(10, 10 * number)
-        assert archive(spark, str(tmp_path), options, once=True, journal=True).messages == 10 * (name != "out")
+        assert archive(None, str(tmp_path), options, once=True, journal=True).messages == 10 * (name != "out")
     assert jobs.bodies(tmp_path) == expected
 
 
-def test_of_two_that_store_the_same_batch_one_is_told_and_nothing_is_doubled(spark: Any, tmp_path: Path) -> None:
-    """Both saw that the batch was not there."""
-    first, second = Lake(spark, str(tmp_path)), Lake(spark, str(tmp_path))
-
-    def parts() -> Any:
-        return spark.createDataFrame([asdict(part) for part in written(first.table(MESSAGES), range(20))], PARTS)
-
-    for batch in range(2):
-
-        def overtake(batch: int = batch) -> None:
-            assert first.add(MESSAGES, "run", batch, parts(), lambda: None) == 20
-
-        with pytest.raises(PipelineError, match=f"another archive has stored batch {batch} of .* meanwhile"):
-            second.add(MESSAGES, "run", batch, parts(), overtake)
-        assert second.add(MESSAGES, "run", batch, parts(), lambda: None) == 0
-    assert jobs.bodies(tmp_path) == sorted(f"body {number}" for number in range(20) for _ in range(2))
-
-
-def test_elsewhere_than_on_a_local_disk_the_last_archive_that_started_goes_on(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Lake, "local", lambda lake, path: None)
-    lake = Lake(spark, str(tmp_path))
-    with claimed(lake, checkpoint_in(lake.path, "archive")) as first:
-        first()
-        with claimed(lake, checkpoint_in(lake.path, "archive")) as second:
-            second()
-            with pytest.raises(PipelineError, match=f"another archive has taken over .*: process {os.getpid()} on"):
-                first()
-
-
-def test_what_was_lost_is_a_gap_in_the_lake(spark: Any, server: ServerProcess, tmp_path: Path) -> None:
+def test_what_was_lost_is_a_gap_in_the_lake(server: ServerProcess, tmp_path: Path) -> None:
     make_queue(server.url, QUEUE, cap="512KiB")
     options = {"url": server.url, "queues": QUEUE, "failOnDataLoss": "false"}
     lake = tmp_path / "lake"
     publish(server.url, QUEUE, ["first"])
-    archive(spark, str(lake), options, once=True)
+    archive(None, str(lake), options, once=True)
     call(server.url, "PUT", "/v2/shop/queues/0042/groups/archive", {"on_full": "skip"})
     for start in range(0, 4000, 100):
         publish(server.url, QUEUE, [f"{body} {'x' * 200}" for body in numbered(100, start)])
         settle(server, 100)
     lost = call(server.url, "GET", "/v2/shop/queues/0042/groups/archive")["lost"]
-    done = archive(spark, str(lake), options, once=True)
+    done = archive(None, str(lake), options, once=True)
     assert lost > 0
     assert done.messages == 4000 - lost
     [gap] = [json.loads(path.read_text()) for path in (lake / "_gaps").glob("*.json")]
@@ -138,14 +103,10 @@ def test_what_was_lost_is_a_gap_in_the_lake(spark: Any, server: ServerProcess, t
 def test_a_signal_ends_an_archive_cleanly(
     server: ServerProcess, options: dict[str, str], tmp_path: Path, number: int
 ) -> None:
-    """Spark took SIGINT for itself, and the archive ended in a traceback."""
     publish(server.url, QUEUE, numbered(10))
     lake = tmp_path / "lake"
     running = jobs.job("archive", QUEUE, "--server", server.url, "--lake", str(lake), "--every", "0")
     jobs.until(lambda: jobs.batches(lake) == 1, running)
-    code, out, err = jobs.finish(jobs.job("archive", QUEUE, "--server", server.url, "--lake", str(lake), "--once"))
-    assert (code, out, err.count("\n")) == (command.FAILED, "", 1), "two archives at once doubled rows"
-    assert f"another archive is at work with {lake}/_checkpoints/archive: process {running.pid} on " in err
     os.kill(running.pid, number)
     code, out, err = jobs.finish(running)
     assert (code, out, err) == (0, "archived 10 messages in 1 batch\n", "")

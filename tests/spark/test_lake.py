@@ -27,11 +27,11 @@ MORNING = datetime(2026, 11, 22, 23, 59, 59, 123_456, tzinfo=UTC)
 """One second and a little before the next day."""
 
 
-def rows(seqs: Sequence[int], queue: str = "shop/a:b", start: datetime = MORNING) -> pa.RecordBatch:
+def rows(seqs: Sequence[int], queue: str = "shop/a:b", start: datetime = MORNING, epoch: str = "e") -> pa.RecordBatch:
     """Return messages as they are read from a queue, a second apart."""
     columns: dict[str, Any] = {
         "queue": [queue] * len(seqs),
-        "epoch": ["e"] * len(seqs),
+        "epoch": [epoch] * len(seqs),
         "seq": list(seqs),
         "message_id": [f"e-{seq}" for seq in seqs],
         "timestamp": pa.array([start + timedelta(seconds=n) for n in range(len(seqs))], pa.timestamp("us", "UTC")),
@@ -46,15 +46,20 @@ def rows(seqs: Sequence[int], queue: str = "shop/a:b", start: datetime = MORNING
     return pa.RecordBatch.from_pydict(columns)
 
 
-def written(table: Table, seqs: Sequence[int]) -> list[Part]:
+def written(table: Table, seqs: Sequence[int], queue: str = "shop/a:b", epoch: str = "e") -> list[Part]:
     """Write files that belong to nothing yet."""
     writer = PartWriter(table.uri, table.name)
-    writer.add(in_project_and_queue(rows(seqs)))
+    writer.add(in_project_and_queue(rows(seqs, queue, epoch=epoch)))
     return writer.close()
 
 
 def store(table: Table, batch: int, seqs: Sequence[int], run: str = "run") -> None:
-    table.commit(run, batch, written(table, seqs))
+    add(table, written(table, seqs), batch, run)
+
+
+def add(table: Table, parts: Sequence[Part], batch: int, run: str = "run") -> None:
+    """Commit files under the number of a batch."""
+    table.commit(parts, {run: batch}, table.transactions())
 
 
 def seqs_of(table: Table, version: int | None = None) -> list[int]:
@@ -101,8 +106,9 @@ def test_a_batch_is_there_once_whoever_adds_it(table: Table) -> None:
     store(table, 0, range(3), run="another")
     for batch in (0, 1):
         assert table.has_batch("run", batch) == (batch == 0)
-    with pytest.raises(PipelineError, match="another archive has stored batch 0 of .* meanwhile; this one ends"):
-        store(table, 0, range(3))
+    known = table.transactions() | {"run": 7}
+    with pytest.raises(PipelineError, match="another archive has stored these messages in .*; this one ends"):
+        table.commit(written(table, range(3)), {"run": 8}, known)
     assert len(seqs_of(table)) == 6
 
 
@@ -240,6 +246,6 @@ def test_the_journal_is_a_table_as_well(tmp_path: Path) -> None:
     )
     writer = PartWriter(table.uri, JOURNAL)
     writer.add(in_project_and_queue(batch))
-    table.commit("run", 0, writer.close())
+    add(table, writer.close(), 0)
     [row] = DeltaTable(table.uri).to_pyarrow_table().to_pylist()
     assert (row["project"], row["queue"], row["event"]) == ("shop", "a", "settled")

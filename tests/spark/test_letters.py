@@ -14,6 +14,7 @@ from curbstone.spark.server import Address, Secret, Server
 from curbstone.spark.table import Table
 from tests.server import ServerProcess
 from tests.spark.kit import call, make_queue, numbered, publish
+from tests.spark.test_lake import add
 
 QUEUE = "shop/orders"
 
@@ -45,7 +46,7 @@ def test_they_are_counted_once_by_reason_and_shown(server: ServerProcess, tmp_pa
     for batch in live.messages(asked, "shop", ("shop/dead",)):
         writer.add(batch)
     asked.close()
-    Table(lake, MESSAGES).commit("run", 0, writer.close())
+    add(Table(lake, MESSAGES), writer.close(), 0)
     # All the same, though four died in one millisecond.
     assert found(address, lake) == found(None, lake) == found(address)
     now_ms = round(one.last.timestamp() * 1000)

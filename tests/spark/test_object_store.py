@@ -9,7 +9,6 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,7 @@ from curbstone.spark.server import Address, Secret
 from curbstone.spark.table import Table
 from tests.server import ServerProcess
 from tests.spark.kit import make_queue, numbered, publish, taken
-from tests.spark.test_lake import seqs_of, store
+from tests.spark.test_lake import seqs_of, store, written
 from tests.spark.test_sql import run
 
 PACKAGES = Path(sys.prefix) / "spark-s3"
@@ -65,16 +64,15 @@ def lake(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, request: pyt
 
 
 def test_an_archive_keeps_each_message_once_and_all_jobs_read_it(
-    spark: Any, server: ServerProcess, lake: str, settings: dict[str, str], tmp_path: Path
+    server: ServerProcess, lake: str, tmp_path: Path
 ) -> None:
-    spark.sparkContext.environment.update(settings)
     for queue in ("shop/in", "shop/again"):
         make_queue(server.url, queue)
     publish(server.url, "shop/in", numbered(300))
     options = {"url": server.url, "queues": "shop/in"}
 
     def run_once() -> int:
-        return archive(spark, lake, options, once=True, journal=True, checkpoint=str(tmp_path / "check")).messages
+        return archive(None, lake, options, once=True, journal=True).messages
 
     assert run_once() == 300
     publish(server.url, "shop/in", numbered(10, 300))
@@ -91,19 +89,13 @@ def test_an_archive_keeps_each_message_once_and_all_jobs_read_it(
     assert taken(server.url, "shop/again") == numbered(10, 300)
 
 
-def test_a_checkpoint_that_spark_can_not_keep_there_is_told_in_one_line(spark: Any, lake: str) -> None:
-    with pytest.raises(PipelineError, match=r"can't keep a checkpoint at s3://.*/_checkpoints/archive: .*--checkpoint"):
-        archive(spark, lake, {"queues": "shop/in"}, once=True)
-
-
-def test_of_two_writers_at_once_the_second_is_refused(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    table, other = Table(lake, MESSAGES), Table(lake, MESSAGES)
+def test_of_two_writers_at_once_the_second_is_refused(lake: str) -> None:
+    table = Table(lake, MESSAGES)
     store(table, 0, range(3))
-    seen = iter([other.open()])
-    monkeypatch.setattr(other, "open", lambda: next(seen, None) or table.open())
-    store(table, 1, range(3, 5))
-    with pytest.raises(PipelineError, match="another archive has stored batch 1"):
-        store(other, 1, range(3, 5))
+    known = table.transactions()
+    table.commit(written(table, range(3, 5)), {"run": 1}, known)
+    with pytest.raises(PipelineError, match="another archive has stored these messages"):
+        table.commit(written(table, range(3, 5)), {"run": 1}, known)
     assert seqs_of(table) == list(range(5))
 
 
@@ -115,5 +107,5 @@ def test_it_is_compacted_and_keeps_what_was_lost(lake: str) -> None:
     assert (done.small, done.large) == (4, 1) and seqs_of(table) == [0, 1, 2, 3]
     gap = Gap("shop/a:b", "e", 2, 9, None, 4, "the queue was deleted")
     for _ in range(2):
-        note_gap(lake, gap, "run", 3)
+        note_gap(lake, gap)
     assert gaps_of(lake) == [gap]

@@ -17,7 +17,7 @@ from curbstone.spark.server import Address, Secret
 from curbstone.spark.table import Table
 from tests.server import ServerProcess
 from tests.spark.kit import call, make_queue, taken
-from tests.spark.test_lake import MORNING, rows
+from tests.spark.test_lake import MORNING, add, rows
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def stock(lake: str, batch: int, seqs: Sequence[int], queue: str = "shop/a:b") -
     table = Table(lake, MESSAGES)
     writer = PartWriter(table.uri, MESSAGES)
     writer.add(in_project_and_queue(rows(seqs, queue)))
-    table.commit("run", batch, writer.close())
+    add(table, writer.close(), batch)
 
 
 def bodies(seqs: Sequence[int]) -> list[str]:

@@ -1,0 +1,82 @@
+"""How far a lake is: for each queue, the place where reading goes on, in the commits of the lake's own tables.
+
+A commit that adds rows also sets application transactions (*Transaction Identifiers* of the Delta protocol), such as
+
+    curbstone/shop/orders/next    101
+    curbstone/shop/orders/epoch   the queue's epoch, a hexadecimal number
+
+So rows and position are stored together or not at all, and there is no other record of progress. `floor` and `lost`, as
+far as the group had them, tell what it loses later. The table of the journal has `position` in place of `next`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from curbstone.spark.lake_columns import JOURNAL, MESSAGES
+from curbstone.spark.places import Offset
+from curbstone.spark.table import Table
+
+_PREFIX = "curbstone/"
+_MEMBERS = {MESSAGES: ("next", "floor", "lost", "gone"), JOURNAL: ("position",)}
+
+
+def stored(table: Table) -> Offset:
+    """Return the place of each queue that the table has rows of, or had."""
+    found: Offset = {}
+    for name, version in table.transactions().items():
+        if name.startswith(_PREFIX):
+            queue, _, member = name.removeprefix(_PREFIX).rpartition("/")
+            found.setdefault(queue, {})[member] = f"{version:012x}" if member == "epoch" else version
+    return {queue: at for queue, at in found.items() if "epoch" in at}
+
+
+def transactions(table: Table, offset: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    """Return the application transactions that stand for these places."""
+    found = {}
+    for queue, at in offset.items():
+        if at.get("epoch"):
+            found[f"{_PREFIX}{queue}/epoch"] = int(at["epoch"], 16)
+            found |= {f"{_PREFIX}{queue}/{name}": int(at.get(name, 0)) for name in _MEMBERS[table.name]}
+    return found
+
+
+def of_checkpoint(table: Table, checkpoint: str) -> Offset:
+    """Return the places of a lake that an earlier release filled, by Spark's checkpoint of its query.
+
+    The table says which batch was stored last, and the checkpoint where that batch ended. Return {} if there is no such
+    checkpoint. If it lacks the batch, the places of messages are taken from the rows.
+    """
+    from curbstone.spark.parts import filesystem, text_of
+
+    if not table.exists:
+        return {}
+    files, root = filesystem(f"{checkpoint}/{table.name}")
+    query = text_of(files, f"{root}/metadata")
+    if query is None:
+        return {}
+    batch = table.transactions().get(json.loads(query)["id"])
+    if batch is None:
+        return {}
+    try:
+        text = text_of(files, f"{root}/offsets/{batch}") or ""
+        offset: Offset = json.loads(text.splitlines()[-1])
+    except (ValueError, IndexError):
+        return _of_rows(table) if table.name == MESSAGES else {}
+    members = ("epoch", *_MEMBERS[table.name])
+    return {
+        queue: {name: at[name] for name in members if name in at} for queue, at in offset.items() if at.get("epoch")
+    }
+
+
+def _of_rows(table: Table) -> Offset:
+    """Return the places behind the last row of each queue. Every message before it was stored, or will not appear."""
+    columns = ("project", "queue", "epoch", "seq", "timestamp")
+    rows = table.dataset().to_table(columns=list(columns))
+    ends = rows.group_by(["project", "queue", "epoch"]).aggregate([("seq", "max"), ("timestamp", "max")])
+    found: Offset = {}
+    for row in ends.sort_by("timestamp_max").to_pylist():
+        found[f"{row['project']}/{row['queue']}"] = {"epoch": row["epoch"], "next": row["seq_max"] + 1}
+    return found

@@ -1,0 +1,258 @@
+"""The archive after kills, power cuts, old checkpoints and beside another: nothing is lost, doubled or hidden."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from curbstone.spark import archive as job
+from curbstone.spark import calls, positions
+from curbstone.spark.archive import archive
+from curbstone.spark.failure import PipelineError
+from curbstone.spark.lake_columns import JOURNAL, MESSAGES
+from curbstone.spark.lake_gaps import gaps_of
+from curbstone.spark.table import Table
+from tests.server import ServerProcess
+from tests.spark import jobs
+from tests.spark.kit import call, group_of, make_queue, numbered, publish
+from tests.spark.test_lake import add, written
+
+QUEUE = "shop/kept"
+
+
+@pytest.fixture
+def options(server: ServerProcess) -> dict[str, str]:
+    make_queue(server.url, QUEUE)
+    return {"url": server.url, "queues": QUEUE, "failOnDataLoss": "false"}
+
+
+def run(lake: Path, options: dict[str, str], **more: Any) -> job.Archived:
+    return archive(None, str(lake), options, once=True, **more)
+
+
+def test_java_is_not_needed(server: ServerProcess, options: dict[str, str], tmp_path: Path) -> None:
+    """Nor pyspark: the program fails if either is touched."""
+    publish(server.url, QUEUE, numbered(10))
+    program = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        "from curbstone.spark import archive, session\n"
+        "session.find_java = None\n"
+        "sys.exit(archive.main(sys.argv[1:]))"
+    )
+    words = (QUEUE, "--journal", "--once", "--lake", str(tmp_path), "--server", server.url)
+    assert "archived 10 messages" in jobs.run(jobs.start("-c", program, *words))
+    assert jobs.bodies(tmp_path) == numbered(10)
+
+
+def test_the_position_is_in_the_commit_of_the_rows(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path
+) -> None:
+    publish(server.url, QUEUE, numbered(25))
+    assert run(tmp_path, {**options, "maxOffsetsPerTrigger": "10"}, journal=True).batches >= 4
+    epoch = group_of(server.url, QUEUE, "archive")["epoch"]
+    at = positions.stored(Table(str(tmp_path), MESSAGES))[QUEUE]
+    assert (at["epoch"], at["next"]) == (epoch, 26)
+    assert positions.stored(Table(str(tmp_path), JOURNAL))[QUEUE]["position"] > 0
+    table = DeltaTable(tmp_path / "messages")
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    publish(server.url, QUEUE, numbered(5, 25))
+    assert run(tmp_path, options).messages == 5, "the position is known from a checkpoint of the table, too"
+    assert jobs.bodies(tmp_path) == numbered(30)
+
+
+def test_what_was_stored_and_not_acked_is_not_stored_again(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(server.url, QUEUE, numbered(20))
+
+    def fail(*_args: object) -> None:
+        raise PipelineError("killed before the ack")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(calls, "acks", fail)
+        run(tmp_path, options)
+    assert group_of(server.url, QUEUE, "archive")["position"] == 1
+    publish(server.url, QUEUE, numbered(5, 20))
+    assert run(tmp_path, options).messages == 5
+    assert group_of(server.url, QUEUE, "archive")["position"] == 26
+    assert jobs.bodies(tmp_path) == numbered(25)
+
+
+def test_all_is_synced_before_the_ack(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut lost 1,000 of 2,000 acked messages."""
+    publish(server.url, QUEUE, numbered(20))
+    steps: list[str] = []
+    sync, acks = os.fsync, calls.acks
+
+    def synced(descriptor: int) -> None:
+        steps.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    def acked(*args: Any) -> Any:
+        steps.append("ack of " + str(args[2].get(QUEUE, ("nothing",))[0]))
+        return acks(*args)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(calls, "acks", acked)
+    run(tmp_path, options)
+    before = steps[: steps.index("ack of 20")]
+    root = str(tmp_path / "messages")
+    files = [str(path) for path in Path(root).rglob("*.parquet")] + [f"{root}/_delta_log/{0:020d}.json"]
+    folders = {str(Path(path).parent) for path in files} | {root, str(tmp_path)}
+    assert {*files, *folders} <= set(before)
+
+
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_a_commit_that_a_power_cut_tore_is_set_aside(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], share: float
+) -> None:
+    publish(server.url, QUEUE, numbered(20))
+    run(tmp_path, options)
+    log = tmp_path / "messages" / "_delta_log"
+    whole = (log / f"{0:020d}.json").read_text()
+    (log / f"{1:020d}.json").write_text(whole[: int(len(whole) * share)])
+    publish(server.url, QUEUE, numbered(5, 20))
+    assert run(tmp_path, options).messages == 5
+    assert "a power cut tore this commit, of which nothing was acked" in capsys.readouterr().err
+    assert jobs.bodies(tmp_path) == numbered(25)
+
+
+def test_of_two_archives_of_a_queue_one_ends_and_nothing_is_doubled(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(server.url, QUEUE, numbered(10))
+    commit = Table.commit
+
+    def overtaken(table: Table, *args: Any) -> None:
+        monkeypatch.setattr(Table, "commit", commit)
+        assert run(tmp_path, options).messages == 10
+        commit(table, *args)
+
+    monkeypatch.setattr(Table, "commit", overtaken)
+    with pytest.raises(PipelineError, match="another archive has stored these messages"):
+        run(tmp_path, options)
+    assert jobs.bodies(tmp_path) == numbered(10)
+    assert gaps_of(str(tmp_path)) == []
+
+
+def test_two_archives_at_once_do_not_double_a_row(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path
+) -> None:
+    make_queue(server.url, QUEUE, cap="64MiB")
+    errors: list[BaseException] = []
+    stop = threading.Event()
+
+    def follow() -> None:
+        try:
+            archive(None, str(tmp_path), {**options, "pollWait": "0.1"}, every_s=0, stop=stop)
+        except PipelineError as error:
+            errors.append(error)
+
+    both = [threading.Thread(target=follow) for _ in range(2)]
+    for one in both:
+        one.start()
+    for start in range(0, 2000, 100):
+        publish(server.url, QUEUE, numbered(100, start))
+    give_up = time.monotonic() + 120
+    while any(one.is_alive() for one in both) and time.monotonic() < give_up:
+        if group_of(server.url, QUEUE, "archive")["position"] > 2000:
+            break
+        stop.wait(0.05)
+    stop.set()
+    for one in both:
+        one.join()
+    run(tmp_path, options)
+    assert len(errors) <= 1, errors
+    assert jobs.bodies(tmp_path) == numbered(2000)
+    assert gaps_of(str(tmp_path)) == []
+
+
+def spark_checkpoint(lake: Path, table: str, query: str, batch: int, offset: dict[str, Any]) -> None:
+    """Write what Spark's checkpoint of an earlier release's archive looks like."""
+    folder = lake / "_checkpoints" / "archive" / table
+    (folder / "offsets").mkdir(parents=True)
+    (folder / "metadata").write_text(json.dumps({"id": query}))
+    (folder / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{json.dumps(offset)}")
+
+
+@pytest.mark.parametrize("checkpoint", ["whole", "of an earlier batch", "torn", "in another place"])
+def test_a_lake_of_an_earlier_release_is_continued(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path, checkpoint: str
+) -> None:
+    """Such a lake names Spark's query and batch. With an old checkpoint, 100 messages were lost."""
+    lake = tmp_path / "lake"
+    publish(server.url, QUEUE, numbered(30))
+    call(server.url, "PUT", "/v2/shop/queues/kept/groups/archive", {"start": "earliest"})
+    epoch = group_of(server.url, QUEUE, "archive")["epoch"]
+    table = Table(str(lake), MESSAGES)
+    add(table, written(table, range(1, 21), QUEUE, epoch), 4, run="query-id")
+    place = {QUEUE: {"from": 11, "next": 21, "epoch": epoch, "floor": 0, "lost": 0}}
+    kept = tmp_path / "elsewhere" if checkpoint == "in another place" else lake
+    spark_checkpoint(kept, MESSAGES, "query-id", 3 if checkpoint == "of an earlier batch" else 4, place)
+    if checkpoint == "torn":
+        (kept / "_checkpoints" / "archive" / MESSAGES / "offsets" / "4").write_text("")
+    given = {"checkpoint": str(kept / "_checkpoints" / "archive")} if kept != lake else {}
+    assert run(lake, options, **given).messages == 10
+    seqs = DeltaTable(lake / "messages").to_pyarrow_table(columns=["seq"]).column("seq").to_pylist()
+    assert sorted(seqs) == list(range(1, 31))
+    publish(server.url, QUEUE, numbered(5, 30))
+    assert run(lake, options).messages == 5, "the second time, the table itself has the position"
+
+
+def test_a_queue_that_was_deleted_meanwhile_is_one_gap(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path
+) -> None:
+    options = {"url": server.url, "project": "shop", "queuePattern": "k.*", "failOnDataLoss": "false"}
+    publish(server.url, QUEUE, numbered(10))
+    run(tmp_path, options)
+    publish(server.url, QUEUE, numbered(10, 10))
+    call(server.url, "DELETE", "/v2/shop/queues/kept")
+    make_queue(server.url, "shop/k2")
+    for _ in range(2):
+        run(tmp_path, options)
+        [gap] = gaps_of(str(tmp_path))
+        assert (gap.queue, gap.low, gap.why) == (QUEUE, 11, "the queue was deleted")
+
+
+def test_the_journal_is_archived_to_its_end_whatever_the_clocks_say(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the server's clock ahead of the archive's, the events after the jump were left out."""
+    publish(server.url, QUEUE, numbered(10))
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    assert run(tmp_path, options, journal=True).events >= 10
+
+
+def test_kills_at_random_moments_lose_and_double_nothing(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path
+) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    lake = tmp_path / "lake"
+    sent = 0
+    for _ in range(4):
+        running = jobs.job(
+            *("archive", QUEUE, "--journal", "--server", server.url, "--lake", str(lake)),
+            *("--every", "0", "--max-per-batch", "100"),
+        )
+        seen = jobs.batches(lake)
+        publish(server.url, QUEUE, numbered(500, sent))
+        sent += 500
+        wanted = seen + dice.randrange(1, 5)
+        jobs.until(lambda wanted=wanted: jobs.batches(lake) >= wanted, running)  # type: ignore[misc]
+        jobs.kill(running)
+    run(lake, options)
+    assert jobs.bodies(lake) == numbered(sent)
+    assert gaps_of(str(lake)) == []
