@@ -27,6 +27,7 @@ QUEUE_OPTIONS = {
     "groups": ("NAMES", "Named readers, separated by commas"),
     "overflow": ("HOW", "What a full queue does: refuse, or drop-oldest"),
     "unused": ("SECONDS", "After how long without use the queue is deleted"),
+    "idempotency_window": ("SECONDS", "How long an idempotency key is remembered"),
     "undo": ("SECONDS", "How long settled messages can be brought back"),
 }
 """The metavar and the help of each option. `paused` and `schema` have commands of their own."""
