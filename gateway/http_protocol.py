@@ -21,7 +21,7 @@ from curbstone.gateway.http.cycle import Cycle, Flow
 from curbstone.gateway.http.departure import GONE
 from curbstone.gateway.http.ends import Ends
 from curbstone.gateway.http.forwarded import asker_of
-from curbstone.gateway.http.head import FRAMING, framing_of, path_of, target_of
+from curbstone.gateway.http.head import FRAMING, framing_of, not_http, path_of, target_of
 from curbstone.gateway.http.passed_over import parser_behind
 from curbstone.gateway.http.problem import Problem, closing_response
 from curbstone.gateway.limits import (
@@ -237,7 +237,7 @@ class HttpProtocol(HttpToolsProtocol):
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, MemoryError):
                 self._problem = Problem(503, "there is not enough memory for this request")
-            self._refuse(self._problem or Problem(400, "this is not HTTP/1.1"))
+            self._refuse(self._problem or not_http(self.parser.get_http_version()))
             self._problem = None  # its traceback refers to this frame, and so to this connection
             return False
         if self._in_head or (self._in_body and self._body_left < 0):

@@ -50,6 +50,13 @@ class Target(NamedTuple):
     """The server's name and port if the target has them, else b""."""
 
 
+def not_http(version: str) -> Problem:
+    """Return the problem for bytes that the parser can't read, after it has read that version, if any."""
+    if version == "2.0":  # a client with "prior knowledge" begins with PRI * HTTP/2.0 (RFC 9113, 3.3)
+        return Problem(505, "only HTTP/1.1 and HTTP/1.0 are spoken here, not HTTP/2")
+    return Problem(400, "this is not HTTP/1.1")
+
+
 def framing_of(version: str, fields: Sequence[tuple[bytes, bytes]]) -> Framing:
     """Return the framing that these fields (names in lower case) give together; raise Problem if they break a rule."""
     if version not in VERSIONS:

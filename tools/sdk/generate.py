@@ -28,6 +28,11 @@ def main(out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     make_python(out)
     make_typescript(out)
+    print(
+        f"Python: import curbstone_http, after pip install {out / 'python'}\n"
+        f"TypeScript: import {{curbstone}} from 'curbstone-http', after npm install {out / 'typescript'}\n"
+        "The README.md in each folder shows how to use it."
+    )
 
 
 def make_python(out: Path) -> None:
@@ -57,12 +62,18 @@ def for_python(contract: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_typescript(out: Path) -> None:
-    """Generate the package curbstone-http in typescript/: types from the contract, and openapi-fetch."""
+    """Generate and compile the package curbstone-http in typescript/: types from the contract, and openapi-fetch."""
     folder = out / "typescript"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(HERE / "typescript", folder)
     command = HERE / "node_modules" / ".bin" / "openapi-typescript"
-    subprocess.run([command, CONTRACT, "--output", folder / "schema.d.ts", "--immutable"], check=True)
+    subprocess.run([command, CONTRACT, "--output", folder / "schema.d.ts"], check=True)
+    modules = folder / "node_modules"
+    modules.symlink_to(HERE / "node_modules")
+    try:
+        subprocess.run([modules / ".bin" / "tsc"], check=True, cwd=folder)
+    finally:
+        modules.unlink()
 
 
 if __name__ == "__main__":

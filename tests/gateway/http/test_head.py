@@ -77,6 +77,7 @@ async def test_trailer_fields_are_bounded(gateway: Running, junk: bytes) -> None
         (b"GET /healthz\r\n", 505, "HTTP/1.1 and HTTP/1.0"),
         (b"GET /healthz HTTP/0.9\r\nHost: localhost\r\n", 505, "HTTP/1.1 and HTTP/1.0"),
         (b"GET /healthz HTTP/2.0\r\nHost: localhost\r\n", 505, "HTTP/1.1 and HTTP/1.0"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n", 505, "not HTTP/2"),
         (b"POST /healthz HTTP/1.0\r\n" + HOST + CHUNKED, 400, "HTTP/1.0 has no Transfer-Encoding"),
         (POST + HOST + b"Transfer-Encoding: gzip, chunked\r\n", 400, "the only Transfer-Encoding is chunked"),
         (POST + HOST + b"Transfer-Encoding: gzip\r\n" + CHUNKED, 400, "the only Transfer-Encoding is chunked"),
