@@ -21,6 +21,20 @@ export interface PublishOptions {
   ttl?: number;
   /** The ordering key. Messages with the same key are delivered in order, one at a time. */
   key?: string;
+  /**
+   * A message that is published again under the same key, within the queue's `idempotency_window`, is stored once and has the
+   * same id; with other content it is refused with status 422. 1 to 255 visible ASCII characters; not for events.
+   */
+  idempotencyKey?: string;
+}
+
+export interface WorkerOptions {
+  /** The name of an independent reader of the queue. */
+  group?: string;
+  /** How many messages are handled at once; by default 1. */
+  parallel?: number;
+  /** How many unsettled messages the client holds; by default twice `parallel`. */
+  prefetch?: number;
 }
 
 export interface ClientOptions {
@@ -73,7 +87,7 @@ export class Client {
   worker(
     queue: string,
     handler: (message: Message) => unknown,
-    options?: { parallel?: number; prefetch?: number },
+    options?: WorkerOptions,
   ): Subscription;
   /** Take no more messages, wait until handlers and publishes have ended, and disconnect. */
   close(timeoutMs?: number): Promise<void>;

@@ -20,6 +20,7 @@ const RENEW_MS_MAX = 86_400_000;
 const RENEW_AGAIN_MS = 5_000;
 const HANDLER_RETRY_S_MAX = 300;
 const PREFIX = "x-msg-x-";
+const KEY = "idempotency-key";
 const PASSED = new Set(["correlation-id", "reply-to", "traceparent", "tracestate", "baggage"]);
 const SERVERS = new Set([
   ...["subscription", "message-id", "destination", "ack", "content-length", "content-type", "timestamp"],
@@ -65,6 +66,7 @@ export class Client {
   #parser = new Parser();
   #retryMs = RETRY_MS_MIN;
   #notBeforeMs = 0; // the server wants no other try for so long
+  #why = ""; // why the connection ends, as far as is known
   #heardAt = 0;
   #beat = null;
   #retry = null; // the timer, while there is no connection
@@ -105,10 +107,11 @@ export class Client {
   }
 
   /**
-   * Call `handler` with each message of a queue, `parallel` at a time. It returns: the message is acked. It throws: the message
-   * comes again after 1, 2, 4 … 300 s, give or take 15 %; see Reject and Retry. Returns { stop() }.
+   * Call `handler` with each message of a queue, `parallel` at a time. If it returns, the message is acked. If it throws, the
+   * error is reported to the console, and the message is delivered again after 1, 2, 4 … 300 s, give or take 15 %; see Reject
+   * and Retry. `group` names an independent reader of the queue. Returns { stop() }.
    */
-  worker(queue, handler, { parallel = 1, prefetch = 2 * parallel } = {}) {
+  worker(queue, handler, { group, parallel = 1, prefetch = 2 * parallel } = {}) {
     const waiting = [];
     let running = 0;
     const next = () => {
@@ -116,7 +119,7 @@ export class Client {
         const delivery = waiting.shift();
         if (delivery.socket !== this.#socket) continue; // its connection is gone, and it comes again
         running += 1;
-        const handling = this.#handle(delivery, handler).finally(() => {
+        const handling = this.#handle(queue, delivery, handler).finally(() => {
           this.#handling.delete(handling);
           running -= 1;
           next();
@@ -132,7 +135,7 @@ export class Client {
       waiting.push({ message, ack: headers.ack, socket: this.#socket });
       next();
     };
-    return this.#subscribe(this.#destination("queue", queue), { ack, prefetch }, deliver, giveBack);
+    return this.#subscribe(this.#destination("queue", queue), { ack, prefetch, group }, deliver, giveBack);
   }
 
   /** Take nothing more, wait until what is in hand is done and what was published has ended, and disconnect. */
@@ -157,12 +160,13 @@ export class Client {
     return `/${kind}/${parts.join("/")}`;
   }
 
-  #send(destination, body, { headers = {}, type, delay, ttl, key }) {
+  #send(destination, body, { headers = {}, type, delay, ttl, key, idempotencyKey }) {
     const [bytes, kind] = encoded(body);
     const named = { "content-length": bytes.length };
     if (type ?? kind) named["content-type"] = type ?? kind;
     if (delay) named["x-delta-t"] = Math.round(delay * 1000);
     if (key !== undefined) named["x-key"] = key;
+    if (idempotencyKey !== undefined) named[KEY] = checkedKey(destination, idempotencyKey);
     if (ttl !== undefined) named.expiration = Math.round(ttl * 1000);
     for (const [name, value] of Object.entries(headers)) {
       named[PASSED.has(name.toLowerCase()) ? name.toLowerCase() : PREFIX + name] = value;
@@ -176,9 +180,10 @@ export class Client {
 
   // ---------------------------------------------------------------- consuming
 
-  #subscribe(destination, { ack, prefetch }, deliver, ended = () => {}) {
+  #subscribe(destination, { ack, prefetch, group }, deliver, ended = () => {}) {
     const id = String((this.#number += 1));
-    const request = frame("SUBSCRIBE", { id, destination, ack, "prefetch-count": prefetch });
+    const named = { id, destination, ack, "prefetch-count": prefetch, ...(group && { "x-ks-group": group }) };
+    const request = frame("SUBSCRIBE", named);
     const stop = () => {
       if (!this.#subscriptions.delete(id)) return;
       if (this.#isUp) this.#write(frame("UNSUBSCRIBE", { id }));
@@ -196,12 +201,15 @@ export class Client {
     else if (ack) this.#write(frame("NACK", { id: ack, "x-delta-t": 0 })); // unsubscribed meanwhile
   }
 
-  async #handle({ message, ack, socket }, handler) {
+  async #handle(queue, { message, ack, socket }, handler) {
     let settling;
     try {
       await handler(message);
       settling = frame("ACK", { id: ack });
     } catch (error) {
+      if (!(error instanceof Reject || error instanceof Retry)) {
+        console.error(`@curbstone/client: ${queue}: the handler failed for message ${message.id}:`, error);
+      }
       const headers = { id: ack, error: String(error?.message ?? error).slice(0, 1000) };
       if (error instanceof Reject) headers.requeue = "false";
       else headers["x-delta-t"] = Math.round(1000 * (error instanceof Retry ? error.delay : backOff(message.tries)));
@@ -240,12 +248,13 @@ export class Client {
     socket.binaryType = "arraybuffer";
     this.#socket = socket;
     this.#parser = new Parser();
+    this.#why = "";
     this.#heardAt = Date.now();
     this.#beat = setInterval(() => this.#tick(), BEAT_MS / 2);
     socket.onopen = () => this.#greet(socket);
     socket.onmessage = ({ data }) => socket === this.#socket && this.#received(data);
-    socket.onerror = () => {}; // a close follows
-    socket.onclose = () => socket === this.#socket && this.#lost();
+    socket.onerror = ({ message } = {}) => (this.#why ||= message ?? ""); // a close follows
+    socket.onclose = ({ code, reason } = {}) => socket === this.#socket && this.#lost(reason || `it was closed with code ${code}`);
   }
 
   async #greet(socket) {
@@ -256,8 +265,7 @@ export class Client {
       const secret = typeof token === "function" ? await token() : token;
       if (secret) Object.assign(headers, { login: "", passcode: secret });
     } catch (error) {
-      console.warn("@curbstone/client: no token, and so no connection; it is asked for again:", error);
-      if (socket === this.#socket) this.#lost();
+      if (socket === this.#socket) this.#lost(`no token: ${error?.message ?? error}`);
       return;
     }
     if (socket === this.#socket && socket.readyState === 1) socket.send(frame("CONNECT", headers));
@@ -265,7 +273,7 @@ export class Client {
 
   /** A word for the server, and the end of a connection that is silent, also before it is one. */
   #tick() {
-    if (Date.now() - this.#heardAt > SILENT_MS_MAX) this.#lost();
+    if (Date.now() - this.#heardAt > SILENT_MS_MAX) this.#lost(`the server was silent for ${SILENT_MS_MAX / 1000} s`);
     else if (this.#isUp) this.#socket.send(new Uint8Array([10]));
   }
 
@@ -317,6 +325,7 @@ export class Client {
   #error({ headers, body }) {
     const text = new TextDecoder().decode(body).trim() || headers.message;
     const refused = new Refused(text, Number(headers["x-error-code"] ?? 400));
+    this.#why ||= text;
     this.#notBeforeMs = 1000 * Number(headers["retry-after"] ?? 0);
     if (!this.#isUp && (refused.status === 401 || refused.status === 403)) this.#refuse(refused);
     this.#publisher.refused(headers["receipt-id"], refused);
@@ -329,8 +338,9 @@ export class Client {
     callOut(() => this.#options.onRefused?.(refused));
   }
 
-  #lost() {
+  #lost(why) {
     const socket = this.#socket;
+    const what = this.#isUp ? "lost the connection" : "can't connect";
     this.#socket = null;
     clearInterval(this.#beat);
     clearTimeout(this.#renewal);
@@ -341,6 +351,7 @@ export class Client {
     if (this.#isClosed) return;
     const wait = Math.max(this.#notBeforeMs, this.#retryMs * (0.5 + Math.random() / 2));
     this.#notBeforeMs = 0;
+    console.warn(`@curbstone/client: ${what} to ${this.#url}: ${this.#why || why}; next attempt in ${(wait / 1000).toFixed(1)} s`);
     this.#retryMs = Math.min(RETRY_MS_MAX, 2 * this.#retryMs);
     this.#retry = setTimeout(() => this.#connect(), wait);
   }
@@ -355,6 +366,12 @@ function callOut(call) {
       throw error;
     });
   }
+}
+
+function checkedKey(destination, key) {
+  if (!destination.startsWith("/queue/")) throw new TypeError("an idempotencyKey is for a queue: a message of an event has none");
+  if (!/^[!-~]{1,255}$/.test(key)) throw new TypeError(`an idempotencyKey is 1 to 255 visible ASCII characters, not ${key}`);
+  return key;
 }
 
 function encoded(body) {

@@ -1,7 +1,7 @@
 // Publishing: what was sent and is not confirmed, in order, over as many connections as it takes.
 //
 // A lane is all that one client sends to one destination; its messages are numbered, and each asks for a receipt that says
-// lane and number. What is unconfirmed when a connection is lost goes out again on the next, first and in order. A lane whose
+// lane and number; those with an idempotency key have a lane and numbers of their own. What is unconfirmed when a connection is lost goes out again on the next, first and in order. A lane whose
 // queue is full is held: after the time that the server said its first message is tried, and all others behind it once that
 // one is stored.
 //
@@ -14,6 +14,7 @@ import { frame } from "./frames.js";
 
 const FULL_RETRY_S = 1; // after so long a full queue is tried again, if the server names no time
 const LOOK_AGAIN_MS = 50;
+const FULL_WARNING_MS = 60_000; // a publisher that waits for a full queue is reported at most once in so long
 
 class Lane {
   number = 0;
@@ -21,9 +22,11 @@ class Lane {
   held = null; // number → sending: what waits for room; null while the lane is open
   probe = null; // the first of those, once it was sent again
   timer = null;
+  warnedAt = -Infinity;
 
-  constructor(index) {
+  constructor(index, isKeyed) {
     this.index = index;
+    this.isKeyed = isKeyed;
   }
 
   get first() {
@@ -47,10 +50,10 @@ export class Publisher {
 
   /** Send a message with these headers; the promise ends as the message does. */
   send(destination, headers, body) {
-    const lane = this.#lane(destination);
+    const lane = this.#lane(destination, "idempotency-key" in headers);
     const number = (lane.number += 1);
     const named = { destination, ...headers, receipt: `p${lane.index}.${number}` };
-    const isNumbered = this.#isNumbered && destination.startsWith("/queue/");
+    const isNumbered = this.#isNumbered && !lane.isKeyed && destination.startsWith("/queue/");
     if (isNumbered) named["x-producer"] = this.#producer;
     const sending = { lane, number, headers: named, body, bytes: frame("SEND", named, body), isNumbered, isRepeated: false, expected: 0 };
     sending.ended = new Promise((resolve, reject) => Object.assign(sending, { resolve, reject }));
@@ -69,12 +72,13 @@ export class Publisher {
       sending.expected = Number(headers["x-expected"]);
       this.#hold(sending, 0);
     } else if (status === 507 && this.#waitsWhenFull) {
+      this.#warnOfFull(sending, headers["x-error"]);
       this.#hold(sending, Number(headers["retry-after"] ?? FULL_RETRY_S));
     } else if (status) {
       this.#end(sending, new Refused(headers["x-error"], status));
     } else {
       this.#leaves(sending, true);
-      const maybeRepeated = sending.isRepeated && !sending.isNumbered;
+      const maybeRepeated = sending.isRepeated && !sending.isNumbered && !sending.lane.isKeyed;
       sending.resolve({ id: headers["x-msg-id"] ?? "", maybeRepeated, repeated: "x-duplicate" in headers });
     }
   }
@@ -126,11 +130,12 @@ export class Publisher {
 
   // ---------------------------------------------------------------- inside
 
-  #lane(destination) {
-    let lane = this.#lanes.get(destination);
+  #lane(destination, isKeyed) {
+    const name = isKeyed ? `${destination} with keys` : destination;
+    let lane = this.#lanes.get(name);
     if (!lane) {
-      lane = new Lane(this.#byIndex.length);
-      this.#lanes.set(destination, lane);
+      lane = new Lane(this.#byIndex.length, isKeyed);
+      this.#lanes.set(name, lane);
       this.#byIndex.push(lane);
     }
     return lane;
@@ -144,6 +149,12 @@ export class Publisher {
   #forget(lane) {
     clearTimeout(lane.timer);
     lane.held = lane.probe = lane.timer = null;
+  }
+
+  #warnOfFull({ lane, headers: { destination } }, text) {
+    if (Date.now() - lane.warnedAt < FULL_WARNING_MS) return;
+    lane.warnedAt = Date.now();
+    console.warn(`@curbstone/client: publishing to ${destination} waits until there is room: ${text}`);
   }
 
   /** Keep a message for so many seconds; what comes behind it on its lane waits, too. */

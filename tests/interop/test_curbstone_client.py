@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -73,6 +75,32 @@ def test_its_login_is_renewed_in_time_told_when_it_is_wrong_and_waited_for_when_
     assert facts["renewal"].startswith("SEND\ndestination:/session/token\nreceipt:token\n\ntwo\0")
     assert facts["refused"] == [401] and facts["published"] == ["Refused", 401]
     assert facts["afterWrong"] == 30_000 and facts["afterThrottled"] == 17_000
+
+
+def test_it_reports_to_the_console_and_stores_once_what_has_a_key(tmp_path: Path) -> None:
+    """Handlers that throw, servers that are not there and queues that are full were met with silence."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nowhere = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with ServerProcess(tmp_path / "data") as server:
+        queues = f"{server.url}/v2/shop/queues"
+        for queue, options in {"full": {"cap": 131072}, "keyed": {"groups": ["audit"]}}.items():
+            httpx.put(f"{queues}/{queue}", json=options).raise_for_status()
+        with node("reports_node.mjs", server.url, nowhere) as process:
+            printed, _ = process.communicate(timeout=120)
+        facts = json.loads(printed)
+        ready = httpx.get(f"{queues}/keyed").json()["rdy"]
+    connecting = re.escape(nowhere.replace("http", "ws"))
+    assert re.fullmatch(
+        rf"@curbstone/client: can't connect to {connecting}/stomp: .*ECONNREFUSED.*; next attempt in \d+\.\d s",
+        facts["cantConnect"],
+    )
+    assert facts["errors"] == [
+        ["error", "@curbstone/client: broken: the handler failed for message:", "RangeError", True]
+    ]
+    (full,) = facts["full"]
+    assert full.startswith("@curbstone/client: publishing to /queue/shop/full waits until there is room: ")
+    assert (facts["isSame"], facts["reused"], facts["refused"]) == (True, 422, ["TypeError", "TypeError"])
+    assert (sorted(facts["audited"]), ready) == (["without a key", '{"total":12}'], 2)
 
 
 def test_by_chance_each_publish_ends_once_and_in_order_whatever_the_server_and_the_connections_do() -> None:
