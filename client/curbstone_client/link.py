@@ -223,7 +223,8 @@ class Link:
         self.failure = None
         self._is_open = False
         wait = self._wait_after(failure)
-        if not self.is_closing:
+        is_raised = isinstance(failure, NotAllowed) and not self.ups  # by everything that waits for the connection
+        if not (self.is_closing or is_raised):
             log.warning("%s; next attempt in %.1f s", report, wait)
         if self.is_up:
             self.is_up = False

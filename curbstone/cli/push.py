@@ -5,6 +5,7 @@ It is a consumer like any other, so the server itself opens no connection to the
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from pathlib import Path
@@ -42,6 +43,7 @@ def push(
     from curbstone.exit_codes import FAILED, UNREACHABLE, WRONG, CommandFailed
 
     try:
+        from curbstone_client.base import end_of
         from curbstone_client.errors import CantConnect, ClientError, Reject, Retry
         from curbstone_client.sync import Client, Message
     except ImportError:
@@ -64,9 +66,11 @@ def push(
         except Refused as refused:
             raise Reject(str(refused)) from None
         except Failed as failed:
-            if failed.retry_after is not None:
-                raise Retry(failed.retry_after, str(failed)) from None
-            raise
+            delay_s = failed.retry_after
+            if delay_s is None:
+                delay_s = end_of(failed, message.tries).delay or 0
+            print(f"curbstone: {message.id} is sent again in {delay_s:.0f} s: {failed}", file=sys.stderr)
+            raise Retry(delay_s, str(failed)) from None
 
     # The token is read for each connection, because its file may be replaced while this runs.
     client = Client(server_url(), token=login_token, tls=tls_to(server_url()))

@@ -16,7 +16,7 @@ README = Path(__file__).resolve().parents[2] / "client" / "README.md"
 
 def test_the_examples_run_as_they_are_printed(tmp_path: Path, server: ServerProcess) -> None:
     found = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    publish, work, loops, threads = (code.replace("http://localhost:8080", server.url) for code in found)
+    publish, work, loops, threads, events = (code.replace("http://localhost:8080", server.url) for code in found)
 
     def start(code: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-u", "-c", code]
@@ -31,8 +31,9 @@ def test_the_examples_run_as_they_are_printed(tmp_path: Path, server: ServerProc
             assert client.queue("orders").info()["delayed"] == 1  # the one that is to come in an hour
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(60) == 0
-    lines = "".join([f"    {line}\n" for line in loops.splitlines()])
-    compile(f"async def loops():\n{lines}", "README", "exec")
+    for code in (loops, events):
+        lines = "".join([f"    {line}\n" for line in code.splitlines()])
+        compile(f"async def loops():\n{lines}", "README", "exec")
     with start(threads) as consumer:
         assert consumer.stdout is not None
         assert consumer.stdout.readline() == "b'hello'\n"
