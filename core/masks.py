@@ -66,12 +66,13 @@ class _Block:
         """Add a mask."""
         state = self._firsts[mask] = self.free
         self._begin |= 1 << state
+        found: dict[str, int] = {}
         for word in _words(mask):
-            if word == ANY_WORDS:
-                self._stay |= 1 << state
-            else:
-                self._moves[word] = self._moves.get(word, 0) | 1 << state
-                state += 1
+            found[word] = found.get(word, 0) | 1 << state
+            state += word != ANY_WORDS
+        self._stay |= found.pop(ANY_WORDS, 0)
+        for word, states in found.items():
+            self._moves[word] = self._moves.get(word, 0) | states
         self._end |= 1 << state
         self.masks[state] = mask
         self.live += state + 1 - self.free
@@ -79,15 +80,15 @@ class _Block:
 
     def remove(self, mask: str) -> None:
         """Remove a mask. When most states belong to removed masks, lay out the others anew."""
-        first = state = self._firsts.pop(mask)
-        for word in _words(mask):
-            if word != ANY_WORDS:
-                self._moves[word] &= ~(1 << state)
-                if not self._moves[word]:
-                    del self._moves[word]
-                state += 1
-        del self.masks[state]
+        first = self._firsts.pop(mask)
+        words = [word for word in _words(mask) if word != ANY_WORDS]
+        state = first + len(words)
         rest = ~((1 << state + 1) - (1 << first))
+        for word in set(words):
+            self._moves[word] &= rest
+            if not self._moves[word]:
+                del self._moves[word]
+        del self.masks[state]
         self._begin, self._stay, self._end = self._begin & rest, self._stay & rest, self._end & rest
         self.live -= state + 1 - first
         if 2 * self.live < self.free:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from curbstone.core.errors import CurbstoneError
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from curbstone.core.values import Published
 
 T = TypeVar("T")
+TOKENS_AT_ONCE = 5_000
+"""The most leases of one call that are settled or extended in one turn of the loop."""
 
 
 async def answer(start: Callable[[Callable[..., None]], object]) -> tuple[Any, ...]:
@@ -75,6 +77,29 @@ async def answers(
         if isinstance(result, BaseException) and not isinstance(result, CurbstoneError):
             raise result
     return [result for result in results if isinstance(result, tuple | CurbstoneError)]
+
+
+def in_pieces(tokens: list[str]) -> Iterator[list[str]]:
+    """Yield leases in pieces that are settled in one turn each; at least one piece."""
+    for start in range(0, max(len(tokens), 1), TOKENS_AT_ONCE):
+        yield tokens[start : start + TOKENS_AT_ONCE]
+
+
+async def next_turn() -> None:
+    """Let the event loop look at its sockets, and go on in its next turn."""
+    await asyncio.sleep(0)
+
+
+class OneAtATime:
+    """Runs work in a thread, one piece at a time; for work that holds the interpreter's lock most of the time."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """See `in_thread`."""
+        async with self._lock:
+            return await in_thread(work)
 
 
 async def in_thread(work: Callable[[], T]) -> T:

@@ -36,8 +36,9 @@ def parse_json(text: bytes) -> Any:
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"bad JSON: {error}") from None
     if isinstance(value, dict):
-        members = len(value)
-        containers = 1
+        inside = [item for item in value.values() if isinstance(item, dict | list)]
+        members = len(value) + sum([len(item) for item in inside if isinstance(item, dict)])
+        containers = 1 + len(inside)
     elif isinstance(value, list):
         sizes = [len(item) for item in value if isinstance(item, dict)]
         members = sum(sizes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +19,7 @@ from curbstone.core.names import QueueName
 from curbstone.core.stats import Commits, Histogram, Stats
 from curbstone.core.traffic import Traffic
 from curbstone.core.values import EngineInfo
+from curbstone.gateway.http.answers import next_turn
 from curbstone.gateway.resources.filling import Filling
 from curbstone.gateway.resources.queues import refreshed
 from curbstone.gateway.resources.rates import Rates
@@ -78,6 +79,8 @@ _COUNTERS = tuple(name for name, _ in TOTALS.values())
 
 REFRESHED_MAX = 1000
 """How many queues, the first by name, are refreshed at once on a cluster. The others keep older counts."""
+QUEUES_AT_ONCE = 100
+"""How many queues are looked at in one turn of the loop."""
 
 
 def _version() -> str:
@@ -199,19 +202,31 @@ class Figures:
         if access.shares_queues:
             await refreshed(access, sorted(access.queues_with(Right.PEEK), key=_by_name)[:REFRESHED_MAX])
 
-    def look(self, access: Access) -> Snapshot:
-        """Return all figures, including those of the queues that the client may peek at, by name."""
+    async def look(self, access: Access) -> Snapshot:
+        """Return all figures, including those of the queues that the client may peek at, by name.
+
+        With many queues this takes several turns.
+        """
         queues = self._broker.queues()
         # Private queues count only in the totals: each connection has new ones, so series with their names would never
         # end.
         counted = [*queues, *self._broker.private_queues()]
         self._remember(counted)
+        totals = {name: self._gone[name] + sum(getattr(q.stats, name) for q in counted) for name in _COUNTERS}
+        await next_turn()
+        held: Counter[str] = Counter(messages_ready=0, messages_unacked=0, messages_delayed=0)
+        async for queue in in_turns(counted):
+            counts = queue.counts()
+            held["messages_ready"] += counts.rdy
+            held["messages_unacked"] += counts.wip
+            held["messages_delayed"] += counts.delayed
+        seen = [self._of(queue) async for queue in in_turns(sorted(access.queues_with(Right.PEEK), key=_by_name))]
         health = self._broker.health()
         staging = self._broker.staging
         return Snapshot(
-            [self._of(queue) for queue in sorted(access.queues_with(Right.PEEK), key=_by_name)],
-            {name: self._gone[name] + sum(getattr(q.stats, name) for q in counted) for name in _COUNTERS},
-            _held(counted),
+            seen,
+            totals,
+            dict(held),
             {
                 name: {each: getattr(traffic, each) for each, _ in BY_PROTOCOL.values()}
                 for name, traffic in self._protocols.items()
@@ -231,9 +246,9 @@ class Figures:
             bool(access.identity.on_server() & Right.METRICS),
         )
 
-    def backlogs(self, access: Access, most: int) -> Iterator[tuple[QueueName, Backlog]]:
+    async def backlogs(self, access: Access, most: int) -> AsyncIterator[tuple[QueueName, Backlog]]:
         """Yield the backlog of each named group of the first `most` queues by name. Most queues have none."""
-        for queue in sorted(access.queues_with(Right.PEEK), key=_by_name)[:most]:
+        async for queue in in_turns(sorted(access.queues_with(Right.PEEK), key=_by_name)[:most]):
             for backlog in queue.reading.backlogs():
                 yield queue.name, backlog
 
@@ -277,15 +292,12 @@ class Figures:
         return {**told, "messages_per_second": round(sum(rates), 3)}
 
 
-def _held(queues: list[Queue]) -> dict[str, int]:
-    """Return the messages in all queues together, including those without figures of their own."""
-    held: Counter[str] = Counter(messages_ready=0, messages_unacked=0, messages_delayed=0)
-    for queue in queues:
-        counts = queue.counts()
-        held["messages_ready"] += counts.rdy
-        held["messages_unacked"] += counts.wip
-        held["messages_delayed"] += counts.delayed
-    return dict(held)
+async def in_turns(queues: list[Queue]) -> AsyncIterator[Queue]:
+    """Yield queues, some in each turn of the loop."""
+    for place, queue in enumerate(queues, 1):
+        yield queue
+        if place % QUEUES_AT_ONCE == 0:
+            await next_turn()
 
 
 def _by_name(queue: Queue) -> QueueName:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -20,7 +21,7 @@ from curbstone.gateway.formats.parameters import (
     seconds_ms,
     wait_ms,
 )
-from curbstone.gateway.http.answers import answer
+from curbstone.gateway.http.answers import answer, in_pieces
 from curbstone.gateway.http.departure import is_gone
 from curbstone.gateway.http.login import access_of, caller_of
 from curbstone.gateway.http.long_poll import Polls, held_by
@@ -145,33 +146,40 @@ class Leases:
     async def ack(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST ack: settle leases; answered after the commit."""
         queue, asked = await self._call(scope, receive, Settled)
-        tokens = asked.tokens
-        _, settled, stale = await answer(lambda done: access_of(scope).settle_leases(queue, tokens, Outcome.ACK, done))
-        self._traffic.acked += settled
+        settled = 0
+        stale: list[str] = []
+        for tokens in in_pieces(asked.tokens):
+            _, count, ended = await answer(partial(access_of(scope).settle_leases, queue, tokens, Outcome.ACK))
+            self._traffic.acked += count
+            settled += count
+            stale += ended
         await reply_json(send, {"settled": settled, "stale": stale})
 
     async def nack(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST nack: return the messages to the queue, maybe after a delay, or send them to the dead-letter queue."""
         queue, asked = await self._call(scope, receive, Returned)
-        tokens = asked.tokens
         delay_ms = seconds_ms("delay", asked.delay) if asked.delay is not None else None
         outcome = Outcome.REJECT if asked.reject else Outcome.NACK
-        _, settled, stale = await answer(
-            lambda done: access_of(scope).settle_leases(
-                queue, tokens, outcome, done, delay_ms=delay_ms, error=asked.error
-            )
-        )
-        self._traffic.settle(outcome, settled)
+        settle = partial(access_of(scope).settle_leases, delay_ms=delay_ms, error=asked.error)
+        settled = 0
+        stale: list[str] = []
+        for tokens in in_pieces(asked.tokens):
+            _, count, ended = await answer(partial(settle, queue, tokens, outcome))
+            self._traffic.settle(outcome, count)
+            settled += count
+            stale += ended
         await reply_json(send, {"settled": settled, "stale": stale})
 
     async def extend(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST extend: make leases last `seconds` from now."""
         queue, asked = await self._call(scope, receive, Extended)
-        tokens = asked.tokens
         duration_ms = _lasting_ms(queue, asked.seconds)
-        _, stale = await answer(lambda done: access_of(scope).extend(queue, tokens, duration_ms, done))
-        self._streams.extended(tokens, duration_ms)
-        await reply_json(send, {"settled": len(tokens) - len(stale), "stale": stale})
+        stale: list[str] = []
+        for tokens in in_pieces(asked.tokens):
+            _, ended = await answer(partial(access_of(scope).extend, queue, tokens, duration_ms))
+            self._streams.extended(tokens, duration_ms)
+            stale += ended
+        await reply_json(send, {"settled": len(asked.tokens) - len(stale), "stale": stale})
 
     async def _call(self, scope: Scope, receive: Receive, kind: type[B]) -> tuple[Queue, B]:
         queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)

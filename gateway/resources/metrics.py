@@ -5,12 +5,10 @@ The number of queues with figures of their own is bounded. The totals count all 
 
 from __future__ import annotations
 
-from itertools import islice
-
 from starlette.requests import Request
 from starlette.responses import Response
 
-from curbstone.gateway.http.answers import in_thread
+from curbstone.gateway.http.answers import OneAtATime
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.response import FRESH
 from curbstone.gateway.resources.figures import Figures
@@ -26,14 +24,22 @@ class Metrics:
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
+        self._writing = OneAtATime()
 
     async def get(self, request: Request) -> Response:
-        """GET /metrics: read the figures here, and encode them in a thread: with many queues this takes a while."""
+        """GET /metrics: read the figures here, and encode them in a thread: with many queues this takes a while.
+
+        The thread gives the interpreter's lock to the event loop whenever that wants it; several threads would not.
+        """
         accept = request.headers.get("accept", "")
         access = access_of(request)
         await self._figures.refresh(access)
-        groups = list(islice(self._figures.backlogs(access, QUEUES_MAX), GROUPS_MAX))
-        now = self._figures.look(access)
+        groups = []
+        async for backlog in self._figures.backlogs(access, QUEUES_MAX):
+            groups.append(backlog)
+            if len(groups) == GROUPS_MAX:
+                break
+        now = await self._figures.look(access)
 
         def write() -> tuple[bytes, str]:
             # Imported here, because prometheus-client is needed only when somebody asks for /metrics.
@@ -41,5 +47,5 @@ class Metrics:
 
             return written(now, groups, QUEUES_MAX, accept)
 
-        body, content_type = await in_thread(write)
+        body, content_type = await self._writing.run(write)
         return Response(body, headers={"content-type": content_type, **FRESH})

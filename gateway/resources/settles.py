@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
@@ -14,7 +14,7 @@ from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.traffic import Traffic
 from curbstone.core.values import Outcome
 from curbstone.gateway.formats.parameters import seconds_ms
-from curbstone.gateway.http.answers import answers
+from curbstone.gateway.http.answers import TOKENS_AT_ONCE, answers, in_pieces
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.reply import reply_json
 from curbstone.gateway.http.typed_body import Body, read_typed, rule
@@ -48,15 +48,19 @@ class Settle(Body):
     nack: Annotated[list[Returned], rule("a list of objects with an ackId, and maybe delay and error")] = []
     reject: Annotated[list[Rejected], rule("a list of objects with an ackId, and maybe error")] = []
 
-    def ends(self) -> Iterator[tuple[str, End]]:
-        """Yield each lease's token and how it ends; raise BadRequest for a bad delay."""
-        for token in self.ack:
-            yield token, End(Outcome.ACK)
+    def ways(self) -> dict[End, list[str]]:
+        """Return the leases' tokens by how they end; raise BadRequest for a bad delay, or a token that stands twice."""
+        tokens = [*self.ack, *[back.ack_id for back in self.nack], *[dead.ack_id for dead in self.reject]]
+        if len(set(tokens)) < len(tokens):
+            twice = next(token for token, count in Counter(tokens).items() if count > 1)
+            raise BadRequest(f"the ackId {twice[:80]!r} stands twice in one settle")
+        found = {End(Outcome.ACK): self.ack} if self.ack else {}
         for back in self.nack:
             delay_ms = None if back.delay is None else seconds_ms("delay", back.delay)
-            yield back.ack_id, End(Outcome.NACK, delay_ms, back.error)
+            found.setdefault(End(Outcome.NACK, delay_ms, back.error), []).append(back.ack_id)
         for dead in self.reject:
-            yield dead.ack_id, End(Outcome.REJECT, None, dead.error)
+            found.setdefault(End(Outcome.REJECT, None, dead.error), []).append(dead.ack_id)
+        return found
 
 
 class End(NamedTuple):
@@ -79,23 +83,22 @@ class Settles:
         access = access_of(scope)
         queue = access.queue(name_in(scope), Right.RECEIVE)
         asked = await read_typed(scope, receive, self._settings.json_bytes_max, Settle)
-        ways: dict[End, list[str]] = {}
-        known: set[str] = set()
-        for token, end in asked.ends():
-            if token in known:
-                raise BadRequest(f"the ackId {token[:80]!r} stands twice in one settle")
-            known.add(token)
-            ways.setdefault(end, []).append(token)
+        ways = asked.ways()
         if len(ways) > WAYS_MAX:
             raise BadRequest(f"a settle has at most {WAYS_MAX} different delays and errors")
-        results = await answers(
-            [
-                partial(access.settle_leases, queue, tokens, end.outcome, delay_ms=end.delay_ms, error=end.error)
-                for end, tokens in ways.items()
-            ]
-        )
+        results: list[tuple[Any, ...] | CurbstoneError] = []
+        pieces = [(end, piece) for end, tokens in ways.items() for piece in in_pieces(tokens)]
+        some, size = [], 0
+        for end, tokens in pieces:
+            more = partial(access.settle_leases, queue, tokens, end.outcome, delay_ms=end.delay_ms, error=end.error)
+            some.append(more)
+            size += len(tokens)
+            if size >= TOKENS_AT_ONCE:
+                results += await answers(some)
+                some, size = [], 0
+        results += await answers(some)
         settled, stale = 0, []
-        for end, result in zip(ways, results, strict=True):
+        for (end, _), result in zip(pieces, results, strict=True):
             if not isinstance(result, CurbstoneError):
                 _, count, ended = result
                 self._traffic.settle(end.outcome, count)

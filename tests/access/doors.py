@@ -115,7 +115,13 @@ class Line:
 
 
 @contextmanager
-def doors(path: Path, users: str, *args: str, env: dict[str, str] | None = None) -> Iterator[Doors]:
+def doors(
+    path: Path,
+    users: str,
+    *args: str,
+    env: dict[str, str] | None = None,
+    process: type[ServerProcess] = ServerProcess,
+) -> Iterator[Doors]:
     """Run a server whose users each have a token."""
     users_file = path / "users.toml"
     users_file.write_text(users, encoding="utf-8")
@@ -128,7 +134,7 @@ def doors(path: Path, users: str, *args: str, env: dict[str, str] | None = None)
     data = path / "data"
     data.mkdir(mode=0o700, exist_ok=True)
     tokens.write(data, [token for _, token in made.values()])
-    with ServerProcess(data, f"--users={users_file}", *args, env=env) as server:
+    with process(data, f"--users={users_file}", *args, env=env) as server:
         it = Doors(server, users_file, {name: str(secret) for name, (secret, _) in made.items()})
         yield it
         it.http.close()

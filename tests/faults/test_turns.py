@@ -1,0 +1,84 @@
+"""No request holds up the event loop: the CPU time of the longest turn for the worst input of every operation.
+
+The goal is 50 ms; the test fails above 250, because a busy machine takes longer for everything. A new operation of the
+contract fails here until it has a worst case.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from curbstone.openapi.contract import OPENAPI, parsed
+from tests.access.doors import doors
+from tests.faults.test_many_queues import prepare
+from tests.faults.witness import until
+from tests.faults.worst import CASES, WIRE, World
+from tests.server import ServerProcess, clean_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+TURN_MS_MAX = 250
+GOAL_MS = 50
+USERS = """
+[users.admin]
+home = "default"
+grants = ["send,receive,peek,manage */*", "send,receive topic:*/*", "admin,metrics server"]
+"""
+
+
+class MeasuredProcess(ServerProcess):
+    """A server that measures its turns; see `measured`."""
+
+    _asked = 0
+
+    @property
+    def _figures(self) -> Path:
+        return self.data_dir.with_name("turns")
+
+    def command(self) -> list[str]:
+        """See `ServerProcess.command`."""
+        program = [sys.executable, "-m", "tests.faults.measured", str(self._figures)]
+        return [*program, "serve", "--data", str(self.data_dir)]
+
+    def longest_ms(self) -> float:
+        """Return the CPU time of the longest turn since the last call."""
+        self._asked += 1
+        self.process.send_signal(signal.SIGUSR2)
+        until(lambda: self._figures.exists() and int(self._figures.read_text().split()[0]) == self._asked, "the figure")
+        return float(self._figures.read_text().split()[1])
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    path = tmp_path_factory.mktemp("turns")
+    (path / "data").mkdir(mode=0o700)
+    prepare(path / "data", 1000, 100_000)
+    env = clean_environment(PYTHONPATH=str(ROOT))
+    with doors(path, USERS, "--sync=never", "--cap=64MiB", env=env, process=MeasuredProcess) as it:
+        world = World(it)
+        world.prepare()
+        yield world
+
+
+def operations() -> list[str]:
+    contract = parsed(OPENAPI)
+    verbs = ("get", "put", "post", "delete", "options", "patch")
+    return [item[verb]["operationId"] for item in contract["paths"].values() for verb in verbs if verb in item]
+
+
+@pytest.mark.parametrize("name", [*operations(), *WIRE])
+def test_the_worst_input_of_an_operation_holds_up_nothing(world: World, name: str) -> None:
+    assert name in CASES or name in WIRE, f"{name} has no worst case in tests/faults/worst.py"
+    case = CASES.get(name) or WIRE[name]
+    server = world.doors.server
+    assert isinstance(server, MeasuredProcess)
+    ready = world.ready(name.replace(" ", "-"))
+    server.longest_ms()
+    case(world, ready)
+    took_ms = server.longest_ms()
+    print(f"{name}: {took_ms:.1f} ms{'' if took_ms <= GOAL_MS else ', more than the goal'}")
+    assert took_ms < TURN_MS_MAX

@@ -1,0 +1,401 @@
+"""The worst input of every operation of the contract, and of the other protocols; see `test_turns`.
+
+A case is called with the world and with the name of a queue of its own, which holds 10,000 messages.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import orjson
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
+
+from tests.access.doors import Doors, Line
+from tests.faults.test_many_queues import LARGE
+
+AT_ONCE = 10_000
+"""The most messages of a batch."""
+JUNK = orjson.dumps({"queues": [1] * 249_000, "x": "y" * 7_000_000})
+"""The most values that a body may have, and nearly the most bytes."""
+LINES = {"properties": {"lines": {"items": {"required": ["sku", "count", "price"]}}}}
+CONSTS = {"items": {"anyOf": [{"const": number} for number in range(550)]}}
+PATTERNS = {"allOf": [{"pattern": f"[^{number}]{{1,40}}"} for number in range(200)]}
+IDS = [f"{number:032x}" for number in range(200_000)]
+DEEP = "[" * 100 + "]" * 100
+MESSAGES = orjson.dumps([{"message": "x"}] * AT_ONCE)
+
+
+class World:
+    """A server with 1,000 queues, of which one holds 90,000 messages."""
+
+    def __init__(self, doors: Doors) -> None:
+        self.doors = doors
+        self.queues = "/v2/w/queues"
+        self.large = f"/v2/default/queues/{LARGE.queue}"
+
+    def call(self, method: str, path: str, expected: int = 0, **options: Any) -> httpx.Response:
+        """Call as the admin; the status may be any, unless one is expected."""
+        reply = self.doors.call("admin", method, path, **options)
+        assert reply.status_code < 500 or reply.status_code in (503, 507), (reply.status_code, reply.text)
+        assert not expected or reply.status_code == expected, (reply.status_code, reply.text)
+        return reply
+
+    def prepare(self) -> None:
+        """Make what several operations look at."""
+        for number in range(200):
+            self.call("PUT", f"/v2/default/events/many/queues/q{number}")
+
+    def ready(self, name: str) -> str:
+        """Return the path of a queue of one case."""
+        queue = f"{self.queues}/{name}"
+        assert self.call("PUT", queue, json={}).is_success
+        self.call("POST", f"{queue}/messages/batch", 201, content=MESSAGES, headers=JSON)
+        return queue
+
+    def lease(self, queue: str, count: int = 10) -> list[str]:
+        """Lease thousands of messages."""
+        ids: list[str] = []
+        for _ in range(count):
+            reply = self.call("POST", f"{queue}/messages/lease", 200, json={"count": 1000, "seconds": 600})
+            ids += [each["ackId"] for each in reply.json()["messages"]]
+        return ids
+
+    def junk(self, method: str, path: str) -> None:
+        """Send the largest JSON."""
+        self.call(method, path, content=JUNK, headers=JSON)
+
+
+JSON = {"content-type": "application/json"}
+Case = Callable[[World, str], object]
+
+
+def get(path: str, **params: Any) -> Case:
+    """Return a case that gets a path; {q} stands for its queue, {large} for the large one."""
+
+    def case(world: World, queue: str) -> None:
+        world.call("GET", path.format(q=queue, large=world.large), params=params)
+
+    return case
+
+
+def send(method: str, path: str, *bodies: bytes, kind: str = "application/json", **headers: str) -> Case:
+    """Return a case that sends bodies to a path."""
+
+    def case(world: World, queue: str) -> None:
+        for body in bodies:
+            fields = {"content-type": kind, **headers}
+            world.call(method, path.format(q=queue, large=world.large), content=body, headers=fields)
+
+    return case
+
+
+def several(*cases: Case) -> Case:
+    """Return a case of several."""
+
+    def case(world: World, queue: str) -> None:
+        for each in cases:
+            each(world, queue)
+
+    return case
+
+
+def publish(world: World, queue: str) -> None:
+    world.call("POST", f"{queue}/messages", content=b"x" * (1 << 20))
+    for schema, body in (
+        (LINES, b'{"lines":[' + b",".join([b"{}"] * 250_000) + b"]}"),
+        (CONSTS, b"[" + b",".join([b"549"] * 200_000) + b"]"),
+        (CONSTS, b"[" + b",".join([b"549"] * 30) + b"]"),
+        (PATTERNS, b'"' + b"a" * 1_000_000 + b'"'),
+    ):
+        world.call("PUT", queue, json={"schema": schema})
+        world.call("POST", f"{queue}/messages", content=body)
+    world.call("PUT", queue, json={"schema": CONSTS})
+    batch = [{"message": "[" + ",".join(["549"] * 25) + "]"}] * 100
+    world.call("POST", f"{queue}/messages/batch", 201, json=batch)
+
+
+def settle(path: str, **more: Any) -> Case:
+    """Return a case that settles 10,000 leases, and as many unknown ones as a body may have."""
+
+    def case(world: World, queue: str) -> None:
+        ids = world.lease(queue)
+        name = "ack" if path == "settle" else "ackIds"
+        world.call("POST", f"{queue}/messages/{path}", content=orjson.dumps({name: IDS, **more}), headers=JSON)
+        world.call("POST", f"{queue}/messages/{path}", 200, json={name: ids, **more})
+        world.junk("POST", f"{queue}/messages/{path}")
+
+    return case
+
+
+def undo(world: World, queue: str) -> None:
+    world.call("POST", f"{queue}/purge", 200, json={})
+    world.call("POST", f"{queue}/undo", json={"limit": 10_000, "within": 3600})
+    world.junk("POST", f"{queue}/undo")
+
+
+def redrive(world: World, queue: str) -> None:
+    world.call("PUT", "/v2/w/queues/home", json={"dead_letter": "w/" + queue.rpartition("/")[2]})
+    world.call("POST", "/v2/w/queues/home/messages/batch", 201, content=MESSAGES, headers=JSON)
+    ids = world.lease("/v2/w/queues/home", 1)
+    world.call("POST", "/v2/w/queues/home/messages/nack", 200, json={"ackIds": ids, "reject": True})
+    world.call("POST", f"{queue}/redrive", 200, json={})
+
+
+def stage(world: World, queue: str, part: int = 1) -> None:
+    line = orjson.dumps({"queue": queue.rpartition("/")[2], "message": "x"}) + b"\n"
+    path = f"/v2/w/transactions/{queue.rpartition('/')[2]}/parts/{part}"
+    headers = {"content-type": "application/x-ndjson"}
+    world.call("PUT", path, content=line * 100_000, headers=headers)
+
+
+def commit(world: World, queue: str) -> None:
+    stage(world, queue)
+    world.call("POST", f"/v2/w/transactions/{queue.rpartition('/')[2]}/commit", json={"parts": 1})
+    world.junk("POST", f"/v2/w/transactions/{queue.rpartition('/')[2]}/commit")
+
+
+def explain(world: World, queue: str) -> None:
+    world.lease(queue)
+    world.call("GET", f"{queue}/explain", 200)
+    world.call("GET", f"{world.large}/explain", 200)
+
+
+def groups(world: World, queue: str) -> None:
+    for number in range(32):
+        world.call("PUT", f"{queue}/groups/g{number}", json={"start": "earliest"})
+    world.call("GET", f"{queue}/groups", 200)
+    world.call("GET", f"{queue}/groups/g1", 200)
+    world.call("POST", f"{queue}/groups/g2/ack", json={"upTo": 9000})
+    world.call("DELETE", f"{queue}/groups/g3")
+
+
+def many_offsets(world: World, queue: str) -> None:
+    names = [f"q{number}" for number in range(1000)]
+    world.call("POST", "/v2/default/offsets", json={"queues": names})
+    world.call(
+        "POST", "/v2/default/acks", json={"group": "g", "queues": [{"queue": name, "upTo": 1} for name in names]}
+    )
+    world.junk("POST", "/v2/default/offsets")
+    world.junk("POST", "/v2/default/acks")
+
+
+def figures(world: World, path: str) -> None:
+    for _ in range(3):
+        world.call("GET", path, 200)
+
+
+def tokens(world: World, queue: str) -> None:
+    for _ in range(50):
+        world.call("POST", "/v2/tokens", json={"seconds": 600, "label": "x" * 100})
+    world.call("GET", "/v2/tokens", 200)
+
+
+def with_group(method: str, path: str, **options: Any) -> Case:
+    """Return a case about one declared group."""
+
+    def case(world: World, queue: str) -> None:
+        world.call("PUT", f"{queue}/groups/g", json={"start": "earliest"})
+        world.call(method, path.format(q=queue), **options)
+
+    return case
+
+
+def history(world: World, queue: str) -> None:
+    message = world.call("GET", f"{world.large}/messages", 200, params={"limit": 1}).json()["messages"][0]["id"]
+    world.call("GET", f"{world.large}/messages/{message}/history", 200)
+
+
+def one(method: str, end: str = "") -> Case:
+    """Return a case about one message by its id."""
+
+    def case(world: World, queue: str) -> None:
+        message = world.call("GET", f"{queue}/messages", 200, params={"limit": 1}).json()["messages"][0]["id"]
+        world.call(method, f"{queue}/messages/{message}{end}")
+
+    return case
+
+
+def backup(world: World, queue: str) -> None:
+    files = {f"queues/{number:012x}/{number:016x}.seg": [0, 1, "x" * 40] for number in range(60_000)}
+    world.call("POST", "/v2/backup", content=orjson.dumps({"had": files}), headers=JSON)
+    world.call("POST", "/v2/backup")
+
+
+def event(path: str, body: bytes) -> Case:
+    return send("POST", path, body)
+
+
+def login_line(world: World) -> str:
+    return f"login:admin\npasscode:{world.doors.secrets['admin']}\n"
+
+
+def masks(world: World, queue: str) -> None:
+    """1,000 subscriptions that keep every word possible, a publish to all of them, and the end of the connection."""
+    with Line(world.doors.server.stomp) as line:
+        line.send(f"CONNECT\naccept-version:1.2\nhost:x\n{login_line(world)}\n\0")
+        line.until(b"CONNECTED")
+        words = [f"#.{number:010b}.".replace("0", "a.").replace("1", "*.") + "a." * 80 for number in range(1000)]
+        frames = [f"SUBSCRIBE\nid:{n}\ndestination:/topic/{words[n]}a\n\n\0" for n in range(1000)]
+        line.send("".join(frames) + "SEND\ndestination:/topic/x\nreceipt:r\n\n\0")
+        line.until(b"receipt-id:r")
+        for name in ("a." * 98 + "a", "a." * 98 + "b"):
+            line.send(f"SEND\ndestination:/topic/{name}\nreceipt:s{name[-1]}\n\nx\0")
+            line.until(f"receipt-id:s{name[-1]}".encode())
+
+
+def stomp_frames(world: World, queue: str) -> None:
+    """100 headers of 16 KiB in each frame, a transaction of 10,000 frames, and a cumulative ack of 10,000."""
+    name = queue.rpartition("/")[2]
+    headers = "".join([f"h{number}:{'x' * 140}\n" for number in range(90)])
+    many = f"SEND\ndestination:/queue/w/{name}\n{headers}\nx\0" * 200
+    sends = f"SEND\ndestination:/queue/w/{name}\ntransaction:t\n\nx\0" * 9_900
+    with Line(world.doors.server.stomp) as line:
+        line.send(f"CONNECT\naccept-version:1.2\nhost:x\n{login_line(world)}\n\0{many}")
+        line.send(f"BEGIN\ntransaction:t\n\n\0{sends}COMMIT\ntransaction:t\nreceipt:c\n\n\0")
+        line.until(b"receipt-id:c")
+        line.send(f"SUBSCRIBE\nid:1\ndestination:/queue/w/{name}\nack:client\nprefetch-count:100000\nreceipt:s\n\n\0")
+        data = b""
+        while data.count(b"MESSAGE\n") < 15_000:
+            data += line.socket.recv(1 << 20)
+        ack = data.rpartition(b"ack:")[2].partition(b"\n")[0].decode()
+        if len(ack) < 200:
+            line.send(f"ACK\nid:{ack}\nreceipt:a\n\n\0")
+            line.until(b"receipt-id:a")
+
+
+def mqks_lines(world: World, queue: str) -> None:
+    """A rebind to 1,000 masks, many small requests, and events of many words."""
+    masks = " ".join([f"#.{number:010b}.".replace("0", "a.").replace("1", "*.") + "a" for number in range(1000)])
+    with Line(world.doors.server.mqks) as line:
+        line.send(f"login auth {world.doors.secrets['admin']}\n")
+        line.send(f"r rebind --confirm worst-mqks {masks}\n")
+        line.until(b"\n")
+        line.send("m publish --confirm " + "a." * 98 + "a x\n")
+        line.until(b"\n")
+        line.send("p publish worst-mqks-news x\n" * 20_000 + "e publish --confirm worst-mqks-news x\n")
+        line.until(b"e ")
+        line.send("d consume worst-mqks --window 1000000\n" + "junk\n" * 900)
+        line.socket.shutdown(socket.SHUT_WR)
+        line.rest()
+
+
+def websocket_frames(world: World, queue: str) -> None:
+    """The largest frames, thousands of small ones, and a consumer with the largest window."""
+    url = f"{world.doors.server.url.replace('http', 'ws', 1)}{queue}/messages"
+    fields = {"authorization": f"Bearer {world.doors.secrets['admin']}"}
+    for text in ["[" + "1," * 2_000_000 + "1]", DEEP, json.dumps({"message": "x" * 1_000_000})]:
+        with connect(url, subprotocols=[Subprotocol("publish")], proxy=None, additional_headers=fields) as peer:
+            peer.send(text)
+            peer.recv()
+    with connect(url, subprotocols=[Subprotocol("publish")], proxy=None, additional_headers=fields) as peer:
+        for _ in range(5000):
+            peer.send('{"message":"x"}')
+        for _ in range(5000):
+            peer.recv()
+    with connect(
+        f"{url}?limit=100000", subprotocols=[Subprotocol("consume")], proxy=None, additional_headers=fields
+    ) as peer:
+        for _ in range(10_000):
+            peer.recv()
+
+
+WIRE: dict[str, Case] = {
+    "STOMP masks": masks,
+    "STOMP frames": stomp_frames,
+    "MQKS lines": mqks_lines,
+    "WebSocket frames": websocket_frames,
+}
+
+CASES: dict[str, Case] = {
+    "listProjects": get("/v2", limit=100_000),
+    "listQueues": get("/v2/default/queues", limit=100_000),
+    "ensureQueue": several(
+        send("PUT", "{q}", orjson.dumps({"schema": PATTERNS}), orjson.dumps({"groups": [f"g{n}" for n in range(32)]})),
+        send("PUT", "{q}", JUNK),
+    ),
+    "getQueue": get("{large}"),
+    "deleteQueue": send("DELETE", "{q}", b""),
+    "discoverSocket": send("OPTIONS", "{q}", b""),
+    "publishMessage": publish,
+    "popMessage": send("DELETE", "{large}/messages", b""),
+    "peekMessages": get("{large}/messages", limit=1000),
+    "publishBatch": several(
+        send("POST", "{q}/messages/batch", MESSAGES, orjson.dumps([{"message": "x" * 800}] * AT_ONCE), JUNK),
+        send("POST", "{q}/messages/batch", orjson.dumps([{"message": "x", "headers": {"a": "b"}}] * AT_ONCE)),
+    ),
+    "leaseMessages": several(lambda world, queue: world.lease(queue), send("POST", "{q}/messages/lease", JUNK)),
+    "ackLeases": settle("ack"),
+    "nackLeases": settle("nack", delay=1),
+    "settleLeases": settle("settle"),
+    "extendLeases": settle("extend", seconds=100),
+    "getMessage": one("GET"),
+    "cancelMessage": one("DELETE"),
+    "getMessageHistory": history,
+    "requestAnswer": send("POST", "{q}/request?wait=0.1", b"x" * (1 << 20), kind="text/plain"),
+    "answerRequest": send("POST", "/v2/replies/x", b"x" * (1 << 20), kind="text/plain"),
+    "confirmPop": send("DELETE", "{q}/leases/x", b""),
+    "getProducer": get("{q}/producers/p"),
+    "explainQueue": explain,
+    "pauseQueue": send("POST", "{q}/pause", b"{}", JUNK),
+    "resumeQueue": send("POST", "{q}/resume", b"{}", JUNK),
+    "purgeQueue": several(send("POST", "{q}/purge", b"{}"), send("POST", "{q}/purge", JUNK)),
+    "undoSettled": undo,
+    "redriveQueue": redrive,
+    "listEvents": get("/v2/default/events"),
+    "bindQueue": send("PUT", "/v2/default/events/a.b.%23.c/queues/q1", b""),
+    "unbindQueue": send("DELETE", "/v2/default/events/a.b.%23.c/queues/q1", b""),
+    "publishEvent": event("/v2/default/events/many/messages", b"x" * 100_000),
+    "publishEventBatch": event("/v2/default/events/many/messages/batch", orjson.dumps([{"message": "x"}] * 200)),
+    "getTransaction": get("/v2/w/transactions/x"),
+    "dropTransaction": several(stage, send("DELETE", "/v2/w/transactions/dropTransaction", b"")),
+    "stagePart": stage,
+    "commitTransaction": commit,
+    "listGroups": groups,
+    "declareGroup": with_group("PUT", "{q}/groups/h", json={"start": "earliest"}),
+    "getGroup": with_group("GET", "{q}/groups/g"),
+    "removeGroup": with_group("DELETE", "{q}/groups/g"),
+    "ackGroup": with_group("POST", "{q}/groups/g/ack", json={"upTo": 9000}),
+    "getOffsets": get("{large}/offsets", timestamp=1),
+    "getManyOffsets": many_offsets,
+    "ackGroups": many_offsets,
+    "browseMessages": get("{large}/browse", max_bytes=16 << 20),
+    "readJournal": get("{large}/journal", max_bytes=16 << 20),
+    "lookAtMqQueue": get("/mq/large"),
+    "createMqQueue": send("PUT", "/mq/worst", b""),
+    "deleteMqQueue": send("DELETE", "/mq/worst", b""),
+    "addMqMessage": send("POST", "/mq/large/messages", b"x" * (1 << 20), kind="text/plain"),
+    "fetchMqMessage": get("/mq/large/messages"),
+    "deleteMqMessage": send("DELETE", "/mq/large/messages/x", b""),
+    "getHealth": get("/healthz"),
+    "getReadiness": get("/readyz"),
+    "getMetrics": lambda world, _queue: figures(world, "/metrics"),
+    "getStats": lambda world, _queue: figures(world, "/v2/stats?limit=1000&order=messages_per_second"),
+    "openSession": send("POST", "/v2/session", b"{}", JUNK),
+    "getSession": get("/v2/session"),
+    "closeSession": send("DELETE", "/v2/session", b""),
+    "openMqSession": send("POST", "/mq/auth", b""),
+    "makeTicket": send("POST", "/v2/tickets", JUNK, b"{}"),
+    "listTokens": tokens,
+    "makeToken": send("POST", "/v2/tokens", JUNK, orjson.dumps({"seconds": 60})),
+    "revokeTokensOf": send("DELETE", "/v2/tokens?user=nobody", b""),
+    "revokeToken": send("DELETE", "/v2/tokens/x", b""),
+    "listConnections": get("/v2/connections"),
+    "endConnection": send("DELETE", "/v2/connections/999999", b""),
+    "readAudit": get("/v2/audit"),
+    "reload": send("POST", "/v2/reload", b""),
+    "backup": backup,
+    "getOpenapiYaml": get("/openapi.yaml"),
+    "getOpenapiJson": get("/openapi.json"),
+    "getAsyncapiYaml": get("/asyncapi.yaml"),
+    "getDocs": get("/docs"),
+    "getDocsFile": get("/docs/x"),
+    "getProblems": get("/docs/problems"),
+    "getFront": get("/"),
+    "getConsole": get("/console"),
+    "getConsoleFile": get("/console/x"),
+}
