@@ -20,6 +20,7 @@ from curbstone.gateway.http.scope import AnyScope
 from curbstone.gateway.limits import DEPTH_MAX, VALUES_MAX
 
 _NAMED_BYTES_MAX = 64 * 1024
+_CONTAINERS = (dict, list)  # a tuple, because a union is made anew at each look
 _NO_STRUCTURE = bytes(byte for byte in range(256) if byte not in b'[{,:"')
 
 
@@ -36,7 +37,7 @@ def parse_json(text: bytes) -> Any:
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"bad JSON: {error}") from None
     if isinstance(value, dict):
-        inside = [item for item in value.values() if isinstance(item, dict | list)]
+        inside = [item for item in value.values() if isinstance(item, _CONTAINERS)]
         members = len(value) + sum([len(item) for item in inside if isinstance(item, dict)])
         containers = 1 + len(inside)
     elif isinstance(value, list):
@@ -73,7 +74,7 @@ def _walk(text: bytes, value: Any, colons: int) -> None:
             if isinstance(container, dict):
                 members += len(container)
                 inside = container.values()
-            below += [item for item in inside if isinstance(item, dict | list)]
+            below += [item for item in inside if isinstance(item, _CONTAINERS)]
         level = below
     if depth > DEPTH_MAX:
         raise BadRequest(f"bad JSON: it is nested deeper than {DEPTH_MAX}")
