@@ -33,7 +33,7 @@ TEST_WORKERS ?= 4
 CURBSTONE_SIM_SECONDS ?= 600
 export CURBSTONE_SIM_SECONDS
 
-.PHONY: cluster cluster-deps postgres-deps interop-deps spark-deps sdk sdk-tools ops-tools test-deps docs help install dev man run test \
+.PHONY: cluster cluster-deps postgres-deps interop-deps spark-deps sdk sdk-tools ops-tools test-deps docs help install dev lock man run test \
 	test-newest test-compiled compiled coverage audit \
 	lint format soak bench release clean
 
@@ -117,6 +117,13 @@ docs: ops-tools  ## Build the documentation in site/, and fail on a dead link
 release: $(DEV) ops-tools  ## Make a release in dist/: make release VERSION=1.2.0 (commits and tags; uploads nothing)
 	@test -n "$(VERSION)" || { echo "say which: make release VERSION=1.2.0" >&2; exit 1; }
 	$(OPS_TOOLS)/bin/python tools/ops/release.py $(VERSION)
+
+# It has no address of an index: whoever installs chooses where the files are fetched, and the hashes say which they are.
+lock: ops-tools  ## Write deploy/docker/requirements.lock anew: constraints.txt with hashes, for the image and releases
+	echo "# Exact versions with hashes of what the image installs, for the image and releases. \`make lock\` writes it from constraints.txt." \
+		> deploy/docker/requirements.lock
+	echo "setuptools" | $(OPS_TOOLS)/bin/uv pip compile --quiet --constraint constraints.txt --generate-hashes --universal --python-version 3.11 \
+		--no-annotate --no-header --no-emit-index-url pyproject.toml - >> deploy/docker/requirements.lock
 
 man: $(DEV)  ## Make the man page and the completions of shells anew, from the command line
 	$(BIN)/python tools/ops/command_pages.py

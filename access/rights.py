@@ -44,6 +44,7 @@ USER = "{user}"
 
 _TOPIC = "topic:"
 _ANY_WORDS_MAX = 4
+_ANY = "\0"
 _PROJECT = re.compile(r"[A-Za-z0-9_*-]{1,64}")
 _QUEUE = re.compile(r"[A-Za-z0-9._:*-]{1,200}")
 _EVENT = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
@@ -93,13 +94,15 @@ def matches(pattern: str, name: str) -> bool:
 def names_taken(event: str) -> list[str]:
     """Return names that grants must cover to cover all events that a binding takes.
 
-    For a single event this is its name. In a mask, `*` and `#` stand for words, and the `*` of a grant covers them like
-    any text. But `#` may also stand for no word at all, so the mask without it must be covered as well.
+    For a single event this is its name. In a mask, `*` and `#` stand for any words, and only the `*` of a grant covers
+    them, so here they are a character that no name has. But `#` may also stand for no word at all, so the mask without
+    it must be covered as well.
     """
     words = event.split(".")
     if words[-1] == ">":
         words[-1] = "#"
     places = [place for place, word in enumerate(words) if word == "#"]
+    words = [_ANY if word in ("*", "#") else word for word in words]
     if len(places) > _ANY_WORDS_MAX:
         return [event, ""]  # no grant covers the empty name
     found = []

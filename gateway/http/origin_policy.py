@@ -41,7 +41,11 @@ class OriginPolicy:
         """Values of Host that were found to be ours. An empty one comes from a program: every browser sends a Host."""
 
     def admit(self, scope: Scope, send: Send) -> Send:
-        """Return the `send` to answer with; for a listed origin it adds the CORS headers."""
+        """Return the `send` to answer with; it adds the CORS headers for a listed origin.
+
+        Where origins are listed every answer says that it depends on the origin, so that no cache gives a page of a
+        listed origin an answer without these headers.
+        """
         host = origin = b""
         for name, value in scope["headers"]:
             if name == b"host":
@@ -49,10 +53,13 @@ class OriginPolicy:
             elif name == b"origin":
                 origin = value
         self.check_host(host)
+        if self._origins:
+            allowed = ((b"access-control-allow-origin", origin), _EXPOSED) if origin and self.is_listed(origin) else ()
+            send = _with_headers(send, (*allowed, _VARY))
+            if allowed:
+                return send
         if not origin:
             return send
-        if self.is_listed(origin):
-            return _with_cors(send, origin)
         if scope["method"] not in _SAFE_METHODS and not is_same_host(origin, host):
             raise Problem(403, "pages of this origin may not call; see --cors-origin")
         return send
@@ -149,12 +156,10 @@ async def answer_preflight(scope: Scope, send: Send) -> None:
     await reply(send, 204, fields)
 
 
-def _with_cors(send: Send, origin: bytes) -> Send:
-    async def send_with_cors(message: Message) -> None:
+def _with_headers(send: Send, fields: Iterable[Header]) -> Send:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers: Iterable[Header] = message["headers"]
-            allowed = (b"access-control-allow-origin", origin)
-            message = {**message, "headers": [*headers, allowed, _EXPOSED, _VARY]}
+            message = {**message, "headers": [*message["headers"], *fields]}
         await send(message)
 
-    return send_with_cors
+    return send_with_headers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -142,3 +143,22 @@ def test_every_dependency_has_an_exact_version() -> None:
     assert len(pinned) > 20
     for line in pinned:
         assert re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.+]*( ;.*)?", line.split("#")[0].strip()), line
+
+
+def test_the_image_installs_only_files_whose_hashes_are_known() -> None:
+    """The versions of constraints.txt, each with its hashes, for all that the server needs; and no index is named."""
+    text = ROOT.joinpath("deploy/docker/requirements.lock").read_text(encoding="utf-8")
+    assert "://" not in text and "--index" not in text and "--find-links" not in text
+    hashes = r"((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)"
+    entries = re.findall(r"^([a-z0-9-]+)==(\S+)(?: ;[^\\\n]*)? \\\n" + hashes, text, re.M)
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert len(lines) == sum(1 + found.count("--hash") for _, _, found in entries), "each line is of one of these"
+    constraints = ROOT.joinpath("constraints.txt").read_text(encoding="utf-8")
+    pinned = dict(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;]+)", constraints, re.M))
+    known = {re.sub(r"[._-]+", "-", name).lower(): version for name, version in pinned.items()}
+    assert {name: version for name, version, _ in entries} == {name: known[name] for name, _, _ in entries}
+    project = tomllib.loads(ROOT.joinpath("pyproject.toml").read_text(encoding="utf-8"))
+    needed = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    names = {re.sub(r"[._-]+", "-", re.split(r"[^A-Za-z0-9._-]", each)[0]).lower() for each in needed}
+    assert names <= {name for name, _, _ in entries}
+    assert "--require-hashes" in ROOT.joinpath("deploy/docker/install.sh").read_text(encoding="utf-8")

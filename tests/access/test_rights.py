@@ -99,10 +99,12 @@ def test_an_event_may_have_slashes_which_a_star_covers() -> None:
     assert grants.on_topic("other", "order/new") == 0
 
 
-@pytest.mark.parametrize("pattern", ["*", "order.*", "*.paid", "order.*.paid", "order.7", "order*"])
+@pytest.mark.parametrize(
+    "pattern", ["*", "order.*", "*.paid", "order.*.paid", "order.7", "order*", "#", "*#", "order.#"]
+)
 @pytest.mark.parametrize("mask", ["#", "order.*", "order.#", "#.paid", "order.#.paid", "*.*", "order.7", "order.>"])
 def test_a_grant_that_covers_a_mask_covers_every_event_that_it_takes(pattern: str, mask: str) -> None:
-    """`order.#` takes `order` as well, which `order.*` does not cover."""
+    """`order.#` takes `order` as well, which `order.*` does not cover. A grant of `#` is of the name `#` alone."""
     grants = Grants.parse([f"receive topic:shop/{pattern}"])
     taken = Masks()
     taken.add(mask)

@@ -245,6 +245,12 @@ async def test_listed_origins_may_call(gateway: Running) -> None:
         assert "access-control-allow-credentials" not in reply.headers
 
 
+async def test_where_origins_are_listed_every_answer_says_that_it_depends_on_the_origin(gateway: Running) -> None:
+    """A cache could give a page of a listed origin the answer that another client had got, without its headers."""
+    for headers in ({}, {"Origin": "https://evil.example"}, {"Origin": "https://app.example"}):
+        assert (await gateway.http.get("/v2/p1/queues", headers=headers)).headers["vary"] == "Origin"
+
+
 async def test_a_preflight_is_answered_as_one(gateway: Running) -> None:
     asked = {"Access-Control-Request-Method": "PUT", "Access-Control-Request-Headers": "x-msg-x-a"}
     listed = await gateway.http.options(QUEUE, headers={"Origin": "https://app.example", **asked})
@@ -253,6 +259,7 @@ async def test_a_preflight_is_answered_as_one(gateway: Running) -> None:
     assert listed.headers["access-control-allow-headers"] == "x-msg-x-a"
     other = await gateway.http.options(QUEUE, headers={"Origin": "https://evil.example", **asked})
     assert "access-control-allow-origin" not in other.headers
+    assert other.headers["vary"] == "Origin"
 
 
 # ---------------------------------------------------------------- the end

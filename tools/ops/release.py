@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"
+LOCK = "deploy/docker/requirements.lock"
 VERSION_FILES = ("curbstone/__init__.py", "client/curbstone_client/__init__.py")
 """The server and its Python client are released together, under one version."""
 MANIFESTS = "deploy/kubernetes/curbstone.yaml"
@@ -134,7 +136,9 @@ def build(version: str) -> list[Path]:
         run(sys.executable, "-m", "venv", environment)
         python = environment / "bin" / "python"
         pip = (python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
-        run(*pip, "--constraint", ROOT / "constraints.txt", *wheels)
+        run(*pip, "--require-hashes", "--requirement", ROOT / LOCK)
+        run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools")  # it is in the file to build the image
+        run(*pip, "--no-deps", *wheels)
         said = run(environment / "bin" / "curbstone", "--version").strip()
         said += run(python, "-c", "import curbstone_client as client; print(',', client.__version__)").strip()
         if said != f"curbstone {version}, {version}":
@@ -142,8 +146,10 @@ def build(version: str) -> list[Path]:
         bill = DIST / f"curbstone-{version}.cdx.json"
         run("cyclonedx-py", "environment", "--output-reproducible", "--output-file", bill, python)
         bill.write_text(of_the_server(bill.read_text(encoding="utf-8")), encoding="utf-8")
+    lock = DIST / f"curbstone-{version}-requirements.lock"
+    shutil.copyfile(ROOT / LOCK, lock)
     sums = DIST / "SHA256SUMS"
-    made = [*built, bill]
+    made = [*built, lock, bill]
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in made]
     sums.write_text("".join(lines), encoding="utf-8")
     return [*made, sums]
