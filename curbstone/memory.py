@@ -11,8 +11,8 @@ import ctypes
 import os
 import sys
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""The names of the two parameters in mallopt(3)."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+"""The names of the parameters in mallopt(3)."""
 KEPT_BYTES = 64 * 1024 * 1024
 """How much free memory at the end of the heap is kept. It was used before, so the process never grows by this."""
 MAPPED_BYTES = 4 * 1024 * 1024
@@ -27,3 +27,6 @@ def keep_freed() -> None:
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
         mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+        # One heap for all threads. By default each disk thread has its own, of which as much is kept as of the first,
+        # and malloc_trim(3) does not give back the end of those.
+        mallopt(M_ARENA_MAX, 1)

@@ -30,7 +30,7 @@ from curbstone.access.reloading import Reloading, Reloads
 from curbstone.access.users import UsersError
 from curbstone.backup.source import Backups
 from curbstone.cluster import ServedEngine
-from curbstone.collection import Collections, undisturbed
+from curbstone.collection import Collections, give_back, undisturbed
 from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
 from curbstone.core.errors import Unavailable
@@ -55,6 +55,7 @@ from curbstone.mqks.server import MqksServer
 from curbstone.net import certificates
 from curbstone.net.address import Address
 from curbstone.net.admission import Admission, Bounds
+from curbstone.net.budget import Budget
 from curbstone.net.certificates import BadCertificate, Certificates
 from curbstone.net.entrance import Entrance
 from curbstone.net.peer import Networks
@@ -161,8 +162,8 @@ async def _serve(settings: Settings) -> int:
         entrance = _entrance(broker, host, settings, reloads)
         if reloads and hasattr(signal, "SIGHUP"):
             loop.add_signal_handler(signal.SIGHUP, reloads.reload)
-        refused = entrance.admission.refused
-        process = Process(partial(connections_of, started), lambda: refused, _syncs(broker))
+        admission = entrance.admission
+        process = Process(partial(connections_of, started), lambda: admission.refused, _syncs(broker), admission.budget)
         recorder = charts.recorder(broker, gate, host)
         served = _listeners(broker, gate, host, settings, entrance, reloads, process, recorder)
         for listener in [] if stop_asked.is_set() else served:
@@ -280,6 +281,8 @@ def _gate(broker: Engine, host: AsyncioHost, settings: Settings, reloads: Reload
 
 
 def _entrance(broker: ServedEngine, host: AsyncioHost, settings: Settings, reloads: Reloads) -> Entrance:
+    budget = Budget(settings.max_buffered, _of_gateway(settings).json_bytes_max)
+    budget.on_calm = lambda: host.submit(give_back, lambda _result, _error: None)
     admission = Admission(
         lambda: descriptors.shares(descriptors.limit()).connections,
         broker.troubles,
@@ -289,6 +292,7 @@ def _entrance(broker: ServedEngine, host: AsyncioHost, settings: Settings, reloa
             address_strangers=ADDRESS_STRANGERS_MAX if settings.users else 0,
             user=OF_USER_MAX if settings.users else 0,
         ),
+        budget,
     )
     return Entrance(admission, _certificates(host, settings, reloads), Networks(settings.trusted_proxy))
 
@@ -347,14 +351,7 @@ def _listeners(
         sockets = StompSockets(
             gate, host, text=text_frame, binary=binary_frame, limits=limits, single_queue=single_queue, name=name
         )
-        gateway = GatewaySettings(
-            max_message_size=settings.max_message_size,
-            max_ttl_s=settings.max_ttl,
-            default_limit=settings.default_limit,
-            cors_origins=settings.cors_origin,
-            hosts=(*settings.http_host, *_own_names()),
-            documents_are_open=settings.is_loopback,
-        )
+        gateway = _of_gateway(settings)
         app = create_app(
             gate,
             host,
@@ -379,6 +376,17 @@ def _listeners(
     if settings.mqks_addr:
         listeners.append(Listener("mqks", settings.mqks_addr, mqks))
     return listeners
+
+
+def _of_gateway(settings: Settings) -> GatewaySettings:
+    return GatewaySettings(
+        max_message_size=settings.max_message_size,
+        max_ttl_s=settings.max_ttl,
+        default_limit=settings.default_limit,
+        cors_origins=settings.cors_origin,
+        hosts=(*settings.http_host, *_own_names()),
+        documents_are_open=settings.is_loopback,
+    )
 
 
 def _backups(broker: ServedEngine, host: AsyncioHost, settings: Settings) -> Source:

@@ -29,6 +29,7 @@ from curbstone.exit_codes import WRONG, CommandFailed
 from curbstone.logs import LogFormat
 from curbstone.net.address import LOOPBACK, Address, parse_address
 from curbstone.net.certificates import CertificateFiles
+from curbstone.net.limits import BUFFERED_BYTES_MAX
 from curbstone.net.peer import Networks
 from curbstone.rabbit.address import Address as ClusterAddress
 from curbstone.rabbit.address import parse as parse_cluster
@@ -127,6 +128,7 @@ class Settings(BaseSettings):
     max_ttl: float = Field(default=3600, gt=0, le=SECONDS_MAX, allow_inf_nan=False)
     default_limit: int = Field(default=10, ge=1, le=LIMIT_MAX)
     max_staged: Size = Field(default=1024 * 1024 * 1024, ge=1, le=CAP_BYTES_MAX)
+    max_buffered: Size = Field(default=BUFFERED_BYTES_MAX, ge=1, le=CAP_BYTES_MAX)
     staged_ttl: float = Field(default=3600, ge=1, le=SECONDS_MAX, allow_inf_nan=False)
     single_queue: str = ""
     cors_origin: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()

@@ -37,7 +37,6 @@ from curbstone.gateway.traffic import GatewayTraffic
 from curbstone.gateway.websocket.routes import WebSocketRoutes
 from curbstone.gateway.websocket.session import Opener, Session, SocketRequest
 from curbstone.net.turns import Turns
-from curbstone.net.unfinished import Unfinished
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
@@ -94,8 +93,6 @@ class Gateway(Starlette):
         self._streams = streams
         self.message_bytes_max = message_bytes_max
         """The largest WebSocket message that is accepted."""
-        self.unfinished = Unfinished.for_messages(message_bytes_max)
-        """The unfinished messages of all WebSockets."""
         self.turns = turns
         """The turns of all input of the process."""
 

@@ -83,7 +83,7 @@ class Handover:
             gateway.message_bytes_max,
             connection.connections,
             connection.loop,
-            gateway.unfinished,
+            self._visit.account,
             gateway.turns,
         )
         wire.leave = self._visit.leave

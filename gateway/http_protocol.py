@@ -15,6 +15,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from curbstone.access.errors import Busy
 from curbstone.gateway.app import Gateway
 from curbstone.gateway.handover import Handover
 from curbstone.gateway.http.cycle import Cycle, Flow
@@ -23,7 +24,7 @@ from curbstone.gateway.http.ends import Ends
 from curbstone.gateway.http.forwarded import asker_of
 from curbstone.gateway.http.head import FRAMING, framing_of, not_http, path_of, target_of
 from curbstone.gateway.http.passed_over import parser_behind
-from curbstone.gateway.http.problem import Problem, closing_response
+from curbstone.gateway.http.problem import Problem, closing_response, problem_of
 from curbstone.gateway.limits import (
     BODY_S_MAX,
     HEAD_BYTES_MAX,
@@ -35,6 +36,7 @@ from curbstone.gateway.limits import (
 )
 from curbstone.gateway.settings import OF_HEALTH
 from curbstone.net.admission import FULL, Visit, is_of_this_machine
+from curbstone.net.budget import REFUSED
 from curbstone.net.linger import Linger
 from curbstone.net.peer import Networks, Peer
 
@@ -48,6 +50,10 @@ _ASGI = {"version": "3.0", "spec_version": "2.3"}
 _NEVER = math.inf
 
 _FIELDS_BYTES_MAX = 2 * HEAD_BYTES_MAX
+
+
+def _nothing() -> None:
+    """Do nothing: the connection is over."""
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -93,6 +99,7 @@ class HttpProtocol(HttpToolsProtocol):
         """The problem that a callback of the parser found."""
         self._peer = peer
         self._visit = visit
+        self._account = visit.account
         self._trusted = trusted_proxies if peer.host in trusted_proxies else None
         """All trusted proxies if the peer is one of them; else None."""
         self._is_strict = False
@@ -113,7 +120,8 @@ class HttpProtocol(HttpToolsProtocol):
         self.scheme = "https" if self._peer.tls else "http"
         is_encrypted = transport.get_extra_info("sslcontext") is not None
         self._is_strict = is_encrypted and not is_of_this_machine(self.server)
-        self.flow = Flow(transport)
+        self.flow = Flow(transport, self._evict)
+        self._account.begin(self.flow)
         self._deadline = self.loop.time() + HEAD_S_MAX
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -130,6 +138,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _forget(self) -> None:
         """Break the reference cycles of this ended connection, so that no garbage collection is needed to free it."""
         self.parser = None  # type: ignore[assignment]
+        self.flow.evict = _nothing
         self.cycle = self._answering = self.scope = self._handover = None
 
     def eof_received(self) -> None:
@@ -158,13 +167,21 @@ class HttpProtocol(HttpToolsProtocol):
         self._held_from = 0
         self._parse()
 
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        super().pause_writing()
+        self._account.hold_output(self.transport.get_write_buffer_size())
+
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`. Goes on with input that was kept."""
         super().resume_writing()
+        self._account.hold_output(0)
         self.loop.call_soon(self._go_on)
 
     def check(self, now: float) -> None:
         """End the connection if a request arrives too slowly, or if it was idle too long. `now` is the loop's time."""
+        if self.flow.is_stopped:
+            self._deadline = now + BODY_S_MAX  # it can't be late, because it is not read
         if now <= self._deadline:
             return
         if self._is_idle:
@@ -197,6 +214,8 @@ class HttpProtocol(HttpToolsProtocol):
         while (start := self._held_from) < size:
             if pieces == PIECES_MAX or not (self._in_body or self._may_begin()):
                 self.flow.hold()
+                if not (self._in_body or self._account.input):
+                    self._account.hold_input(size - start, is_complete=True)
                 if self._in_head:
                     self._deadline = _NEVER  # the rest of this head may be here already
                 if pieces == PIECES_MAX:
@@ -379,6 +398,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Go on after an answer is complete: with input that waits, in a later turn, or by reading more."""
         self.server_state.total_requests += 1
         self._answering = None
+        self._account.hold_input(0)
         if self._linger is not None or self.transport.is_closing():
             return
         if self._in_body:
@@ -434,6 +454,11 @@ class HttpProtocol(HttpToolsProtocol):
         assert self._answering is None, "a refusal would overtake an answer"
         self.take_leave(problem)
 
+    def _evict(self) -> None:
+        """Refuse the request whose body is under way: its user's connections hold too much."""
+        if self._in_body:
+            self._refuse(problem_of(Busy(REFUSED)))
+
     def take_leave(self, problem: Problem) -> None:
         """Answer with an error, and close."""
         self.transport.write(closing_response(problem))
@@ -443,6 +468,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Close our half. Input is dropped, within bounds, until the peer has read the answer and closes."""
         self._linger = Linger(self.transport, self.loop, LINGER_S_MAX, LINGER_BYTES_MAX)
         self._held = b""
+        self._account.hold_input(0)
         self.flow.release()
         self.flow.resume_reading()
 

@@ -80,6 +80,9 @@ PAGE_BYTES_MAX = 16 * MIB
 
 # ---------------------------------------------------------------- waiting
 
+ROOM_S_MAX = 10
+"""How long a request waits for room for its answer if its user's connections hold too much that they do not read."""
+
 WAIT_S_MAX = 30
 """How long a request may wait. A request that asks for longer waits this long."""
 
@@ -116,8 +119,7 @@ PING_AFTER_S = 30
 """After this long without input from the peer, it is sent a ping."""
 
 DEAD_AFTER_S = 90
-"""After this long without input from the peer, or without the peer reading the output that waits for it, the
-connection is taken for dead, and its unsettled messages return."""
+"""After this long without input from the peer, the connection is taken for dead, and its unsettled messages return."""
 
 CLOSE_S_MAX = 5
 """How long the peer may take to answer a close frame."""

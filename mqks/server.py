@@ -36,7 +36,7 @@ class MqksServer(TcpServer):
     ) -> None:
         """`turns` and `entrance` are shared by the whole process; without them the server has its own."""
         self.limits = limits or Limits()
-        super().__init__(turns or Turns(host), entrance, message_bytes_max=self.limits.line_bytes_max)
+        super().__init__(turns or Turns(host), entrance)
         self.host = host
         self.registry = Registry(gate, host.call_later)
         self.reports = ErrorLog(host.call_later)
@@ -81,7 +81,7 @@ class _Client(Connection[Session]):
             self._server.registry,
             self._server.limits,
             self.changed,
-            partial(_report, self._server.reports, str(self.peer)),
+            partial(_report, self._server.reports, self.peer),
             host.call_later,
             host.now_ms(),
             Caller.of(self.peer, "mqks"),
@@ -120,5 +120,5 @@ class _Client(Connection[Session]):
         self._timer = self._host.call_later(session.tick_ms, self._tick) if session.tick_ms else None
 
 
-def _report(reports: ErrorLog, peer: str, text: str, is_mistake: bool) -> bytes:
-    return reports.report(peer, text, is_mistake=is_mistake)
+def _report(reports: ErrorLog, peer: Peer, text: str, is_mistake: bool) -> bytes:
+    return reports.report(str(peer), peer.source, text, is_mistake=is_mistake)

@@ -21,7 +21,9 @@ from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Protocol
 
+from curbstone.net.budget import Budget
 from curbstone.net.limits import SPARES
+from curbstone.net.peer import source_of
 
 MATTER = "connections"
 
@@ -63,9 +65,11 @@ class Admission:
         most: Callable[[], int] = lambda: sys.maxsize,
         troubles: Troubles | None = None,
         bounds: Bounds | None = None,
+        budget: Budget | None = None,
     ) -> None:
-        """`most` returns how many connections there may be now."""
+        """`most` returns how many connections there may be now; `budget` bounds what they hold in memory."""
         self.bounds = bounds or Bounds()
+        self.budget = budget or Budget()
         self.refused: Counter[str] = Counter()
         """How many connections were refused, by the reason: full, address, strangers, user."""
         self.visits: set[Visit] = set()
@@ -141,13 +145,15 @@ class Admission:
 class Visit:
     """One connection, from its first byte to its last."""
 
-    __slots__ = ("_admission", "_counted", "_is_stranger", "_user", "is_spare", "line", "login")
+    __slots__ = ("_admission", "_counted", "_is_stranger", "_user", "account", "is_spare", "line", "login")
 
     def __init__(self, admission: Admission, is_spare: bool = False) -> None:
         self.is_spare = is_spare
         """Whether this connection can ask for health only, because the server was full when it came."""
         self.line: object = None
         """The transport of the connection, set by the entrance."""
+        self.account = admission.budget.account()
+        """What the connection holds in memory: on the account of its user, or until the login of its address."""
         self.login: Any = None
         """What the protocol keeps of the login of the last request."""
         self._admission = admission
@@ -161,6 +167,7 @@ class Visit:
         if admission.is_crowded():
             return STRANGERS
         visitor = visitor_of(host)
+        self.account.belongs_to(f"address {source_of(host)}" if visitor is not None else "this machine")
         if visitor is None:
             return ""
         if not self._enter("address", visitor, bounds.address):
@@ -186,6 +193,8 @@ class Visit:
         if not self._enter("user", user, most):
             return USER.format(most)
         self._user = user
+        if most:  # there are users
+            self.account.belongs_to(f"user {user}")
         return ""
 
     def leave(self) -> None:
@@ -197,6 +206,7 @@ class Visit:
         if self._is_stranger:
             self._admission.known()
         self._admission.left(self)
+        self.account.close()
 
     def _enter(self, kind: str, who: object, most: int) -> bool:
         if not self._admission.enter(kind, who, most):

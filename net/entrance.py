@@ -11,7 +11,7 @@ import asyncio
 import logging
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import cast
 
 from curbstone.net.address import Address
@@ -20,9 +20,13 @@ from curbstone.net.certificates import Contexts
 from curbstone.net.limits import BACKLOG, GREETING_S_MAX, KEEPALIVE, RETRANSMITS_MAX
 from curbstone.net.peer import Certificate, Networks, Peer, plain_host
 from curbstone.net.proxy_protocol import BadHeader, read_header
+from curbstone.net.repeats import BriefLog
 from curbstone.net.tls import Handshakes, TlsConnection
 
-SWEEP_S = 15
+SWEEP_S = 1
+"""How often all connections are looked at."""
+SWEEPS_VANISHED = 15
+"""At every so many of these looks, the system is asked whether their peers have vanished."""
 
 _INFO_BYTES, _RETRANSMITS_AT = 8, 2
 """How much of struct tcp_info is read, and the offset of tcpi_retransmits in it."""
@@ -50,14 +54,33 @@ class Entrance:
         self.trusted_proxies = trusted_proxies or Networks()
         self.handshakes = Handshakes()
         self._sweep: asyncio.TimerHandle | None = None
+        self._sweeps = 0
+        self.ends = BriefLog(_call_later, log)
+        """Tells why connections ended before their protocol began, and whose connections hold too much."""
+        self.admission.budget.on_held = self._is_held
 
-    def _look_for_vanished(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Abort connections whose peer has vanished: the system would go on sending for a quarter of an hour."""
-        self._sweep = loop.call_later(SWEEP_S, self._look_for_vanished, loop)
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Count unsent output. Abort connections whose peer has vanished, or reads nothing of what waits for it.
+
+        The system would go on sending to a peer that has vanished for a quarter of an hour.
+        """
+        self._sweep = loop.call_later(SWEEP_S, self._look, loop)
+        self._sweeps += 1
+        looks_for_vanished = self._sweeps % SWEEPS_VANISHED == 0
+        now_s = self._sweeps * SWEEP_S  # a clock that stops while the process is stopped
         for visit in list(self.admission.visits):
             transport = cast(asyncio.Transport, visit.line)
-            if transport is not None and is_vanished(transport.get_extra_info("socket")):
+            if transport is None:
+                continue
+            if visit.account.is_stuck(transport.get_write_buffer_size(), now_s) or (
+                looks_for_vanished and is_vanished(transport.get_extra_info("socket"))
+            ):
                 transport.abort()
+        self.admission.budget.check()
+
+    def _is_held(self, who: Hashable) -> None:
+        text = "its connections hold as much unfinished input and unread output as they may"
+        self.ends.info(who, str(who), text)
 
     async def listen(
         self, address: tuple[str, int] | Address, serve: Serve, word: Word, *, has_spares: bool = False
@@ -70,7 +93,7 @@ class Entrance:
             lambda: Arrival(self, at, serve, word, has_spares), at.host, at.port, backlog=BACKLOG
         )
         if self._sweep is None:
-            self._sweep = loop.call_later(SWEEP_S, self._look_for_vanished, loop)
+            self._sweep = loop.call_later(SWEEP_S, self._look, loop)
         host, port = server.sockets[0].getsockname()[:2]
         return Listener(server, (host, port))
 
@@ -101,6 +124,7 @@ class Arrival(asyncio.Protocol):
         self._visit: Visit | None = None
         self._peer: Peer
         self._header = b""
+        self._is_refused = False
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -120,7 +144,7 @@ class Arrival(asyncio.Protocol):
         if not self._address.proxy:
             self._come_in(b"")
         elif host not in self._entrance.trusted_proxies:
-            self._cut("it is none of --trusted-proxy, and this listener is for those")
+            self._cut("proxy", "it is none of --trusted-proxy, and this listener is for those")
 
     def data_received(self, data: bytes) -> None:
         """Read the PROXY header."""
@@ -130,7 +154,7 @@ class Arrival(asyncio.Protocol):
         try:
             header = read_header(self._header)
         except BadHeader as error:
-            self._cut(str(error))
+            self._cut("proxy", str(error))
             return
         if header is None:
             return
@@ -169,16 +193,23 @@ class Arrival(asyncio.Protocol):
         return self._serve(Peer(self._peer.host, self._peer.port, True, certificate), self._visit)
 
     def _not_greeted(self, reason: str) -> None:
-        self._entrance.admission.refused["tls"] += 1
-        log.info("%s: no TLS handshake: %s", self._peer, reason, extra={"peer": self._peer})
+        self._tell("tls", f"no TLS handshake: {reason}")
         self._gone()
 
     def _late(self) -> None:
-        self._cut(f"it did not come to the point within {GREETING_S_MAX} s")
+        self._cut("late", f"it did not come to the point within {GREETING_S_MAX} s")
 
-    def _cut(self, reason: str) -> None:
-        log.info("%s: closed: %s", self._peer, reason, extra={"peer": self._peer})
+    def _cut(self, kind: str, reason: str) -> None:
+        self._tell(kind, f"closed: {reason}")
         self._transport.abort()
+
+    def _tell(self, kind: str, text: str) -> None:
+        """Count the connection as refused for this kind of reason, and log the reason. Only the first one counts."""
+        if self._is_refused:
+            return
+        self._is_refused = True
+        self._entrance.admission.refused[kind] += 1
+        self._entrance.ends.info(self._peer, self._peer.source, text)
 
     def _send_away(self, text: str) -> None:
         """Close the connection. The client is told the reason unless it expects TLS, where it could not read it."""
@@ -195,6 +226,10 @@ class Arrival(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def _call_later(delay_ms: int, fn: Callable[[], None]) -> asyncio.TimerHandle:
+    return asyncio.get_running_loop().call_later(delay_ms / 1000, fn)
 
 
 def _set_up(raw: socket.socket | None) -> None:

@@ -22,9 +22,11 @@ KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 RETRANSMITS_MAX = 8
 """The count of retransmissions at which a peer counts as vanished. The kernel waits twice as long before each."""
 
-UNFINISHED_BYTES_MAX = 64 * 1024 * 1024
-"""The most bytes that all connections of a server together hold of large unfinished messages; or twice the largest
-message, if that is more."""
+BUFFERED_BYTES_MAX = 256 * 1024 * 1024
+"""The most bytes of unfinished input and unread output that all connections together hold, without `--max-buffered`."""
+
+UNREAD_S_MAX = 60
+"""How long a peer may read nothing of the output that waits for it."""
 
 WRITE_BUFFER_BYTES = 256 * 1024
 """Unsent output, in bytes, at which deliveries to the connection pause."""

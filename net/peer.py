@@ -38,6 +38,11 @@ class Peer:
     """Whether it speaks TLS, to us or to a trusted proxy."""
     certificate: Certificate | None = None
 
+    @property
+    def source(self) -> str:
+        """The address; for IPv6 its first 64 bits, because a single client has at least 2^64 addresses."""
+        return source_of(self.host)
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
@@ -83,6 +88,15 @@ def plain_host(host: str) -> str:
     """
     address = address_of(host) if host.startswith("::") else None
     return str(address) if isinstance(address, IPv4Address) else host
+
+
+@lru_cache(maxsize=1024)
+def source_of(host: str) -> str:
+    """Return the text that a client's repeated failures are counted by; see `Peer.source`."""
+    address = address_of(host)
+    if isinstance(address, IPv6Address):
+        return f"{ip_address(int(address) >> 64 << 64)}/64"
+    return host
 
 
 def certificate_of(fields: Mapping[str, Any]) -> Certificate:

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
+from curbstone.net.budget import Account
 from curbstone.net.limits import TURN_OUTPUT_BYTES_MAX
 from curbstone.net.turns import Intake, Turns
 
@@ -48,8 +49,8 @@ class Stream(ABC):
 
     _transport: Transport
 
-    def __init__(self, loop: Loop, turns: Turns) -> None:
-        """`turns` are shared by everything that is read in the process."""
+    def __init__(self, loop: Loop, turns: Turns, account: Account) -> None:
+        """`turns` are shared by everything that is read in the process. `account` has what the connection holds."""
         self._call_soon = loop.call_soon
         self._intake = Intake(turns, self)
         self._flush_due = False
@@ -57,6 +58,11 @@ class Stream(ABC):
         """The bytes of output that have come since the last flush."""
         self._is_reading = True
         self._is_full = False
+        self._account = account
+        self._is_paused = False
+        """Whether deliveries are paused because its user holds too much."""
+        self._is_stopped = False
+        """Whether reading is stopped because its user holds too much."""
         self._unsent_bytes_max = sys.maxsize
         """Unsent output, in bytes, beyond which the client is not read."""
 
@@ -72,7 +78,7 @@ class Stream(ABC):
 
     @abstractmethod
     def _hold(self) -> None:
-        """Pause deliveries: the socket is full."""
+        """Pause deliveries: the socket is full, or its user holds too much."""
 
     @abstractmethod
     def _go_on(self) -> None:
@@ -91,13 +97,39 @@ class Stream(ABC):
     def pause_writing(self) -> None:
         """Called by asyncio: the socket is full."""
         self._is_full = True
+        self._account.hold_output(self._transport.get_write_buffer_size())
         self._hold()
         self._steer()
 
     def resume_writing(self) -> None:
         """Called by asyncio: the socket takes output again."""
         self._is_full = False
-        self._go_on()
+        self._account.hold_output(0)
+        if not self._is_paused:
+            self._go_on()
+        self._steer()
+
+    def pause_output(self) -> None:
+        """See `budget.Holder`."""
+        self._is_paused = True
+        self._hold()
+        self._steer()
+
+    def resume_output(self) -> None:
+        """See `budget.Holder`."""
+        self._is_paused = False
+        if not self._is_full:
+            self._go_on()
+        self._steer()
+
+    def pause_input(self) -> None:
+        """See `budget.Holder`."""
+        self._is_stopped = True
+        self._steer()
+
+    def resume_input(self) -> None:
+        """See `budget.Holder`."""
+        self._is_stopped = False
         self._steer()
 
     def caught_up(self) -> None:
@@ -109,8 +141,8 @@ class Stream(ABC):
         transport = self._transport
         if transport.is_closing():
             return
-        full = self._is_full and transport.get_write_buffer_size() > self._unsent_bytes_max
-        reading = not (full or self._intake.is_waiting or self._is_congested())
+        full = self._is_full and (self._is_paused or transport.get_write_buffer_size() > self._unsent_bytes_max)
+        reading = not (full or self._is_stopped or self._intake.is_waiting or self._is_congested())
         if reading == self._is_reading:
             return
         self._is_reading = reading

@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from curbstone.net.address import Address
 from curbstone.net.admission import Visit
+from curbstone.net.budget import REFUSED
 from curbstone.net.crowd import Crowd
 from curbstone.net.entrance import Entrance, Listener
 from curbstone.net.limits import LINGER_S, STOP_S, WRITE_BUFFER_BYTES
@@ -23,7 +24,6 @@ from curbstone.net.linger import Linger
 from curbstone.net.peer import Peer
 from curbstone.net.stream import Stream
 from curbstone.net.turns import Turns
-from curbstone.net.unfinished import Unfinished
 
 
 class Session(Protocol):
@@ -46,7 +46,7 @@ class Session(Protocol):
 
     @property
     def unfinished_bytes(self) -> int:
-        """How many bytes of an unfinished message there are after the last read."""
+        """How many bytes of input it holds after the last read that are not complete, or can't take effect yet."""
 
     @property
     def began_anew(self) -> bool:
@@ -68,20 +68,15 @@ class Session(Protocol):
         """The connection is lost."""
 
 
-EVICTED = "too much of too many large messages is under way; send it again later"
-"""Told to the connection whose unfinished message was begun the longest ago."""
-
 S = TypeVar("S", bound=Session)
 
 
 class TcpServer(ABC):
     """Accepts the clients of one protocol, keeps track of them, and lets them finish when it stops."""
 
-    def __init__(self, turns: Turns, entrance: Entrance | None = None, *, message_bytes_max: int = 0) -> None:
+    def __init__(self, turns: Turns, entrance: Entrance | None = None) -> None:
         """`turns` and `entrance` are shared by the whole process."""
         self.turns = turns
-        self.unfinished = Unfinished.for_messages(message_bytes_max)
-        """The unfinished messages of all its clients."""
         self.entrance = entrance or Entrance()
         self._listeners: list[Listener] = []
         self._clients: Crowd[Connection[Any]] = Crowd()
@@ -129,7 +124,7 @@ class Connection(Stream, asyncio.Protocol, Generic[S]):
     def __init__(self, server: TcpServer, peer: Peer, visit: Visit, output_bytes_max: int) -> None:
         """`output_bytes_max`: unsent output beyond which the client is not read."""
         self._loop = asyncio.get_running_loop()
-        super().__init__(self._loop, server.turns)
+        super().__init__(self._loop, server.turns, visit.account)
         self.peer = peer
         self.visit = visit
         self._tcp_server = server
@@ -170,6 +165,7 @@ class Connection(Stream, asyncio.Protocol, Generic[S]):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._session = self.open()
         self._tcp_server.joined(self)
+        self._account.begin(self)
 
     def data_received(self, data: bytes) -> None:
         """Take input from the socket, and stop reading if there is too much of it."""
@@ -193,7 +189,6 @@ class Connection(Stream, asyncio.Protocol, Generic[S]):
         if self._linger is not None:
             self._linger.close()
         self._intake.close()
-        self._tcp_server.unfinished.note(self, 0, True)
         self.ended()
         self._session.lose()
         self.visit.leave()
@@ -206,14 +201,15 @@ class Connection(Stream, asyncio.Protocol, Generic[S]):
         session = self._session
         if not session.ending:
             self.receive(data)
-            self._tcp_server.unfinished.note(self, session.unfinished_bytes, session.began_anew)
+            self._account.hold_input(session.unfinished_bytes, session.began_anew)
 
     def evict(self) -> None:
-        """See `unfinished.Holder`."""
-        self.send_away(EVICTED)
+        """See `budget.Holder`."""
+        self.send_away(REFUSED)
 
     def _hold(self) -> None:
-        self._session.hold()
+        if not self._session.ending:
+            self._session.hold()
 
     def _go_on(self) -> None:
         if not self._session.ending:
@@ -233,6 +229,8 @@ class Connection(Stream, asyncio.Protocol, Generic[S]):
         output = session.take_output()
         if output and not self._transport.is_closing():
             self._transport.write(b"".join(output))
+            if self._is_full:
+                self._account.hold_output(self._transport.get_write_buffer_size())
         if session.closing:
             self._part()
         elif not self._is_reading:

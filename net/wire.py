@@ -29,6 +29,9 @@ class Wire(Protocol):
     def limit_unsent(self, bytes_max: int) -> None:
         """Do not read while the socket is full and more than `bytes_max` bytes of output wait in it."""
 
+    def keeps(self, size: int) -> None:
+        """Note that the session holds `size` bytes of complete messages that are only a part of something."""
+
     def hold(self) -> None:
         """Stop reading until `resume`, so that the peer can't send more."""
 

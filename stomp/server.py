@@ -12,6 +12,7 @@ from curbstone.core.traffic import Traffic
 from curbstone.net.admission import Visit
 from curbstone.net.entrance import Entrance
 from curbstone.net.peer import Peer
+from curbstone.net.repeats import BriefLog
 from curbstone.net.tcp import Connection, TcpServer
 from curbstone.net.turns import Turns
 from curbstone.stomp.errors import one_line
@@ -45,7 +46,7 @@ class StompServer(TcpServer):
         `name` is what CONNECTED calls it: its name, a slash, its version.
         """
         self.limits = limits or Limits()
-        super().__init__(turns or Turns(host), entrance, message_bytes_max=self.limits.body_bytes_max)
+        super().__init__(turns or Turns(host), entrance)
         self.gate = gate
         self.host = host
         self.single_queue = parse_queue_name(single_queue) if isinstance(single_queue, str) else single_queue
@@ -53,6 +54,13 @@ class StompServer(TcpServer):
         self.name = name
         self.traffic = Traffic()
         """The counters of all its connections."""
+        self.failures = BriefLog(host.call_later, log)
+        """Tells why connections failed."""
+
+    async def stop(self) -> None:
+        """See `TcpServer.stop`."""
+        await super().stop()
+        self.failures.close()
 
     def connection(self, peer: Peer, visit: Visit) -> _Client:
         """See `TcpServer.connection`."""
@@ -118,5 +126,5 @@ class _Client(Connection[Session]):
         """See `Connection.ended`."""
         self._pulse.stop()
         if not self._ended and self._parting and self._session.failure:
-            log.info("%s: %s", self.peer, one_line(self._session.failure), extra={"peer": self.peer})
+            self._server.failures.info(self.peer, self.peer.source, one_line(self._session.failure))
         self._ended = True

@@ -100,7 +100,7 @@ class Session:
         self._now_ms = now_ms
         self._sniffs = sniffs
         self.unfinished_bytes = 0
-        """How many bytes of an unfinished frame the last read left."""
+        """How many bytes the last read left in an unfinished frame and in open transactions."""
         self.began_anew = True
         """Whether the last read completed a frame, so that the unfinished one is a new one."""
 
@@ -176,8 +176,9 @@ class Session:
             if not received or received[-1][0].command not in ("CONNECT", "STOMP"):
                 break
             data = b""
-        self.unfinished_bytes, self.began_anew = parser.unfinished_bytes, bool(received)
-        self._liveness.unfinished(self.unfinished_bytes, self.began_anew, now_ms)
+        held, self.began_anew = parser.unfinished_bytes, bool(received)
+        self.unfinished_bytes = held + self._transactions.bytes
+        self._liveness.unfinished(held, self.began_anew, now_ms)
 
     def tick(self, now_ms: int) -> int:
         """Send a heart-beat, or end the connection at a deadline, if it is time. Return when to call again."""
@@ -262,9 +263,8 @@ class Session:
         may_be_another = self._sniffs and not connection.version
         line = error.shown if may_be_another and isinstance(error.shown, bytes) else b""
         if protocol := connect.greeting_of_another_protocol(line):
-            connection.failure = f"{protocol} on the STOMP port"
-            connection.finish(connect.HTTP_ANSWER if protocol == "http" else b"")
-            connection.close()
+            last = connect.HTTP_ANSWER if protocol == "http" else b""
+            connection.turn_away(f"{protocol} on the STOMP port", error, last)
         else:
             connection.fail(error)
 

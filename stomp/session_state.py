@@ -178,6 +178,13 @@ class SessionState:
         else:
             self.finish(frame)
 
+    def turn_away(self, failure: str, error: ProtocolError, last: bytes) -> None:
+        """End at once with these bytes: the client speaks another protocol."""
+        self.failure = failure
+        self.traffic.refuse(error)
+        self.finish(last)
+        self.close()
+
     def finish(self, last: bytes) -> None:
         """End with this frame, once everything handed to the engine is done."""
         if self.ending:

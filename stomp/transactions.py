@@ -69,6 +69,8 @@ class Transactions:
         self._connection = connection
         self._settler = settler
         self._open: dict[str, _Open] = {}
+        self.bytes = 0
+        """The bodies and headers of the messages in all of them."""
 
     def begin(self, head: Head) -> None:
         """Carry out a BEGIN."""
@@ -129,8 +131,7 @@ class Transactions:
 
     def commit(self, head: Head, receipt: bytes | None) -> list[Subscription]:
         """Carry out a COMMIT, and send its RECEIPT when it is on disk. Return the subscriptions it settled for."""
-        transaction = self._get(head)
-        del self._open[head.headers["transaction"]]
+        transaction = self._end(head)
         connection = self._connection
         if transaction.error is not None:
             connection.refuse(transaction.error, [receipt])
@@ -154,12 +155,18 @@ class Transactions:
 
     def abort(self, head: Head) -> None:
         """Carry out an ABORT."""
-        self._get(head)
-        del self._open[head.headers["transaction"]]
+        self._end(head)
 
     def close(self) -> None:
         """Abort all transactions: the connection ends."""
         self._open.clear()
+        self.bytes = 0
+
+    def _end(self, head: Head) -> _Open:
+        transaction = self._get(head)
+        del self._open[head.headers["transaction"]]
+        self.bytes -= transaction.bytes
+        return transaction
 
     def _get(self, head: Head) -> _Open:
         transaction = self._open.get(header_values.required(head, "transaction"))
@@ -172,9 +179,10 @@ class Transactions:
         limits = self._connection.limits
         transaction.frames += 1
         transaction.bytes += size
+        self.bytes += size
         if sum(each.frames for each in self._open.values()) > limits.transaction_frames_max:
             raise ProtocolError(f"more than {limits.transaction_frames_max} frames in open transactions")
-        if sum(each.bytes for each in self._open.values()) > limits.transaction_bytes_max:
+        if self.bytes > limits.transaction_bytes_max:
             raise ProtocolError(f"more than {limits.transaction_bytes_max} bytes in open transactions")
         return transaction
 

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Protocol
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.core.traffic import Traffic
+from curbstone.net.peer import source_of
+from curbstone.net.repeats import BriefLog
 from curbstone.net.wire import (
     GOING_AWAY,
     NORMAL,
@@ -95,6 +97,8 @@ class StompSockets:
         self.name = name
         self.traffic = Traffic()
         """The counters of all its connections."""
+        self.failures = BriefLog(host.call_later, log)
+        """Tells why connections failed."""
 
     def open(self, request: Request) -> StompSocket:
         """Return the session for a request; raise BadRequest if it offers subprotocols but none of STOMP's.
@@ -110,6 +114,8 @@ class StompSockets:
 
 class StompSocket:
     """One connection. The owner of the socket calls the public methods, all from the event loop."""
+
+    delivers = True
 
     def __init__(self, sockets: StompSockets, request: Request, subprotocol: str | None) -> None:
         self._sockets = sockets
@@ -172,6 +178,7 @@ class StompSocket:
             self._is_text = messages[0][0]
         data = messages[0][1] if len(messages) == 1 else b"".join([payload for _, payload in messages])
         session.receive(data, self._host.now_ms(), self._host.wall_ms())
+        self._wire.keeps(session.unfinished_bytes)
         if session.congested:
             self._wire.hold()
 
@@ -244,7 +251,7 @@ class StompSocket:
         if not failure:
             code = NORMAL
         else:
-            log.info("websocket %s: %s", self._name, one_line(failure), extra={"peer": self._name})
+            self._sockets.failures.info(self._caller, source_of(self._caller.address), one_line(failure))
         self._wire.close(code, reason_text(failure))
 
 

@@ -17,6 +17,7 @@ from curbstone.core.staging import staging
 from curbstone.gateway import limits, settings
 from curbstone.gateway.resources import chart_file, metrics, stats_history
 from curbstone.mqks import limits as mqks
+from curbstone.net import budget
 from curbstone.net import limits as net
 from curbstone.schema_process import CPU_S_MAX
 from curbstone.settings import MESSAGE_BYTES_MAX, Settings
@@ -72,7 +73,12 @@ def size(count: int) -> str:
         f"times parts of the schema are at most {schemas.LOOKS_APART_MAX:,} |",
         f"{metrics.QUEUES_MAX:,} by name",
         f"{size(values.PART_BYTES_MAX)}, {staging.PARTS_MAX:,} parts; `--max-staged`, {size(DEFAULTS.max_staged)}",
-        f"over STOMP, and over MQKS | {size(net.UNFINISHED_BYTES_MAX)}",
+        f"It is `--max-buffered`, {size(net.BUFFERED_BYTES_MAX)}",
+        f"quarter of it, {size(net.BUFFERED_BYTES_MAX // budget.SHARES)}.",
+        f"unfinished input of more than {size(budget.SMALL_BYTES)}",
+        f"brings less than {size(budget.STEP_BYTES)} in a second",
+        f"pops and leases wait up to {limits.ROOM_S_MAX} s",
+        f"the output that waits for it | {net.UNREAD_S_MAX} s |",
         f"HTTP has {net.SPARES} more that get `/healthz`",
         f"streams of server-sent events | {presence.OF_USER_MAX:,}; {presence.STREAMS_MAX}, where",
         f"(Linux) | sent again {net.RETRANSMITS_MAX} times",

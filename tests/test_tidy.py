@@ -79,6 +79,7 @@ DOORS = {
     "gateway/http/answers.py",
     "gateway/http/endless.py",
     "gateway/http/long_poll.py",
+    "gateway/http/room.py",
     "net/certificates.py",
     "net/crowd.py",
     "net/entrance.py",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from curbstone.core.disk import Disk, File
@@ -150,22 +151,25 @@ class _Browse(Generic[T]):
             frames, cut_at = _read(disk, plan.places, wanted)
             return render(frames), cut_at or plan.next
 
-        def done(result: tuple[T, int] | None, error: BaseException | None) -> None:
-            ended = source.state.ended()
-            if result is not None:
-                self._on_done(None, *result)
-            elif waits_for_drop(source.state.host, source.log, lambda: done(result, error)):
-                return
-            elif ended is not None:  # its files are gone, or will be
-                self._on_done(ended, None, 0)
-            elif isinstance(error, Stale) and self._failed[error.place.first] < ATTEMPTS_MAX:
-                self._mend(error.place)
-            else:
-                assert error is not None
-                source.state.report(f"its log can't be read: {error}")
-                self._on_done(Unavailable(f"queue {source.state.name} can't be read: {told(error)}"), None, 0)
+        source.state.host.submit(job, self._done)
 
-        source.state.host.submit(job, done)
+    # A method and not a function in `attempt`: one that names itself keeps the page in memory until Python looks for
+    # cycles.
+    def _done(self, result: tuple[T, int] | None, error: BaseException | None) -> None:
+        state, log = self._source.state, self._source.log
+        ended = state.ended()
+        if result is not None:
+            self._on_done(None, *result)
+        elif waits_for_drop(state.host, log, partial(self._done, result, error)):
+            return
+        elif ended is not None:  # its files are gone, or will be
+            self._on_done(ended, None, 0)
+        elif isinstance(error, Stale) and self._failed[error.place.first] < ATTEMPTS_MAX:
+            self._mend(error.place)
+        else:
+            assert error is not None
+            state.report(f"its log can't be read: {error}")
+            self._on_done(Unavailable(f"queue {state.name} can't be read: {told(error)}"), None, 0)
 
     def _mend(self, place: _Place) -> None:
         """Try again after a place could not be read.

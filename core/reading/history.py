@@ -104,25 +104,28 @@ class Reading(Generic[T]):
         if segments[0].number > number:  # no segment has this number, because its creation failed
             offset = SEGMENT_BYTES
 
-        def done(result: tuple[list[T], int] | None, error: BaseException | None) -> None:
-            if result is None and waits_for_drop(state.host, log, lambda: done(result, error)):
-                return
-            ended = state.ended() if result is None else None
-            if ended is not None:  # its files are gone, or will be
-                self._on_done(ended, [], 0)
-            elif segments[0].number < log.segments[0].number:
-                try:
-                    self.attempt()
-                except Gone as gone:
-                    self._on_done(gone, [], 0)
-            elif result is None:
-                assert error is not None
-                state.report(f"its log can't be read: {error}")
-                self._on_done(Unavailable(f"queue {state.name} can't be read: {told(error)}"), [], 0)
-            else:
-                self._on_done(None, *result)
-
+        done = partial(self._done, segments[0].number)
         state.host.submit(lambda: self._read(segments, offset), done)
+
+    def _done(self, first: int, result: tuple[list[T], int] | None, error: BaseException | None) -> None:
+        """Return the page; or begin again if a segment was dropped meanwhile, of which `first` was the first."""
+        state, log = self._state, self._log
+        if result is None and waits_for_drop(state.host, log, partial(self._done, first, result, error)):
+            return
+        ended = state.ended() if result is None else None
+        if ended is not None:  # its files are gone, or will be
+            self._on_done(ended, [], 0)
+        elif first < log.segments[0].number:
+            try:
+                self.attempt()
+            except Gone as gone:
+                self._on_done(gone, [], 0)
+        elif result is None:
+            assert error is not None
+            state.report(f"its log can't be read: {error}")
+            self._on_done(Unavailable(f"queue {state.name} can't be read: {told(error)}"), [], 0)
+        else:
+            self._on_done(None, *result)
 
 
 def position_of(number: int, offset: int) -> int:

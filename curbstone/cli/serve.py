@@ -144,6 +144,15 @@ MaxStaged = Annotated[
         " users: projects) that stage no more than that. Default: 1GiB",
     ),
 ]
+MaxBuffered = Annotated[
+    str | None,
+    _option(
+        "--max-buffered",
+        metavar="SIZE",
+        help="The most memory for unfinished input and unread output of all connections. A user (without users: an"
+        " address) may hold a quarter of it. At least four of the largest requests. Default: 256MiB",
+    ),
+]
 StagedTtl = Annotated[
     str | None,
     _option(
@@ -256,6 +265,7 @@ def serve(
     default_limit: DefaultLimit = None,
     max_staged: MaxStaged = None,
     staged_ttl: StagedTtl = None,
+    max_buffered: MaxBuffered = None,
     mq_delay: MqDelay = None,
     single_queue: SingleQueue = None,
     cors_origin: CorsOrigin = None,

@@ -8,6 +8,7 @@ from starlette.types import Receive
 
 from curbstone.gateway.http.problem import ClientGone, Problem
 from curbstone.gateway.http.scope import AnyScope
+from curbstone.net.budget import Account
 
 
 async def read_body(scope: AnyScope, receive: Receive, bytes_max: int) -> bytes:
@@ -25,7 +26,7 @@ async def read_body(scope: AnyScope, receive: Receive, bytes_max: int) -> bytes:
         if len(body) > bytes_max:
             raise _too_large(bytes_max)
         return body
-    return await _read_rest(body, receive, bytes_max)
+    return await _read_rest(body, receive, bytes_max, scope["visit"].account)
 
 
 def check_length(scope: AnyScope, bytes_max: int) -> None:
@@ -47,7 +48,8 @@ async def pieces_of(receive: Receive) -> AsyncIterator[bytes]:
         more = message.get("more_body", False)
 
 
-async def _read_rest(first: bytes, receive: Receive, bytes_max: int) -> bytes:
+async def _read_rest(first: bytes, receive: Receive, bytes_max: int, account: Account) -> bytes:
+    """Return the rest of the body. Its bytes count as the client's until the request is answered."""
     pieces = [first]
     size = len(first)
     more = True
@@ -61,6 +63,7 @@ async def _read_rest(first: bytes, receive: Receive, bytes_max: int) -> bytes:
         pieces.append(piece)
         size += len(piece)
         more = message.get("more_body", False)
+        account.hold_input(size, is_complete=not more)
     if size > bytes_max:
         raise _too_large(bytes_max)
     return b"".join(pieces)

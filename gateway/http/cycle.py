@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -28,9 +28,19 @@ logger = logging.getLogger("curbstone.gateway")
 
 
 class Flow(FlowControl):
-    """Flow control that does not resume reading while input that was read waits for its turn."""
+    """Flow control that does not resume reading while input that was read waits for its turn, or for room.
+
+    Implements `budget.Holder`.
+    """
 
     is_full = False
+    is_stopped = False
+    """Whether nothing is read because the user's connections hold too much."""
+
+    def __init__(self, transport: Any, evict: Callable[[], None]) -> None:
+        """`evict` refuses the request whose body is under way."""
+        super().__init__(transport)
+        self.evict = evict
 
     def hold(self) -> None:
         """Stop reading until `release`; until then `resume_reading` does nothing."""
@@ -42,9 +52,24 @@ class Flow(FlowControl):
         self.is_full = False
 
     def resume_reading(self) -> None:
-        """Go on reading, unless it is held."""
-        if not self.is_full:
+        """Go on reading, unless it is held or stopped."""
+        if not (self.is_full or self.is_stopped):
             super().resume_reading()
+
+    def pause_output(self) -> None:
+        """Do nothing: a request waits by itself for room for its answer (`room`)."""
+
+    resume_output = pause_output
+
+    def pause_input(self) -> None:
+        """Stop reading until `resume_input`."""
+        self.is_stopped = True
+        self.pause_reading()
+
+    def resume_input(self) -> None:
+        """Go on reading, unless it is held."""
+        self.is_stopped = False
+        self.resume_reading()
 
 
 class Connection(Protocol):
@@ -202,6 +227,9 @@ class Cycle:
             raise RuntimeError(f"{message['type']} in the body of an answer")
         body: bytes = message.get("body", b"")
         is_last = not message.get("more_body", False)
+        account = self.scope["visit"].account
+        if is_last and account.page:
+            account.set_aside(0)  # what waits of the answer is counted from now on
         if self._is_chunked:
             piece = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             self._write(piece + b"0\r\n\r\n" if is_last else piece)

@@ -21,8 +21,10 @@ from curbstone.access.secrets import SESSION
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.origin_policy import is_same_host
+from curbstone.gateway.http.room import account_of, room_for
 from curbstone.gateway.http.scope import AnyScope
 from curbstone.gateway.limits import SECRET_BYTES_MAX
+from curbstone.gateway.settings import OF_HEALTH
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
@@ -103,7 +105,15 @@ class Logins:
         self._documents_are_open = documents_are_open
 
     async def admit(self, scope: Scope) -> None:
-        """Put the client's access into the scope; raise NotLoggedIn, TooMany or Busy."""
+        """Put the client's access into the scope; raise NotLoggedIn, TooMany or Busy.
+
+        A request that asks for something waits here while its user's connections hold too much that they do not read.
+        """
+        await self._log_in(scope)
+        if scope["method"] == "GET" and account_of(scope).is_held and scope["path"] not in OF_HEALTH:
+            await room_for(scope)
+
+    async def _log_in(self, scope: Scope) -> None:
         gate = self._gate
         if not gate.wants_login:
             scope[ACCESS] = gate.everyone

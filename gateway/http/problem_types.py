@@ -211,7 +211,8 @@ TYPES = (
     ProblemType(
         "busy",
         503,
-        "Too many logins wait to be checked. Try again.",
+        "Too many logins wait to be checked, or the user's clients send too much that they do not finish, or do not "
+        "read what they ask for. Try again.",
         Busy,
     ),
     ProblemType(

@@ -18,6 +18,7 @@ from curbstone.gateway.formats.parameters import SEQ_MAX, group_of, query_of, wh
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.response import FRESH
+from curbstone.gateway.http.room import room_for
 from curbstone.gateway.limits import MIB, PAGE_BYTES_MAX, PAGE_MESSAGES_MAX
 from curbstone.gateway.resources.queues import name_in
 
@@ -48,6 +49,7 @@ class Browse:
             whole_number("max_bytes", query.get("max_bytes", PAGE_BYTES), 1, PAGE_BYTES_MAX),
             group,
         )
+        await room_for(request, wanted.bytes_max)
         kind = BINARY if accepts(request, BINARY) else NDJSON
         render = _renderer(queue, kind, headers=_flag(query, "headers"), body=_flag(query, "body"))
         page: bytes

@@ -26,7 +26,9 @@ from curbstone.gateway.http.endless import Bell, Departure
 from curbstone.gateway.http.login import access_of, caller_of
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.http.reply import NO_SNIFFING, Header
+from curbstone.gateway.http.room import account_of
 from curbstone.gateway.limits import CLOSED_STREAMS_MAX, COUNT_MAX
+from curbstone.net.budget import Waiting
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
@@ -85,6 +87,8 @@ class EventStream:
         self._host = streams.host
         self._bell = Bell()
         self._waiter: Waiter | None = None
+        self._room: Waiting | None = None
+        """Set while the stream waits until its user's connections hold less."""
         self._output: list[bytes] = []
         self._unwritten: list[Lease] = []
         """The leases in the output."""
@@ -98,6 +102,8 @@ class EventStream:
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write the stream until it ends."""
+        self._account = account_of(scope)
+        unpause = self._account.at_pause(self._pause)
         departure = Departure(scope, receive, self.end)
         caller = self._caller = caller_of(scope, STREAM)
         unwatch = self.queue.watch(self._look)
@@ -127,15 +133,30 @@ class EventStream:
             self._streams.give_back(self.queue, self._unwritten)
             self.is_over = True
             unwatch()
+            unpause()
+            if self._room is not None:
+                self._room.cancel()
             presence.leave()
             departure.close()
             if self._waiter:
                 self._waiter.cancel()
                 self._waiter = None  # otherwise it would keep this
 
+    def _pause(self) -> None:
+        """Take no more messages: the user's connections hold too much that they do not read."""
+        if self._waiter is not None and self._waiter.cancel():
+            self._waiter = None
+
+    def _has_room(self) -> None:
+        self._room = None
+        self._bell.ring()
+
     def _ask(self) -> None:
         """Lease as many messages as the limit has room for, unless a lease is under way."""
         self._look()
+        if self._account.is_held:
+            self._room = self._room or self._account.when_room(0, self._has_room)
+            return
         room = self._limit - len(self.unsettled)
         if self._waiter is None and room > 0 and not self.is_over:
             count = min(room, COUNT_MAX)

@@ -109,12 +109,26 @@ class _Exposition:
         for reason, count in self.now.sent_away.items():
             away.add_metric((reason,), count)
         yield away
+        yield from self._of_buffers()
         text = "Requests and frames that were refused"
         refused = CounterMetricFamily("curbstone_refusals", text, labels=("protocol", "reason"))
         for protocol, reasons in self.now.refusals.items():
             for reason, count in reasons.items():
                 refused.add_metric((protocol, reason), count)
         yield refused
+
+    def _of_buffers(self) -> Iterator[Metric]:
+        buffered = self.now.buffered
+        text = "Unfinished input and unread output of all connections, in memory"
+        yield GaugeMetricFamily("curbstone_buffered_bytes", text, buffered.bytes)
+        yield GaugeMetricFamily("curbstone_buffered_limit_bytes", "The most of it (--max-buffered)", buffered.bytes_max)
+        text = "Users whose connections hold as much of it as they may"
+        yield GaugeMetricFamily("curbstone_buffered_users_held", text, buffered.users_held)
+        text = "Connections ended because of it"
+        ended = CounterMetricFamily("curbstone_buffered_connections_ended", text, labels=("reason",))
+        for reason, count in buffered.ended.items():
+            ended.add_metric((reason,), count)
+        yield ended
 
     def _of_logins(self) -> Iterator[Metric]:
         logins = CounterMetricFamily("curbstone_logins", "Logins, by outcome", labels=("protocol", "outcome"))

@@ -23,6 +23,7 @@ from curbstone.gateway.http.answers import next_turn
 from curbstone.gateway.resources.filling import Filling
 from curbstone.gateway.resources.queues import refreshed
 from curbstone.gateway.resources.rates import Rates
+from curbstone.net.budget import Budget
 
 if TYPE_CHECKING:
     from curbstone.access.door import Access
@@ -110,6 +111,25 @@ class Process:
     """Connections that were refused, by the reason."""
     syncs: Histogram | None = field(default=None)
     """How long syncs of files took, in microseconds."""
+    budget: Budget = field(default_factory=Budget)
+    """What connections hold in memory."""
+
+
+class BufferedFigures(NamedTuple):
+    """What connections hold in memory: unfinished input and unread output."""
+
+    bytes: int
+    bytes_max: int
+    users_held: int
+    """How many users hold as much as they may."""
+    ended: dict[str, int]
+    """How many connections were ended for it, by the reason."""
+
+    @classmethod
+    def of(cls, budget: Budget) -> BufferedFigures:
+        """Return a copy."""
+        ended = {"input": budget.refused, "unread": budget.unread}
+        return cls(budget.bytes, budget.bytes_max, budget.users_held, ended)
 
 
 class QueueFigures(NamedTuple):
@@ -164,6 +184,7 @@ class Snapshot(NamedTuple):
     refusals: dict[str, dict[str, int]]
     connections: dict[str, int]
     sent_away: dict[str, int]
+    buffered: BufferedFigures
     commits: CommitFigures
     staged: int
     staged_bytes: int
@@ -234,6 +255,7 @@ class Figures:
             {name: dict(traffic.refusals) for name, traffic in self._protocols.items()},
             dict(self._process.connections()),
             dict(self._process.sent_away()),
+            BufferedFigures.of(self._process.budget),
             CommitFigures.of(self._broker.commits, self._process.syncs),
             len(staging),
             staging.bytes,

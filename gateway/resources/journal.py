@@ -15,6 +15,7 @@ from curbstone.gateway.formats.parameters import POSITION_MAX, query_of, wait_ms
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import Polls, held_by
+from curbstone.gateway.http.room import room_for
 from curbstone.gateway.limits import PAGE_BYTES_MAX, PAGE_MESSAGES_MAX
 from curbstone.gateway.resources.browse import NDJSON, PAGE_BYTES, accepts, page_headers
 from curbstone.gateway.resources.queues import name_in
@@ -45,6 +46,7 @@ class Journal:
         held = held_by(access_of(request), queue.name, Right.PEEK)
         if longest_ms and asked.position == reading.events_end:
             await self._polls.poll(partial(reading.wait_for_events, asked.position, longest_ms), request.receive, held)
+        await room_for(request, bytes_max)
         is_binary = accepts(request, BINARY)
         render = _binary if is_binary else _lines
         pieces: list[bytes]

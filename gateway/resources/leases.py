@@ -27,6 +27,7 @@ from curbstone.gateway.http.login import access_of, caller_of
 from curbstone.gateway.http.long_poll import Polls, held_by
 from curbstone.gateway.http.problem import ClientGone, Problem
 from curbstone.gateway.http.reply import reply, reply_json
+from curbstone.gateway.http.room import room_for, with_room
 from curbstone.gateway.http.typed_body import B, Body, MaybeText, Seconds, Text, YesOrNo, read_typed, rule, whole
 from curbstone.gateway.limits import COUNT_MAX, LEASE_S_MAX
 from curbstone.gateway.resources.event_stream import EventStreams
@@ -117,11 +118,12 @@ class Leases:
     ) -> list[Lease]:
         """Take leases and return them. If the client has left meanwhile, give them back and raise ClientGone."""
         access, caller = access_of(scope), caller_of(scope)
+        await room_for(scope)
         if longest_ms:
             waited: list[Lease] | None = await self._polls.poll(
                 lambda done: access.lease(queue, count, duration_ms, done, caller, group=group, wait_ms=longest_ms),
                 receive,
-                held_by(access, queue.name),
+                with_room(scope, held_by(access, queue.name)),
                 queue.give_back,
             )
             leases = waited or []

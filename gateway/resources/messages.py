@@ -23,6 +23,7 @@ from curbstone.gateway.http.long_poll import Polls, held_by
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import ClientGone
 from curbstone.gateway.http.reply import OPAQUE, reply, reply_json
+from curbstone.gateway.http.room import room_for, with_room
 from curbstone.gateway.limits import COUNT_MAX, PEEK_BYTES_MAX
 from curbstone.gateway.resources.event_stream import EventStream, EventStreams
 from curbstone.gateway.resources.incoming import read_message
@@ -76,6 +77,7 @@ class Messages:
         group = group_of(query) if query else ""
         longest_ms = wait_ms(query.get("wait", 0)) if query else 0
         wanted = is_wanted(scope)
+        await room_for(scope)
         if "confirm" in query:
             await self._safe_pop(queue, query, group, longest_ms, scope, receive, send)
             return
@@ -83,7 +85,7 @@ class Messages:
             delivery: Delivery | None = await self._polls.poll(
                 lambda done: queue.pop(done, group=group, wait_ms=longest_ms, is_wanted=wanted),
                 receive,
-                held_by(access_of(scope), queue.name),
+                with_room(scope, held_by(access_of(scope), queue.name)),
             )
         else:
             (delivery,) = await answer(lambda done: queue.pop(done, group=group, is_wanted=wanted))
@@ -140,6 +142,7 @@ class Messages:
             await self._streams.open(stream, _header(scope, b"last-event-id").decode("latin-1"))
             await stream.run(scope, receive, send)
             return
+        await room_for(scope, min(PEEK_BYTES_MAX, limit * queue.options.max_message_size))
         look = partial(queue.peek, state=state, group=group if "group" in query else None)
         peeked = await _peek(queue, look, limit, after)
         texts = [peeked_json(queue, item, encoding) for item in peeked]

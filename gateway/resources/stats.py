@@ -99,6 +99,12 @@ def _server(now: Snapshot) -> dict[str, object]:
         },
         "connections": now.connections,
         "connections_refused": now.sent_away,
+        "buffered": {
+            "bytes": now.buffered.bytes,
+            "limit_bytes": now.buffered.bytes_max,
+            "users_held": now.buffered.users_held,
+            "connections_ended": now.buffered.ended,
+        },
         "refusals": now.refusals,
         "held_back": now.held_back,
         "commits": {

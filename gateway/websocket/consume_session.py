@@ -37,6 +37,7 @@ class ConsumeSession:
     """A socket that is one subscription and ends with it; see the module's docstring. Implements `session.Session`."""
 
     subprotocol = "consume"
+    delivers = True
 
     def __init__(self, subscription: Subscription, login: SocketLogin) -> None:
         self._subscription = subscription

@@ -22,9 +22,9 @@ from curbstone.gateway.websocket.codec import PING, Frames
 from curbstone.gateway.websocket.refused_session import RefusedSession, asks_for_frames
 from curbstone.gateway.websocket.session import Opener, Session, SocketRequest
 from curbstone.net import stream
+from curbstone.net.budget import REFUSED, Account
 from curbstone.net.receive_deadline import ReceiveDeadline
 from curbstone.net.turns import Turns
-from curbstone.net.unfinished import Unfinished
 
 PIECES_MAX = 1000
 """The most pings, pongs and tiny fragments in one read. More are a flood, and the connection is aborted."""
@@ -97,11 +97,11 @@ class WebSocketProtocol(stream.Stream):
         message_bytes_max: int,
         connections: set[Any],
         loop: Loop,
-        unfinished: Unfinished,
+        account: Account,
         turns: Turns,
     ) -> None:
-        """`unfinished` counts the unfinished messages of all WebSockets of the server; `turns` are the process's."""
-        super().__init__(loop, turns)
+        """`account` has what the connection holds; `turns` are the process's."""
+        super().__init__(loop, turns, account)
         self._transport = transport
         self._session: Session | None = session
         self._frames = Frames(message_bytes_max)
@@ -112,10 +112,9 @@ class WebSocketProtocol(stream.Stream):
         self._is_held = False
         self.leave: Callable[[], None] | None = None
         """Called when the connection is closed."""
-        self._unfinished = unfinished
+        self._kept_bytes = 0
+        """What the session holds of messages that are only a part of something."""
         self._message = ReceiveDeadline(MESSAGE_S_MAX * 1000, MESSAGE_BYTES_PER_S)
-        self._unsent_bytes = 0
-        self._unread_since = 0.0
         self._heard_at = loop.time()
         self._pinged = False
         self._close_by = 0.0
@@ -126,6 +125,7 @@ class WebSocketProtocol(stream.Stream):
         self._transport.write(response)
         assert self._session
         self._session.start(self)
+        self._account.begin(self)
         if rest:
             self.data_received(rest)
 
@@ -154,7 +154,7 @@ class WebSocketProtocol(stream.Stream):
         begun = frames.unfinished_bytes
         if begun or self._message.is_begun:
             self._message.unfinished(begun, frames.began_anew, round(self._heard_at * 1000))
-            self._unfinished.note(self, begun, frames.began_anew)
+        self._account.hold_input(begun + self._kept_bytes, frames.began_anew)
         if frames.pieces > PIECES_MAX:
             self._transport.abort()
             return
@@ -172,7 +172,6 @@ class WebSocketProtocol(stream.Stream):
             self.leave()
         self._intake.close()
         self._frames.drop()
-        self._unfinished.note(self, 0, True)
         self._end_session()
 
     def check(self, now: float) -> None:
@@ -180,8 +179,6 @@ class WebSocketProtocol(stream.Stream):
         if self._close_by:
             if now > self._close_by:
                 self._transport.abort()
-        elif self._is_stuck(now):
-            self._transport.abort()
         elif not self._is_reading:
             self._heard_at = now  # the peer is not silent: we do not read
         elif now - self._heard_at > DEAD_AFTER_S:
@@ -198,8 +195,8 @@ class WebSocketProtocol(stream.Stream):
             self._session.stop()
 
     def evict(self) -> None:
-        """See `unfinished.Holder`."""
-        self._refuse(503, "too much of too many large messages is under way; send it again later")
+        """See `budget.Holder`."""
+        self._refuse(503, REFUSED)
 
     # ------------------------------------------------------------ what the session calls
 
@@ -226,6 +223,10 @@ class WebSocketProtocol(stream.Stream):
         """See `Wire.limit_unsent`."""
         self._unsent_bytes_max = bytes_max
 
+    def keeps(self, size: int) -> None:
+        """See `Wire.keeps`."""
+        self._kept_bytes = size
+
     def hold(self) -> None:
         """See `Wire.hold`."""
         self._is_held = True
@@ -239,9 +240,7 @@ class WebSocketProtocol(stream.Stream):
     # ------------------------------------------------------------ inside
 
     def _hold(self) -> None:
-        self._unsent_bytes = self._transport.get_write_buffer_size()
-        self._unread_since = self._loop.time()
-        if self._session:
+        if self._session and (self._is_full or self._session.delivers):
             self._session.hold()
 
     def _go_on(self) -> None:
@@ -258,16 +257,6 @@ class WebSocketProtocol(stream.Stream):
         if self._session:
             self._session.reading(on)
 
-    def _is_stuck(self, now: float) -> bool:
-        """Return whether the peer has read nothing from a full buffer for so long that it is taken for dead."""
-        if not self._is_full:
-            return False
-        unsent = self._transport.get_write_buffer_size()
-        if unsent < self._unsent_bytes:
-            self._unread_since = now
-        self._unsent_bytes = unsent
-        return now - self._unread_since > DEAD_AFTER_S
-
     def _refuse(self, status: int, reason: str) -> None:
         """Refuse the message that the peer has begun, and close."""
         if self._session:
@@ -277,7 +266,7 @@ class WebSocketProtocol(stream.Stream):
     def _end_session(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            self._unfinished.note(self, 0, True)
+            self._account.hold_input(0)
             self._close_by = self._loop.time() + CLOSE_S_MAX
             self._unsent_bytes_max = sys.maxsize
             self.resume()  # so that the peer's close frame is read
@@ -298,6 +287,8 @@ class WebSocketProtocol(stream.Stream):
             return
         if data:
             self._transport.write(data)
+            if self._is_full:
+                self._account.hold_output(self._transport.get_write_buffer_size())
         if self._frames.peer_closed:
             self._transport.close()
         elif not self._is_reading:

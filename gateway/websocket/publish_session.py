@@ -47,6 +47,7 @@ class PublishSession:
     """Publishes what the client sends; see the module's docstring. Implements `session.Session`."""
 
     subprotocol = "publish"
+    delivers = False
 
     def __init__(
         self,

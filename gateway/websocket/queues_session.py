@@ -60,6 +60,7 @@ class QueuesSession:
     """Consumes from and publishes to several queues; see the module's docstring. Implements `session.Session`."""
 
     subprotocol = "queues"
+    delivers = True
 
     def __init__(
         self,

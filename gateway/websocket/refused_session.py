@@ -25,6 +25,7 @@ class RefusedSession:
     """Tells its problem and closes; see the module's docstring. Implements `session.Session`."""
 
     expires_ms = 0
+    delivers = False
 
     def __init__(self, request: SocketRequest, problem: Problem) -> None:
         offered = request.header(b"sec-websocket-protocol").decode("latin-1").partition(",")[0].strip()

@@ -43,6 +43,9 @@ class SocketRequest(NamedTuple):
 class Session(Protocol):
     """Our end of the protocol that is spoken on a WebSocket. Called from the event loop."""
 
+    delivers: bool
+    """Whether it sends deliveries. If not, it is not held because its user's connections hold too much."""
+
     @property
     def subprotocol(self) -> str | None:
         """The subprotocol for the 101 response; None for none."""

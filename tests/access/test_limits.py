@@ -11,7 +11,6 @@ from curbstone.access.callers import Caller
 from curbstone.access.errors import TooMany
 from curbstone.access.presence import STREAM, STREAMS_MAX
 from curbstone.net.admission import Admission, Bounds
-from curbstone.net.unfinished import SMALL_BYTES, Unfinished
 from tests.access.doors import Doors, Line, doors
 from tests.access.world import World
 
@@ -90,37 +89,6 @@ def test_the_audit_says_from_where_and_how_somebody_was_refused(it: Doors) -> No
     assert all(peer.startswith("127.0.0.1:") for peer in refused.values())
     made = next(each for each in entries if each["action"] == "change queue")
     assert made["user"] == "root" and made["protocol"] == "http" and made["peer"].startswith("127.0.0.1:")
-
-
-def test_who_holds_the_oldest_unfinished_frame_goes_where_all_together_are_too_much() -> None:
-    class Holder:
-        evicted = False
-
-        def evict(self) -> None:
-            self.evicted = True
-
-    together = Unfinished(3 * SMALL_BYTES)
-    one, two = Holder(), Holder()
-    together.note(one, 2 * SMALL_BYTES, True)
-    together.note(two, 2 * SMALL_BYTES, True)
-    assert (one.evicted, two.evicted) == (True, False)
-
-
-def test_unfinished_frames_over_tcp_are_bounded_together(it: Doors) -> None:
-    """Each connection stops one byte short of a frame of a MiB: all of them may have sent 64 MiB."""
-    body = "x" * (1024 * 1024 - 1)
-    lines = [Line(it.server.stomp) for _ in range(80)]
-    try:
-        for line in lines:
-            line.send(f"CONNECT\naccept-version:1.2\nhost:x\nlogin:\npasscode:{it.secrets['ann']}\n\n\0")
-            line.until(b"\0")
-            line.send(f"SEND\ndestination:/queue/q\n\n{body}")
-        assert b"message:too much of too many large messages is under way" in lines[0].rest()
-        lines[-1].send("\0DISCONNECT\nreceipt:end\n\n\0")
-        assert b"receipt-id:end" in lines[-1].rest()
-    finally:
-        for line in lines:
-            line.socket.close()
 
 
 def test_a_user_has_so_many_subscriptions_and_those_that_ended_count_no_more(it: Doors) -> None:

@@ -103,6 +103,9 @@ class FakeWire:
             self.code = code
             self._session.closed()
 
+    def keeps(self, size: int) -> None:
+        self.kept_bytes = size
+
     def hold(self) -> None:
         """See `net.wire.Wire`."""
         self.is_held = True

@@ -18,6 +18,8 @@ from curbstone.core.values import Lease
 from curbstone.gateway.http.long_poll import Held, Polls
 from curbstone.gateway.http.problem import ClientGone
 from curbstone.gateway.settings import GatewaySettings
+from curbstone.net import budget
+from curbstone.net.admission import Admission
 from curbstone.net.peer import Peer
 from tests.gateway.running import MESSAGES, Running, running
 
@@ -40,6 +42,7 @@ async def ask(gateway: Running, method: str, path: str, body: bytes = b"", *, is
         "server": ("127.0.0.1", 1),
         "client": ("127.0.0.1", 2),
         "peer": Peer("127.0.0.1", 2),
+        "visit": Admission().come(),
         "scheme": "http",
         "state": {"is_gone": is_gone},
     }
@@ -157,3 +160,25 @@ async def test_what_comes_too_late_for_a_client_is_given_back(result: object) ->
         await Polls().poll(call.start, gone, HELD, back.append)
     call.done(result)
     assert back == ([] if isinstance(result, CurbstoneError) else [result])
+
+
+async def test_a_client_that_reads_nothing_of_its_answer_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such connections held their answers for ever."""
+    monkeypatch.setattr(budget, "UNREAD_S_MAX", 2)
+    options = QueueOptions(cap=32 * MIB, max_message_size=2 * MIB)
+    async with running(tmp_path / "data", GatewaySettings(max_message_size=2 * MIB), options) as gateway:
+        for _ in range(4):
+            await gateway.publish(b"x" * 2 * MIB)
+        held = gateway.server.entrance.admission.budget
+        with socket.socket() as peer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            peer.connect(gateway.address)
+            peer.sendall(b"GET /v2/p1/queues/q/browse?max_bytes=16000000 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            async with asyncio.timeout(60):
+                while not held.unread:
+                    await asyncio.sleep(0.02)
+                while held.bytes or len(gateway.server.entrance.admission.visits) > 1:
+                    await asyncio.sleep(0.02)
+        assert held.unread == 1

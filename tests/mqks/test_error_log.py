@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from curbstone.mqks import error_log
-from curbstone.mqks.error_log import INTERVAL_MS, ErrorLog
+from curbstone.mqks.error_log import ErrorLog
+from curbstone.net.repeats import INTERVAL_MS, KINDS_MAX, OTHERS
 
 FULL = "queue default/q is at its cap of 65536 bytes"
 
@@ -47,50 +47,58 @@ def log(caplog: pytest.LogCaptureFixture) -> Log:
 
 
 def test_a_thousand_refused_publishes_are_two_lines_and_one_id(log: Log) -> None:
-    ids = {log.reports.report(f"peer{n % 3}", FULL, is_mistake=False).decode() for n in range(1000)}
+    ids = {log.reports.report(f"peer{n % 3}", "", FULL, is_mistake=False).decode() for n in range(1000)}
     (error_id,) = ids
     assert log.lines == [f"error {error_id}: peer0: {FULL}"]
     log.alarms[0].ring()
     assert log.lines[1:] == [f"error {error_id}: 999 more of it: {FULL}"]
-    again = log.reports.report("peer0", FULL, is_mistake=False).decode()
+    again = log.reports.report("peer0", "", FULL, is_mistake=False).decode()
     assert again != error_id
     assert log.lines[2:] == [f"error {again}: peer0: {FULL}"]
 
 
 def test_what_happened_once_is_one_line(log: Log) -> None:
-    log.reports.report("a", FULL, is_mistake=False)
+    log.reports.report("a:1", "a", FULL, is_mistake=False)
     log.alarms[0].ring()
     assert len(log.lines) == 1
 
 
 def test_other_errors_and_the_mistakes_of_other_clients_have_lines_of_their_own(log: Log) -> None:
     ids = [
-        log.reports.report("a", "unknown action; it was: 'x'", is_mistake=True),
-        log.reports.report("b", "unknown action; it was: 'x'", is_mistake=True),
-        log.reports.report("a", "unknown action; it was: 'y'", is_mistake=True),
-        log.reports.report("a", FULL, is_mistake=False),
+        log.reports.report("a:1", "a", "unknown action; it was: 'x'", is_mistake=True),
+        log.reports.report("b:1", "b", "unknown action; it was: 'x'", is_mistake=True),
+        log.reports.report("a:1", "a", "unknown action; it was: 'y'", is_mistake=True),
+        log.reports.report("a:1", "a", FULL, is_mistake=False),
     ]
     assert len(set(ids)) == len(log.lines) == 4
-    assert log.reports.report("b", "unknown action; it was: 'x'", is_mistake=True) == ids[1]
+    assert log.reports.report("b:1", "b", "unknown action; it was: 'x'", is_mistake=True) == ids[1]
     assert len(log.lines) == 4
 
 
-def test_what_is_remembered_is_bounded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(error_log, "ENTRIES_MAX", 1)
-    first = log.reports.report("a", "one", is_mistake=True)
-    assert log.reports.report("a", "two", is_mistake=True) != log.reports.report("a", "two", is_mistake=True)
-    assert log.reports.report("a", "one", is_mistake=True) == first
-    assert len(log.alarms) == 1
+def test_clients_at_the_same_address_share_the_line_of_a_mistake(log: Log) -> None:
+    """A stranger with a connection for each bad line filled the log."""
+    ids = {log.reports.report(f"10.0.0.1:{port}", "10.0.0.1", "unknown action", is_mistake=True) for port in range(500)}
+    assert len(ids) == len(log.lines) == 1
+
+
+def test_what_is_remembered_is_bounded(log: Log) -> None:
+    ids = [log.reports.report("a:1", "a", f"mistake {number}", is_mistake=True) for number in range(100)]
+    assert len(log.lines) == KINDS_MAX + 1
+    assert len(set(ids[KINDS_MAX:])) == 1
+    assert log.reports.report("b:1", "b", "mistake 99", is_mistake=True) not in ids
+    assert log.reports.report("a:1", "a", "mistake 0", is_mistake=True) == ids[0]
+    log.reports.close()
+    assert f"{100 - KINDS_MAX - 1} more of it: {OTHERS}" in log.lines[-1]
 
 
 def test_the_end_tells_what_was_counted(log: Log) -> None:
     for _ in range(3):
-        log.reports.report("a", FULL, is_mistake=False)
+        log.reports.report("a:1", "a", FULL, is_mistake=False)
     log.reports.close()
     assert log.lines[-1].endswith(f": 2 more of it: {FULL}")
     assert log.alarms[0].is_cancelled
 
 
 def test_no_line_is_broken_by_what_a_client_sent(log: Log) -> None:
-    log.reports.report("a", "it was\r\n\u20ac", is_mistake=True)
-    assert log.lines[0].endswith(": a: it was  \\u20ac")
+    log.reports.report("a:1", "a", "it was\r\n\u20ac", is_mistake=True)
+    assert log.lines[0].endswith(": a:1: it was  \\u20ac")

@@ -185,7 +185,7 @@ def test_who_says_nothing_or_no_tls_is_gone_in_time_and_is_counted_until_then(
         await asyncio.wait_for(wrong.reader.read(), 60)  # an alert, which is no frame
         await wrong.close()
         await gate.empty()
-        assert gate.entrance.admission.refused == {"tls": 2}
+        assert gate.entrance.admission.refused == {"late": 2, "tls": 1}
         assert not gate.world.server._clients
 
     run(test)

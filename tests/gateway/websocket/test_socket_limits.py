@@ -11,7 +11,7 @@ import pytest
 from websockets.frames import Frame, Opcode
 
 from curbstone.core.options import QueueOptions
-from curbstone.gateway.limits import DEAD_AFTER_S, MESSAGE_S_MAX
+from curbstone.gateway.limits import MESSAGE_S_MAX
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.consume_session import ConsumeSession
 from curbstone.gateway.websocket.protocol import WebSocketProtocol
@@ -20,7 +20,7 @@ from curbstone.gateway.websocket.session import Session
 from curbstone.gateway.websocket.subscription import Subscription
 from curbstone.gateway.websocket.targets import ToQueue
 from curbstone.net import turns as net_turns
-from curbstone.net.unfinished import Unfinished
+from curbstone.net.budget import Budget
 from tests.gateway.fakes import ANYBODY, FakeQueue, no_key
 from tests.gateway.running import Running, running
 
@@ -106,18 +106,13 @@ async def test_all_sockets_together_hold_a_bounded_part_of_unfinished_messages(t
     size = 6 * 1024 * 1024
     begun = masked(Opcode.BINARY, b"x" * size)[:-1]
     async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as gateway:
-        held = gateway.server._app.unfinished
-        peers = []
-        for _ in range(20):
-            before = set(wires(gateway))
-            peers.append(await gateway.raw_socket("", "publish"))
-            [wire] = set(wires(gateway)) - before
-            peers[-1][1].write(begun)
-            await until(lambda wire=wire: wire._frames.unfinished_bytes == len(begun))  # type: ignore[misc]
-            assert held.bytes <= held._bytes_max
-        kept = [wire for wire in wires(gateway) if wire._session]
-        assert len(kept) == held._bytes_max // len(begun)
-        assert sum(wire._frames.unfinished_bytes for wire in wires(gateway)) == held.bytes
+        budget = gateway.server.entrance.admission.budget
+        peers = [await gateway.raw_socket("", "publish") for _ in range(20)]
+        kept = wires(gateway)
+        for _, writer in peers:
+            writer.write(begun)
+        await until(lambda: budget.refused >= 1)
+        assert sum(wire._frames.unfinished_bytes for wire in wires(gateway)) < budget.share_max + 2 * size
         # One that comes at once is taken all the same.
         reader, writer = await gateway.raw_socket("", "publish")
         writer.write(masked(Opcode.BINARY, b"y" * 1_000_000))
@@ -125,7 +120,7 @@ async def test_all_sockets_together_hold_a_bounded_part_of_unfinished_messages(t
         for _, peer in [*peers, (reader, writer)]:
             peer.transport.abort()
         await until(lambda: not wires(gateway))
-        assert held.bytes == 0
+        assert budget.bytes == 0
         assert not any(wire._frames.unfinished_bytes for wire in kept), "also before Python finds its cycles"
 
 
@@ -200,7 +195,7 @@ def deaf(protocol: str) -> tuple[WebSocketProtocol, DeafTransport, Turns]:
         else ConsumeSession(Subscription(queue, settles=True, limit=10), ANYBODY)
     )
     transport, turns = DeafTransport(), Turns()
-    wire = WebSocketProtocol(transport, session, 1_000_000, set(), turns, Unfinished(1_000_000), net_turns.Turns(turns))
+    wire = WebSocketProtocol(transport, session, 1_000_000, set(), turns, Budget().account(), net_turns.Turns(turns))
     transport.protocol = wire
     wire.begin(b"", b"")
     return wire, transport, turns
@@ -227,18 +222,4 @@ def test_a_flood_of_pieces_is_cut_off(piece: bytes) -> None:
     wire.data_received(piece * 1000)
     assert transport.is_open
     wire.data_received(piece * 1001)
-    assert not transport.is_open
-
-
-def test_a_peer_that_reads_nothing_of_a_full_buffer_is_given_up() -> None:
-    wire, transport, turns = deaf("publish")
-    while not wire._is_full:
-        wire.data_received(masked(Opcode.PING, b"p" * 125))
-        turns.turn()
-    for later in (30, 60, DEAD_AFTER_S - 1):
-        wire.check(turns.now + later)
-    del transport.unsent[:100]
-    wire.check(turns.now + DEAD_AFTER_S + 1)
-    assert transport.is_open, "it read a little"
-    wire.check(turns.now + 2 * DEAD_AFTER_S + 2)
     assert not transport.is_open

@@ -1,0 +1,69 @@
+"""Room for answers: none is made while the client's user holds as much unread output as it may.
+
+Without this, each answer would be made and then wait in memory until its client reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from curbstone.access.errors import Busy
+from curbstone.gateway.http.departure import is_gone
+from curbstone.gateway.http.long_poll import Held
+from curbstone.gateway.http.problem import ClientGone
+from curbstone.gateway.http.scope import AnyScope
+from curbstone.gateway.limits import ROOM_S_MAX
+from curbstone.net.budget import Account
+
+NO_ROOM = "answers of this user that its clients have not read take all the memory that it may hold; read them first"
+
+
+def account_of(scope: AnyScope) -> Account:
+    """Return the account of the connection of a request."""
+    account: Account = scope["visit"].account
+    return account
+
+
+async def room_for(scope: AnyScope, size: int = 0) -> None:
+    """Wait until an answer of about `size` bytes may be made; raise Busy if there is no room in time."""
+    account = account_of(scope)
+    room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def go_on() -> None:
+        if not room.done():
+            room.set_result(None)
+
+    waiting = account.when_room(size, go_on)
+    if waiting is None:
+        return
+    try:
+        async with asyncio.timeout(ROOM_S_MAX):
+            await room
+    except TimeoutError:
+        raise Busy(NO_ROOM) from None
+    finally:
+        waiting.cancel()
+    if is_gone(scope):
+        raise ClientGone
+
+
+def with_room(scope: AnyScope, held: Held) -> Held:
+    """Return what a waiting call needs all the time: `held`, and room for its answer."""
+    account = account_of(scope)
+
+    def check() -> None:
+        held.check()
+        if account.is_held:
+            raise Busy(NO_ROOM)
+
+    def watch(look: Callable[[], None]) -> Callable[[], None]:
+        unwatch, unpause = held.watch(look), account.at_pause(look)
+
+        def end() -> None:
+            unwatch()
+            unpause()
+
+        return end
+
+    return Held(check, watch)

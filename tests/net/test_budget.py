@@ -1,0 +1,210 @@
+"""What all connections hold together: unfinished input, unread output, and pages that are being made."""
+
+from __future__ import annotations
+
+from curbstone.net.budget import CALM_BYTES, CALM_S, SHARES, SMALL_BYTES, Account, Budget
+from curbstone.net.limits import UNREAD_S_MAX
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class Connection:
+    """Keeps what it was told."""
+
+    def __init__(self, budget: Budget, user: str) -> None:
+        self.account: Account = budget.account(user)
+        self.delivers = True
+        self.reads = True
+        self.evicted = False
+        self.account.begin(self)
+
+    def pause_output(self) -> None:
+        self.delivers = False
+
+    def resume_output(self) -> None:
+        self.delivers = True
+
+    def pause_input(self) -> None:
+        self.reads = False
+
+    def resume_input(self) -> None:
+        self.reads = True
+
+    def evict(self) -> None:
+        self.evicted = True
+
+
+def connections(budget: Budget, user: str, count: int) -> list[Connection]:
+    return [Connection(budget, user) for _ in range(count)]
+
+
+def test_small_unfinished_input_is_not_counted() -> None:
+    budget = Budget(MIB)
+    for connection in connections(budget, "ann", 100):
+        connection.account.hold_input(SMALL_BYTES)
+    assert budget.bytes == 0
+
+
+def test_a_user_holds_a_quarter_and_then_only_its_first_unfinished_input_is_read() -> None:
+    budget = Budget(4 * MIB)
+    ann, bob = connections(budget, "ann", 5), Connection(budget, "bob")
+    for connection in [*ann, bob]:
+        connection.account.hold_input(250 * KIB)
+    assert [connection.reads for connection in ann] == [True, False, False, False, False]
+    assert bob.reads and bob.delivers
+    assert not any(connection.delivers for connection in ann)
+    assert budget.users_held == 1
+    for connection in ann[:2]:
+        connection.account.hold_input(0)
+    assert all(connection.reads and connection.delivers for connection in ann)
+
+
+def test_honest_clients_that_sent_at_once_finish_one_after_the_other() -> None:
+    budget = Budget(64 * MIB)
+    ann = connections(budget, "ann", 20)
+    left = dict.fromkeys(ann, 4 * MIB)
+    while left:
+        for connection in [each for each in left if each.reads]:
+            left[connection] -= 256 * KIB
+            connection.account.hold_input(4 * MIB - left[connection] if left[connection] else 0)
+            if not left[connection]:
+                del left[connection]
+        budget.check()
+        assert budget.bytes < budget.share_max * 3 // 2
+    assert not any(connection.evicted for connection in ann)
+    assert budget.bytes == 0
+
+
+def test_what_many_connections_begin_at_once_is_bounded() -> None:
+    """Each is read once before it can be stopped."""
+    budget = Budget(4 * MIB)
+    ann = connections(budget, "ann", 200)
+    for connection in ann:
+        connection.account.hold_input(100 * KIB)
+        assert budget.bytes <= budget.share_max * 3 // 2
+    assert any(not connection.evicted for connection in ann)
+
+
+def test_if_the_first_does_not_go_on_the_largest_is_refused() -> None:
+    budget = Budget(4 * MIB)
+    small, large, later = connections(budget, "ann", 3)
+    small.account.hold_input(100 * KIB)
+    large.account.hold_input(800 * KIB)
+    later.account.hold_input(200 * KIB)
+    budget.check()
+    assert not large.evicted, "it may still go on"
+    budget.check()
+    assert [small.evicted, large.evicted, later.evicted] == [False, True, False]
+    assert later.reads and later.delivers
+    assert (budget.bytes, budget.refused) == (300 * KIB, 1)
+
+
+def test_input_that_is_being_dealt_with_counts_and_is_not_refused() -> None:
+    budget = Budget(4 * MIB)
+    complete, begun, other = connections(budget, "ann", 3)
+    complete.account.hold_input(600 * KIB, is_complete=True)
+    begun.account.hold_input(300 * KIB)
+    other.account.hold_input(200 * KIB)
+    for _ in range(3):
+        budget.check()
+    assert [complete.evicted, begun.evicted] == [False, True]
+
+
+def test_unread_output_stops_deliveries_of_its_user_until_a_quarter_is_read() -> None:
+    budget = Budget(4 * MIB)
+    deaf, good, bob = Connection(budget, "ann"), Connection(budget, "ann"), Connection(budget, "bob")
+    deaf.account.hold_output(MIB + 1)
+    assert (deaf.delivers, good.delivers, bob.delivers) == (False, False, True)
+    assert not Connection(budget, "ann").delivers, "one that comes now is told, too"
+    deaf.account.hold_output(900 * KIB)
+    assert not good.delivers
+    deaf.account.hold_output(768 * KIB)
+    assert good.delivers and deaf.delivers
+
+
+def test_a_page_waits_for_room_and_pages_are_made_in_order() -> None:
+    budget = Budget(4 * MIB)
+    one, two, three, bob = *connections(budget, "ann", 3), Connection(budget, "bob")
+    made: list[str] = []
+    assert one.account.when_room(MIB, lambda: made.append("one")) is None
+    assert two.account.when_room(MIB, lambda: made.append("two"))
+    gone = three.account.when_room(KIB, lambda: made.append("gone"))
+    assert three.account.when_room(KIB, lambda: made.append("three"))
+    assert bob.account.when_room(MIB, lambda: made.append("bob")) is None
+    assert gone
+    gone.cancel()
+    one.account.set_aside(0)
+    assert made == ["two"]
+    two.account.close()
+    assert made == ["two", "three"]
+    assert budget.bytes == MIB + KIB
+
+
+def test_the_only_page_of_a_user_may_have_any_size() -> None:
+    budget = Budget(MIB)
+    ann = Connection(budget, "ann")
+    assert ann.account.when_room(16 * MIB, lambda: None) is None
+
+
+def test_when_all_together_hold_too_much_those_who_hold_most_are_stopped() -> None:
+    budget = Budget(4 * MIB)
+    users = [Connection(budget, f"user{number}") for number in range(5)]
+    for user in users[:4]:
+        user.account.hold_output(MIB)
+    users[4].account.hold_output(100 * KIB)
+    assert sum(user.delivers for user in users[:4]) == 3
+    assert users[4].delivers
+    for user in users[:4]:
+        user.account.hold_output(0)
+    assert all(user.delivers for user in users)
+
+
+def test_what_a_connection_holds_moves_to_its_user_at_the_login() -> None:
+    budget = Budget(4 * MIB)
+    ann, stranger, other = Connection(budget, "ann"), Connection(budget, "10.0.0.1"), Connection(budget, "10.0.0.1")
+    ann.account.hold_output(900 * KIB)
+    stranger.account.hold_input(200 * KIB)
+    stranger.account.belongs_to("ann")
+    assert (ann.delivers, stranger.delivers, other.delivers) == (False, False, True)
+    stranger.account.belongs_to("10.0.0.1")
+    assert (ann.delivers, stranger.delivers) == (False, True)
+    ann.account.close()
+    stranger.account.close()
+    assert budget.bytes == 0
+
+
+def test_whoever_reads_nothing_for_a_minute_is_stuck() -> None:
+    budget = Budget(4 * MIB)
+    account = Connection(budget, "ann").account
+    assert not account.is_stuck(0, 0)
+    assert not account.is_stuck(1000, 100)
+    assert not account.is_stuck(1000, 100 + UNREAD_S_MAX)
+    assert not account.is_stuck(999, 101 + UNREAD_S_MAX), "it read a little"
+    assert not account.is_stuck(999, 101 + 2 * UNREAD_S_MAX)
+    assert account.is_stuck(2000, 102 + 2 * UNREAD_S_MAX), "more for it is no sign that it reads"
+    assert budget.unread == 1
+
+
+def test_a_connection_that_has_ended_holds_nothing_whatever_its_last_request_does() -> None:
+    budget = Budget(4 * MIB)
+    account = Connection(budget, "ann").account
+    account.close()
+    account.hold_input(MIB)
+    account.hold_output(MIB)
+    assert account.when_room(MIB, lambda: None) is None
+    account.set_aside(MIB)
+    assert budget.bytes == 0
+
+
+def test_memory_is_given_back_once_little_has_been_held_for_a_while() -> None:
+    budget = Budget(SHARES * CALM_BYTES)
+    given_back: list[int] = []
+    budget.on_calm = lambda: given_back.append(1)
+    account = Connection(budget, "ann").account
+    account.hold_output(CALM_BYTES)
+    budget.check()
+    account.hold_output(0)
+    for _ in range(3 * CALM_S):
+        budget.check()
+    assert given_back == [1]
