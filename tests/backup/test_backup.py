@@ -225,7 +225,7 @@ def test_a_backup_since_another_has_only_what_was_added_and_is_whole(tmp_path: P
 
 def test_staged_transactions_and_options_are_in_it(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
-        call(server, "PUT", "/v2/p/queues/q", {"max_tries": 7, "groups": ["g"]})
+        call(server, "PUT", "/v2/p/queues/q", {"max_tries": 7, "groups": ["g"], "idempotency_window": 86400})
         lines = b'{"queue":"q","message":"staged"}\n'
         request = urllib.request.Request(f"{server.url}/v2/p/transactions/t/parts/1", data=lines, method="PUT")
         request.add_header("content-type", "application/x-ndjson")
@@ -233,7 +233,8 @@ def test_staged_transactions_and_options_are_in_it(tmp_path: Path) -> None:
         backup(server, tmp_path / "one")
         assert server.stop() == 0
     with restored(tmp_path / "one", tmp_path / "restored") as other:
-        assert call(other, "GET", "/v2/p/queues/q")["options"]["max_tries"] == 7
+        options = call(other, "GET", "/v2/p/queues/q")["options"]
+        assert (options["max_tries"], options["idempotency_window"]) == (7, 86400)
         call(other, "POST", "/v2/p/transactions/t/commit", {})
         assert bodies(other, "q") == ["staged"]
 
@@ -395,7 +396,7 @@ def test_what_is_imported_is_for_the_same_groups_and_expires_when_it_would_have(
 
 def test_export_and_import_move_queues_with_their_messages_once(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
-        call(server, "PUT", "/v2/p/queues/q", {"max_tries": 7})
+        call(server, "PUT", "/v2/p/queues/q", {"max_tries": 7, "idempotency_window": 86400})
         call(server, "POST", "/v2/p/queues/q/messages/batch", [{"message": "a\nb", "x-lang": "en"}, {"message": "é"}])
         call(server, "PUT", "/v2/p/queues/raw", {})
         raw = [{"message": "/wA=", "encoding": "base64"}]
@@ -408,7 +409,8 @@ def test_export_and_import_move_queues_with_their_messages_once(tmp_path: Path) 
         for _ in range(2):
             done = curbstone("import", "--server", other.url, cwd=tmp_path, stdin=exported.raw)
             assert (done.code, done.out) == (0, "3 messages imported\n"), done.err
-        assert call(other, "GET", "/v2/p/queues/q")["options"]["max_tries"] == 7
+        options = call(other, "GET", "/v2/p/queues/q")["options"]
+        assert (options["max_tries"], options["idempotency_window"]) == (7, 86400)
         again = curbstone("export", "p/q", "p/raw", "--server", other.url, cwd=tmp_path)
     kept = ("queue", "message", "encoding", "x-lang", "options")
     assert [{name: line.get(name) for name in kept} for line in again.json] == [

@@ -10,12 +10,14 @@ from curbstone.core.errors import (
     BadRequest,
     Conflict,
     CurbstoneError,
+    NotSupported,
     PublishPaused,
     QueueFull,
     SchemaViolation,
 )
 from curbstone.core.message import Message
 from curbstone.core.port import Broker, Queue
+from curbstone.rabbit.queue import Queue as ClusterQueue
 from tests.engines.worlds import ModelWorld, NodeWorld, World
 
 SCHEMA = {"type": "object", "required": ["id"]}
@@ -162,3 +164,15 @@ def test_what_happens_at_the_cap_is_fixed_when_a_queue_is_made_on_a_cluster(clus
     queue = cluster.queue()
     with pytest.raises(Conflict, match="the overflow of queue .* is refuse: on a cluster it is fixed"):
         cluster.broker.declare(queue.name, {"overflow": "drop-oldest"}, lambda _error: None)
+
+
+def test_a_cluster_has_no_window_of_idempotency_keys_and_registers_none(
+    cluster: ModelWorld | NodeWorld,
+) -> None:
+    """Gateways of earlier versions would refuse the whole entry of an option that they don't know."""
+    queue = cluster.queue(idempotency_window=300, ttl=5)
+    with pytest.raises(NotSupported, match="a cluster keeps no keys"):
+        cluster.broker.declare(queue.name, {"idempotency_window": 301}, print)
+    assert isinstance(queue, ClusterQueue)
+    registered = queue.known.as_entry()["options"]
+    assert registered["ttl"] == 5 and "idempotency_window" not in registered
