@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from curbstone.cli.connection import CONTEXT_VARIABLE, VARIABLES
 from tests.ops_tools import ROOT, needs_ops_tools, run
 from tests.server import clean_environment
 from tests.wheel import copy_of_the_checkout
@@ -33,7 +34,8 @@ def documents(path: Path) -> list[Any]:
 
 
 def settings_in(text: str) -> set[str]:
-    return set(re.findall(r"\bCURBSTONE_[A-Z_]+\b", text)) - {"CURBSTONE_SERVER", "CURBSTONE_TOKEN_FILE"}
+    of_clients = {CONTEXT_VARIABLE, *VARIABLES.values()}
+    return set(re.findall(r"\bCURBSTONE_[A-Z_]+\b", text)) - of_clients
 
 
 def test_every_setting_that_is_named_exists() -> None:
