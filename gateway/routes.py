@@ -39,6 +39,7 @@ from curbstone.gateway.resources.queues import Queues
 from curbstone.gateway.resources.reading_groups import ReadingGroups
 from curbstone.gateway.resources.reading_many import ReadingMany
 from curbstone.gateway.resources.requests import Requests
+from curbstone.gateway.resources.search import Search
 from curbstone.gateway.resources.settles import Settles
 from curbstone.gateway.resources.stats import Statistics
 from curbstone.gateway.resources.transactions import Transactions
@@ -91,6 +92,7 @@ def queue_routes(
         Route(QUEUE + "/request", Resource(POST=requests.post)),
         Route("/v2/replies/{id}", Resource(POST=requests.answer)),
         Route(QUEUE + "/explain", Resource(GET=Explain().get)),
+        Route(QUEUE + "/search", Resource(GET=Search().get)),
         Route(QUEUE + "/pause", Resource(POST=upkeep.pause)),
         Route(QUEUE + "/resume", Resource(POST=upkeep.resume)),
         Route(QUEUE + "/purge", Resource(POST=upkeep.purge)),

@@ -15,7 +15,7 @@ from curbstone.core.pending import undeclared
 from curbstone.core.schemas import AT_ONCE_MS
 from curbstone.core.staging import staging
 from curbstone.gateway import limits, settings
-from curbstone.gateway.resources import chart_file, metrics, stats_history
+from curbstone.gateway.resources import chart_file, metrics, search, stats_history
 from curbstone.mqks import limits as mqks
 from curbstone.net import budget
 from curbstone.net import limits as net
@@ -62,6 +62,8 @@ def size(count: int) -> str:
         f"`/journal` | {size(limits.PAGE_BYTES_MAX)}",
         f"{size(chart_file.FILE_BYTES + (1 << 20) - 1)}: the server and the {chart_file.QUEUES_MAX} busiest queues",
         f"{stats_history.VALUES_MAX:,} steps in a reply",
+        f"{size(search.SEARCH_BYTES_MAX)} looked through; {search.FOUND_MAX} messages found; "
+        f"a text of {search.TEXT_CHARS_MAX:,} characters",
         f"long poll (`wait`) | {limits.WAIT_S_MAX} s",
         f"{keys.KEYS_MAX:,} of a queue; each for the queue's `idempotency_window`, "
         f"{options.QueueOptions().idempotency_window // 60} min by default, "

@@ -74,11 +74,18 @@ export const connections = () => json('GET', 'v2/connections').then(reply => rep
 export const endConnection = id => call('DELETE', `v2/connections/${id}`)
 export const audit = () => json('GET', 'v2/audit').then(reply => reply.audit)
 
-/** Send a message; resolve to its id. */
-export async function send(name, body, contentType) {
-  const reply = await call('POST', `${pathOf(name)}/messages`, body, { 'content-type': contentType })
-  return reply.headers.get('x-msg-id')
-}
+/** Send a message, as JSON of a batch; resolve to its id. */
+export const send = (name, message) => call('POST', `${pathOf(name)}/messages/batch`, JSON.stringify([message]), {
+  'content-type': 'application/json',
+}).then(reply => reply.json()).then(({ ids }) => ids[0])
+
+/** Look for a text in bodies and headers behind the message with the id `after`; `next` says where to go on. */
+export const search = (name, text, after) => json('GET', `${pathOf(name)}/search?${new URLSearchParams({ text, ...(after ? { after } : {}) })}`)
+
+const bindingPath = ({ project, queue }, event) =>
+  `v2/${encodeURIComponent(project)}/events/${encodeURIComponent(event)}/queues/${encodeURIComponent(queue)}`
+export const bind = (name, event) => call('PUT', bindingPath(name, event))
+export const unbind = (name, event) => call('DELETE', bindingPath(name, event))
 
 /** Look at messages behind the one with the id `after`, without taking any. */
 export async function peek(name, { limit, after, state }) {

@@ -3,6 +3,7 @@
 import * as api from './api.js'
 import { Spark } from './chart.js'
 import { ask, bytes, h, notice, number, put, sync, table } from './dom.js'
+import { optionFields, optionsIn } from './forms.js'
 
 /** How many queues a page has. Where there are more the server sorts them, with the most of something first. */
 const PAGE = 100
@@ -110,11 +111,11 @@ export class QueueList {
     const data = await ask('New queue', [
       h('label', {}, 'Project', h('input', { name: 'project', value: this.project || 'default', required: true })),
       h('label', {}, 'Name', h('input', { name: 'queue', required: true, autofocus: true })),
-      h('label', {}, 'Cap in bytes (empty: the server’s default)', h('input', { name: 'cap', type: 'number', min: 65536 })),
+      h('p', {}, 'What is left empty is the server’s default.'), optionFields(),
     ], 'Create')
     if (!data) return
     const name = { project: data.get('project'), queue: data.get('queue') }
-    await api.declare(name, data.get('cap') ? { cap: Number(data.get('cap')) } : {})
+    await api.declare(name, optionsIn(data))
     notice(`${nameOf(name)} is there`)
     location.hash = href(name)
   }

@@ -1,41 +1,88 @@
 // Messages of a queue, looked at and not taken: a page at a time, each opened with a click.
 
 import * as api from './api.js'
-import { ask, bytes, h, notice, table, time } from './dom.js'
+import { Bulk, death } from './bulk.js'
+import { ask, bytes, h, notice, number, put, table, time } from './dom.js'
+import { headersOf, messageFields, messageIn } from './forms.js'
 import { life } from './life.js'
 
 const LIMIT = 50
 const PREVIEW_CHARS = 120
-const FIELDS = new Set(['Content-Type', 'timestamp', 'redelivered', 'id', 'tries', 'state', 'due', 'encoding', 'message', 'dead'])
 const STATES = { '': 'all', rdy: 'ready', wip: 'unacked', delayed: 'delayed' }
-const COLUMNS = [['Id', 'text'], ['State', 'text'], ['Tries', 'text wide'], ['Published, UTC', 'text wide'], ['Type', 'text wider'],
-  ['Size', 'text wider'], ['Body', 'text preview'], ['', '']]
+const COLUMNS = [['', 'box'], ['Id', 'text wide'], ['State', 'text'], ['Tries', 'text wide'], ['Published, UTC', 'text wide'],
+  ['Type', 'text wider'], ['Size', 'text wider'], ['Body', 'text preview'], ['', 'open']]
 
 export class MessageList {
-  constructor(name) {
+  /** `found` is called with the messages whenever they were loaded. */
+  constructor(name, found) {
     this.name = name
+    this.found = found
     this.last = ''
+    this.shown = []
     this.state = h('select', { 'aria-label': 'State of the messages shown', change: () => this.load() },
       Object.entries(STATES).map(([value, text]) => h('option', { value }, text)))
+    this.bulk = new Bulk(this)
     this.rows = h('tbody')
     this.table = table(COLUMNS, this.rows, 'Messages')
-    this.nothing = h('p', { class: 'empty' }, 'Nothing here.')
-    this.more = h('button', { type: 'button', click: () => this.load(this.last) }, 'More')
+    this.table.classList.add('messages')
+    this.table.querySelector('thead td').append(this.bulk.all)
+    this.nothing = h('p', { class: 'empty' }, 'No messages.')
+    this.more = h('button', { type: 'button', click: () => this.goOn() }, 'More')
     this.again = h('button', { type: 'button', click: () => this.load() }, 'Refresh')
+    this.text = h('input', { type: 'search', placeholder: 'Search bodies and headers', 'aria-label': 'Search bodies and headers' })
+    this.looked = h('p', { class: 'looked', role: 'status' })
     this.element = h('section', {},
-      h('div', { class: 'bar' }, h('h2', {}, 'Messages'), this.state, this.again),
-      this.table, this.nothing, h('p', {}, this.more))
+      h('div', { class: 'bar' }, h('h2', {}, 'Messages'), this.bulk.cause,
+        h('form', { class: 'search', submit: event => { event.preventDefault(); this.load() } }, this.text, h('button', {}, 'Search')),
+        this.state, this.again),
+      this.bulk.bar, this.table, this.nothing, this.looked, h('p', {}, this.more))
   }
 
-  /** Show the messages behind the one with the id `after`, or from the beginning. */
-  async load(after = '') {
-    const found = await api.peek(this.name, { limit: LIMIT, after, state: this.state.value })
-    if (!after) this.rows.replaceChildren()
-    this.rows.append(...found.map(message => row(message, this)))
-    this.last = found.at(-1)?.id ?? after
-    this.more.hidden = found.length < LIMIT
-    this.table.hidden = !this.rows.children.length
-    this.nothing.hidden = !this.table.hidden
+  /** Show the first messages, or the first that are found. */
+  async load() {
+    this.shown = []
+    this.total = { messages: 0, bytes: 0 }
+    await this.goOn('')
+  }
+
+  /** Show the messages behind the last that was looked at, or from the beginning. */
+  async goOn(after = this.last) {
+    const text = this.text.value.trim()
+    const { messages, next } = text ? await this.search(text, after) : await this.peek(after)
+    this.shown.push(...messages.map(message => [message, row(message, this)]))
+    this.last = next ?? messages.at(-1)?.id ?? after
+    this.more.hidden = !next
+    put(this.more, text ? 'Search on' : 'More')
+    this.bulk.offer(this.shown.map(([message]) => message))
+    this.filter()
+    put(this.nothing, text ? 'Nothing found.' : 'No messages.')
+    put(this.looked, text ? `Looked through ${number(this.total.messages)} messages, ${bytes(this.total.bytes)}${next ? '; there are more' : ''}.` : '')
+    this.found(this.shown.map(([message]) => message))
+  }
+
+  async search(text, after) {
+    const { messages, looked, next } = await api.search(this.name, text, after)
+    this.total.messages += looked.messages
+    this.total.bytes += looked.bytes
+    return { messages: messages.filter(({ state }) => ['', state].includes(this.state.value)), next }
+  }
+
+  /** Return messages, and the last id if there are more: large ones end a reply before the limit does. */
+  async peek(after) {
+    const wanted = { after, state: this.state.value }
+    const messages = await api.peek(this.name, { limit: LIMIT, ...wanted })
+    const last = messages.at(-1)?.id
+    const isMore = last && (messages.length === LIMIT || (await api.peek(this.name, { ...wanted, limit: 1, after: last })).length)
+    return { messages, next: isMore ? last : undefined }
+  }
+
+  /** Show the rows of the cause that is chosen. */
+  filter() {
+    for (const [message, line] of this.shown) line.hidden = !this.bulk.isWanted(message)
+    this.rows.replaceChildren(...this.shown.map(([, line]) => line))
+    this.table.hidden = !this.shown.length
+    this.nothing.hidden = Boolean(this.shown.length)
+    this.bulk.draw()
   }
 
   /** Show what is there now, with the keyboard where it can go on. */
@@ -72,6 +119,22 @@ export class MessageList {
     await this.reload()
   }
 
+  /** Send a message again, changed, and remove the original if that is wanted. */
+  async resend(message) {
+    const home = message.dead?.queue ?? `${this.name.project}/${this.name.queue}`
+    const data = await ask('Edit and resend', [
+      h('label', {}, 'To', h('input', { name: 'to', required: true, value: home })),
+      messageFields(message),
+      h('label', { class: 'check' }, h('input', { name: 'remove', type: 'checkbox', checked: Boolean(message.dead) }), ' Delete the original'),
+    ], 'Send')
+    if (!data) return
+    const [queue, project = this.name.project] = data.get('to').trim().split('/').reverse()
+    const id = await api.send({ project, queue }, messageIn(data, message.encoding))
+    if (data.get('remove') !== null) await api.removeMessage(this.name, message.id)
+    notice(`${id} is in ${project}/${queue}`)
+    await this.reload()
+  }
+
   async remove(message) {
     const data = await ask('Delete one message?', h('p', {}, `${message.id} is settled as if it were done, wherever it is; named groups keep theirs.`),
       'Delete', { danger: true })
@@ -91,9 +154,12 @@ function row(message, list) {
   const texts = [message.id, STATES[message.state], message.tries, time(message.timestamp), message['Content-Type'],
     bytes(size(message)), message.message.slice(0, PREVIEW_CHARS)]
   const open = h('button', { type: 'button', 'aria-expanded': 'false', title: 'Show all of it' }, 'Open')
-  const cells = texts.map((text, index) => h('td', { class: COLUMNS[index][1] }, String(text),
-    index === 1 && message.dead ? h('span', { class: 'badge bad' }, 'dead') : null))
-  const line = h('tr', {}, cells, h('td', {}, open))
+  const cells = texts.map((text, index) => h('td', { class: COLUMNS[index + 1][1] }, String(text),
+    index === 1 && message.dead ? h('span', { class: 'badge bad' }, 'dead') : null,
+    index === texts.length - 1 && message.dead ? h('small', { class: 'death', title: death(message.dead) }, death(message.dead)) : null))
+  const box = h('input', { type: 'checkbox', 'aria-label': `Select ${message.id}`, change: () => list.bulk.draw() })
+  const line = h('tr', {}, h('td', { class: 'box' }, box), cells, h('td', { class: 'open' }, open))
+  line.box = box
   let opened = null
   open.addEventListener('click', () => {
     if (opened) {
@@ -111,7 +177,10 @@ function row(message, list) {
 
 function whole(message, list) {
   const metadata = [['id', message.id], ['published', time(message.timestamp)], ['Content-Type', message['Content-Type']],
-    ['tries', message.tries], ...Object.entries(message).filter(([name]) => !FIELDS.has(name))]
+    ['tries', message.tries], ...headersOf(message)]
+  if (message.key) metadata.push(['key', message.key])
+  if (message.groups) metadata.push(['groups', message.groups.join(', ')])
+  if (message.expiry) metadata.push(['expires', time(message.expiry)])
   if (message.due) metadata.push(['due', time(message.due)])
   for (const [name, value] of Object.entries(message.dead ?? {})) metadata.push([`dead ${name}`, name === 'time' ? time(value) : value])
   if (message.encoding) metadata.push(['encoding', message.encoding])
@@ -121,6 +190,7 @@ function whole(message, list) {
     h('div', { class: 'bar' },
       message.dead ? button('Redrive', () => list.redrive(message)) : null,
       button('Move one …', () => list.move(message)),
+      button('Edit and resend …', () => list.resend(message)),
       button('History', async () => story.replaceChildren(...(await life(list.name, message)).filter(Boolean))),
       button('Delete one …', () => list.remove(message), true)),
     story,

@@ -3,6 +3,7 @@
 import * as api from './api.js'
 import { Chart, SpanChoice } from './chart.js'
 import { ask, bytes, h, notice, number, put, table } from './dom.js'
+import { messageFields, messageIn, optionFields, optionsIn } from './forms.js'
 import { Holders } from './holders.js'
 import { CapBar } from './list.js'
 import { MessageList } from './messages.js'
@@ -22,7 +23,8 @@ const CARDS = [
   ['Delayed', ({ figures }) => number(figures.messages_delayed)],
   ['Consumers', ({ figures }) => number(figures.consumers)],
   ['Oldest message', ({ figures }) => duration(figures.oldest_message_age_seconds)],
-  ['Time until full', ({ figures }) => (figures.seconds_to_full === null ? 'does not grow' : duration(figures.seconds_to_full))],
+  ['Time until full', ({ figures }) => (figures.seconds_to_full === null ? '–' : duration(figures.seconds_to_full)),
+    ({ figures }) => (figures.seconds_to_full === null ? 'not growing' : '')],
   ['On disk, of cap', ({ figures }) => bytes(figures.disk_bytes), ({ figures }) => `${(100 * figures.cap_used_ratio).toFixed(0)} %`],
 ]
 
@@ -49,15 +51,17 @@ export class QueuePage {
       new Chart('A second', [['in', 'in'], ['out', 'out'], ['ack', 'acknowledged']]),
     ]
     this.spans = new SpanChoice(() => this.draw())
-    this.about = h('details', {}, h('summary', {}, 'Options and groups'))
+    this.about = h('details', {}, h('summary', {}, 'Options, groups and events'))
     this.trouble = h('p', { class: 'trouble' })
     this.holders = new Holders(name)
-    this.messages = new MessageList(name)
+    this.messages = new MessageList(name, messages => { this.redriveButton.hidden = !messages.some(message => message.dead) })
     const button = (text, act, danger) => h('button', { type: 'button', class: danger ? 'danger' : null, click: act }, text)
     this.halt = button('Pause', () => this.pause())
+    this.redriveButton = button('Redrive …', () => this.redrive())
+    this.redriveButton.hidden = true
     this.element = h('div', {},
       h('div', { class: 'bar' }, h('h2', {}, h('a', { href: '#' }, 'Queues'), ' / ', h('a', { href: `#${encodeURIComponent(name.project)}` }, name.project), `/${name.queue}`),
-        button('Send …', () => this.send()), button('Redrive …', () => this.redrive()), this.halt,
+        button('Send …', () => this.send()), this.redriveButton, this.halt,
         button('Undo …', () => this.undo()), button('Purge …', () => this.purge(), true), button('Delete …', () => this.remove(), true)),
       this.trouble, this.cards, this.spans.element, h('div', { class: 'charts' }, this.charts.map(chart => chart.element)),
       this.holders.element, this.messages.element, this.about)
@@ -99,20 +103,57 @@ export class QueuePage {
       put(this.halt, paused.length ? 'Resume' : 'Pause')
       this.trouble.replaceChildren(...[...(info.damaged ?? []).map(text => `damaged: ${text}`), ...paused]
         .map(text => h('span', { class: 'badge bad' }, text)))
-      this.about.replaceChildren(this.about.firstChild, options(info.options), groups.length ? groupTable(groups) : '')
+      this.about.replaceChildren(this.about.firstChild, options(info.options),
+        h('p', {}, h('button', { type: 'button', click: () => this.edit(info.options) }, 'Edit options …')),
+        groups.length ? groupTable(groups) : '', this.events(info.bindings))
       await this.messages.load()
     } catch (error) {
+      if (error.status === 404) {
+        this.showMissing()
+        return
+      }
       this.trouble.replaceChildren(h('span', { class: 'badge bad' }, error.message))
     }
   }
 
-  async send() {
-    const data = await ask(`Send to ${this.name.queue}`, [
-      h('label', {}, 'Content-Type', h('input', { name: 'type', value: 'text/plain', required: true })),
-      h('label', {}, 'Body', h('textarea', { name: 'body', autofocus: true })),
-    ], 'Send')
+  /** Say that there is no such queue, in place of the page. */
+  showMissing() {
+    const { project, queue } = this.name
+    this.element.replaceChildren(
+      h('div', { class: 'bar' }, h('h2', {}, h('a', { href: '#' }, 'Queues'), ` / ${project}/${queue}`)),
+      h('div', { class: 'empty' }, h('p', {}, `There is no queue ${project}/${queue}. It was deleted, or never created.`),
+        h('a', { href: `#${encodeURIComponent(project)}` }, `The queues of ${project}`)))
+  }
+
+  /** Return what tells the events that the queue is bound to, and changes them. */
+  events(bindings) {
+    const button = (text, act) => h('button', { type: 'button', click: act }, text)
+    const change = act => async () => { await act(); await this.load() }
+    return h('section', { class: 'events' }, h('h3', {}, 'Events'),
+      bindings.length ? h('ul', {}, bindings.map(event => h('li', {}, event, ' ', button('Unbind', change(() => api.unbind(this.name, event))))))
+        : h('p', {}, 'It is bound to no event.'),
+      button('Bind …', change(async () => {
+        const data = await ask('Bind to an event', [
+          h('p', {}, 'What is published to the event from now on is copied to this queue. * stands for one word, # for any number.'),
+          h('label', {}, 'Event', h('input', { name: 'event', required: true, autofocus: true, placeholder: 'orders.*' })),
+        ], 'Bind')
+        if (data) await api.bind(this.name, data.get('event').trim())
+      })))
+  }
+
+  async edit(options) {
+    const data = await ask(`Options of ${this.name.queue}`, optionFields(options), 'Save')
     if (!data) return
-    const id = await api.send(this.name, data.get('body'), data.get('type'))
+    const changes = optionsIn(data, options)
+    await api.declare(this.name, changes)
+    notice(`${number(Object.keys(changes).length)} changed`)
+    await this.load()
+  }
+
+  async send() {
+    const data = await ask(`Send to ${this.name.queue}`, messageFields(), 'Send')
+    if (!data) return
+    const id = await api.send(this.name, messageIn(data))
     notice(`${id} is on disk`)
     await this.load()
   }

@@ -1,0 +1,88 @@
+// Many messages at once: which are selected, dead letters by their error, and what is done with all of them.
+
+import * as api from './api.js'
+import { ask, h, notice, number, put } from './dom.js'
+
+const NO_ERROR = 'no error was given'
+
+/** Return what stands for the cause of a death: dead letters with the same are shown together. */
+export const causeOf = ({ reason, error }) => `${reason}: ${error || NO_ERROR}`
+
+/** Return where a message died, and why. */
+export function death({ queue, reason, tries, error }) {
+  const times = tries ? ` after ${number(tries)} ${tries === 1 ? 'delivery' : 'deliveries'}` : ''
+  return `${reason} in ${queue}${times}${error ? `: ${error}` : ''}`
+}
+
+export class Bulk {
+  /** `list` is that of the messages: it has `name`, the `shown` rows as [message, row], and `reload`. */
+  constructor(list) {
+    this.list = list
+    this.cause = h('select', { 'aria-label': 'Cause of death', hidden: true, change: () => list.filter() })
+    this.count = h('span', { role: 'status' })
+    const button = (text, act, name) => h('button', { type: 'button', class: name, click: act }, text)
+    this.redriveButton = button('Redrive selected', () => this.redrive())
+    this.bar = h('div', { class: 'bar selected', hidden: true }, this.count, this.redriveButton,
+      button('Delete selected …', () => this.remove(), 'danger'))
+    this.all = h('input', { type: 'checkbox', 'aria-label': 'Select all that are shown', change: () => this.selectAll() })
+  }
+
+  get selected() {
+    return this.list.shown.filter(([, line]) => !line.hidden && line.box.checked).map(([message]) => message)
+  }
+
+  selectAll() {
+    for (const [, line] of this.list.shown) if (!line.hidden) line.box.checked = this.all.checked
+    this.draw()
+  }
+
+  /** Offer the causes of the dead letters among the messages. */
+  offer(messages) {
+    const counts = new Map()
+    for (const { dead } of messages) if (dead) counts.set(causeOf(dead), (counts.get(causeOf(dead)) ?? 0) + 1)
+    const chosen = this.cause.value
+    this.cause.replaceChildren(h('option', { value: '' }, 'all causes'),
+      ...[...counts].sort((a, b) => b[1] - a[1]).map(([cause, count]) => h('option', { value: cause }, `${number(count)} × ${cause.slice(0, 80)}`)))
+    this.cause.value = counts.has(chosen) ? chosen : ''
+    this.cause.hidden = !counts.size
+  }
+
+  /** Return whether a message is of the cause that is chosen. */
+  isWanted({ dead }) {
+    return !this.cause.value || (dead && causeOf(dead) === this.cause.value)
+  }
+
+  draw() {
+    const { selected } = this
+    this.bar.hidden = !selected.length
+    put(this.count, `${number(selected.length)} selected`)
+    this.redriveButton.hidden = !selected.some(message => message.dead)
+    const shown = this.list.shown.filter(([, line]) => !line.hidden)
+    this.all.checked = Boolean(shown.length) && selected.length === shown.length
+  }
+
+  /** Send the selected dead letters back where they died. */
+  async redrive() {
+    const letters = this.selected.filter(message => message.dead)
+    let moved = 0
+    const reasons = new Set()
+    for (const { id } of letters) {
+      const reply = await api.redrive(this.list.name, { id }).catch(error => ({ moved: 0, stayed: { [error.message]: 1 } }))
+      moved += reply.moved
+      for (const reason of Object.keys(reply.stayed)) reasons.add(reason)
+    }
+    notice(`${number(moved)} of ${number(letters.length)} went back${[...reasons].map(reason => `; ${reason}`).join('')}`, moved < letters.length)
+    await this.list.reload()
+  }
+
+  async remove() {
+    const { selected } = this
+    const data = await ask(`Delete ${number(selected.length)} ${selected.length === 1 ? 'message' : 'messages'}?`,
+      h('p', {}, 'They are settled as if they were done, wherever they are; named groups keep theirs.'), 'Delete', { danger: true })
+    if (!data) return
+    let gone = 0
+    for (const { id } of selected) gone += await api.removeMessage(this.list.name, id).then(() => 1, () => 0)
+    notice(`${number(gone)} of ${number(selected.length)} are gone`, gone < selected.length)
+    await this.list.reload()
+  }
+}

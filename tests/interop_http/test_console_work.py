@@ -1,0 +1,191 @@
+"""The console in headless Chromium, at work: options, messages with headers, dead letters in bulk, search, events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.interop_http.browser import Page, opened
+from tests.interop_http.console import fill, noticed, open_queue, press
+from tests.interop_http.test_console_messages import made, rows_of
+from tests.server import ServerProcess
+
+SHOWN = "[...document.querySelectorAll('[aria-label=Messages] tbody tr')].filter(tr => !tr.hidden)"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("work") / "data", "--cap=32MiB") as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def browser(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with opened(f"{server.url}/console", tmp_path_factory.mktemp("profile")) as page:
+        yield page
+
+
+@pytest.fixture
+def page(browser: Page) -> Page:
+    browser.problems.clear()
+    browser.evaluate("location.hash = ''; window.isOld = true")
+    browser.call("Page.reload")
+    browser.until("!window.isOld && document.querySelector('input[type=search]') !== null")
+    return browser
+
+
+@pytest.fixture
+def http(server: ServerProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, trust_env=False, timeout=60) as client:
+        yield client
+
+
+def killed(http: httpx.Client, path: str, *errors: str) -> None:
+    """Reject the first messages of a queue, each with an error."""
+    for error in errors:
+        leased = http.post(f"{path}/messages/lease", json={}).json()["messages"][0]
+        nack = {"ackIds": [leased["ackId"]], "reject": True, "error": error}
+        http.post(f"{path}/messages/nack", json=nack).raise_for_status()
+
+
+def test_options_are_edited_and_only_what_changed_is_sent(page: Page, http: httpx.Client) -> None:
+    path = made(http, "options", "q", max_tries=3, unused=60)
+    open_queue(page, "options/q")
+    press(page, "Edit options …")
+    fill(page, "[name=max_tries]", "7")
+    fill(page, "[name=dead_letter]", "letters")
+    fill(page, "[name=unused]", "")
+    fill(page, "[name=cap]", "2MiB")
+    press(page, "Save")
+    noticed(page, "4 changed")
+    options = http.get(path).json()["options"]
+    assert (options["max_tries"], options["dead_letter"], options["unused"]) == (7, "options/letters", None)
+    assert options["cap"] == 2 * 1024 * 1024
+
+
+def test_a_new_queue_gets_its_options(page: Page, http: httpx.Client) -> None:
+    press(page, "New queue …")
+    fill(page, "[name=project]", "fresh")
+    fill(page, "[name=queue]", "q")
+    fill(page, "[name=max_tries]", "5")
+    fill(page, "[name=ttl]", "60")
+    fill(page, "[name=groups]", "a, b")
+    press(page, "Create")
+    page.until("document.querySelector('.bar h2').textContent.endsWith('fresh/q')")
+    options = http.get("/v2/fresh/queues/q").json()["options"]
+    assert (options["max_tries"], options["ttl"], options["groups"]) == (5, 60, ["a", "b"])
+    assert options["cap"] == 32 * 1024 * 1024, "the server's default"
+
+
+def test_a_message_is_sent_with_headers_a_key_and_a_delay(page: Page, http: httpx.Client) -> None:
+    path = made(http, "send", "q")
+    open_queue(page, "send/q")
+    press(page, "Send …")
+    fill(page, "[name=body]", "größer")
+    fill(page, "[name=headers]", "x-tenant: shop\nnote: a: b")
+    fill(page, "[name=key]", "k-1")
+    fill(page, "[name=delay]", "600")
+    press(page, "Send")
+    noticed(page, " is on disk")
+    (message,) = http.get(f"{path}/messages").json()["messages"]
+    assert (message["message"], message["key"], message["state"]) == ("größer", "k-1", "delayed")
+    assert (message["x-msg-x-tenant"], message["x-msg-x-note"]) == ("shop", "a: b")
+
+
+def test_dead_letters_show_their_cause_and_those_of_one_cause_go_back_together(page: Page, http: httpx.Client) -> None:
+    path = made(http, "bulk", "q", *"abcde", dead_letter="letters")
+    letters = made(http, "bulk", "letters")
+    killed(http, path, "timeout", "no such user", "timeout", "timeout")
+    open_queue(page, "bulk/letters")
+    page.until(f"{SHOWN}.length === 4")
+    assert "rejected in bulk/q after 1 delivery: timeout" in rows_of(page, "Messages")[0][7]
+    page.evaluate(
+        "(s => { s.value = 'rejected: timeout'; s.dispatchEvent(new Event('change')) })"
+        "(document.querySelector('[aria-label=\"Cause of death\"]'))"
+    )
+    page.until(f"{SHOWN}.length === 3")
+    page.evaluate("document.querySelector('thead input[type=checkbox]').click()")
+    press(page, "Redrive selected")
+    noticed(page, "3 of 3 went back")
+    assert (http.get(path).json()["rdy"], http.get(letters).json()["rdy"]) == (4, 1)
+    page.until(f"{SHOWN}.length === 1")
+    page.evaluate("document.querySelector('thead input[type=checkbox]').click()")
+    press(page, "Delete selected …")
+    press(page, "Delete")
+    noticed(page, "1 of 1 are gone")
+    assert http.get(letters).json()["rdy"] == 0
+
+
+def test_redrive_is_offered_only_where_there_are_dead_letters(page: Page, http: httpx.Client) -> None:
+    made(http, "alive", "q", "x")
+    open_queue(page, "alive/q")
+    page.until(f"{SHOWN}.length === 1")
+    offered = (
+        "[...document.querySelectorAll('button')].some(b => b.offsetParent && b.textContent.startsWith('Redrive'))"
+    )
+    assert not page.evaluate(offered)
+
+
+def test_bodies_and_headers_are_searched_and_it_says_how_far(page: Page, http: httpx.Client) -> None:
+    made(http, "search", "q", "apple", "pear", "Apple pie")
+    open_queue(page, "search/q")
+    page.until(f"{SHOWN}.length === 3")
+    page.evaluate("document.querySelector('.search input').value = 'apple'")
+    press(page, "Search")
+    page.until(f"{SHOWN}.length === 2")
+    assert page.evaluate("document.querySelector('.looked').textContent").startswith("Looked through 3 messages, ")
+    page.evaluate("document.querySelector('.search input').value = 'plum'")
+    press(page, "Search")
+    page.until("document.querySelector('section .empty:not([hidden])')?.textContent === 'Nothing found.'")
+
+
+def test_a_message_is_edited_and_sent_again(page: Page, http: httpx.Client) -> None:
+    path = made(http, "edit", "q", '{"to": "nobody"}', dead_letter="letters")
+    letters = made(http, "edit", "letters")
+    killed(http, path, "no such user")
+    open_queue(page, "edit/letters")
+    press(page, "Open")
+    press(page, "Edit and resend …")
+    fill(page, "[name=body]", '{"to": "somebody"}')
+    press(page, "Send")
+    noticed(page, " is in edit/q")
+    (message,) = http.get(f"{path}/messages").json()["messages"]
+    assert (message["message"], message["x-msg-x-from"]) == ('{"to": "somebody"}', "here") and "dead" not in message
+    assert http.get(letters).json()["rdy"] == 0
+
+
+def test_a_list_of_large_messages_says_that_there_are_more(page: Page, http: httpx.Client) -> None:
+    """It stopped at 8 MiB without a word."""
+    path = made(http, "large", "q")
+    for _ in range(10):
+        http.post(f"{path}/messages", content=b"x" * 1_000_000).raise_for_status()
+    open_queue(page, "large/q")
+    page.until(f"{SHOWN}.length > 0")
+    assert page.evaluate(f"{SHOWN}.length") < 10
+    press(page, "More")
+    page.until(f"{SHOWN}.length === 10")
+    page.until("[...document.querySelectorAll('button')].find(b => b.textContent === 'More').hidden")
+
+
+def test_a_queue_that_is_not_there_says_so(page: Page) -> None:
+    """It had all buttons, empty figures and a full green bar."""
+    page.evaluate("location.hash = '#nosuch/queue'")
+    page.until("document.querySelector('#view .empty')?.textContent.includes('There is no queue nosuch/queue.')")
+    assert page.evaluate("document.querySelectorAll('#view button').length") == 0
+    assert all("404" in problem for problem in page.problems)
+
+
+def test_a_queue_is_bound_to_an_event_and_unbound(page: Page, http: httpx.Client) -> None:
+    path = made(http, "events", "q")
+    open_queue(page, "events/q")
+    page.until("document.querySelector('.events') !== null")
+    press(page, "Bind …")
+    fill(page, "[name=event]", "orders.*")
+    press(page, "Bind")
+    page.until("document.querySelector('.events li')?.textContent.startsWith('orders.*')")
+    assert http.get(path).json()["bindings"] == ["orders.*"]
+    press(page, "Unbind")
+    page.until("document.querySelector('.events') !== null && document.querySelector('.events li') === null")
+    assert http.get(path).json()["bindings"] == []
