@@ -341,6 +341,7 @@ CASES: dict[str, Case] = {
     "confirmPop": send("DELETE", "{q}/leases/x", b""),
     "getProducer": get("{q}/producers/p"),
     "explainQueue": explain,
+    "searchMessages": several(get("{large}/search", text="none of them"), get("{large}/search", text="x")),
     "pauseQueue": send("POST", "{q}/pause", b"{}", JUNK),
     "resumeQueue": send("POST", "{q}/resume", b"{}", JUNK),
     "purgeQueue": several(send("POST", "{q}/purge", b"{}"), send("POST", "{q}/purge", JUNK)),
@@ -375,6 +376,10 @@ CASES: dict[str, Case] = {
     "getReadiness": get("/readyz"),
     "getMetrics": lambda world, _queue: figures(world, "/metrics"),
     "getStats": lambda world, _queue: figures(world, "/v2/stats?limit=1000&order=messages_per_second"),
+    "getStatsHistory": several(
+        get("/v2/stats/history", span="day"),
+        get("/v2/stats/history", queue=",".join(f"q{each}" for each in range(100))),
+    ),
     "openSession": send("POST", "/v2/session", b"{}", JUNK),
     "getSession": get("/v2/session"),
     "closeSession": send("DELETE", "/v2/session", b""),
@@ -396,6 +401,7 @@ CASES: dict[str, Case] = {
     "getDocsFile": get("/docs/x"),
     "getProblems": get("/docs/problems"),
     "getFront": get("/"),
+    "getIcon": get("/favicon.ico"),
     "getConsole": get("/console"),
     "getConsoleFile": get("/console/x"),
 }
