@@ -258,7 +258,8 @@ class Queue(Protocol):
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
         """Remove all messages that are rdy or delayed. `on_done(error, count)` comes when their bytes are erased.
 
-        With `keep` the bytes are not erased, and the purge can be undone.
+        With `keep` the bytes are not erased, and the purge can be undone. If it is known that they can't be erased,
+        the purge is refused and nothing changes. If erasing fails later, the messages may be gone after the error.
         """
 
     def undo(self, wish: UndoWish, on_done: Undoing) -> None:

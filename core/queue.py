@@ -140,7 +140,7 @@ class Queue(AloneQueue):
         )
         upkeep = self._upkeep = Upkeep(
             *(state, agenda, log, pending, notes, outbox, self._cleaner),
-            *(self._counter, elsewhere, erasing),
+            *(self._counter, elsewhere, erasing, committer.erase_refusal),
         )
         self.peek = upkeep.peek
         sources = Sources(

@@ -27,8 +27,8 @@ class Upkeep:
     """See the module's docstring, and `core.port.Queue`."""
 
     __slots__ = (
-        "_agenda", "_cleaner", "_counter", "_elsewhere", "_erasing", "_log", "_notes", "_outbox", "_pending", "_state",
-        "_undo",
+        "_agenda", "_cleaner", "_counter", "_elsewhere", "_erase_refusal", "_erasing", "_log", "_notes", "_outbox",
+        "_pending", "_state", "_undo",
     )  # fmt: skip
 
     def __init__(
@@ -43,8 +43,12 @@ class Upkeep:
         counter: Counter,
         elsewhere: Elsewhere,
         erasing: Callable[[int, Done], Done],
+        erase_refusal: Callable[[int], CurbstoneError | None],
     ) -> None:
-        """`erasing` is called with the queue's uid and a callback; see `core.reading.purge`."""
+        """`erasing` is called with the queue's uid and a callback; see `core.reading.purge`.
+
+        `erase_refusal(uid)` says why erasing would fail, if that is known before.
+        """
         self._state = state
         self._agenda = agenda
         self._log = log
@@ -55,6 +59,7 @@ class Upkeep:
         self._counter = counter
         self._elsewhere = elsewhere
         self._erasing = erasing
+        self._erase_refusal = erase_refusal
         self._undo: Undo | None = None
         """None before the first undo and purge."""
 
@@ -75,6 +80,10 @@ class Upkeep:
 
         With `keep` it comes when their settles are on disk, and the log keeps them while it has room.
         """
+        refusal = None if keep else self._erase_refusal(self._log.uid)
+        if refusal is not None:
+            self._state.host.call_soon(partial(on_done, refusal, 0))
+            return
         self._undos().before_purge(lambda over: self._purge(on_done, over, keep=keep))
 
     def _purge(

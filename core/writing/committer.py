@@ -330,7 +330,9 @@ class Committer:
         if self._kept:
             return
         self._kept = f"{text}; they are kept for the next start, which writes again what they have"
-        self._active = None
+        if self._active is not None:
+            self._retiring.append(self._active)
+            self._active = None
         self._troubles.note(MATTER, self._kept)
         for redo in [*self._retiring, *self._resting]:
             self._tell_removed(redo)
@@ -353,13 +355,10 @@ class Committer:
 
     def erase(self, uid: int, on_done: Done) -> None:
         """Remove each redo file that may have something of a queue, then call `on_done(error)`."""
-        writing = self._under_way.redo if self._under_way is not None else None
-        files = [self._active, writing, *self._retiring, *self._resting]
-        found = list(dict.fromkeys(redo for redo in files if redo is not None and uid in redo.uids))
+        found = self._files_of(uid)
         left = len(found)
         if not left or self._kept:
-            refusal = Unavailable(f"{MATTER}: {self._kept}") if left else None
-            on_done(refusal)
+            on_done(self.erase_refusal(uid))
             return
         failure: CurbstoneError | None = None
 
@@ -373,6 +372,15 @@ class Committer:
         for redo in found:
             redo.removed.append(removed)
             self._doom(redo)
+
+    def erase_refusal(self, uid: int) -> Unavailable | None:
+        """Return why a queue can't be erased before the next start, or None."""
+        return Unavailable(f"{MATTER}: {self._kept}") if self._kept and self._files_of(uid) else None
+
+    def _files_of(self, uid: int) -> list[RedoFile]:
+        writing = self._under_way.redo if self._under_way is not None else None
+        files = [self._active, writing, *self._retiring, *self._resting]
+        return list(dict.fromkeys(redo for redo in files if redo is not None and uid in redo.uids))
 
     def _doom(self, redo: RedoFile) -> None:
         redo.is_doomed = True

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from curbstone.core.errors import CurbstoneError
+from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.log.format import SEGMENT_BYTES, decode_segment_header, encode_segment_header
 from curbstone.core.queue import Queue
 from curbstone.core.recovery.redo import redo_names, replay_redo
@@ -375,6 +375,30 @@ def test_a_purge_is_confirmed_when_its_bytes_are_gone_from_the_redo_files_too() 
     assert lab.answer(queues[1].purge)[0] is None
     assert lab.answer(queues[2].purge)[0] is None
     assert redo_names(lab.disk) == [] and b"secret" not in everything_on(lab)
+
+
+def test_a_purge_that_can_not_erase_is_refused_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was refused when all messages were settled already; of the file in use it was not even refused."""
+    lab, queues = prepared()
+    publish_each(lab, queues, "shared")
+    path = queues[0].log.active.path
+    original = SimFile.sync
+
+    def sync(self: SimFile) -> None:
+        if self._inode is lab.disk.names[path]:
+            raise OSError(errno.EIO, "no")
+        original(self)
+
+    with monkeypatch.context() as during:
+        during.setattr(SimFile, "sync", sync)
+        lab.publish_answers(queues[0], [message("alone")])
+    error, count = lab.answer(queues[1].purge)
+    assert isinstance(error, Unavailable) and "kept for the next start" in str(error) and count == 0
+    assert lab.bodies(queues[1]) == [b"before", b"shared"]
+    assert lab.answer(lambda done: queues[1].purge(done, keep=True)) == (None, 2)
+    assert lab.bodies(queues[1]) == []
+    lab.restart("power")
+    assert lab.purge(lab.queue("c")) == 2
 
 
 def test_a_deletion_is_confirmed_when_its_bytes_are_gone_from_the_redo_files_too() -> None:
