@@ -161,7 +161,11 @@ def _header_at(data: bytes, at: int) -> Header | None:
 
 
 class _Records:
-    """Reads the records of one generation."""
+    """Reads the records of one generation.
+
+    A disk may have written a block to the wrong place, so a record can be found too early, or twice. Parts can be
+    written in any order, so each whole record counts wherever it lies.
+    """
 
     def __init__(self, data: bytes, header: Header, start: int, head: struct.Struct) -> None:
         self._data = data
@@ -169,7 +173,7 @@ class _Records:
         self._header = header
         self._head = head
         self._offset = start
-        self._last = 0
+        self._numbers: set[int] = set()
 
     def read(self, found: Decoded) -> None:
         """Add the parts of all whole records, and what does not check between and behind them."""
@@ -184,23 +188,30 @@ class _Records:
                 self._offset = following
                 continue
             found.parts += self._parts(self._offset)
-            self._last = number
+            self._numbers.add(number)
             self._offset += self._head.unpack_from(self._view, self._offset)[2]
+        missing = sorted(set(range(1, self._last)) - self._numbers)
+        if missing and not found.damage:
+            found.damage.append(f"record {', '.join(map(str, missing))} is missing")
         if self._is_torn_at(self._offset):
             found.notes.append(
                 f"bytes {self._offset} on: its last record does not check and is not taken:"
                 " torn by a crash before it was confirmed, or damaged"
             )
 
+    @property
+    def _last(self) -> int:
+        return max(self._numbers, default=0)
+
     def _whole_at(self, offset: int) -> int:
-        """Return the number of the whole record at `offset` if it is later than the last one, else 0."""
+        """Return the number of the whole record at `offset`, or 0."""
         view = self._view
         if len(view) - offset < self._head.size:
             return 0
         crc, magic, length, number, count, *_generation = self._head.unpack_from(view, offset)
         end = offset + length
         least = self._head.size + count * PART_BYTES
-        if magic != RECORD_MAGIC or end > len(view) or length < least or number <= self._last:
+        if magic != RECORD_MAGIC or end > len(view) or length < least:
             return 0
         return int(number) if crc32(view[offset + 4 : end], self._header.salt) == crc else 0
 

@@ -151,6 +151,13 @@ def test_a_new_generation_torn_over_an_old_one_is_no_damage_whichever_sectors_ar
         assert damage == [] and bodies in ([], [bytes(700)])
 
 
+def test_a_record_written_to_the_wrong_place_hides_no_other() -> None:
+    """Those behind it were skipped, because their numbers were lower."""
+    two, three = (record(n, b"%d" % n) for n in (2, 3))
+    bodies, damage, _ = read(file(three, two, three))
+    assert bodies == [b"3", b"2", b"3"] and damage == ["record 1 is missing"]
+
+
 def test_records_of_an_earlier_generation_do_not_count_nor_bodies_that_look_like_records() -> None:
     older = Header(1, 6, SIZE)
     old = record(1, b"old", header=older) + record(2, b"older", header=older)
