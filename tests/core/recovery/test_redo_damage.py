@@ -99,8 +99,9 @@ def test_damage_costs_only_the_records_it_lies_in_and_is_reported(
         where = f"{kind} at byte {place} to {stop}"
         for got in found:
             least = patient.expected(place, stop if kind != "cut" else len(whole))
-            headless = redo[:BLOCK_BYTES] != whole[:BLOCK_BYTES] and redo[BLOCK_BYTES:RECORDS_AT] != (
-                whole[BLOCK_BYTES:RECORDS_AT]
+            headless = (
+                redo[:BLOCK_BYTES] != whole[:BLOCK_BYTES]
+                and redo[BLOCK_BYTES:RECORDS_AT] != (whole[BLOCK_BYTES:RECORDS_AT])
             )
             assert set(least) <= set(got) or headless or kind == "cut", where
             assert got == sorted(got, key=lambda body: (body != b"before", body)), where
