@@ -9,6 +9,7 @@ messages elsewhere.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from curbstone.core.disk import Disk, File
@@ -84,7 +85,7 @@ def read_kept(disk: Disk, name: str) -> KeptRedo:
     """Return what a redo file says that was set aside, compared with the logs."""
     kept = KeptRedo(read_redo(disk, name))
     contents = kept.contents
-    if not contents.denied:
+    with suppress(OSError):  # it may be a directory or a link
         kept.size = file_bytes(disk, name)
     for path, parts in contents.parts.items():
         absent = _absent(disk, path, parts)

@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
 from curbstone.core.log.redo import BLOCK_BYTES, RECORDS_AT
@@ -15,6 +16,7 @@ from curbstone.core.recovery.redo import kept_redo_names, redo_names
 from curbstone.exit_codes import DAMAGED
 from tests.commands import curbstone
 from tests.core.lab import Lab, message
+from tests.server import ServerProcess
 from tests.sim.world import Crash, SimFile
 
 NAMES = ["a", "b", "c"]
@@ -320,3 +322,55 @@ def test_a_redo_file_of_format_1_is_replayed() -> None:
         expected = [f"{name} {number}".encode() for number in range(8)]
         assert bodies(lab, name) == expected, "the first message was settled"
     assert redo_names(lab.disk) == kept_redo_names(lab.disk) == []
+
+
+# --- on a real disk
+
+
+def linked(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+def directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def file_for_directory(path: Path) -> None:
+    for each in path.parent.iterdir():
+        each.unlink()
+    path.parent.rmdir()
+    path.parent.write_bytes(b"")
+
+
+@pytest.mark.parametrize("harm", [linked, directory, file_for_directory], ids=lambda harm: harm.__name__)
+def test_one_bad_segment_keeps_only_its_own_queue_from_being_served(
+    harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """With a redo file there, the whole server did not start."""
+    root = on_disk(prepared(), tmp_path / "data")
+    harm(min(root.glob("queues/*/*.seg")))
+    with ServerProcess(root) as server:
+        found = httpx.get(f"{server.url}/v2/default/queues").json()["queues"]
+        assert len([queue for queue in found if queue["rdy"] == len(WHOLE)]) == 2, found
+        reasons = httpx.get(f"{server.url}/readyz").json()["reasons"]
+        assert any("redo.1.bad" in reason for reason in reasons)
+        assert any("not served" in reason for reason in reasons)
+        metrics = httpx.get(f"{server.url}/metrics").text
+        assert f"curbstone_redo_kept_bytes {float((root / 'redo.1.bad').stat().st_size)}" in metrics
+    done = curbstone("repair", str(root), "--apply", cwd=tmp_path)
+    assert done.code == DAMAGED and (root / "redo.1.bad").exists(), "not all of it could be read"
+
+
+@pytest.mark.parametrize("harm", [linked, directory], ids=lambda harm: harm.__name__)
+def test_a_redo_file_that_is_a_link_or_a_directory_keeps_nobody_from_being_served(
+    harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    root = on_disk(prepared(), tmp_path / "data")
+    harm(root / "redo.1")
+    with ServerProcess(root) as server:
+        found = httpx.get(f"{server.url}/v2/default/queues").json()["queues"]
+        assert [queue["rdy"] for queue in found] == [1, 1, 1]
+    assert (root / "redo.1.bad").is_symlink() or (root / "redo.1.bad").is_dir()
+    assert curbstone("check", str(root), cwd=tmp_path).code == DAMAGED
