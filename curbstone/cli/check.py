@@ -15,7 +15,7 @@ import typer
 
 from curbstone.cli.options import Json
 from curbstone.core.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX
-from curbstone.core.disk import OsFile
+from curbstone.core.disk import OF_ONE_FILE, OsFile
 from curbstone.core.errors import DataDirectoryError
 from curbstone.core.log.batches import Batch
 from curbstone.core.log.commit import ASIDE_SUFFIX
@@ -257,6 +257,11 @@ def check_queue(disk: ReadOnlyDisk, directory: str, revival: DryRecovery) -> Che
         return checked
     except DataDirectoryError as error:
         checked.damage.append(str(error))
+        return checked
+    except OSError as error:
+        if error.errno not in OF_ONE_FILE:
+            raise
+        checked.damage.append(f"{directory} can't be read: {error.strerror}; it is not served")
         return checked
     except (ValueError, TypeError) as error:
         checked.damage.append(f"{directory}/meta is not understood: {error}")

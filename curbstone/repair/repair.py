@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from curbstone.core.directories import QUEUES, TWIN_SUFFIX
-from curbstone.core.disk import Disk
+from curbstone.core.disk import OF_ONE_FILE, Disk
 from curbstone.core.errors import MetaDamaged
 from curbstone.core.log.batches import Batch
 from curbstone.core.log.commit import ASIDE_SUFFIX, Segment, segment_path
@@ -144,6 +144,16 @@ def _plan_meta(disk: Disk, entry: str, known: Meta | None, why: str, taken: dict
 
 
 def _plan_log(disk: Disk, made: Plan, uid: int) -> Plan:
+    """Add to a plan what to do with the log. If a file of it can't be opened, nothing of that queue is repaired."""
+    try:
+        return _plan_segments(disk, made, uid)
+    except OSError as error:
+        if error.errno not in OF_ONE_FILE:
+            raise
+        return Plan(made.directory, made.name, hopeless=[f"{made.directory} can't be read: {error.strerror}"])
+
+
+def _plan_segments(disk: Disk, made: Plan, uid: int) -> Plan:
     chain = find_chain(disk, made.directory, uid)
     made.hopeless += [text for number, text in chain.damage if segment_path(made.directory, number) in chain.aside]
     floor = 1
