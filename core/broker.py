@@ -462,7 +462,8 @@ class Broker(AloneBroker):
             reasons += [f"{label} is damaged: {text}" for text in [*queue.damaged, *doubt]]
             reasons += [f"{label} {queue.log.fullness}"] if queue.meta_writer.is_open and queue.log.is_above_cap else []
         reasons += self.staging.reasons
-        return Health(not self.troubles and not self.shared.is_stopping, reasons, str(self.sync))
+        is_serving = not self.shared.is_stopping
+        return Health(is_serving and not self.troubles, reasons, str(self.sync), is_serving)
 
     def shutdown(self, on_done: Callable[[], None]) -> None:
         """Refuse new publishes, finish what is under way, then end the consumers and close the files."""

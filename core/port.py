@@ -46,6 +46,7 @@ from curbstone.core.values import (
     Outcome,
     Peeked,
     Published,
+    Space,
     Stale,
     Undoing,
     UndoWish,
@@ -230,6 +231,9 @@ class Queue(Protocol):
 
     def counts(self, group: str = UNNAMED) -> Counts:
         """Return the numbers of a group, but `consumers` of all groups."""
+
+    def space(self) -> Space:
+        """Return how much the queue still takes."""
 
     def holders(self, seq: int = 0) -> list[Holder]:
         """Return the consumers of the queue, and for each group the leases of each client together.

@@ -86,7 +86,7 @@ class Queue(AloneQueue):
         "_cleaner", "_counter", "_delete", "_desk", "_disuse", "_holding", "_intake", "_is_resting",
         "_timers", "_upkeep", "agenda", "damaged", "host", "leasing", "log", "message_id", "meta_writer", "name",
         "notes", "outbox", "peek", "pending", "popping", "reading", "refusal", "retrying", "rings",
-        "settling", "state", "stats", "uid", "watch", "writer",
+        "settling", "space", "state", "stats", "uid", "watch", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -148,6 +148,7 @@ class Queue(AloneQueue):
             *(self.rings.room, self.popping.drop_unwanted, self.reading.can_make_room),
         )
         self.writer = Writer(sources, self.popping, self, committer)
+        self.space = self.writer.space
         self._delete = delete
         self._disuse: Disuse | None = None
         self._watch_use()

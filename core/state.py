@@ -10,6 +10,7 @@ from curbstone.core.errors import (
     MessageTooLarge,
     NoSuchQueue,
     PublishPaused,
+    QueueFull,
     Unavailable,
     shutting_down,
 )
@@ -18,7 +19,7 @@ from curbstone.core.message import Message
 from curbstone.core.options import QueueOptions
 from curbstone.core.schemas import Door
 from curbstone.core.shared import Shared
-from curbstone.core.stats import Stats
+from curbstone.core.stats import LastMinute, Stats
 
 logger = logging.getLogger("curbstone.core")
 
@@ -28,7 +29,7 @@ class QueueState:
 
     __slots__ = (
         "broken", "committed_end", "damaged", "door", "host", "is_closed", "is_private", "meta", "_meta_bytes", "name",
-        "next_seq", "options", "shared", "stats", "uid", "write_failure",
+        "next_seq", "options", "refusals", "shared", "stats", "uid", "write_failure",
     )  # fmt: skip
 
     def __init__(self, shared: Shared, meta: Meta, host: QueueHost) -> None:
@@ -48,6 +49,8 @@ class QueueState:
         """The rule that bodies have to satisfy, or None if there is none."""
         self.change(meta)
         self.stats = Stats()
+        self.refusals: LastMinute | None = None
+        """The messages that found no room lately; None if there never were any."""
         self.damaged: list[str] = []
         """What can't be read any more, as texts for people."""
         self.next_seq = 1
@@ -91,6 +94,14 @@ class QueueState:
             return NoSuchQueue(f"no such queue: {self.name}")
         failure = self.write_failure or self.broken
         return Unavailable(failure) if failure else None
+
+    def refused(self, error: CurbstoneError, messages: int) -> None:
+        """Count messages that are refused, if it is for want of room."""
+        if not isinstance(error, QueueFull) or isinstance(error, PublishPaused):
+            return
+        self.stats.refused += messages
+        self.refusals = self.refusals or LastMinute()
+        self.refusals.add(messages, self.host.now_ms())
 
     def ended(self) -> CurbstoneError | None:
         """Return why the queue is not served any more, or None as long as it is."""

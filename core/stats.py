@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from dataclasses import dataclass, fields
 
 COMMIT_US_BOUNDS = (
@@ -32,6 +33,8 @@ class Stats:
     lost: int = 0
     overflowed: int = 0
     """Messages that gave way to newer ones at the cap; those of declared groups are `lost`."""
+    refused: int = 0
+    """Messages that were refused because there was no room for them."""
     commits: int = 0
 
     def add(self, other: Stats) -> None:
@@ -41,6 +44,32 @@ class Stats:
 
 
 _COUNTS = tuple(field.name for field in fields(Stats))
+
+
+class LastMinute:
+    """Counts what has happened in the last minute, to the second."""
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self) -> None:
+        self._seconds: deque[tuple[int, int]] = deque()
+
+    def add(self, count: int, now_ms: int) -> None:
+        """Count something that happens now."""
+        self._forget(now_ms)
+        second = now_ms // 1000
+        if self._seconds and self._seconds[-1][0] == second:
+            count += self._seconds.pop()[1]
+        self._seconds.append((second, count))
+
+    def last_minute(self, now_ms: int) -> int:
+        """Return the count."""
+        self._forget(now_ms)
+        return sum([count for _, count in self._seconds])
+
+    def _forget(self, now_ms: int) -> None:
+        while self._seconds and self._seconds[0][0] <= now_ms // 1000 - 60:
+            self._seconds.popleft()
 
 
 class Histogram:

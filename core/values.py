@@ -85,12 +85,25 @@ class Counts(NamedTuple):
     """Engine time when the first delayed message is due; 0 if none is delayed."""
 
 
+class Space(NamedTuple):
+    """How much a queue still takes."""
+
+    reserved: int
+    """Bytes of the cap that no message may take: room to clean, and for what will be written of pending messages."""
+    available: int
+    """Bytes of the largest message without headers that is accepted now; at most the option `max_message_size`."""
+    refused_last_minute: int
+    """Messages that found no room in the last minute."""
+
+
 class Health(NamedTuple):
     """Whether all is well, and if not, why."""
 
     ok: bool
     reasons: list[str]
     sync: str
+    delivers: bool = True
+    """Whether consumers are served, although messages may not be taken."""
 
 
 class EngineInfo(NamedTuple):

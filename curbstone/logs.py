@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
@@ -21,6 +22,18 @@ TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 ALWAYS = ("time", "level", "logger", "message")
 MAYBE = ("queue", "peer", "listener", "address", "matter")
 """Members that only some records have. A record sets one by an `extra` of that name."""
+
+
+def ready_line(bound: Sequence[tuple[str, object]], form: LogFormat) -> str:
+    """Return the line for stdout that says at which addresses which listeners are open."""
+    if form == "text":
+        return " ".join(["curbstone ready", *(f"{name}={address}" for name, address in bound)])
+    listeners: dict[str, list[str]] = {}
+    for name, address in bound:
+        listeners.setdefault(name, []).append(str(address))
+    time = datetime.now(UTC).isoformat(timespec="milliseconds")
+    told = {"time": time, "level": "info", "logger": "curbstone", "message": "ready", "listeners": listeners}
+    return orjson.dumps(told).decode()
 
 
 class TextFormatter(logging.Formatter):

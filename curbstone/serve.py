@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from curbstone import __version__, charts, cluster, descriptors, logs, memory
+from curbstone import __version__, charts, cluster, descriptors, logs, memory, notify
 from curbstone.access import files
 from curbstone.access.gate import Gate, OpenGate
 from curbstone.access.presence import OF_USER_MAX
@@ -156,7 +156,7 @@ async def _serve(settings: Settings) -> int:
     started: list[Listener] = []
     ends: list[Callable[[], None]] = []
     try:
-        bound = []
+        bound: list[tuple[str, Address]] = []
         reloads = Reloads()
         gate = _gate(_traced(broker, host, settings, ends), host, settings, reloads)
         entrance = _entrance(broker, host, settings, reloads)
@@ -168,7 +168,7 @@ async def _serve(settings: Settings) -> int:
         served = _listeners(broker, gate, host, settings, entrance, reloads, process, recorder)
         for listener in [] if stop_asked.is_set() else served:
             started.append(listener)
-            bound += [f"{listener.name}={await _start(listener, address)}" for address in listener.addresses]
+            bound += [(listener.name, await _start(listener, address)) for address in listener.addresses]
         if not gate.wants_login:
             warn_of_strangers(host, started)
         if recorder is not None:
@@ -176,9 +176,12 @@ async def _serve(settings: Settings) -> int:
             ends.append(recorder.stop)
         Collections(host, lambda: len(broker.queues()) + len(broker.private_queues())).start()
         if not stop_asked.is_set():
-            print("curbstone ready", *bound, flush=True)
+            print(logs.ready_line(bound, settings.log_format), flush=True)
+            notify.notify(notify.READY)
+            notify.keep_alive(host)
         await stop_asked.wait()
         log.info("stopping")
+        notify.notify(notify.STOPPING)
     finally:
         clean = await _stop(started, broker)
         for end in ends:
@@ -385,6 +388,7 @@ def _of_gateway(settings: Settings) -> GatewaySettings:
         default_limit=settings.default_limit,
         cors_origins=settings.cors_origin,
         hosts=(*settings.http_host, *_own_names()),
+        metrics_queues=settings.metrics_queues,
         documents_are_open=settings.is_loopback,
     )
 

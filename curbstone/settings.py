@@ -133,6 +133,7 @@ class Settings(BaseSettings):
     single_queue: str = ""
     cors_origin: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
     http_host: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    metrics_queues: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ("*/*",)
     max_connections_per_address: int = Field(default=256, ge=0, le=CONNECTIONS_MAX)
     tls_cert: Annotated[Path | None, BeforeValidator(_named)] = None
     tls_key: Annotated[Path | None, BeforeValidator(_named)] = None
@@ -173,6 +174,14 @@ class Settings(BaseSettings):
             if scheme not in ("http", "https") or not separator or not rest or "/" in rest or "*" in rest:
                 raise ValueError(f"bad origin {origin!r}: http(s)://host, http(s)://host:port, or * for all")
         return value
+
+    @field_validator("metrics_queues")
+    @classmethod
+    def _are_patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in filter(None, value):
+            if "/" not in pattern:
+                raise ValueError(f"bad pattern {pattern!r}: project/queue, where * stands for any text")
+        return tuple(filter(None, value))
 
     @field_validator("trusted_proxy")
     @classmethod

@@ -126,7 +126,7 @@ def server_routes(
         Route("/", Resource(GET=front)),
         Route("/healthz", Resource(GET=health.alive)),
         Route("/readyz", Resource(GET=health.ready)),
-        Route("/metrics", Resource(GET=Metrics(figures).get)),
+        Route("/metrics", Resource(GET=Metrics(figures, settings.metrics_queues).get)),
         Route("/v2/stats", Resource(GET=Statistics(figures).get)),
         Route("/openapi.yaml", Resource(GET=documents.openapi_yaml)),
         Route("/openapi.json", Resource(GET=documents.openapi_json)),

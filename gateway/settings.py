@@ -28,6 +28,9 @@ class GatewaySettings:
     hosts: tuple[str, ...] = ()
     """The names that a request may have in Host besides addresses and localhost; `*` for all."""
 
+    metrics_queues: tuple[str, ...] = ("*/*",)
+    """The queues that /metrics may name, as patterns of `project/queue`."""
+
     @property
     def frame_bytes_max(self) -> int:
         """The largest WebSocket message: one JSON object with the largest body and its metadata."""

@@ -441,9 +441,9 @@ class Engine:
         """Return whether messages can be taken, and the reasons if not."""
         reasons = ["shutting down"] if self.is_stopping else []
         reasons += sorted({f"RabbitMQ: {link.trouble or link.blocked}" for link in self._links if link.trouble})
+        delivers = not reasons
         reasons += sorted({f"RabbitMQ takes no messages: {link.blocked}" for link in self._links if link.blocked})
-        well = not reasons
-        return Health(well, [*reasons, *self.troubles.reasons], SYNC)
+        return Health(not reasons, [*reasons, *self.troubles.reasons], SYNC, delivers)
 
     def shutdown(self, on_done: Callable[[], None]) -> None:
         """Refuse new publishes, wait for the confirms under way, then end consumers and connections."""

@@ -29,6 +29,7 @@ from curbstone.core.values import (
     Outcome,
     Peeked,
     Published,
+    Space,
     Stale,
     Undoing,
     UndoWish,
@@ -298,6 +299,10 @@ class Queue:
     def counts(self, group: str = UNNAMED) -> Counts:
         """Return the counts of a group as of the last look."""
         return self.counting.counts(group)
+
+    def space(self) -> Space:
+        """Only the node could tell how much it still takes, so this is what the options allow."""
+        return Space(0, self.options.max_message_size, 0)
 
     def holders(self, seq: int = 0) -> list[Holder]:
         """Return the consumers of this gateway, and for each group the leases of each of its clients together."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -117,7 +118,11 @@ class ServerProcess:
         if not self.ready_line:
             process.stdout.close()
             raise NotReady(process.wait(STOP_S_MAX), self.log)
-        for word in self.ready_line.split()[2:]:
+        words = self.ready_line.split()[2:]
+        if self.ready_line.startswith("{"):  # --log-format json
+            listeners = json.loads(self.ready_line)["listeners"]
+            words = [f"{name}={address}" for name, addresses in listeners.items() for address in addresses]
+        for word in words:
             name, _, address = word.partition("=")
             way, mark, address = address.rpartition("://")
             host, _, port = address.rpartition(":")

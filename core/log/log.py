@@ -41,7 +41,6 @@ RECYCLE_BYTES_MAX = 64 * 1024 * 1024
 SETTLE_BYTES = 128
 """What settling one message takes in a commit of its own."""
 TAIL_BYTES_MAX = 32 * 1024
-RESERVE_BYTES_MAX = 1024 * 1024
 
 Salt = Callable[[], int]
 
@@ -76,7 +75,7 @@ class Log:
         self._salt = salt
         self._numbers = 0
         self.room = Room(cap, meta_bytes)
-        self._tail_bytes = min(TAIL_BYTES_MAX, self.room.segment_bytes)
+        self._tail_bytes = min(TAIL_BYTES_MAX, self.room.ample_bytes)
         self._under_way: Commit | None = None
         self._spare: Spare | None = None
         self._holds = 0
@@ -151,7 +150,7 @@ class Log:
         excess = max(0, room.cap + room.excess - cap) if self.segments else 0
         room.resize(cap, meta_bytes)
         room.exceed_by(excess)
-        self._tail_bytes = min(TAIL_BYTES_MAX, room.segment_bytes)
+        self._tail_bytes = min(TAIL_BYTES_MAX, room.ample_bytes)
 
     def needed(self, *, doubtful: bool = False) -> int:
         """Return how large the cap has to be for what the log holds and has promised, and to settle and to clean.
@@ -351,10 +350,12 @@ class Log:
     def _keep_reserve(self, commit: Commit, settles: int) -> None:
         """Let the reserve grow to hold `settles` bytes of settles, in large steps, if the cap has room for it."""
         steps = max(1 << (settles - 1).bit_length(), GROWTH_BYTES_FIRST)
-        size = min(steps, self.room.segment_bytes, RESERVE_BYTES_MAX)
-        if size > self.reserve:
+        room = self.room
+        if min(steps, room.ample_bytes) > self.reserve:
             taken = commit.size + (self.active.size if commit.rolled else 0)
-            if self._file_room() + self.reserve - taken >= size:
+            free = self._file_room() + self.reserve - taken
+            size = min(steps, room.ample_bytes if free >= room.ample_bytes else room.small_bytes)
+            if self.reserve < size <= free:
                 commit.grow_reserve(size)
 
     def _worth_keeping(self, dropped: list[Segment]) -> Segment | None:

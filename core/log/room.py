@@ -16,15 +16,25 @@ change, so a question costs almost nothing. The rules:
    never use the room for the copy (`records_left`). So cleaning can always go on, and it brings back whatever settles
    have used.
 5. What was granted is given back exactly once: when it has been written, or when nobody will write it any more.
+
+Segments are small, so that a copy of one takes little of the cap, and a queue can be filled to more than nine tenths of
+it. But each new segment costs syncs, and a batch is no larger than one. So while at most half of the cap is live,
+segments of a small queue are `AMPLE` times as large (`suit`). When such a queue fills up, the cleaner copies what is
+live of them, once, into small ones.
 """
 
 from __future__ import annotations
 
 from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES
 
-SEGMENTS_PER_CAP = 16
+SEGMENTS_PER_CAP = 64
 SEGMENT_BYTES_MIN = 4 * 1024
-HEADERS_BYTES = SEGMENTS_PER_CAP // 2 * (SEGMENT_BYTES + BATCH_BYTES)
+AMPLE = 4
+AMPLE_BYTES_MAX = 1024 * 1024
+"""Larger segments than this are no faster."""
+SLACKS_PER_CAP = 80
+SLACK_BYTES_MIN = 1024
+HEADERS_BYTES = 8 * (SEGMENT_BYTES + BATCH_BYTES)
 
 RELEASE_BYTES = 24
 """One record of a message's tries."""
@@ -41,8 +51,8 @@ class Room:
     """See the module's docstring."""
 
     __slots__ = (
-        "_aside_bytes", "_end", "_sealed_bytes", "_sealed_end_max", "cap", "excess", "free", "kept", "left",
-        "meta_bytes", "notes_bytes", "pending", "reserved", "segment_bytes", "slack_bytes",
+        "_aside_bytes", "_end", "_sealed_bytes", "_sealed_end_max", "ample_bytes", "cap", "excess", "free", "kept",
+        "left", "meta_bytes", "notes_bytes", "pending", "reserved", "segment_bytes", "slack_bytes", "small_bytes",
     )  # fmt: skip
 
     def __init__(self, cap: int, meta_bytes: int) -> None:
@@ -63,11 +73,27 @@ class Room:
         """Change the cap, or what `meta` takes of it."""
         self.cap = cap
         self.meta_bytes = meta_bytes
-        self.segment_bytes = max(SEGMENT_BYTES_MIN, (cap - meta_bytes) // SEGMENTS_PER_CAP)
-        """The size that segments are meant to have."""
-        self.slack_bytes = self.segment_bytes // 4
+        contents = cap - meta_bytes
+        self.small_bytes = max(SEGMENT_BYTES_MIN, contents // SEGMENTS_PER_CAP)
+        """The size that segments are meant to have when much of the cap is live."""
+        self.ample_bytes = max(self.small_bytes, min(AMPLE * contents // SEGMENTS_PER_CAP, AMPLE_BYTES_MAX))
+        """The size that they are meant to have otherwise."""
+        self.segment_bytes = self.small_bytes
+        """The size that they are meant to have now."""
+        self.slack_bytes = max(SLACK_BYTES_MIN, contents // SLACKS_PER_CAP)
         """Room kept for settles while the cleaner copies."""
         self._weigh()
+
+    def suit(self, live_bytes: int) -> None:
+        """Choose the size of segments by how much of the log is live. Large ones take no room that is promised."""
+        before, left = self.segment_bytes, self.left
+        is_ample = 2 * (live_bytes + self.tries_bytes) <= self.cap
+        self.segment_bytes = self.ample_bytes if is_ample else self.small_bytes
+        if self.segment_bytes != before:
+            self._weigh()
+            if self.left < min(left, self.promised + self.excess):
+                self.segment_bytes = before
+                self._weigh()
 
     # --- what is held
 
@@ -109,16 +135,26 @@ class Room:
         return self._aside_bytes + self._sealed_bytes + self._end
 
     def _weigh(self) -> None:
-        end = self._end
-        self.free = self.cap + self.excess - self.meta_bytes - self._aside_bytes - self._sealed_bytes - end
+        self.free = self.cap + self.excess - self.meta_bytes - self._aside_bytes - self._sealed_bytes - self._end
         """Bytes by which the contents may still grow."""
-        self.left = self.free - self.to_clean(end if end > self._sealed_end_max else self._sealed_end_max)
+        self.left = self.free - self.to_clean(self.copy_bytes)
         """What remains of `free` beside the room that cleaning takes; may be negative."""
+
+    @property
+    def copy_bytes(self) -> int:
+        """The bytes of the largest segment that there is or is meant to be."""
+        return max(self.segment_bytes, self._end, self._sealed_end_max)
 
     def to_clean(self, largest: int) -> int:
         """Return the room that cleaning takes if the largest segment ends at `largest`: its copy, and the slack."""
         copy = self.segment_bytes if self.segment_bytes > largest else largest
         return copy + copy // 4 + self.slack_bytes + HEADERS_BYTES
+
+    @property
+    def kept_free(self) -> int:
+        """Bytes of the cap that stay free however full the log is: to clean, and for all that is promised."""
+        copy = self.copy_bytes if self.copy_bytes > self.ample_bytes else self.small_bytes
+        return copy + copy // 4 + self.slack_bytes + HEADERS_BYTES + self.promised
 
     # --- what is promised
 
@@ -180,7 +216,9 @@ class Room:
 
     def admits(self, size: int) -> bool:
         """Return whether a publish of `size` bytes leaves room for everything that is promised."""
-        return self.fits(size + self.promised)
+        if size <= self.segment_bytes:
+            return size + self.promised <= self.publish_left
+        return self.fits_pieces(size + self.promised, size)
 
     def can_keep(self, size: int) -> bool:
         """Return whether `size` more bytes of records may be promised now."""
@@ -197,11 +235,32 @@ class Room:
         free = self.free - self.excess - size
         return size <= self.publish_left and free >= self.to_clean(largest + SEGMENT_BYTES)
 
+    def largest_now(self, heads_bytes: int) -> int:
+        """Return the most bytes that one publish may take now. Its batch takes `heads_bytes` beside them."""
+        small = min(self.segment_bytes, self.budget - heads_bytes)
+        most = min(self.publish_left - self.promised, self._largest(self.free - self.excess - self.promised))
+        large = most - BATCH_BYTES - SEGMENT_BYTES
+        return large if large > self.segment_bytes else small
+
+    def largest_compacted(self, live_bytes: int) -> int:
+        """Return the most bytes in one batch that `fits_compacted` lets fit."""
+        return self._largest(self._compacted_room(live_bytes))
+
+    def _largest(self, free: int) -> int:
+        """Return the most bytes that leave, of `free`, the room to clean a segment with nothing but them."""
+        copy = (4 * (free + SEGMENT_BYTES - self.slack_bytes - HEADERS_BYTES) + 3) // 9
+        if copy > self.segment_bytes:
+            return copy - SEGMENT_BYTES
+        return min(self.segment_bytes - SEGMENT_BYTES, free - self.to_clean(self.segment_bytes))
+
+    def _compacted_room(self, live_bytes: int) -> int:
+        contents = self.cap - self.meta_bytes
+        heads = live_bytes // 64 + contents // self.small_bytes * SEGMENT_BYTES
+        return contents - self._aside_bytes - live_bytes - heads
+
     def fits_compacted(self, size: int, live_bytes: int, largest: int) -> bool:
         """Return whether `size` bytes would fit if the log held nothing but `live_bytes` of entries.
 
         `largest` is how many of the `size` bytes have to go into one batch.
         """
-        compacted = live_bytes + live_bytes // 64 + SEGMENTS_PER_CAP * SEGMENT_BYTES
-        room = self.cap - self.meta_bytes - self._aside_bytes - compacted
-        return room - size >= self.to_clean(largest + SEGMENT_BYTES)
+        return self._compacted_room(live_bytes) - size >= self.to_clean(largest + SEGMENT_BYTES)

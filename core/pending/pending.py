@@ -116,6 +116,11 @@ class Pending:
         for message in copies:
             group.recover(message.seq, 0, 0)
 
+    def split(self, copies: list[Message], where: Where) -> None:
+        """Cut runs: some of their messages were copied, and the others stay in their place."""
+        names = {message.seq: self._pending_in(message.seq) for message in copies}
+        self.place([message for message in copies if names[message.seq]], names, where)
+
     def _pending_in(self, seq: int) -> list[str]:
         """Return the groups that a message is pending in."""
         run = self.runs.find(seq)

@@ -35,7 +35,7 @@ from curbstone.core.log.window import Window
 from curbstone.core.positions import PUBLISHED, RELEASED, Asked, Event
 from curbstone.core.state import QueueState
 
-OFFSET_BITS = 40  # no segment is larger: a cap ends at 2**44 bytes, and a segment is a sixteenth of it
+OFFSET_BITS = 40  # no segment is larger: a cap ends at 2**44 bytes, and a segment has at most a sixteenth of it
 EVENTS_AT_ONCE = 1024
 
 T = TypeVar("T")

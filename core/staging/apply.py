@@ -93,7 +93,7 @@ class Target:
 
 def chunk_bytes(queue: Queue) -> int:
     """Return how many bytes of entries go into one batch of a queue, unless a single message has more."""
-    return min(WINDOW_BYTES, queue.log.room.segment_bytes // 2)
+    return min(WINDOW_BYTES, queue.log.room.small_bytes // 2)
 
 
 def windows_of(files: list[PartFile]) -> int:

@@ -89,9 +89,18 @@ class _ForPublish(_Reason):
         self._live_then = 0
         """Bytes that were live when the turn began."""
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether a whole turn has brought back what it could."""
+        return self.state is SPENT or (self.state is not RESTING and self.is_over)
+
+    def gains(self, live: int) -> bool:
+        """Return whether a turn may bring something back."""
+        return not self.is_spent or live < self._live_then
+
     def may_help(self, live: int, *, drops: bool) -> bool:
         """Return whether a publish that has no room is to wait. `drops`: whether the next commit drops a segment."""
-        is_spent = self.state is SPENT or (self.state is not RESTING and self.is_over)
+        is_spent = self.is_spent
         if self.state is RESTING or (is_spent and live < self._live_then):
             self.begin()
             self._live_then = live
@@ -201,6 +210,13 @@ class Cleaner:
         if not room.fits_compacted(size, live + room.tries_bytes, size if largest is None else largest):
             return False
         return self._publish.may_help(live, drops=self.droppable() > 0)
+
+    @property
+    def may_help_publish(self) -> bool:
+        """Whether cleaning may bring back room for a publish; nothing begins."""
+        oldest = self._log.segments[0]
+        can_drop = len(self._log.segments) > 1 and not (oldest.runs or oldest.states)
+        return can_drop or self._publish.gains(self._pending.runs.bytes_live)
 
     def unblocked(self) -> None:
         """A publish was taken, or none waits any more."""

@@ -3,6 +3,10 @@
 A message keeps its seq and its id. Its run in the index is moved when the copy is on disk, and not before. The batch
 with the last of the copies also drops the segment: with a batch of its own for each drop, a log whose segments hold one
 message each would grow with every turn over it.
+
+A run is copied at once if it is no larger than a segment is meant to be. A larger one, of a batch that was written
+when segments were larger, is copied in parts; what is copied and what is left are runs of their own then. So a turn
+over the log leaves no segment that is larger than it is meant to be, unless a single message is.
 """
 
 from __future__ import annotations
@@ -15,9 +19,12 @@ from curbstone.core.log.log import Log
 from curbstone.core.log.room import RELEASE_BYTES
 from curbstone.core.message import Message
 from curbstone.core.pending.pending import Pending
+from curbstone.core.pending.placing import Where
 from curbstone.core.pending.runs import Run, seqs_of
 
 COPY_BYTES_MAX = 128 * 1024
+HEADS_BYTES = SEGMENT_BYTES + 2 * BATCH_BYTES
+"""What a segment with a single batch takes beside the entries and records in it."""
 
 
 class Copy(NamedTuple):
@@ -32,7 +39,7 @@ class Copy(NamedTuple):
 class Copying:
     """See the module's docstring."""
 
-    __slots__ = ("_asked", "_log", "_oldest", "_pending", "_todo", "_under_way")
+    __slots__ = ("_asked", "_log", "_oldest", "_part", "_pending", "_todo", "_under_way")
 
     def __init__(self, log: Log, pending: Pending) -> None:
         self._log = log
@@ -44,6 +51,8 @@ class Copying:
         """Those of them that had to be read from the disk first."""
         self._under_way: list[tuple[Run, int]] = []
         """The runs that the commit under way copies, and how many bytes of each."""
+        self._part: list[Message] = []
+        """The messages that it copies of a run that is too large to be copied at once."""
 
     def next(self) -> Copy | None:
         """Return what to copy next, or None if there is nothing to copy or it must be read from the disk first."""
@@ -59,7 +68,7 @@ class Copying:
             self._oldest = oldest
             self._todo = sorted(self._pending.runs.in_segment(oldest), key=lambda run: run.offset, reverse=True)
             self._asked.clear()
-        limit = min(COPY_BYTES_MAX, self._log.room.segment_bytes)
+        limit = min(COPY_BYTES_MAX, self._log.room.segment_bytes - HEADS_BYTES)
         return None if self._must_read(limit) else self._messages_of(oldest, limit)
 
     def _is_left(self, run: Run) -> bool:
@@ -118,6 +127,9 @@ class Copying:
             live = [run.messages[seq - run.first] for seq in seqs_of(run.first, run.live())]
             messages = [message for message in live if message is not None]
             size = sum(map(entry_bytes, messages))
+            if size > limit and not copies and len(messages) > 1:
+                self._part = _first_of(messages, limit)
+                return Copy(self._part, [], False)
             if copies and (total + size > limit or messages[-1].seq - copies[0].seq >= 1 << 32):
                 break
             copies += messages
@@ -140,9 +152,23 @@ class Copying:
             if run.live() and run.segment is not segment:
                 self._pending.runs.move(run, segment, start, end, size)
         self._under_way = []
+        if self._part:
+            self._pending.split(self._part, Where(segment, start, end))
+            self._part = []
 
     def failed(self) -> None:
         """The commit failed: the runs stay where they are, and are copied again."""
         self._under_way = []
+        self._part = []
         self._todo = []
         self._oldest = None
+
+
+def _first_of(messages: list[Message], limit: int) -> list[Message]:
+    """Return the first messages, at least one, of up to `limit` bytes in all."""
+    total = 0
+    for index, message in enumerate(messages):
+        total += entry_bytes(message)
+        if index and total > limit:
+            return messages[:index]
+    return messages

@@ -166,6 +166,7 @@ class Publishes:
     def _refuse(self, publish: Publish, error: CurbstoneError) -> bool:
         """Refuse all that is left of the first publish. Deliveries that it would have settled stay as they are."""
         publish.give_up()
+        self._state.refused(error, len(publish.messages) - publish.next)
         self._say(publish, len(publish.messages) - publish.next, error, 0)
         return True
 
@@ -341,7 +342,7 @@ class Publishes:
         """
         if self._room.fits(size):
             return True
-        return not self._sources.cleaner.can_make_room(size) and self._room.free - size > self._room.segment_bytes
+        return not self._sources.cleaner.can_make_room(size) and self._room.free - size > self._room.copy_bytes
 
     def _blocked(self, publish: Publish, size: int) -> bool:
         """Have room made for the first publish, or refuse it if that can't help; return whether it was refused."""

@@ -18,11 +18,13 @@ from typing import Protocol
 from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable, told
 from curbstone.core.log.commit import Commit
 from curbstone.core.log.publish import WholePublish
+from curbstone.core.values import Space
 from curbstone.core.writing.batch import Batch
 from curbstone.core.writing.committer import Committer
 from curbstone.core.writing.outbox import Pop
 from curbstone.core.writing.publishes import Taken
 from curbstone.core.writing.sources import Sources
+from curbstone.core.writing.space import space_of
 
 RETRY_MS = 1000
 NO_SPACE = "no space left on the disk"
@@ -108,6 +110,10 @@ class Writer:
         """Whether a commit or a sync is under way."""
         return self._busy
 
+    def space(self) -> Space:
+        """See `core.port.Queue.space`."""
+        return space_of(self._sources, disk_is_full=self.disk_is_full)
+
     def refuse_all(self, error: CurbstoneError) -> None:
         """Refuse the publishes, pops and callbacks that wait.
 
@@ -150,6 +156,7 @@ class Writer:
             else:
                 publish.give_up()
                 count = len(publish.messages) - publish.next
+                self._state.refused(publish.refusal or error, count)
                 self._state.host.tell(publish.on_done, publish.refusal or error, 0, count)
 
     def _refuse_taken(self, part: Taken, error: CurbstoneError) -> None:
@@ -158,6 +165,7 @@ class Writer:
             self._answer(part)
             return
         part.publish.give_up()
+        self._state.refused(error, part.span)
         self._state.host.tell(part.publish.on_done, error, 0, part.span)
 
     # --- a commit
@@ -175,6 +183,7 @@ class Writer:
         if self._committer.puts_off(self):
             return
         log = self._log
+        log.room.suit(self._sources.pending.runs.bytes_live)
         batch = self.under_way = Batch(self._sources, disk_is_full=self.disk_is_full, missed=self.missed)
         was_cleaning = self._cleaner.is_active
         may_copy = not self.disk_is_full and not (self._has_copied and self._outbox.publishes)

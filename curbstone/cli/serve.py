@@ -196,6 +196,15 @@ MaxConnectionsPerAddress = Annotated[
         " together; 0 for no limit. Default: 256",
     ),
 ]
+MetricsQueues = Annotated[
+    list[str] | None,
+    _option(
+        "--metrics-queues",
+        metavar="PATTERN",
+        help="Queues that have figures of their own in /metrics, as project/queue, where * stands for any text;"
+        ' repeatable. "" leaves figures of single queues out. Default: */*, and at most 1000 queues in any case',
+    ),
+]
 Users = Annotated[
     str | None,
     _option(
@@ -270,6 +279,7 @@ def serve(
     single_queue: SingleQueue = None,
     cors_origin: CorsOrigin = None,
     http_host: HttpHost = None,
+    metrics_queues: MetricsQueues = None,
     max_connections_per_address: MaxConnectionsPerAddress = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,

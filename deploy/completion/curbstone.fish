@@ -261,6 +261,7 @@ complete -c curbstone -n '__fish_seen_subcommand_from serve' -l mq-delay -rf -d 
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l single-queue -rf -d 'Use this queue for every STOMP destination'
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l cors-origin -rf -d 'An origin whose pages may call over HTTP; repeatable. Default: none'
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l http-host -rf -d 'A host name that HTTP requests may use, in addition to addresses, localhost and this machine\'s own name; * allows any name; repeatable. Default: none'
+complete -c curbstone -n '__fish_seen_subcommand_from serve' -l metrics-queues -rf -d 'Queues that have figures of their own in /metrics, as project/queue, where * stands for any text; repeatable. "" leaves figures of single queues out. Default: */*, and at most 1000 queues in any case'
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l max-connections-per-address -rf -d 'The most connections from one address of another machine (with IPv6: from one /64), over all protocols together; 0 for no limit. Default: 256'
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l tls-cert -rF -d 'PEM file with the certificate for tls://, followed by those that lead to an authority. It is read again when it changes'
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l tls-key -rF -d 'PEM file with the key of the certificate, not encrypted. Default: the key is in the file of --tls-cert'

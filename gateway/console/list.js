@@ -24,17 +24,21 @@ const COLUMNS = [
 const nameOf = ({ project, queue }) => `${project}/${queue}`
 const href = ({ project, queue }) => `#${encodeURIComponent(project)}/${encodeURIComponent(queue)}`
 
-/** How much of the cap is taken, as a bar. */
+/** How much of the cap is taken, and how much of it no message may take, as a bar. */
 export class CapBar {
   constructor() {
     this.fill = h('i')
-    this.element = h('span', { class: 'cap' }, this.fill)
+    this.reserved = h('i', { class: 'reserved' })
+    this.element = h('span', { class: 'cap' }, this.fill, this.reserved)
   }
 
-  draw(ratio) {
-    this.fill.className = ratio > 0.95 ? 'full' : ratio > 0.75 ? 'high' : ''
+  draw(figures) {
+    const ratio = figures.cap_used_ratio
+    const isFull = figures.messages_refused_last_minute > 0 || figures.available_bytes === 0
+    this.fill.className = isFull ? 'full' : ratio > 0.75 ? 'high' : ''
     this.fill.style.width = `${Math.min(100 * ratio, 100)}%`
-    this.element.title = `${(100 * ratio).toFixed(1)} % of the cap`
+    this.reserved.style.width = `${Math.min(100 * figures.reserved_bytes / figures.cap_bytes, 100)}%`
+    this.element.title = `${(100 * ratio).toFixed(1)} % of the cap is taken; ${bytes(figures.reserved_bytes)} are reserved`
   }
 }
 
@@ -135,7 +139,7 @@ function row({ figures }) {
       cells[index].classList.toggle('zero', !value(queue))
     })
     put(size, bytes(queue.figures.disk_bytes))
-    bar.draw(queue.figures.cap_used_ratio)
+    bar.draw(queue.figures)
     spark.draw(queue.courses.ready.values(0))
   }
   return line

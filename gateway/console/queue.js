@@ -23,10 +23,14 @@ const CARDS = [
   ['Delayed', ({ figures }) => number(figures.messages_delayed)],
   ['Consumers', ({ figures }) => number(figures.consumers)],
   ['Oldest message', ({ figures }) => duration(figures.oldest_message_age_seconds)],
-  ['Time until full', ({ figures }) => (figures.seconds_to_full === null ? '–' : duration(figures.seconds_to_full)),
+  ['Time until full', ({ figures }) => untilFull(figures.seconds_to_full),
     ({ figures }) => (figures.seconds_to_full === null ? 'not growing' : '')],
+  ['Largest message that fits', ({ figures }) => bytes(figures.available_bytes), ({ figures }) => refused(figures)],
   ['On disk, of cap', ({ figures }) => bytes(figures.disk_bytes), ({ figures }) => `${(100 * figures.cap_used_ratio).toFixed(0)} %`],
 ]
+
+const untilFull = seconds => (seconds === null ? '–' : seconds === 0 ? 'full' : duration(seconds))
+const refused = ({ messages_refused_last_minute: count }) => (count ? `${number(count)} refused in the last minute` : '')
 
 const UNITS = [[86400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']]
 
@@ -83,7 +87,7 @@ export class QueuePage {
       put(this.values[index][0], text(this.queue))
       put(this.values[index][1], small ? small(this.queue) : '')
     })
-    this.cap.draw(this.queue.figures.cap_used_ratio)
+    this.cap.draw(this.queue.figures)
     this.draw()
     this.looks += 1
     const every = this.queue.figures.messages_delayed ? HOLDERS_EVERY_DELAYED : HOLDERS_EVERY

@@ -114,13 +114,33 @@ def _about_queue(queue: Queue, group: str, holders: list[Holder], behind: list[P
     for backlog in others[:GROUPS_MAX]:
         note = "" if backlog.declared else ", which is not declared: only who names it gets them"
         yield f"{_messages(backlog.rdy)} ready for group {backlog.group}{note}."
-    if counts.bytes > 0.9 * queue.options.cap:
-        then = "the oldest messages give way" if queue.options.drops_oldest else "it refuses messages"
-        yield f"It takes {counts.bytes} bytes of its cap of {queue.options.cap}; when it is full {then}."
+    yield from _about_room(queue, counts.bytes)
     if queue.stats.overflowed:
         yield f"Since the start {_messages(queue.stats.overflowed)} gone that gave way to newer ones."
     if counts.delayed:
         yield f"{_messages(counts.delayed)} delayed; the first is due at {_time(counts.first_due_ms)}."
+
+
+def _about_room(queue: Queue, held: int) -> Iterator[str]:
+    space, cap = queue.space(), queue.options.cap
+    most = f"the largest message that fits now is {_bytes(space.available)}" if space.available else "none fits now"
+    if space.refused_last_minute:
+        count = space.refused_last_minute
+        yield f"It refused {count} message{'s' if count != 1 else ''} in the last minute; {most}."
+    elif not space.available and not queue.options.publish_paused:
+        yield "No message fits now."
+    if space.refused_last_minute or held > 0.9 * (cap - space.reserved):
+        then = "the oldest messages give way" if queue.options.drops_oldest else "it refuses messages"
+        kept = f"{_bytes(space.reserved)} are kept free for acks, returned messages and cleaning"
+        yield f"It takes {_bytes(held)} of its cap of {_bytes(cap)}, and {kept}; when it is full {then}."
+
+
+def _bytes(size: int) -> str:
+    """Return a size for people: exact where it is small."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= 10 * unit or size % unit == 0 < size:
+            return f"{size / unit:.1f}".removesuffix(".0") + f" {name}"
+    return f"{size} bytes"
 
 
 def _about_takers(group: str, holders: list[Holder], can_be_had: bool) -> Iterator[str]:

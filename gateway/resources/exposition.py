@@ -20,6 +20,7 @@ from curbstone.gateway.resources.figures import (
     TOTALS,
     VERSION,
     HistogramFigures,
+    QueueFigures,
     Snapshot,
 )
 
@@ -33,22 +34,24 @@ _GROUP_GAUGES = {
 
 
 def written(
-    now: Snapshot, groups: Sequence[tuple[QueueName, Backlog]], queues_max: int, accept: str
+    now: Snapshot, shown: Sequence[QueueFigures], groups: Sequence[tuple[QueueName, Backlog]], accept: str
 ) -> tuple[bytes, str]:
     """Return the figures in a format that `accept` takes, and its media type. May be called in any thread.
 
-    Only the first `queues_max` queues, by name, have figures of their own.
+    Only the queues in `shown` have figures of their own.
     """
     encode, content_type = choose_encoder(accept)
-    return encode(_registry(_Exposition(now, groups, queues_max))), content_type
+    return encode(_registry(_Exposition(now, shown, groups))), content_type
 
 
 class _Exposition:
     """All figures of one moment, as a collector of prometheus-client."""
 
-    def __init__(self, now: Snapshot, groups: Sequence[tuple[QueueName, Backlog]], queues_max: int) -> None:
+    def __init__(
+        self, now: Snapshot, shown: Sequence[QueueFigures], groups: Sequence[tuple[QueueName, Backlog]]
+    ) -> None:
         self.now = now
-        self.queues_max = queues_max
+        self.shown = shown
         self.groups = groups
 
     def collect(self) -> Iterable[Metric]:
@@ -74,7 +77,7 @@ class _Exposition:
         engine.add_metric((now.engine.name, now.engine.version), 1)
         yield engine
         yield GaugeMetricFamily("curbstone_queues", "Queues", len(now.queues))
-        left_out = max(len(now.queues) - self.queues_max, 0)
+        left_out = len(now.queues) - len(self.shown)
         yield GaugeMetricFamily("curbstone_queues_left_out", "Queues without figures of their own here", left_out)
         yield GaugeMetricFamily("curbstone_staged_transactions", "Transactions staged or being committed", now.staged)
         yield GaugeMetricFamily("curbstone_staged_bytes", "What their parts take on disk", now.staged_bytes)
@@ -146,7 +149,7 @@ class _Exposition:
         yield held_back
 
     def _by_queue(self) -> Iterator[Metric]:
-        shown = self.now.queues[: self.queues_max]
+        shown = self.shown
         for name, text in QUEUE_GAUGES.items():
             gauge = GaugeMetricFamily(f"curbstone_queue_{name}", text, labels=_QUEUE_LABELS)
             for queue in shown:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Set
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, NamedTuple
@@ -38,14 +38,15 @@ QUEUE_GAUGES = {
     "disk_bytes": "What the queue takes on disk",
     "cap_bytes": "The most it may take on disk",
     "cap_used_ratio": "The part of the cap that is taken, 0 to 1",
+    "reserved_bytes": "Bytes of the cap that no message may take: for cleaning, acks and returned messages",
+    "available_bytes": "The largest message that is accepted now, at most the option max_message_size",
     "consumers": "Consumers",
     "oldest_message_age_seconds": "How long ago the oldest message that is not settled was published, 0 where none is",
 }
-SECONDS_TO_FULL = (
-    "Time until the queue is at its cap if it goes on as in the last minutes; none for one that does not grow"
-)
+SECONDS_TO_FULL = "Time until the queue is full if it goes on as in the last minutes; none for one that does not grow"
 TOTALS = {
     "messages_published": ("published", "Messages on disk and confirmed"),
+    "messages_refused": ("refused", "Messages refused because there was no room for them"),
     "messages_delivered": ("delivered", "Deliveries"),
     "messages_redelivered": ("redelivered", "Deliveries of messages delivered before"),
     "messages_acknowledged": ("acked", "Messages settled by their consumers"),
@@ -141,6 +142,7 @@ class QueueFigures(NamedTuple):
     rates: dict[str, float]
     """The rates in `RATES`, and their sum as `messages_per_second`."""
     to_full_s: float | None
+    refused_last_minute: int
 
 
 class CommitFigures(NamedTuple):
@@ -268,9 +270,10 @@ class Figures:
             bool(access.identity.on_server() & Right.METRICS),
         )
 
-    async def backlogs(self, access: Access, most: int) -> AsyncIterator[tuple[QueueName, Backlog]]:
-        """Yield the backlog of each named group of the first `most` queues by name. Most queues have none."""
-        async for queue in in_turns(sorted(access.queues_with(Right.PEEK), key=_by_name)[:most]):
+    async def backlogs(self, access: Access, names: Set[QueueName]) -> AsyncIterator[tuple[QueueName, Backlog]]:
+        """Yield the backlog of each named group of these queues, by the names of the queues. Most have none."""
+        chosen = [queue for queue in access.queues_with(Right.PEEK) if queue.name in names]
+        async for queue in in_turns(sorted(chosen, key=_by_name)):
             for backlog in queue.reading.backlogs():
                 yield queue.name, backlog
 
@@ -285,7 +288,7 @@ class Figures:
         self._seen = now
 
     def _of(self, queue: Queue) -> QueueFigures:
-        counts = queue.counts()
+        counts, space = queue.counts(), queue.space()
         cap = queue.options.cap
         age_ms = max(self._host.wall_ms() - counts.oldest_ms, 0) if counts.oldest_ms else 0
         gauges: dict[str, float] = {
@@ -295,12 +298,17 @@ class Figures:
             "disk_bytes": counts.bytes,
             "cap_bytes": cap,
             "cap_used_ratio": counts.bytes / cap,
+            "reserved_bytes": space.reserved,
+            "available_bytes": space.available,
             "consumers": counts.consumers,
             "oldest_message_age_seconds": age_ms / 1000,
         }
-        to_full_s = self._filling.look(queue.uid, counts.bytes, cap, self._host.now_ms())
+        to_full_s = self._filling.look(queue.uid, counts.bytes, cap - space.reserved, self._host.now_ms())
+        if space.refused_last_minute:
+            to_full_s = 0.0
         counters = {each: getattr(queue.stats, each) for each in _COUNTERS}
-        return QueueFigures(queue.name, gauges, counters, self._rates_of(queue.uid, counters), to_full_s)
+        rates = self._rates_of(queue.uid, counters)
+        return QueueFigures(queue.name, gauges, counters, rates, to_full_s, space.refused_last_minute)
 
     def _rates_of(self, uid: str, counters: dict[str, int]) -> dict[str, float]:
         now_ms = self._host.now_ms()

@@ -13,12 +13,12 @@ class Filling:
     def __init__(self) -> None:
         self._rates = Rates(MEMORY_MS)
 
-    def look(self, uid: str, size: int, cap: int, now_ms: int) -> float | None:
-        """Note a queue's size, and return the seconds until it reaches its cap; None if it does not grow."""
+    def look(self, uid: str, size: int, most: int, now_ms: int) -> float | None:
+        """Note a queue's size, and return the seconds until it has `most` bytes; None if it does not grow."""
         rates = self._rates.look(uid, (size,), now_ms)
         if rates is None or rates[0] <= 0:
             return None
-        return max(cap - size, 0) / rates[0]
+        return max(most - size, 0) / rates[0]
 
     def forget(self, uid: str) -> None:
         """Forget a queue that is gone."""

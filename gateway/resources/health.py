@@ -5,6 +5,8 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from curbstone.core.errors import BadRequest
+from curbstone.gateway.formats.parameters import query_of
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.problem import RETRY_AFTER_S
 from curbstone.gateway.http.response import FRESH, JsonResponse
@@ -32,9 +34,15 @@ class Health:
         return JsonResponse(body, 200, FRESH)
 
     async def ready(self, request: Request) -> Response:
-        """GET /readyz: 503 with the reasons while messages can't be taken. The body also tells what else is wrong."""
+        """GET /readyz: 503 with the reasons while messages can't be taken. The body also tells what else is wrong.
+
+        With `for=consume` it is 503 only while consumers are not served: they must reach a server whose disk is full.
+        """
+        purpose = query_of(request).get("for", "publish")
+        if purpose not in ("publish", "consume"):
+            raise BadRequest(f"bad for {purpose[:80]!r}: publish or consume")
         health = access_of(request).health()
-        if health.ok:
+        if health.delivers if purpose == "consume" else health.ok:
             told = {"reasons": health.reasons} if health.reasons else {}
             return JsonResponse({"status": "ready", **told, "sync": health.sync}, 200, FRESH)
         body = {"status": "not ready", "reasons": health.reasons, "sync": health.sync}

@@ -5,9 +5,13 @@ The number of queues with figures of their own is bounded. The totals count all 
 
 from __future__ import annotations
 
+from itertools import islice
+
 from starlette.requests import Request
 from starlette.responses import Response
 
+from curbstone.access.rights import matches
+from curbstone.core.names import QueueName
 from curbstone.gateway.http.answers import OneAtATime
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.response import FRESH
@@ -22,9 +26,11 @@ GROUPS_MAX = 1000
 class Metrics:
     """Reads the figures and encodes them; see the module's docstring."""
 
-    def __init__(self, figures: Figures) -> None:
+    def __init__(self, figures: Figures, queues: tuple[str, ...]) -> None:
+        """`queues` are patterns of `project/queue`: only queues that match one have figures of their own."""
         self._figures = figures
         self._writing = OneAtATime()
+        self._queues = queues
 
     async def get(self, request: Request) -> Response:
         """GET /metrics: read the figures here, and encode them in a thread: with many queues this takes a while.
@@ -34,18 +40,22 @@ class Metrics:
         accept = request.headers.get("accept", "")
         access = access_of(request)
         await self._figures.refresh(access)
+        now = await self._figures.look(access)
+        shown = list(islice((queue for queue in now.queues if self._is_shown(queue.name)), QUEUES_MAX))
         groups = []
-        async for backlog in self._figures.backlogs(access, QUEUES_MAX):
+        async for backlog in self._figures.backlogs(access, {queue.name for queue in shown}):
             groups.append(backlog)
             if len(groups) == GROUPS_MAX:
                 break
-        now = await self._figures.look(access)
 
         def write() -> tuple[bytes, str]:
             # Imported here, because prometheus-client is needed only when somebody asks for /metrics.
             from curbstone.gateway.resources.exposition import written
 
-            return written(now, groups, QUEUES_MAX, accept)
+            return written(now, shown, groups, accept)
 
         body, content_type = await self._writing.run(write)
         return Response(body, headers={"content-type": content_type, **FRESH})
+
+    def _is_shown(self, name: QueueName) -> bool:
+        return any([matches(pattern, str(name)) for pattern in self._queues])

@@ -77,8 +77,8 @@ def _value(queue: QueueFigures, order: str) -> float:
 def _queue(queue: QueueFigures) -> dict[str, object]:
     counters = {name: queue.counters[field] for name, field in _COUNTERS.items()}
     project, name = queue.name
-    to_full = {"seconds_to_full": queue.to_full_s}
-    return {"project": project, "queue": name, **queue.gauges, **to_full, **counters, **queue.rates}
+    now = {"seconds_to_full": queue.to_full_s, "messages_refused_last_minute": queue.refused_last_minute}
+    return {"project": project, "queue": name, **queue.gauges, **now, **counters, **queue.rates}
 
 
 def _server(now: Snapshot) -> dict[str, object]:

@@ -73,6 +73,7 @@ def test_a_full_disk_refuses_publishes_and_settling_goes_on(small_disk: Path) ->
         assert call(server, "/healthz")[0] == 200
         status, said = call(server, "/readyz")
         assert status == 503 and "no space left on the disk" in said["reasons"][0]
+        assert call(server, "/readyz?for=consume") == (200, {**said, "status": "ready"})
         server.kill()
         server.restart()
         assert post(server, refused) == 507

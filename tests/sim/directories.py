@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 KIB = 1024
 CAP = 96 * KIB
 CAPS = (64 * KIB, CAP, 128 * KIB, 192 * KIB)
+ROOMY_CAPS = (256 * KIB, 512 * KIB, 768 * KIB, 1024 * KIB)
+"""In these, segments are smaller when much of the cap is live. In the others, nearly all are of the least size."""
 STEPS_MAX = 10_000
 
 PAUSES = ("paused", "publish_paused")
@@ -40,11 +42,12 @@ class Directories:
         self._run = run
         self._rng = Random(f"{seed} directories")
         self._focus = focus
+        self._caps = ROOMY_CAPS if focus == "roomy" else CAPS
         self._remakes = self._rng.random() < 0.25 or focus == "remake"
-        self._recaps = self._rng.random() < 0.25 or focus == "recap"
+        self._recaps = self._rng.random() < 0.25 or focus in ("recap", "roomy")
         self._restarts_smaller = self._rng.random() < 0.15 or focus == "fill"
         self._pauses = self._rng.random() < 0.25 or focus == "pause"
-        self._default = CAPS[-1] if self._restarts_smaller else CAP
+        self._default = self._caps[-1 if self._restarts_smaller else 1]
         self._paused: dict[tuple[str, str], bool] = {}
         """What was confirmed, by the queue's uid and the option."""
         self._pausing: dict[tuple[str, str], object] = {}
@@ -57,6 +60,8 @@ class Directories:
         weights = {}
         if self._restarts_smaller:
             weights["fill"] = 2
+        if self._focus == "roomy":
+            weights["fill"] = 8
         if self._remakes and not self._run.reader:
             weights["remake"] = self._rng.choice([1, 2])
         if self._recaps:
@@ -70,7 +75,7 @@ class Directories:
     def defaults(self) -> QueueOptions:
         """Return the options that the server is started with."""
         if self._restarts_smaller and self._run.crashes:
-            self._default = self._rng.choice(CAPS)
+            self._default = self._rng.choice(self._caps)
         return QueueOptions(cap=self._default, max_message_size=CAP // 8)
 
     def cap_of(self, directory: str) -> int | None:
@@ -83,7 +88,7 @@ class Directories:
         """The server is started: what it finds is not measured by the new default yet."""
         for directory in self._run.disk.dirs:
             if directory.startswith("queues/"):
-                self._allowed.setdefault(directory, CAPS[-1] if self._restarts_smaller else CAP)
+                self._allowed.setdefault(directory, self._caps[-1 if self._restarts_smaller else 1])
 
     def started(self) -> None:
         """Take in which caps a start has found."""
@@ -174,7 +179,7 @@ class Directories:
         """Change a queue's cap."""
         queue = self._run._queue()
         with suppress(Conflict):
-            self.declare(queue.name, {"cap": self._rng.choice(CAPS)})
+            self.declare(queue.name, {"cap": self._rng.choice(self._caps)})
             self._run.publish_to(queue)
             self._crash_soon()
 

@@ -65,6 +65,8 @@ class Run:
         self.least_size = 10
         if focus == "large":  # a segment of the smallest cap takes one or two
             self.least_size, self.max_size = Random(f"large {seed}").choice([(1000, 2500), (1900, 2100), (2000, 4400)])
+        elif focus == "roomy":
+            self.least_size, self.max_size = Random(f"roomy {seed}").choice([(200, 4000), (1000, 9000)])
         self.redo_bytes = RECORDS_AT + Random(f"redo {seed}").choice([0, 2048, 4096, 16 * 1024])
         self.crashes = 0
         self.ordered: dict[QueueName, list[int]] = {name: [] for name in self.names}

@@ -68,7 +68,23 @@ async def test_a_full_queue(gateway: Running) -> None:
     await gateway.http.put(QUEUE, json={"cap": "64KiB"})
     while (await gateway.http.post(MESSAGES, content="x" * 4000)).status_code == 201:
         pass
-    assert "when it is full it refuses messages" in await said(gateway)
+    text = await said(gateway)
+    assert "It refused 1 message in the last minute; the largest message that fits now is" in text
+    assert "of its cap of 64 KiB, and" in text and "when it is full it refuses messages" in text
+
+
+async def test_a_queue_that_refuses_messages_long_before_its_cap_says_so(gateway: Running) -> None:
+    """At 77 % of a small cap, and with a message that is large for it, nothing of this was told."""
+    await gateway.http.put(QUEUE, json={"cap": "256KiB"})
+    await gateway.publish(*["x" * 60_000] * 2)
+    assert "refused" not in await said(gateway) and "takes" not in await said(gateway)
+    for _ in range(3):
+        assert (await gateway.http.post(MESSAGES, content="x" * 60_000)).status_code == 507
+    text = await said(gateway)
+    assert "It refused 3 messages in the last minute; the largest message that fits now is" in text
+    (figures,) = (await gateway.http.get("/v2/stats")).json()["queues"]
+    assert figures["cap_used_ratio"] < 0.8 and figures["messages_refused_last_minute"] == 3
+    assert (await gateway.http.post(MESSAGES, content="x" * int(figures["available_bytes"] - 100))).status_code == 201
 
 
 async def test_where_a_message_is(gateway: Running) -> None:

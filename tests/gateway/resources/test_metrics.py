@@ -48,6 +48,23 @@ async def test_the_state_of_a_queue_is_told(gateway: Running) -> None:
     assert of_queue["messages_delivered_total"] == 2
 
 
+async def test_messages_that_find_no_room_are_counted_by_queue(gateway: Running) -> None:
+    """There was no figure from which an alert could tell that a queue refuses messages at 77 % of its cap."""
+    await gateway.http.put("/v2/p2/queues/other", json={})
+    await gateway.http.put(QUEUE, json={"cap": "256KiB"})
+    while (await gateway.http.post(MESSAGES, content="x" * 1000)).status_code == 201:
+        pass
+    found = await samples(gateway)
+    assert found["curbstone_queue_messages_refused_total", ("p1", "q")] == 1
+    assert found["curbstone_queue_messages_refused_total", ("p2", "other")] == 0
+    assert found["curbstone_messages_refused_total", ()] == 1
+    assert found["curbstone_queue_seconds_to_full", ("p1", "q")] == 0
+    assert found["curbstone_queue_available_bytes", ("p1", "q")] < 1000
+    assert found["curbstone_queue_available_bytes", ("p2", "other")] > 100_000
+    used, reserved = (found[f"curbstone_queue_{name}_bytes", ("p1", "q")] for name in ("disk", "reserved"))
+    assert 0 < reserved < 0.2 * 256 * 1024 and used + reserved > 0.8 * 256 * 1024
+
+
 async def test_totals_add_up_over_queues(gateway: Running) -> None:
     await gateway.http.put("/v2/p2/queues/other", json={"dead_letter": "dead"})
     await gateway.publish("a", "b")
