@@ -116,6 +116,6 @@ def test_a_release_is_made_in_a_clone(clone: Path) -> None:
     assert versions["curbstone-client"] == "999.0.0"
     (needs,) = (parts["dependsOn"] for parts in bill["dependencies"] if parts["ref"] == server["bom-ref"])
     assert any(name.startswith("starlette") for name in needs)
-    assert "image: curbstone:999.0.0\n" in (clone / "deploy" / "kubernetes" / "curbstone.yaml").read_text()
+    assert "image: curbstone:999.0.0\n" in (clone / "deploy" / "kubernetes" / "base" / "statefulset.yaml").read_text()
     assert "starlette" in versions
     assert "there is a tag v999.0.0 already" in make_release(clone, "999.0.0").stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
 import subprocess
 import urllib.error
 import urllib.request
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.ops_tools import BIN, ROOT, needs_ops_tools
+from tests.ops_tools import BIN, ROOT, needs_ops_tools, run
 from tests.server import ServerProcess
 
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "curbstone.json").read_text(encoding="utf-8"))
@@ -92,6 +93,30 @@ def test_every_alert_says_how_bad_it_is_and_what_it_is_about() -> None:
         assert rule["annotations"]["summary"]
         for label in re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])):
             assert label in {"instance", "project", "queue", "group"}
+
+
+def test_every_alert_leads_to_a_section_of_the_runbooks() -> None:
+    page = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
+    sections = {
+        title.lower().replace(" ", "-"): text
+        for title, text in re.findall(r"^## (.*)\n((?:(?!^## ).*\n)*)", page, re.M)
+    }
+    for rule in rules():
+        path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert path == "docs/runbooks.md"
+        assert f"*{rule['alert']}." in sections[anchor], anchor
+        assert "**Check**" in sections[anchor] and "**Fix**" in sections[anchor]
+
+
+def test_no_alert_depends_on_the_name_of_a_job() -> None:
+    """With annotations for scraping the job has another name, and two alerts never fired."""
+    assert not [rule["alert"] for rule in rules() if re.search(r"\bjob=", rule["expr"])]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool here")
+def test_alerts_fire_when_they_should() -> None:
+    run("promtool", "check", "rules", ROOT / "deploy" / "prometheus" / "alerts.yaml")
+    run("promtool", "test", "rules", ROOT / "tests" / "deploy" / "alerts.test.yaml")
 
 
 def test_grafana_is_given_the_folder_of_the_dashboard() -> None:

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from curbstone.cli.connection import CONTEXT_VARIABLE, VARIABLES
+from curbstone.exit_codes import WRONG
 from tests.ops_tools import ROOT, needs_ops_tools, run
 from tests.server import clean_environment
 from tests.wheel import copy_of_the_checkout
@@ -22,6 +23,8 @@ from tests.wheel import copy_of_the_checkout
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
 UNIT = DEPLOY / "systemd" / "curbstone.service"
+KUBERNETES = DEPLOY / "kubernetes"
+VARIANTS = ["trusted-network", "users", "tls", "production"]
 
 IGNORED = {line for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line.isidentifier()}
 IGNORED |= {"curbstone-data"}
@@ -128,26 +131,107 @@ def test_the_unit_allows_the_calls_by_which_a_server_learns_its_limits() -> None
         assert not {"prlimit64", "getrlimit", "fdatasync", "flock"} & set(calls.stdout.split())
 
 
+def built(variant: str) -> str:
+    """Return the manifests of a variant, as `kubectl apply --kustomize` would send them."""
+    return run("kubectl", "kustomize", KUBERNETES / variant)
+
+
+def by_kind(text: str) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for document in yaml.safe_load_all(text):
+        found.setdefault(document["kind"], []).append(document)
+    return found
+
+
+def environment(variant: str) -> dict[str, str]:
+    (stateful,) = by_kind(built(variant))["StatefulSet"]
+    (container,) = stateful["spec"]["template"]["spec"]["containers"]
+    return {setting["name"]: setting["value"] for setting in container["env"]}
+
+
 @needs_ops_tools
-def test_the_manifests_follow_kubernetes_schemas() -> None:
-    run("kubernetes-validate", "--strict", DEPLOY / "kubernetes" / "curbstone.yaml")
+@pytest.mark.parametrize("variant", ["base", *VARIANTS])
+def test_the_manifests_follow_kubernetes_schemas(tmp_path: Path, variant: str) -> None:
+    known = [each for each in yaml.safe_load_all(built(variant)) if "monitoring.coreos.com" not in each["apiVersion"]]
+    (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(known))
+    run("kubernetes-validate", "--strict", tmp_path / "all.yaml")
 
 
-def test_the_manifests_fit_together() -> None:
-    by_kind: dict[str, list[Any]] = {}
-    for document in documents(DEPLOY / "kubernetes" / "curbstone.yaml"):
-        by_kind.setdefault(document["kind"], []).append(document)
-    (stateful,) = by_kind["StatefulSet"]
+@needs_ops_tools
+@pytest.mark.parametrize("variant", ["base", *VARIANTS])
+def test_the_manifests_fit_together(variant: str) -> None:
+    kinds = by_kind(built(variant))
+    (stateful,) = kinds["StatefulSet"]
+    pod = stateful["spec"]["template"]["spec"]
     labels = stateful["spec"]["template"]["metadata"]["labels"]
     assert stateful["spec"]["replicas"] == 1
-    assert stateful["spec"]["serviceName"] in {service["metadata"]["name"] for service in by_kind["Service"]}
-    (container,) = stateful["spec"]["template"]["spec"]["containers"]
+    assert stateful["spec"]["serviceName"] in {service["metadata"]["name"] for service in kinds["Service"]}
+    (container,) = pod["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    for service in by_kind["Service"]:
+    for service in kinds["Service"]:
         assert service["spec"]["selector"].items() <= labels.items()
         assert {port["targetPort"]: port["port"] for port in service["spec"]["ports"]}.items() <= ports.items()
     for kind in ("NetworkPolicy", "PodDisruptionBudget"):
-        (one,) = by_kind[kind]
+        (one,) = kinds[kind]
         assert (one["spec"].get("selector") or one["spec"]["podSelector"])["matchLabels"].items() <= labels.items()
-    (claim,) = stateful["spec"]["volumeClaimTemplates"]
-    assert [mount["name"] for mount in container["volumeMounts"]] == [claim["metadata"]["name"]]
+    clients, monitoring = kinds["NetworkPolicy"][0]["spec"]["ingress"]
+    assert {port["port"] for port in clients["ports"]} == ports.keys()
+    assert {port["port"] for port in monitoring["ports"]} == {"http"}, "it may look, and not reach the other protocols"
+    volumes = {volume["name"] for volume in pod.get("volumes", ())}
+    claims = {claim["metadata"]["name"] for claim in stateful["spec"]["volumeClaimTemplates"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == volumes | claims
+
+
+@needs_ops_tools
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_full_disk_keeps_the_pod_in_its_service(variant: str) -> None:
+    """A pod that is not ready can't be reached by the consumers that would make room."""
+    (stateful,) = by_kind(built(variant))["StatefulSet"]
+    (container,) = stateful["spec"]["template"]["spec"]["containers"]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz?for=consume"
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    scheme = "HTTPS" if environment(variant).get("CURBSTONE_HTTP_ADDR", "").startswith("tls://") else None
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"].get("scheme") == scheme
+    assert "/readyz?for=consume" in DOCKERFILE.read_text(encoding="utf-8").partition("HEALTHCHECK")[2]
+
+
+@needs_ops_tools
+@pytest.mark.parametrize("variant", ["base", *VARIANTS])
+def test_a_server_accepts_the_settings_of_each_variant(
+    variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but those of the base, which leaves open who may connect."""
+    from curbstone.settings import SettingsError, load
+
+    of_image = re.findall(r"^ +(CURBSTONE_\w+)=(\S+)", DOCKERFILE.read_text(encoding="utf-8"), re.M)
+    for name, value in (dict(of_image) | environment(variant)).items():
+        monkeypatch.setenv(name, value)
+    if variant == "base":
+        with pytest.raises(SettingsError, match="nobody would have to log in"):
+            load({})
+        return
+    settings = load({})
+    assert settings.insecure == (variant == "trusted-network")
+    assert (settings.users is None) == (variant == "trusted-network")
+    assert all(address.tls for address in settings.http_addr) == (variant in ("tls", "production"))
+
+
+@needs_ops_tools
+def test_the_prometheus_operator_has_the_same_rules_and_scrapes_the_pod() -> None:
+    kinds = by_kind(built("production"))
+    (rules,), (monitor,) = kinds["PrometheusRule"], kinds["ServiceMonitor"]
+    assert rules["spec"] == yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text(encoding="utf-8"))
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    (service,) = [each for each in kinds["Service"] if wanted <= each["metadata"]["labels"].items()]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+    assert endpoint["scheme"] == "https" and endpoint["authorization"]["credentials"]["name"] == "curbstone-metrics"
+
+
+def test_the_unit_waits_for_the_server_and_goes_on_trying() -> None:
+    """`systemctl start` returned before the server listened, and five quick failures ended it for good."""
+    lines = UNIT.read_text(encoding="utf-8").splitlines()
+    assert "Type=notify" in lines and "TimeoutStartSec=infinity" in lines
+    assert "StartLimitIntervalSec=0" in lines and "Restart=on-failure" in lines
+    assert f"RestartPreventExitStatus={WRONG}" in lines

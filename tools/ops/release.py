@@ -27,7 +27,7 @@ DIST = ROOT / "dist"
 LOCK = "deploy/docker/requirements.lock"
 VERSION_FILES = ("curbstone/__init__.py", "client/curbstone_client/__init__.py")
 """The server and its Python client are released together, under one version."""
-MANIFESTS = "deploy/kubernetes/curbstone.yaml"
+MANIFESTS = "deploy/kubernetes/base/statefulset.yaml"
 CHANGELOG = "CHANGELOG.md"
 UNRELEASED = "## Unreleased"
 _VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
