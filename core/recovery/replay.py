@@ -107,10 +107,12 @@ class Replay:
         log.floor = self._floor
         self._set_aside(chain)
         if not self._state.shared.is_synced:
-            # A killed process may have left batches in the system's memory alone; they count from here on.
-            file = log.disk.open(segments[-1].path)
-            file.sync()
-            file.close()
+            # A killed process may have left batches in the system's memory alone; they count from here on. It may also
+            # have cut the segment before the newest, and a power cut would undo that.
+            for segment in segments[-2:]:
+                file = log.disk.open(segment.path)
+                file.sync()
+                file.close()
             log.disk.sync_dir(log.directory)
         log.recovered(segments, chain.newest_number)
         if log.is_above_cap:

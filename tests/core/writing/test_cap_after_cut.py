@@ -31,3 +31,20 @@ def test_a_power_cut_at_any_moment_leaves_no_directory_above_its_cap(seed: int) 
     """Segments that were removed came back beside what was written in their place."""
     lab = Lab(seed=seed, cap=CAP)
     work(lab, Random(seed))  # `settle` looks at what a power cut could have left at each write
+
+
+def test_a_cut_that_a_killed_server_did_not_sync_is_durable_after_the_next_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A later power cut undid it, and the queue held more than its cap."""
+    lab = Lab(cap=CAP)
+    monkeypatch.setattr(lab.disk, "sync_all", lambda _path: False)  # as on a system without syncfs
+    queue = lab.queue("q", cap=CAP)
+    lab.publish(queue, *[b"x" * 1000] * 12)
+    sealed = queue.log.segments[-2]
+    file = lab.disk.open(sealed.path)
+    file.write(sealed.size, [bytes(5000)])
+    file.sync()
+    file.truncate(sealed.size)  # and the process is killed before it syncs that
+    lab.restart("kill")
+    assert lab.disk.names[sealed.path].most_bytes == sealed.size
