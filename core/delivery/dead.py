@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import NamedTuple, Protocol
 
 from curbstone.core import headers, port
 from curbstone.core.delivery.settling import Settling
-from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, SchemaViolation, Unavailable
 from curbstone.core.log.format import Reason
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, parse_queue_name
@@ -21,7 +23,12 @@ PREFIX = b"x-dead-"
 ERROR_CHARS_MAX = 1000
 TRY_AGAIN_MS = 5000
 AT_ONCE = 100
-"""The most messages that could not be dead-lettered and are tried again at the same time."""
+"""The most messages of a transaction, and the most that could not be dead-lettered and are tried again together."""
+AT_ONCE_BYTES = 1024 * 1024
+"""After so many bytes of bodies no further message is added to a transaction."""
+
+_OF_MESSAGES = (QueueFull, MessageTooLarge, SchemaViolation)
+"""Refusals that concern only some of the messages of a transaction: the others may still be moved."""
 
 REASONS = {Reason.REJECT: "rejected", Reason.MAX_TRIES: "max_tries", Reason.EXPIRE: "expired"}
 
@@ -68,10 +75,29 @@ def dead_letter(state: QueueState, message: Message, reason: Reason, tries: int,
     return Message(message.body, without_provenance(message.headers) + headers.encode(provenance))
 
 
-class Deaths:
-    """Sends the dead messages of one queue where they belong."""
+class DeadMessage(NamedTuple):
+    """A message that is to be moved to a dead-letter queue."""
 
-    __slots__ = ("_condemned", "_elsewhere", "_is_stuck", "_outbox", "_pending", "_settling", "_state", "_trying")
+    target: QueueName
+    group: Group
+    reason: Reason
+    delivery: Delivery
+    tries: int
+    error: str
+    on_done: Done | None
+
+
+class Deaths:
+    """Moves the dead messages of one queue to its dead-letter queue.
+
+    The messages of each transaction are moved together, or stay together. Those that die while one is under way are
+    moved by the next one. If a transaction is refused because of its messages, half of them are tried, down to one.
+    """
+
+    __slots__ = (
+        "_condemned", "_elsewhere", "_is_moving", "_is_stuck", "_most", "_outbox", "_pending", "_settling", "_state",
+        "_trying", "_waiting",
+    )  # fmt: skip
 
     def __init__(
         self, state: QueueState, pending: Pending, outbox: Outbox, settling: Settling, elsewhere: Elsewhere
@@ -83,6 +109,12 @@ class Deaths:
         self._elsewhere = elsewhere
         self._condemned: dict[tuple[str, int], tuple[Reason, str]] = {}
         """Messages that could not be dead-lettered, and why they die; in the order in which they are tried again."""
+        self._waiting: deque[DeadMessage] = deque()
+        """The messages that no transaction moves yet."""
+        self._is_moving = False
+        """Whether a transaction is under way."""
+        self._most = AT_ONCE
+        """The most messages of the next transaction."""
         self._trying = 0
         self._is_stuck = False
 
@@ -123,39 +155,81 @@ class Deaths:
     ) -> None:
         """Move a message that counts as wip to the dead-letter queue, or drop it if the queue has none.
 
-        The move is one transaction over both queues; `on_done(error)` comes when it has ended. If it fails, the
+        The move is a transaction over both queues; `on_done(error)` is called when it has ended. If it fails, the
         message is delayed, and the move is tried again later.
         """
         state = self._state
-        message = delivery.message
-        if not state.options.dead_letter:
-            state.stats.dropped += reason is not Reason.EXPIRE
-            self._settling.settle_now(group.name, [delivery], reason)
-            if on_done is not None:
-                self._outbox.when_committed(on_done)
+        if state.options.dead_letter:
+            target = parse_queue_name(state.options.dead_letter)
+            self._waiting.append(DeadMessage(target, group, reason, delivery, tries, error, on_done))
+            self._move_next()
             return
-        target = self._elsewhere.ensure(parse_queue_name(state.options.dead_letter))
-        letter = dead_letter(state, message, reason, tries, error)
+        state.stats.dropped += reason is not Reason.EXPIRE
+        self._settling.settle_now(group.name, [delivery], reason)
+        if on_done is not None:
+            self._outbox.when_committed(on_done)
 
-        def undo(deliveries: list[Delivery]) -> None:
-            due_ms = state.host.now_ms() + TRY_AGAIN_MS
-            group.wip.discard(message.seq)
-            group.delay(message.seq, tries, due_ms, state.host.wall_ms() + TRY_AGAIN_MS, message)
-            self._condemned[group.name, message.seq] = (reason, error)
+    def _move_next(self) -> None:
+        """Move the next messages in one transaction, unless one is under way."""
+        if self._is_moving or not self._waiting:
+            return
+        self._is_moving = True
+        first = self._waiting[0]
+        dead = self._take_like(first)
+        ended = partial(self._move_ended, dead)
+        try:
+            target = self._elsewhere.ensure(first.target)
+        except CurbstoneError as failed:
+            self._state.host.call_soon(partial(ended, failed))
+            return
+        letters = [
+            (target, dead_letter(self._state, each.delivery.message, each.reason, each.tries, each.error))
+            for each in dead
+        ]
+        deliveries = [each.delivery for each in dead]
+        self._elsewhere.move(first.group.name, deliveries, first.reason, lambda _deliveries: None, letters, ended)
 
-        def done(failed: CurbstoneError | None) -> None:
-            if failed is None:
-                state.stats.dead_lettered += 1
-                self._is_stuck = self._is_stuck and bool(self._condemned)
-            elif isinstance(failed, Unavailable) and failed.is_stop:
-                pass  # nothing is wrong: the log has the message as it was, and so has the next start
-            elif not self._is_stuck:  # one line, however many wait
-                self._is_stuck = True
-                state.report(f"message {state.message_id(message.seq)} could not be dead-lettered, it waits: {failed}")
-            if on_done is not None:
-                on_done(failed)
+    def _take_like(self, first: DeadMessage) -> list[DeadMessage]:
+        """Take messages that wait, of the same target, group and reason as the first, as many as one move takes."""
+        waiting = self._waiting
+        dead: list[DeadMessage] = []
+        size = 0
+        while waiting and len(dead) < self._most and size < AT_ONCE_BYTES and waiting[0][:3] == first[:3]:
+            dead.append(waiting.popleft())
+            size += len(dead[-1].delivery.message.body)
+        return dead
 
-        self._elsewhere.move(group.name, [delivery], reason, undo, [(target, letter)], done)
+    def _move_ended(self, dead: list[DeadMessage], error: CurbstoneError | None) -> None:
+        self._is_moving = False
+        if error is None:
+            self._state.stats.dead_lettered += len(dead)
+            self._is_stuck = self._is_stuck and bool(self._condemned)
+            self._most = min(2 * self._most, AT_ONCE)
+        elif len(dead) > 1 and isinstance(error, _OF_MESSAGES):
+            self._most = len(dead) // 2
+            self._waiting.extendleft(reversed(dead))
+            dead = []
+        else:
+            self._delay(dead, error)
+        for each in dead:
+            if each.on_done is not None:
+                each.on_done(error)
+        self._move_next()
+
+    def _delay(self, dead: list[DeadMessage], error: CurbstoneError) -> None:
+        """Delay messages that could not be moved, until they are tried again."""
+        state = self._state
+        due_ms = state.host.now_ms() + TRY_AGAIN_MS
+        for each in dead:
+            message = each.delivery.message
+            each.group.wip.discard(message.seq)
+            each.group.delay(message.seq, each.tries, due_ms, state.host.wall_ms() + TRY_AGAIN_MS, message)
+            self._condemned[each.group.name, message.seq] = (each.reason, each.error)
+        is_stop = isinstance(error, Unavailable) and error.is_stop
+        if not is_stop and not self._is_stuck:  # one line, however many wait; at a stop the log has them as they were
+            self._is_stuck = True
+            first = state.message_id(dead[0].delivery.message.seq)
+            state.report(f"message {first} could not be dead-lettered, it waits: {error}")
 
     def try_again(self) -> None:
         """Try again to dead-letter some of the messages whose delay is over, even if nobody consumes from the queue.

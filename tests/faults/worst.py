@@ -141,7 +141,7 @@ def undo(world: World, queue: str) -> None:
 def redrive(world: World, queue: str) -> None:
     world.call("PUT", "/v2/w/queues/home", json={"dead_letter": "w/" + queue.rpartition("/")[2]})
     world.call("POST", "/v2/w/queues/home/messages/batch", 201, content=MESSAGES, headers=JSON)
-    ids = world.lease("/v2/w/queues/home", 1)
+    ids = world.lease("/v2/w/queues/home")
     world.call("POST", "/v2/w/queues/home/messages/nack", 200, json={"ackIds": ids, "reject": True})
     world.call("POST", f"{queue}/redrive", 200, json={})
 

@@ -131,7 +131,7 @@ def test_the_simulator_sees_a_failed_sync_taken_for_a_success(monkeypatch: pytes
 
 def test_the_simulator_sees_what_a_full_disk_refused_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Commit, "_undo", lambda self: True)
-    assert finds_something(range(200, 300), faults=True)
+    assert finds_something(range(20, 120), faults=True)
 
 
 def test_the_simulator_sees_cumulative_acks_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from curbstone.core.errors import CurbstoneError, MessageTooLarge
 from curbstone.core.queue import Queue
 from tests.core.lab import Lab, Peer, message, numbered
 
@@ -101,3 +102,48 @@ def test_a_paused_dead_letter_queue_is_told_of_even_while_the_server_stops(caplo
     lab.pass_time(100)
     assert dead.counts().rdy == 0
     assert any("could not be dead-lettered" in record.message for record in caplog.records)
+
+
+def test_many_rejects_take_few_transactions_and_keep_their_order() -> None:
+    """Each took one of its own, so that 10,000 kept the server busy for minutes."""
+    lab = Lab(cap=8 * 1024 * KIB)
+    dead = lab.queue("dead")
+    queue = lab.queue("a", dead_letter="dead")
+    bodies = numbered(1000, 100)
+    lab.publish(queue, *bodies)
+    peer = Peer(lab, queue)
+    before = lab.broker.journal.next_tx
+    peer.reject(*peer.seqs)
+    assert lab.broker.journal.next_tx - before <= 1 + 1000 // 100 + 1
+    assert lab.bodies(dead) == bodies and queue.stats.dead_lettered == 1000 and sum(queue.counts()[:3]) == 0
+
+
+def test_a_message_that_the_dead_letter_queue_refuses_holds_up_no_other() -> None:
+    lab = Lab(cap=8 * 1024 * KIB)
+    dead = lab.queue("dead", max_message_size=200)
+    queue = lab.queue("a", dead_letter="dead")
+    lab.publish(queue, *(b"x" * (300 if number in (5, 6, 60) else 100) for number in range(100)))
+    peer = Peer(lab, queue)
+    answers: list[CurbstoneError | None] = []
+    peer.consumer.reject(peer.seqs[:50], on_done=answers.append)
+    peer.consumer.reject(peer.seqs[50:], on_done=answers.append)
+    lab.settle()
+    assert [type(error) for error in answers] == [MessageTooLarge, MessageTooLarge]
+    assert dead.counts().rdy == 97 and queue.counts()[:3] == (0, 0, 3)
+    dead.store(dead.meta.with_options({"max_message_size": 1000}, 0), lambda _error: None)
+    lab.pass_time(6000)
+    assert dead.counts().rdy == 100 and sum(queue.counts()[:3]) == 0
+
+
+def test_rejects_of_several_groups_each_end_the_message_in_their_group() -> None:
+    lab = Lab()
+    dead = lab.queue("dead")
+    queue = lab.queue("a", dead_letter="dead", groups=["one", "two"])
+    lab.publish(queue, *numbered(20, 10))
+    peers = [Peer(lab, queue, group=name) for name in ("one", "two")]
+    for seq in range(1, 21):
+        for peer in peers:
+            peer.consumer.reject([seq])
+    lab.settle()
+    assert dead.counts().rdy == 40
+    assert [sum(queue.counts(name)[:3]) for name in ("one", "two")] == [0, 0]
