@@ -21,7 +21,7 @@ TURN_US = 2_000
 TURN_BYTES = 1024 * 1024
 """After so many bytes a turn is over, too. If more were read, the disk would wait: only after the turn the loop hears
 that a commit has ended, and begins the next."""
-ALONE_US = 100_000
+ALONE_US = 50_000
 """How long a turn may take while only one connection sends anything."""
 SHARED_US = 100_000
 """How long turns stay short after input came from a second connection."""
