@@ -72,9 +72,10 @@ class Durable:
             if not left and self._queue is queue:
                 self._is_confirmed = True
 
+        if NAME not in broker._queues:  # to ask again for one that a crash left is no use of it
+            self._used_ms = self._run.host.now_ms()
         queue = self._queue = broker.ensure(NAME)
         self._is_confirmed = False
-        self._used_ms = self._run.host.now_ms()
         self._run.directories.declare(NAME, {"unused": UNUSED_MS / 1000}, done)
         broker.bind(EVENT, NAME, done)
 
