@@ -16,7 +16,7 @@ BAD_PROJECTS = ["", "a" * 65, "a.b", "a:b", "a b", "ä", "p\n"]
 GOOD_GROUPS = ["g", "g" * 64, "A-z_0.9"]
 BAD_GROUPS = ["", "g" * 65, "a,b", "a:b", "a b", "ä", "g\n"]
 GOOD_EVENTS = ["e", "order.created", "ä/€", "e" * 200, "a,b"]
-BAD_EVENTS = ["", "e" * 201, "a b", "a\tb", "a\n", "a\0", "\x7f", "\u00a0"]
+BAD_EVENTS = ["", "e" * 201, "a b", "a\tb", "a\n", "a\0", "\x7f", "\u00a0", "\x84", "a\u202e"]
 
 
 @pytest.mark.parametrize("name", GOOD_QUEUES)

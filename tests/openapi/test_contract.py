@@ -16,7 +16,9 @@ from starlette.routing import Route
 
 from curbstone.access.gate import OpenGate
 from curbstone.access.reloading import Reloads
+from curbstone.core.errors import BadRequest
 from curbstone.core.host import AsyncioHost
+from curbstone.core.names import event_name
 from curbstone.core.options import QueueOptions
 from curbstone.core.values import Capability
 from curbstone.gateway.http.resource import Verbs
@@ -88,6 +90,17 @@ def test_the_parameters_in_a_path_are_described() -> None:
     for path, item in CONTRACT["paths"].items():
         named = {resolved(CONTRACT, each)["name"] for each in item.get("parameters", ())}
         assert named == {part[1:-1] for part in path.split("/") if part.startswith("{")}, path
+
+
+@pytest.mark.parametrize("parameter", ["Event", "OneEvent"])
+def test_event_names_may_contain_the_characters_that_the_server_accepts(parameter: str) -> None:
+    pattern = re.compile(CONTRACT["components"]["parameters"][parameter]["schema"]["pattern"])
+    for character in map(chr, range(0x3100)):
+        try:
+            accepted = event_name(f"a{character}b")
+        except BadRequest:
+            accepted = ""
+        assert bool(pattern.search(f"a{character}b")) == bool(accepted), f"U+{ord(character):04X}"
 
 
 def test_every_error_is_a_problem_with_json() -> None:
