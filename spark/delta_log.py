@@ -11,10 +11,10 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pyarrow import fs, parquet
-
-from curbstone.spark.parts import filesystem, text_of
+if TYPE_CHECKING:
+    from pyarrow import fs
 
 LOG = "_delta_log"
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -22,6 +22,10 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 
 def transactions(uri: str) -> dict[str, int]:
     """Return the last version of each application transaction of a table."""
+    from pyarrow import parquet
+
+    from curbstone.spark.parts import filesystem, text_of
+
     files, root = filesystem(uri)
     found: dict[str, int] = {}
     since = -1
@@ -40,8 +44,8 @@ def transactions(uri: str) -> dict[str, int]:
 
 def sync(uri: str, paths: Iterable[str], version: int) -> None:
     """Sync files of a local table, its commits after `version`, and the folders of all of them."""
-    files, root = filesystem(uri)
-    if not isinstance(files, fs.LocalFileSystem):
+    files, root = _local(uri)
+    if files is None:
         return
     commits = {path for number, path in _commits(files, f"{root}/{LOG}") if number > version}
     synced = {f"{root}/{path}" for path in paths} | commits
@@ -59,8 +63,8 @@ def repair(uri: str) -> str:
 
     Such a commit was never synced, so nothing of it was acked. Only one process at a time may call this.
     """
-    files, root = filesystem(uri)
-    if not isinstance(files, fs.LocalFileSystem):
+    files, root = _local(uri)
+    if files is None:
         return ""
     commits = _commits(files, f"{root}/{LOG}")
     if not commits or _is_whole(files, commits[-1][1]):
@@ -70,7 +74,19 @@ def repair(uri: str) -> str:
     return torn
 
 
+def _local(uri: str) -> tuple[fs.FileSystem | None, str]:
+    """Return the file system and the path of a table on a local disk; no file system for any other."""
+    from pyarrow import fs
+
+    from curbstone.spark.parts import filesystem
+
+    files, root = filesystem(uri)
+    return files if isinstance(files, fs.LocalFileSystem) else None, root
+
+
 def _is_whole(files: fs.FileSystem, path: str) -> bool:
+    from curbstone.spark.parts import text_of
+
     try:
         lines = (text_of(files, path) or "").splitlines()
         return bool(lines) and all(isinstance(json.loads(line), dict) for line in lines)
@@ -80,6 +96,8 @@ def _is_whole(files: fs.FileSystem, path: str) -> bool:
 
 def _commits(files: fs.FileSystem, folder: str) -> list[tuple[int, str]]:
     """Return the version and the path of each commit in a log, in order."""
+    from pyarrow import fs
+
     found = files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
     named = [(match, info.path) for info in found if (match := _COMMIT.fullmatch(info.base_name))]
     return sorted((int(match[1]), path) for match, path in named)

@@ -154,6 +154,8 @@ class Table:
         if table is None:
             files, root = filesystem(self.uri)
             files.create_dir(root, recursive=True)
+            # A second creation at the same time would be tried again as version 1, and add the same rows.
+            whose.max_commit_retries = 0
             create_table_with_add_actions(
                 self.uri, schema, adds, "error", [DAY], name=self.name, commit_properties=whose
             )

@@ -87,7 +87,7 @@ class Room:
     def suit(self, live_bytes: int) -> None:
         """Choose the size of segments by how much of the log is live. Large ones take no room that is promised."""
         before, left = self.segment_bytes, self.left
-        is_ample = 2 * (live_bytes + self.tries_bytes) <= self.cap
+        is_ample = 2 * (live_bytes + self.pending * RETRY_BYTES + self.notes_bytes) <= self.cap
         self.segment_bytes = self.ample_bytes if is_ample else self.small_bytes
         if self.segment_bytes != before:
             self._weigh()

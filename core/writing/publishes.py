@@ -253,7 +253,8 @@ class Publishes:
             messages = messages[publish.next :]
         if self._fit_at_once(messages):
             self._put_in(publish, messages)
-            self._drop_taken(publish)
+            if publish.next == len(publish.messages):
+                self._sources.outbox.publishes.popleft()
             return True
         total, tries = self.bytes, self._tries_bytes
         for index, message in enumerate(messages):
@@ -273,12 +274,9 @@ class Publishes:
             self._say(publish, 1, error, 0)
             return True
         self._put_in(publish, messages)
-        self._drop_taken(publish)
-        return True
-
-    def _drop_taken(self, publish: Publish) -> None:
         if publish.next == len(publish.messages):
             self._sources.outbox.publishes.popleft()
+        return True
 
     def _fit_at_once(self, messages: list[Message]) -> bool:
         """Return whether all of these certainly fit, which is the usual case; False if one names groups."""

@@ -183,7 +183,8 @@ class Writer:
         if self._committer.puts_off(self):
             return
         log = self._log
-        log.room.suit(self._sources.pending.runs.bytes_live)
+        if self._outbox.publishes:
+            log.room.suit(self._sources.pending.runs.bytes_live)
         batch = self.under_way = Batch(self._sources, disk_is_full=self.disk_is_full, missed=self.missed)
         was_cleaning = self._cleaner.is_active
         may_copy = not self.disk_is_full and not (self._has_copied and self._outbox.publishes)

@@ -155,5 +155,5 @@ def test_what_holds_anyway_passes(tmp_path: Path, destination: str, header: str)
 
 
 def test_a_durable_subscription_has_them_too(tmp_path: Path) -> None:
-    options, said = run(tmp_path, "SUBSCRIBE|id:q|destination:/topic/news|durable:true|x-expires:60000")
+    options, said = run(tmp_path, "SUBSCRIBE|id:1|destination:/topic/news|durable-subscription-name:q|x-expires:60000")
     assert said == "RECEIPT" and options is not None and options["unused"] == 60

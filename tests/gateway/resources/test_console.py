@@ -77,7 +77,7 @@ async def test_the_root_leads_browsers_to_the_console_and_tells_programs_where_e
     assert program.status_code == 200
     for path in program.json().values():
         assert (await gateway.http.get(path)).status_code == 200
-    assert {reply.headers["vary"] for reply in (browser, program)} == {"Accept"}
+    assert {reply.headers["vary"] for reply in (browser, program)} == {"Accept, Origin"}
 
 
 @pytest.mark.anyio
