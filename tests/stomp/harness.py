@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -60,7 +61,14 @@ def _no_quota(_project: str) -> None:
 
 
 class NoTime:
-    """A host for what asks only for the time."""
+    """A host without a clock; its turns are those of the broker."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self._broker = broker
+
+    def call_soon(self, fn: Callable[[], None]) -> None:
+        """Call `fn` in the broker's next turn."""
+        self._broker.queue_call(fn)
 
     def wall_ms(self) -> int:
         """Return none."""
@@ -85,7 +93,7 @@ class Client:
         self.broker = broker or FakeBroker()
         self.changes = 0
         self.now_ms = 1_000_000
-        gate = OpenGate(cast(Any, self.broker), cast(Any, NoTime()))
+        gate = OpenGate(cast(Any, self.broker), cast(Any, NoTime(self.broker)))
         everyone = gate.everyone
         access = everyone if identity is None else Access(gate.watch, cast(Any, self.broker), identity, _no_quota)
         self.session = Session(
