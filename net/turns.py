@@ -31,8 +31,8 @@ SMALL_BYTES = 1024
 """A read that is no longer than this never waits, whatever its connection sent before. Nothing is cut smaller."""
 COUNTED_US = 50
 """A short read that took less is not counted, so that the usual small read does not cost the loop another turn."""
-UNKNOWN_US_PER_BYTE = 1.0
-"""The assumed cost for a connection that has sent nothing yet."""
+UNKNOWN_US_PER_BYTE = 3.0
+"""The assumed cost for a connection that has sent nothing yet: about that of SUBSCRIBEs, which cost 3 to 5."""
 FIRST_BYTES = 16 * 1024
 """The longest first piece of a read while turns are shared. Each further piece may be longer by three times the length
 of all pieces before it. The limit is there because bytes may cost more than those before them."""

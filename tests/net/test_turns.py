@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from curbstone.net import turns
 from curbstone.net.turns import ALONE_US, SHARED_US, SMALL_BYTES, TURN_BYTES, TURN_US, Intake, Turns
 
 BUG = b"what the server can not carry out"
@@ -123,6 +124,21 @@ def test_in_a_turn_all_floods_together_take_no_longer_than_one() -> None:
     assert all(client.took == b"x" * 30_000 for client in floods)
 
 
+def test_the_first_large_read_of_a_connection_may_be_expensive() -> None:
+    """224 SUBSCRIBEs, which cost 4 us a byte, were carried out in one turn of 200 ms."""
+    world = World()
+    world.somebody = None
+    Client(world, 4.0).send(b"x" * 64 * 1024)
+    assert world.us < 2 * ALONE_US
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new connection is assumed to cost 1 us a byte, as it does in these tests, so that lengths are exact."""
+    monkeypatch.setattr(turns, "UNKNOWN_US_PER_BYTE", 1.0)
+
+
+@pytest.mark.usefixtures("known")
 def test_floods_take_turns() -> None:
     world = World()
     one, other = Client(world, 1.0), Client(world, 1.0)
@@ -233,6 +249,7 @@ def test_a_bug_ends_its_connection_alone() -> None:
     assert other.took == b"y" * 10_000
 
 
+@pytest.mark.usefixtures("known")
 def test_a_turn_ends_after_a_megabyte_however_little_that_costs() -> None:
     """The next commit begins only after the turn. The disk was idle while 8 MiB of large messages were read in one."""
     world = World()
@@ -251,6 +268,7 @@ def test_a_turn_ends_after_a_megabyte_however_little_that_costs() -> None:
             world.turn()
 
 
+@pytest.mark.usefixtures("known")
 def test_who_is_alone_has_long_turns_until_somebody_else_sends_something() -> None:
     world = World()
     other, world.somebody = world.somebody, None
