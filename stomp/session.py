@@ -80,8 +80,8 @@ class Session:
         connection.on_ending = self._on_ending
         self._parser = FrameParser(limits)
         self._publisher = Publisher(connection)
-        self._subscriptions = Subscriptions(connection, gate.connections.host.call_soon)
-        connection.on_settled = self._subscriptions.delete_private
+        self._subscriptions = Subscriptions(connection)
+        connection.on_closing = self._subscriptions.delete_private
         connection.on_reply_wanted = self._subscriptions.wait_for_reply
         self._settler = Settler(connection, self._subscriptions, self._publisher)
         self._transactions = Transactions(connection, self._settler)
@@ -186,7 +186,6 @@ class Session:
         if connection.ending:
             if self._liveness.overdue(now_ms):
                 connection.close()
-                self._subscriptions.delete_private()
         elif rule := self._liveness.broken(now_ms):
             connection.fail(ProtocolError(rule))
         elif self._liveness.beat():

@@ -33,7 +33,7 @@ def _no_reply(_destination: str, _queue: QueueName) -> None:
 class SessionState:
     """The state and the output of one connection.
 
-    open ──fail, finish──▶ ending ──everything handed to the engine is done, no private queue is left──▶ closing
+    open ──fail, finish──▶ ending ──everything handed to the engine is done──▶ closing
 
     While the connection is ending, nothing more is read or delivered. Its last frame waits for the commits under way,
     so that their RECEIPTs are sent first. When it is closing, the output is complete.
@@ -82,8 +82,7 @@ class SessionState:
         self.failed_by_rule = False
         """Whether `failure` is a rule of the protocol; if not, it is the text of an engine's error."""
         self.on_ending: Callable[[], None] = _nothing
-        self.on_settled: Callable[[], None] = _nothing
-        """Called when the connection is ending and the engine has nothing of it under way; has to `close` it."""
+        self.on_closing: Callable[[], None] = _nothing
         self.on_reply_wanted: Callable[[str, QueueName], None] = _no_reply
         """Called when a message was sent whose reply is to come to this temporary queue of the connection."""
         self._changed = changed
@@ -93,7 +92,7 @@ class SessionState:
 
     def let_go(self) -> None:
         """Drop the callbacks, which would keep the closed connection in memory. The engine may still call back."""
-        self.on_ending = self.on_settled = self._changed = _nothing
+        self.on_ending = self.on_closing = self._changed = _nothing
         self.on_reply_wanted = _no_reply
 
     def destination(self, text: str) -> Destination:
@@ -142,7 +141,7 @@ class SessionState:
         if self.unconfirmed.remove(count, size):
             self._changed(0)
         if self.ending and not self.unconfirmed.count:
-            self.on_settled()
+            self.close()
 
     def refuse(self, error: CurbstoneError | NotUnsettled, receipts: Sequence[bytes | None]) -> None:
         """Tell the client that these frames were refused, and go on; if it can't be told so, end the connection."""
@@ -187,15 +186,15 @@ class SessionState:
         self.close()
 
     def finish(self, last: bytes) -> None:
-        """End with this frame, once everything handed to the engine is done and no private queue is left."""
+        """End with this frame, once everything handed to the engine is done."""
         if self.ending:
             return
         self.ending = True
         self._last = last
         self.on_ending()
         if not self.unconfirmed.count:
-            self.on_settled()
-        if not self.closing:
+            self.close()
+        else:
             self._changed(0)
 
     def close(self) -> None:
@@ -205,4 +204,5 @@ class SessionState:
         self.ending = self.closing = True
         if self._last and (self.failure or not self.unconfirmed.count):
             self._output.append(self._last)
+        self.on_closing()
         self._changed(0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from curbstone.access.ack_ids import Held
@@ -25,9 +24,6 @@ from curbstone.stomp.subscription import ACK_MODES, AUTO, Subscription
 if TYPE_CHECKING:
     from curbstone.core.port import Queue
 
-DELETED_AT_ONCE = 100
-"""How many private queues are deleted in one turn when a connection ends: it may have a thousand."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Wishes:
@@ -42,10 +38,8 @@ class _Wishes:
 class Subscriptions:
     """The subscriptions of one connection."""
 
-    def __init__(self, connection: SessionState, call_soon: Callable[[Callable[[], object]], object]) -> None:
-        """`call_soon` calls a function in the next turn."""
+    def __init__(self, connection: SessionState) -> None:
         self._connection = connection
-        self._call_soon = call_soon
         self._named: dict[str, Subscription | CountSubscription] = {}
         self._waiting: dict[QueueName, Subscription] = {}
         """Subscriptions to temporary queues that were made for a `reply-to`."""
@@ -311,17 +305,9 @@ class Subscriptions:
             subscription.consumer.close()
 
     def delete_private(self) -> None:
-        """Delete the private queues, `DELETED_AT_ONCE` each turn, and close the connection when none is left.
-
-        Called last, when nothing of the connection is under way.
-        """
-        private = self._connection.private
-        for name in list(islice(private, DELETED_AT_ONCE)):
+        """Delete the private queues. Called last, when nothing of the connection is under way."""
+        for name in list(self._connection.private):
             self._delete_private(name)
-        if private:
-            self._call_soon(self.delete_private)
-        else:
-            self._connection.close()
 
     def count(self, more: int = 0) -> None:
         """Report the number of subscriptions, `more` of them about to be made; raise ProtocolError or TooMany."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -61,14 +60,7 @@ def _no_quota(_project: str) -> None:
 
 
 class NoTime:
-    """A host without a clock; its turns are those of the broker."""
-
-    def __init__(self, broker: FakeBroker) -> None:
-        self._broker = broker
-
-    def call_soon(self, fn: Callable[[], None]) -> None:
-        """Call `fn` in the broker's next turn."""
-        self._broker.queue_call(fn)
+    """A host for what asks only for the time."""
 
     def wall_ms(self) -> int:
         """Return none."""
@@ -93,7 +85,7 @@ class Client:
         self.broker = broker or FakeBroker()
         self.changes = 0
         self.now_ms = 1_000_000
-        gate = OpenGate(cast(Any, self.broker), cast(Any, NoTime(self.broker)))
+        gate = OpenGate(cast(Any, self.broker), cast(Any, NoTime()))
         everyone = gate.everyone
         access = everyone if identity is None else Access(gate.watch, cast(Any, self.broker), identity, _no_quota)
         self.session = Session(

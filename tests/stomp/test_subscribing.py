@@ -10,7 +10,6 @@ import re
 import pytest
 
 from curbstone.stomp.limits import Limits
-from curbstone.stomp.subscribe import DELETED_AT_ONCE
 from tests.stomp.fake_broker import FakeBroker
 from tests.stomp.harness import CLIENT_SUB, SUB, Client, send
 
@@ -242,25 +241,6 @@ def test_a_connection_has_so_many_private_queues_however_they_come() -> None:
     assert error.headers["message"] == "more than 3 temporary queues and topics of one connection"
     broker.turn()
     assert not broker.all
-
-
-@pytest.mark.parametrize("is_lost", [False, True])
-def test_an_ending_connection_deletes_its_private_queues_in_several_turns(is_lost: bool) -> None:
-    """A thousand were deleted in one turn, which took more than 100 ms. DISCONNECT is answered when all are deleted."""
-    broker = FakeBroker()
-    client = Client(broker)
-    count = 2 * DELETED_AT_ONCE + 1
-    client.send(*[f"SUBSCRIBE|id:{n}|destination:/topic/news" for n in range(count)])
-    assert len(broker.all) == count
-    if is_lost:
-        client.session.lose()
-    else:
-        client.feed(client.frame("DISCONNECT|receipt:d"))
-        assert client.session.ending and not client.session.closing
-    assert len(broker.all) == count - DELETED_AT_ONCE
-    received = client.turn()
-    assert not broker.all and client.session.closing
-    assert [frame.headers["receipt-id"] for frame in received] == ([] if is_lost else ["d"])
 
 
 def test_a_reply_comes_also_to_who_only_named_a_temporary_queue() -> None:
