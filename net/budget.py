@@ -29,6 +29,8 @@ STEP_BYTES = 64 * 1024
 """How much the connection that is still read must receive in a second while others wait for it."""
 
 CALM_BYTES, CALM_S = 16 * 1024 * 1024, 5
+SLOW_S = 5
+"""How long the input that others wait for may stand still before the largest is refused."""
 """From which peak on memory is given back, and after how many seconds at less than a quarter of it."""
 
 REFUSED = "too much unfinished input and unread output of this user is under way; send it again later"
@@ -68,7 +70,7 @@ _NOBODY = _Nobody()
 class Share:
     """What the connections of one user hold together."""
 
-    __slots__ = ("accounts", "bytes", "first", "first_bytes", "inputs", "is_held", "key", "waiting")
+    __slots__ = ("accounts", "bytes", "first", "first_bytes", "inputs", "is_held", "key", "slow_s", "waiting")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
@@ -83,6 +85,8 @@ class Share:
         self.first: Account | None = None
         self.first_bytes = 0
         """The first of `inputs` at the last check, and its bytes."""
+        self.slow_s = 0
+        """For how many checks it has received less than it should."""
 
 
 class Waiting:
@@ -280,8 +284,12 @@ class Budget:
             self._release(share)
             first = next(iter(share.inputs), None)
             waits = any(account.is_paused for account in share.inputs)
-            if waits and first is share.first and _input_of(first) < share.first_bytes + STEP_BYTES:
+            is_slow = waits and first is share.first and _input_of(first) < share.first_bytes + STEP_BYTES
+            share.slow_s = share.slow_s + 1 if is_slow else 0
+            # On a busy machine an honest client, too, may send nothing for a second or two.
+            if share.slow_s >= SLOW_S:
                 self._refuse_largest(share)
+                share.slow_s = 0
                 first = next(iter(share.inputs), None)
             share.first, share.first_bytes = first, _input_of(first)
 

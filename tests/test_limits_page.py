@@ -78,7 +78,7 @@ def size(count: int) -> str:
         f"It is `--max-buffered`, {size(net.BUFFERED_BYTES_MAX)}",
         f"quarter of it, {size(net.BUFFERED_BYTES_MAX // budget.SHARES)}.",
         f"unfinished input of more than {size(budget.SMALL_BYTES)}",
-        f"brings less than {size(budget.STEP_BYTES)} in a second",
+        f"receives less than {size(budget.STEP_BYTES)} a second for {budget.SLOW_S} seconds",
         f"pops and leases wait up to {limits.ROOM_S_MAX} s",
         f"the output that waits for it | {net.UNREAD_S_MAX} s |",
         f"HTTP has {net.SPARES} more that get `/healthz`",
