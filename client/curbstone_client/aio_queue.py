@@ -153,8 +153,8 @@ class Queue(_Target):
         with this `id`; of the reading group `group` if it is given. Return how many messages are `restored`, were
         `gone` or had `expired`, and whether there is `more`.
         """
-        wish = {"limit": limit, "within": within, "id": id, "group": group}
-        undone: dict[str, Any] = await self._call("POST", "/undo", base.without_none(wish))
+        body = {"limit": limit, "within": within, "id": id, "group": group}
+        undone: dict[str, Any] = await self._call("POST", "/undo", base.without_none(body))
         return undone
 
     async def purge(self, *, keep: bool = False) -> dict[str, Any]:
@@ -173,8 +173,8 @@ class Queue(_Target):
         At most `limit` of them are moved, or only the one with this `id`. Return how many were `moved`, how many
         `stayed` by the reason, and whether there is `more`.
         """
-        wish = {"to": to, "limit": limit, "id": id}
-        moved: dict[str, Any] = await self._call("POST", "/redrive", base.without_none(wish))
+        body = {"to": to, "limit": limit, "id": id}
+        moved: dict[str, Any] = await self._call("POST", "/redrive", base.without_none(body))
         return moved
 
     async def delete(self) -> None:
