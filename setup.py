@@ -9,14 +9,17 @@ import os
 from setuptools import Extension, setup
 
 COMPILED = {
-    "core": "agenda breakdown broker message queue state stats traffic turns values write_behind",
-    "core/delivery": "consumer dispatch settling",
-    "core/log": "commit format log publish room",
-    "core/notes": "notes",
-    "core/pending": "due expiries group memory ordering pending placing reader runs undeclared",
-    "core/recovery": "redo",
-    "core/writing": """batch cleaner committer copying holding intake journal meta_writer numbering outbox publishes
-        records revival sources spread writer""",
+    "core": "message stats traffic values write_behind",
+    "core/engine": "broker fault_barrier queue state turns wakeups",
+    "core/engine/commit": """admission batch meta_writer parts producer_sequences publishes records write_queue
+        writer""",
+    "core/engine/compaction": "cleaner relocate restore retention",
+    "core/engine/delivery": "acks consumer dispatch",
+    "core/engine/facts": "facts",
+    "core/engine/index": "copies due dynamic_groups expiries group memory ordering pending reader runs",
+    "core/engine/log": "commit format log publish room",
+    "core/transactions": "two_phase tx_log",
+    "core/wal": "redo_format replay sync_group",
     "stomp": "acks codec frames header_values liveness send server session session_state subscribe subscription",
 }
 """The compiled modules, by folder: those that a message passes through, and some that depend on them too closely.

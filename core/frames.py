@@ -7,8 +7,8 @@ Frames lie back to back. Numbers are little-endian::
     u32 tries), and the entries
 
 Kind 1 is a stretch of a queue, and has no name. Kind 2 is for a staged transaction: it has the name of the queue, and
-first seq, mask and tries are 0. Entries are those of the log (see `core.log.format`). In a staged one, the place in the
-frame is in the field of the seq, and the delay in ms in that of the timestamp.
+first seq, mask and tries are 0. Entries are those of the log (see `core.engine.log.format`). In a staged one, the
+place in the frame is in the field of the seq, and the delay in ms in that of the timestamp.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from curbstone.core.log.format import ENTRY, ENTRY_BYTES, decode_entries, encode_entries
+from curbstone.core.engine.index.runs import seqs_of
+from curbstone.core.engine.log.format import ENTRY, ENTRY_BYTES, decode_entries, encode_entries
 from curbstone.core.message import Message
-from curbstone.core.pending.runs import seqs_of
 from curbstone.core.positions import Frame
 
 KIND_MESSAGES = 1

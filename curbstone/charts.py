@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from curbstone.access.gate import Gate
 from curbstone.cluster import ServedEngine
-from curbstone.core.broker import Broker
+from curbstone.core.engine.broker import Broker
 from curbstone.core.host import Host
 from curbstone.gateway.resources.chart_file import FILE_BYTES, File
 from curbstone.gateway.resources.recorder import Recorder

@@ -31,8 +31,8 @@ from curbstone.access.users import UsersError
 from curbstone.backup.source import Backups
 from curbstone.cluster import ServedEngine
 from curbstone.collection import Collections, give_back, undisturbed
-from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
+from curbstone.core.engine.broker import Broker
 from curbstone.core.errors import Unavailable
 from curbstone.core.host import AsyncioHost, Host
 from curbstone.core.options import QueueOptions

@@ -34,7 +34,7 @@ USER = "{} connections of this user are open, and there may be no more"
 
 
 class Troubles(Protocol):
-    """What an admission tells when it refuses connections; `core.troubles` implements it."""
+    """What an admission tells when it refuses connections; `core.engine.disk_alarms` implements it."""
 
     def note(self, matter: str, text: str) -> None:
         """The limit is reached: `text` says how."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from curbstone.core.broker import Broker
+from curbstone.core.engine.broker import Broker
 from curbstone.core.host import AsyncioHost
 
 END_S_MAX = 60

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from curbstone.core.log.format import SEGMENT_BYTES
-from curbstone.core.log.redo import RECORDS_AT
+from curbstone.core.engine.log.format import SEGMENT_BYTES
+from curbstone.core.wal.redo_format import RECORDS_AT
 from tests.commands import curbstone
 from tests.core.lab import Lab, Peer, message
 from tests.core.staging.lab import commit, stage

@@ -27,7 +27,7 @@ STAY_SOURCE = {
 
 
 def compiled() -> set[str]:
-    """Return the modules that setup.py names, as core/queue.py."""
+    """Return the modules that setup.py names, as core/engine/queue.py."""
     said = runpy.run_path(str(ROOT / "setup.py"))["COMPILED"]
     return {f"{folder}/{name}.py" for folder, names in said.items() for name in names.split()}
 

@@ -9,9 +9,9 @@ import pytest
 from curbstone import schemas
 from curbstone.access import presence
 from curbstone.core import options, values
-from curbstone.core.delivery import waiters
-from curbstone.core.notes import keys
-from curbstone.core.pending import undeclared
+from curbstone.core.engine.delivery import waiters
+from curbstone.core.engine.facts import dedup_keys as keys
+from curbstone.core.engine.index import dynamic_groups as undeclared
 from curbstone.core.schemas import AT_ONCE_MS
 from curbstone.core.staging import staging
 from curbstone.gateway import limits, settings

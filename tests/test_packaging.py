@@ -111,7 +111,7 @@ def test_what_is_installed_can_be_imported(python: Path, tmp_path: Path) -> None
     (site,) = (python.parent.parent / "lib").glob("python3*/site-packages")
     files = [path.relative_to(site) for path in (site / "curbstone" / "core").rglob("*.py")]
     names = [".".join(path.with_suffix("").parts) for path in files]
-    assert "curbstone.core.log.format" in names
+    assert "curbstone.core.engine.log.format" in names
     run(python, "-c", f"import {', '.join(names)}", cwd=tmp_path)
 
 

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from curbstone.cli.check import ReadOnlyDisk, check_queue
-from curbstone.core.log.format import SEGMENT_BYTES, decode_batch_header
-from curbstone.core.queue import Queue
+from curbstone.core.engine.log.format import SEGMENT_BYTES, decode_batch_header
+from curbstone.core.engine.queue import Queue
 from curbstone.repair import repair
 from curbstone.repair.dry_recovery import DryRecovery
 from tests.commands import curbstone

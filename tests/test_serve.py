@@ -117,7 +117,7 @@ def test_a_signal_stops_it_with_code_0_and_clients_still_connected(
 RECOVERS_SLOWLY = """
 import sys, time
 from curbstone.cli.main import main
-from curbstone.core.broker import Broker
+from curbstone.core.engine.broker import Broker
 
 def recover(self, entry, original=Broker._recover):
     original(self, entry)

@@ -36,22 +36,34 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stomp": {"access", "core", "net"},
 }
 
-# The rooms of a folder, inside out: each imports from those before it, and from the folder itself all but what puts
-# the rooms together.
-ROOMS = {
-    "core": ("log", "notes", "pending", "writing", "delivery", "recovery", "reading", "staging"),
+# The folders inside a folder, lowest first: each imports from those below it, from those in its own line, and from the
+# folder itself all but what puts the parts together.
+LAYERS: dict[str, tuple[str, ...]] = {
+    "core": ("engine", "wal events", "transactions", "reader admin", "staging", "snapshots"),
+    "core/engine": ("log", "facts", "index", "commit compaction", "delivery", "recovery"),
     "curbstone": ("repair", "drill", "backup", "tracing", "cli"),
     "gateway": ("http", "formats", "websocket", "resources"),
 }
-ABOVE_THE_ROOMS = {
-    "core": {"broker", "declaring", "events", "queue", "transaction"},
+ABOVE_THE_LAYERS = {
+    "core": set[str](),
+    "core/engine": {"broker", "declaring", "queue"},
     "curbstone": {"serve"},
     "gateway": {"app", "handover", "http_protocol", "routes", "server"},
 }
-MAY_LOOK_UP = {
-    "core/staging": {"queue"},  # it writes into whole queues, and stands on them
+MAY_IMPORT_UPWARD = {
     "curbstone/cli/serve.py": {"serve"},  # once it is known that this is what is wanted
 }
+# The engine proper imports nothing of the optional parts around it; this list may only get shorter.
+OPTIONAL = {"admin", "events", "reader", "snapshots", "staging", "transactions", "wal"}
+IMPORTS_OPTIONAL = {
+    "core/engine/broker.py": {"events", "staging", "transactions", "wal"},  # the composition root
+    "core/engine/commit/writer.py": {"wal"},
+    "core/engine/log/commit.py": {"wal"},
+    "core/engine/queue.py": {"admin", "reader", "wal"},
+    "core/engine/turns.py": {"wal"},
+}
+# Files of the contract that know the engine.
+CONTRACT_IMPORTS_ENGINE = {"core/frames.py"}
 
 # What begins with an underscore and is for everybody all the same; some of it is of others, who have no other way.
 OPEN_PRIVATES = {"_replace", "_asdict", "_fields", "_make", "_exit", "_jvm", "_jsparkSession", "_Hash"}
@@ -120,7 +132,7 @@ FILE_LINES_MAX = 500
 FOLDERS = sorted(MAY_IMPORT)
 PACKAGES = [ROOT / "curbstone"]
 PACKAGES += [ROOT / folder for folder in FOLDERS]
-PACKAGES += [ROOT / folder / room for folder, rooms in ROOMS.items() for room in rooms]
+PACKAGES += [ROOT / folder / part for folder, layers in LAYERS.items() for layer in layers for part in layer.split()]
 SOURCES = sorted(path for package in PACKAGES for path in package.glob("*.py"))
 TOP_MODULES = sorted(ROOT.glob("*.py"))
 BESIDE = [path for folder in ("bench", "client", "tests") for path in (ROOT / folder).rglob("*.py")]
@@ -203,7 +215,7 @@ def imports_of(nodes: list[ast.AST]) -> list[str]:
 
 
 def files_imported(path: Path) -> set[str]:
-    """Return the files that one of ours imports, for types too, as in `core/queue.py`."""
+    """Return the files that one of ours imports, for types too, as in `core/engine/queue.py`."""
     found = set()
     for name in imported(path):
         parts = name.split(".")
@@ -237,16 +249,34 @@ def test_imports_point_inward(path: Path) -> None:
             )
 
 
-@held_by(p for p in SOURCES if relative(p.parent.parent) in ROOMS)
-def test_rooms_import_from_those_before_them(path: Path) -> None:
-    folder, room = relative(path.parent).split("/")
-    rooms = ROOMS[folder]
-    package = "curbstone." if folder == "curbstone" else f"curbstone.{folder}."
-    later = {*rooms[rooms.index(room) + 1 :], *ABOVE_THE_ROOMS[folder]}
-    may = MAY_LOOK_UP.get(relative(path), MAY_LOOK_UP.get(relative(path.parent), set()))
+@held_by(p for p in SOURCES if relative(p.parent.parent) in LAYERS)
+def test_folders_import_from_those_below_them(path: Path) -> None:
+    folder, _, part = relative(path.parent).rpartition("/")
+    layers = [layer.split() for layer in LAYERS[folder]]
+    rank = next(rank for rank, layer in enumerate(layers) if part in layer)
+    higher = {name for layer in layers[rank + 1 :] for name in layer} | ABOVE_THE_LAYERS[folder]
+    may = MAY_IMPORT_UPWARD.get(relative(path), set()) | IMPORTS_OPTIONAL.get(relative(path), set())
+    package = f"curbstone.{folder.replace('/', '.')}.".replace("curbstone.curbstone.", "curbstone.")
     for name in imported(path):
         inside = name.removeprefix(package)
-        assert inside == name or inside.partition(".")[0] not in later - may, f"{folder}/{room} may not import {name}"
+        assert inside == name or inside.partition(".")[0] not in higher - may, f"{folder}/{part} may not import {name}"
+
+
+def test_the_engine_imports_no_optional_part() -> None:
+    found: dict[str, set[str]] = {}
+    for path in SOURCES:
+        if relative(path).startswith("core/engine/"):
+            parts = {name.split(".")[2] for name in imported(path) if name.startswith("curbstone.core.")} & OPTIONAL
+            if parts:
+                found[relative(path)] = parts
+    assert found == IMPORTS_OPTIONAL
+
+
+def test_the_contract_imports_no_engine() -> None:
+    contract = [path for path in SOURCES if path.parent == ROOT / "core"]
+    parts = tuple(f"curbstone.core.{part}." for part in ("engine", *OPTIONAL))
+    found = {relative(path) for path in contract if any(name.startswith(parts) for name in imported(path))}
+    assert found == CONTRACT_IMPORTS_ENGINE
 
 
 @pytest.mark.parametrize("folder", sorted({"curbstone", *FOLDERS}))
@@ -350,15 +380,18 @@ def test_every_folder_ships() -> None:
     table = dict(SETUPTOOLS["package-dir"])
     assert table.pop("curbstone") == "curbstone"
     assert table == {f"curbstone.{folder}": folder for folder in FOLDERS}
-    rooms = {
-        f"curbstone.{folder}.{room}".replace("curbstone.curbstone.", "curbstone.")
-        for folder in ROOMS
-        for room in ROOMS[folder]
+    inner = {
+        f"curbstone.{folder.replace('/', '.')}.{part}".replace("curbstone.curbstone.", "curbstone.")
+        for folder, layers in LAYERS.items()
+        for layer in layers
+        for part in layer.split()
     }
-    for folder in ["curbstone", *FOLDERS]:
-        found = {path.parent.name for path in (ROOT / folder).glob("*/*.py") if not path.parent.is_symlink()}
-        assert found == {*ROOMS.get(folder, ())}, f"a room of {folder}/ has no place among the rooms"
-    assert sorted(SETUPTOOLS["packages"]) == sorted(["curbstone", *table, *rooms])
+    for folder in ["curbstone", *FOLDERS, "core/engine"]:
+        found = {path.name for path in (ROOT / folder).iterdir() if not path.is_symlink() and [*path.rglob("*.py")]}
+        expected = {part for layer in LAYERS.get(folder, ()) for part in layer.split()}
+        found = {name for name in found if not name.endswith(".py")}
+        assert found == expected, f"a folder in {folder}/ has no place among the layers"
+    assert sorted(SETUPTOOLS["packages"]) == sorted(["curbstone", *table, *inner])
     assert links == set(FOLDERS), "each folder needs its link in curbstone/"
     assert on_disk - NOT_SHIPPED - {"curbstone"} == set(FOLDERS), "a folder is neither shipped nor known as not shipped"
     for link in links:

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from curbstone.core.disk import File
+from curbstone.core.engine.facts.staged_marks import MARK_NOTE_BYTES
+from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, entry_bytes
+from curbstone.core.engine.log.publish import StagedMark, WholePublish
+from curbstone.core.engine.log.room import release_bytes
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, StagedDamaged, told
-from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, entry_bytes
-from curbstone.core.log.publish import StagedMark, WholePublish
-from curbstone.core.log.room import release_bytes
 from curbstone.core.message import Message
-from curbstone.core.notes.staged_marks import MARK_NOTE_BYTES
-from curbstone.core.queue import Queue
 from curbstone.core.staging.files import Marker, PartFile, check_part
 from curbstone.core.staging.frames import FrameMessages, FrameReader, QueueShare
 from curbstone.core.staging.transaction import StagedTransaction

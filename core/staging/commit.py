@@ -14,9 +14,9 @@ from contextlib import suppress
 from functools import partial
 
 from curbstone.core.disk import replace_file
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import Conflict, CurbstoneError, MessageTooLarge, QueueFull, shutting_down
 from curbstone.core.names import QueueName, queue_name
-from curbstone.core.queue import Queue
 from curbstone.core.staging.apply import Target, windows_of
 from curbstone.core.staging.files import MARKER, Marker, Part, check_part, disk_error
 from curbstone.core.staging.frames import QueueShare

@@ -25,9 +25,9 @@ from typing import NamedTuple
 from zlib import crc32
 
 from curbstone.core.disk import Disk
+from curbstone.core.engine.log.commit import NO_SPACE
+from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.errors import CurbstoneError, QueueFull, StagedDamaged, Unavailable, told
-from curbstone.core.log.commit import NO_SPACE
-from curbstone.core.log.window import read_around
 from curbstone.core.staging.frames import QueueShare
 from curbstone.core.staging.identity import Series
 from curbstone.core.values import NOBODY

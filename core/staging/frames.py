@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from curbstone.core.engine.log.format import ENTRY, ENTRY_BYTES, decode_entries
 from curbstone.core.errors import BadRequest, MessageTooLarge
 from curbstone.core.frames import FRAME, KIND_STAGED
-from curbstone.core.log.format import ENTRY, ENTRY_BYTES, decode_entries
 from curbstone.core.message import Message
 from curbstone.core.names import group_name
 from curbstone.core.values import TTL_MS_MAX

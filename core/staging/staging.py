@@ -19,6 +19,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from curbstone.core.engine.disk_alarms import WatchedHost
+from curbstone.core.engine.queue import Queue
+from curbstone.core.engine.shared import Shared
 from curbstone.core.errors import (
     AlreadyCommitted,
     BadRequest,
@@ -30,8 +33,6 @@ from curbstone.core.errors import (
     shutting_down,
 )
 from curbstone.core.names import QueueName, queue_name
-from curbstone.core.queue import Queue
-from curbstone.core.shared import Shared
 from curbstone.core.staging.apply import Application, Target, resumed_targets
 from curbstone.core.staging.commit import StagedCommit
 from curbstone.core.staging.committed import CommittedIds
@@ -40,7 +41,6 @@ from curbstone.core.staging.frames import FrameCheck
 from curbstone.core.staging.identity import DOTS, Hash, identity_of
 from curbstone.core.staging.transaction import CommitDone, Ground, StagedTransaction, Whom, whose
 from curbstone.core.staging.upload import Upload
-from curbstone.core.troubles import WatchedHost
 from curbstone.core.values import NOBODY, TTL_MS_MAX, Done, Look, State
 
 BYTES_MAX = 1024 * 1024 * 1024

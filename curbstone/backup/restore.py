@@ -12,14 +12,14 @@ from pathlib import Path
 
 from curbstone.backup.files import BackupError, NotInBackup, TargetTaken
 from curbstone.backup.receive import sync_dir, unpacked
-from curbstone.core.broker import Broker
-from curbstone.core.directories import GONE_SUFFIX, QUEUES
 from curbstone.core.disk import OsDisk
+from curbstone.core.engine.broker import Broker
+from curbstone.core.engine.directories import GONE_SUFFIX, QUEUES
+from curbstone.core.engine.log.commit import SEGMENT_SUFFIX
+from curbstone.core.engine.log.format import SEGMENT_BYTES, decode_segment_header, encode_segment_header
+from curbstone.core.engine.log.meta import Meta, load_meta
 from curbstone.core.errors import MetaDamaged
 from curbstone.core.host import AsyncioHost
-from curbstone.core.log.commit import SEGMENT_SUFFIX
-from curbstone.core.log.format import SEGMENT_BYTES, decode_segment_header, encode_segment_header
-from curbstone.core.log.meta import Meta, load_meta
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions, SyncMode
 

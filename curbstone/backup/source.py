@@ -1,6 +1,6 @@
 """The server's side of a backup: the files as they are at one instant, sent while the server goes on.
 
-At that instant no job is under way on the disk (see `core.snapshot`), and each file gets a second name (a hard link) in
+No job is under way on the disk then (see `core.snapshots`), and each file gets a second name (a hard link) in
 `.backup` of the data directory. This takes as long as a few syncs, and publishers notice nothing else. Files that a
 queue drops meanwhile keep their room on the disk until the backup was sent.
 """
@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 from curbstone import __version__
 from curbstone.backup.files import DATA, INDEX, OFFSET, PIECE_BYTES, SUMS, Had, encode_index, encode_sums
-from curbstone.core.broker import Broker
+from curbstone.core.engine.broker import Broker
 from curbstone.core.errors import Conflict, CurbstoneError, Unavailable
 from curbstone.core.host import AsyncioHost
-from curbstone.core.snapshot import Content, contents, hold
+from curbstone.core.snapshots.snapshot import Content, contents, hold
 
 FOLDER = ".backup"
 WAIT_MS = 2000

@@ -14,19 +14,19 @@ from typing import Annotated, NoReturn
 import typer
 
 from curbstone.cli.options import Json
-from curbstone.core.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX
 from curbstone.core.disk import OF_ONE_FILE, OsFile
+from curbstone.core.engine.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX
+from curbstone.core.engine.log.batches import Batch
+from curbstone.core.engine.log.commit import ASIDE_SUFFIX
+from curbstone.core.engine.log.format import Flag, Note, decode_floor, decode_notes
+from curbstone.core.engine.log.meta import Meta, load_meta
+from curbstone.core.engine.log.scan import Scan
+from curbstone.core.engine.recovery.chain import Chain, file_bytes, find_chain, holds_something
 from curbstone.core.errors import DataDirectoryError
-from curbstone.core.log.batches import Batch
-from curbstone.core.log.commit import ASIDE_SUFFIX
-from curbstone.core.log.format import Flag, Note, decode_floor, decode_notes
-from curbstone.core.log.meta import Meta, load_meta
-from curbstone.core.log.redo import Redo
-from curbstone.core.log.scan import Scan
 from curbstone.core.options import QueueOptions
-from curbstone.core.recovery.kept_redo import find_kept
-from curbstone.core.recovery.recovery import Chain, file_bytes, find_chain, holds_something
-from curbstone.core.recovery.redo import laid_over, read_redo, redo_names
+from curbstone.core.wal.kept import find_kept
+from curbstone.core.wal.redo_format import Redo
+from curbstone.core.wal.replay import laid_over, read_redo, redo_names
 from curbstone.exit_codes import DAMAGED, FAILED, WRONG, CommandFailed
 from curbstone.repair.dry_recovery import DryRecovery
 from curbstone.repair.staging_check import check_staging

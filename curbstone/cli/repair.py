@@ -9,9 +9,9 @@ import typer
 
 from curbstone.cli.check import ReadOnlyDisk, nobody_else
 from curbstone.cli.options import Json
-from curbstone.core.directories import QUEUES
 from curbstone.core.disk import OsDisk
-from curbstone.core.recovery.redo import replay_redo
+from curbstone.core.engine.directories import QUEUES
+from curbstone.core.wal.replay import replay_redo
 from curbstone.exit_codes import DAMAGED, FAILED, WRONG, CommandFailed
 from curbstone.repair.staging_check import check_staging
 

@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from curbstone.core.agenda import Agenda
-from curbstone.core.breakdown import QueueHost
 from curbstone.core.disk import Disk, File
+from curbstone.core.engine.facts.facts import Notes
+from curbstone.core.engine.fault_barrier import QueueHost
+from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.log.log import Log, random_salt
+from curbstone.core.engine.log.meta import Meta
+from curbstone.core.engine.recovery.replay import Replay
+from curbstone.core.engine.shared import Shared
+from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.wakeups import Agenda
 from curbstone.core.host import Job, JobDone, Timer
-from curbstone.core.log.log import Log, random_salt
-from curbstone.core.log.meta import Meta
-from curbstone.core.log.transactions import Recorded
-from curbstone.core.notes.notes import Notes
 from curbstone.core.options import SyncMode
-from curbstone.core.pending.pending import Pending
-from curbstone.core.recovery.replay import Replay
-from curbstone.core.shared import Shared
-from curbstone.core.state import QueueState
+from curbstone.core.transactions.records import Recorded
+from curbstone.core.transactions.tx_log import read_journal
 from curbstone.core.write_behind import WriteBehindDisk
-from curbstone.core.writing.journal import read_journal
 
 
 @dataclass

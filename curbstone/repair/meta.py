@@ -9,9 +9,9 @@ from typing import Any
 from zlib import crc32
 
 from curbstone.core.disk import Disk
+from curbstone.core.engine.log.file_view import read_around
+from curbstone.core.engine.log.meta import META_BYTES_MAX, Meta
 from curbstone.core.errors import CurbstoneError, DataDirectoryError
-from curbstone.core.log.meta import META_BYTES_MAX, Meta
-from curbstone.core.log.window import read_around
 from curbstone.core.names import QueueName, event_name, group_name, stored_name
 from curbstone.core.options import QueueOptions
 

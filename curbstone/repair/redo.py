@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from curbstone.core.disk import Disk
-from curbstone.core.log.batches import batches_in
-from curbstone.core.log.format import Flag
+from curbstone.core.engine.log.batches import batches_in
+from curbstone.core.engine.log.format import Flag
 from curbstone.core.message import Message
-from curbstone.core.recovery.kept_redo import KeptRedo, read_kept
-from curbstone.core.recovery.redo import kept_redo_names, write_parts
+from curbstone.core.wal.kept import KeptRedo, read_kept
+from curbstone.core.wal.replay import kept_redo_names, write_parts
 from curbstone.repair.repair import DAMAGED_DIR, free_path, save_messages, sync
 
 

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from curbstone.core.directories import QUEUES, TWIN_SUFFIX
 from curbstone.core.disk import OF_ONE_FILE, Disk
-from curbstone.core.errors import MetaDamaged
-from curbstone.core.log.batches import Batch
-from curbstone.core.log.commit import ASIDE_SUFFIX, Segment, segment_path
-from curbstone.core.log.format import (
+from curbstone.core.engine.directories import QUEUES, TWIN_SUFFIX
+from curbstone.core.engine.log.batches import Batch
+from curbstone.core.engine.log.commit import ASIDE_SUFFIX, Segment, segment_path
+from curbstone.core.engine.log.file_view import read_around
+from curbstone.core.engine.log.format import (
     BATCH_BYTES,
     SEGMENT_BYTES,
     Note,
@@ -34,15 +34,15 @@ from curbstone.core.log.format import (
     encode_filler,
     encode_segment_header,
 )
-from curbstone.core.log.log import random_salt
-from curbstone.core.log.meta import Meta, load_meta
-from curbstone.core.log.scan import Scan
-from curbstone.core.log.window import read_around
+from curbstone.core.engine.log.log import random_salt
+from curbstone.core.engine.log.meta import Meta, load_meta
+from curbstone.core.engine.log.scan import Scan
+from curbstone.core.engine.recovery.chain import Chain, find_chain, holds_something, last_commit_ms
+from curbstone.core.engine.recovery.salvage import flipped_bit
+from curbstone.core.errors import MetaDamaged
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
-from curbstone.core.recovery.recovery import Chain, find_chain, holds_something, last_commit_ms
-from curbstone.core.recovery.salvage import flipped_bit
 from curbstone.gateway.formats.message_json import body_json, metadata_json
 from curbstone.repair.meta import meta_again, renamed
 

@@ -20,8 +20,8 @@ import pytest
 from curbstone.access import tokens
 from curbstone.access.gate import Gate, OpenGate
 from curbstone.access.login import LoginGate
-from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
+from curbstone.core.engine.broker import Broker
 from curbstone.core.host import AsyncioHost
 from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.gateway.app import create_app

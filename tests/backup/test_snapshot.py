@@ -14,14 +14,14 @@ import pytest
 from curbstone.backup import source
 from curbstone.backup.receive import receive
 from curbstone.backup.source import FOLDER, Archive, Backups
-from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
+from curbstone.core.engine.broker import Broker
 from curbstone.core.errors import Conflict
 from curbstone.core.host import AsyncioHost
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions, SyncMode
-from curbstone.core.snapshot import hold
+from curbstone.core.snapshots.snapshot import hold
 from tests.engine_end import end_engine
 
 BODY = 4000

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from curbstone.core.log.room import RETRY_BYTES
-from curbstone.core.notes.keys import KEY_NOTE_BYTES
-from curbstone.core.notes.producers import PRODUCER_NOTE_BYTES
-from curbstone.core.notes.staged_marks import MARK_NOTE_BYTES
-from curbstone.core.queue import Queue
+from curbstone.core.engine.facts.dedup_keys import KEY_NOTE_BYTES
+from curbstone.core.engine.facts.producers import PRODUCER_NOTE_BYTES
+from curbstone.core.engine.facts.staged_marks import MARK_NOTE_BYTES
+from curbstone.core.engine.log.room import RETRY_BYTES
+from curbstone.core.engine.queue import Queue
 
 
 def check_room(queue: Queue) -> None:

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
-from curbstone.core.broker import Broker
-from curbstone.core.delivery.consumer import Consumer
+from curbstone.core.engine.broker import Broker
+from curbstone.core.engine.delivery.consumer import Consumer
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError
-from curbstone.core.log.redo import RECORDS_AT
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
 from curbstone.core.options import MIB, QueueOptions, SyncMode
-from curbstone.core.queue import Queue
 from curbstone.core.values import Lease, Peeked
+from curbstone.core.wal.redo_format import RECORDS_AT
 from tests.sim.world import SimDisk, SimHost
 
 REDO_BYTES = RECORDS_AT + 16 * 1024

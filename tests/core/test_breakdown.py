@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.names import queue_name
-from curbstone.core.queue import Queue
 from tests.core.lab import Lab, Peer, message
 
 

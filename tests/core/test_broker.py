@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from curbstone.core.engine.log.format import Released
+from curbstone.core.engine.log.room import Room
 from curbstone.core.errors import BadRequest, Conflict, EventRefused, MessageTooLarge, NoSuchQueue, Unavailable
-from curbstone.core.log.format import Released
-from curbstone.core.log.room import Room
 from curbstone.core.names import private_name, queue_name
 from curbstone.core.options import MIB
 from curbstone.core.port import Broker

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import NoSuchQueue, Unavailable
 from curbstone.core.names import queue_name
-from curbstone.core.queue import Queue
 from curbstone.core.values import Outcome, Published
 from tests.core.lab import Lab, Peer, message
 from tests.sim.world import Crash

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
+from curbstone.core.engine.broker import Broker
 from curbstone.core.errors import DataDirectoryError
 from curbstone.core.host import AsyncioHost
 from curbstone.core.message import Message

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, Unavailable
 from curbstone.core.positions import Asked, Since, Wanted
-from curbstone.core.queue import Queue
 from curbstone.core.values import IdempotencyKey, Numbered, Outcome, UndoWish
 from tests.core.lab import Lab, Peer, message, numbered
 

@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull
 from curbstone.core.names import private_name, queue_name
-from curbstone.core.queue import Queue
-from curbstone.core.transaction import Transaction
+from curbstone.core.transactions.transaction import Transaction
 from tests.core.lab import Lab, Peer, message
 
 PRIVATE = private_name("secret.topic0")

@@ -13,12 +13,12 @@ from unittest.mock import Mock
 import pytest
 
 from curbstone.core import host as core_host
+from curbstone.core.engine.queue import Queue
+from curbstone.core.engine.turns import TURNS_AT_ONCE, Turns
 from curbstone.core.errors import CurbstoneError
-from curbstone.core.events import COPIES_AT_ONCE
+from curbstone.core.events.events import COPIES_AT_ONCE
 from curbstone.core.host import DONE_AT_ONCE, AsyncioHost
 from curbstone.core.names import queue_name
-from curbstone.core.queue import Queue
-from curbstone.core.turns import TURNS_AT_ONCE, Turns
 from tests.core.lab import Lab, message
 
 QUEUES = 30

@@ -17,7 +17,7 @@ BYTES_MAX = 9_700
 MEASURE = """
 import asyncio, gc, os, sys, tracemalloc
 from pathlib import Path
-from curbstone.core.broker import Broker
+from curbstone.core.engine.broker import Broker
 from curbstone.core.disk import OsDisk
 from curbstone.core.host import AsyncioHost
 from curbstone.core.names import queue_name

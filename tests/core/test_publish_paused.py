@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import EventRefused, PublishPaused, QueueFull
 from curbstone.core.message import Message
 from curbstone.core.names import queue_name
-from curbstone.core.queue import Queue
 from tests.core.lab import Lab, Peer
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from curbstone.core.broker import Broker
+from curbstone.core.engine.broker import Broker
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull, StaleDelivery, Unavailable
 from curbstone.core.names import queue_name
-from curbstone.core.queue import Queue
 from tests.core.lab import Lab, Peer, message, numbered
 from tests.sim.world import Crash, SimHost
 

@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk, OsFile
+from curbstone.core.engine.broker import Broker
 from curbstone.core.message import Message
 from curbstone.core.names import queue_name
 from curbstone.core.options import MIB, QueueOptions, SyncMode

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from curbstone.access.gate import OpenGate
-from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
+from curbstone.core.engine.broker import Broker
 from curbstone.core.host import AsyncioHost
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName

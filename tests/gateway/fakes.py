@@ -10,11 +10,11 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol, Side, State
 
 from curbstone.access.ack_ids import Holder
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, StaleDelivery
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions
-from curbstone.core.queue import Queue
 from curbstone.core.stats import Stats
 from curbstone.core.values import UNKNOWN, IdempotencyKey, Numbered, Who
 from curbstone.gateway.websocket.codec import Inbound
@@ -195,7 +195,7 @@ class FakeQueue:
         return cast(Queue, self)
 
     def message_id(self, seq: int) -> str:
-        """See `core.queue`."""
+        """See `core.engine.queue`."""
         return f"uid-{seq}"
 
     def publish(
@@ -212,14 +212,14 @@ class FakeQueue:
         self.done.append(on_done)
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
-        """See `core.queue`."""
+        """See `core.engine.queue`."""
         self.watchers.append(fn)
         return lambda: self.watchers.remove(fn)
 
     def subscribe(
         self, deliver: Callable[[list[Delivery]], None], *, on_closed: Callable[[CurbstoneError], None], **options: Any
     ) -> FakeConsumer:
-        """See `core.queue`."""
+        """See `core.engine.queue`."""
         self.subscribed = options
         self.consumers.append(FakeConsumer(deliver, on_closed))
         return self.consumers[-1]

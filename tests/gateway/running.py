@@ -14,8 +14,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Origin, Subprotocol
 
 from curbstone.access.gate import OpenGate
-from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
+from curbstone.core.engine.broker import Broker
 from curbstone.core.host import AsyncioHost
 from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.gateway.app import create_app

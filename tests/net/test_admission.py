@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
+from curbstone.core.engine.disk_alarms import Troubles
 from curbstone.core.options import QueueOptions
-from curbstone.core.troubles import Troubles
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.net import admission as rules
 from curbstone.net.admission import Admission, Bounds, Visit, visitor_of

@@ -12,11 +12,11 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING
 
-from curbstone.core.directories import GONE_SUFFIX, IDLE_POLL_MS
+from curbstone.core.engine.directories import GONE_SUFFIX, IDLE_POLL_MS
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import Conflict, CurbstoneError
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
-from curbstone.core.queue import Queue
 from curbstone.core.values import Done, Outcome, Peeked
 from tests.sim.history import GROUP_STEP, GROUPS, Violation
 from tests.sim.trouble import disk_recovers

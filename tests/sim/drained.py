@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from curbstone.core.queue import Queue
+from curbstone.core.engine.queue import Queue
 from tests.sim.history import Violation
 from tests.sim.world import SimHost
 

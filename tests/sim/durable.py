@@ -12,11 +12,11 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from curbstone.core.delivery.consumer import Consumer
+from curbstone.core.engine.delivery.consumer import Consumer
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.names import DEFAULT_PROJECT, queue_name
-from curbstone.core.queue import Queue
 from tests.sim.history import Violation
 
 if TYPE_CHECKING:

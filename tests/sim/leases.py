@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError
-from curbstone.core.queue import Queue
 from curbstone.core.values import Lease, Outcome
 from tests.sim.world import SimHost
 

@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from random import Random
 from typing import TYPE_CHECKING
 
-from curbstone.core.delivery.consumer import Consumer
+from curbstone.core.engine.delivery.consumer import Consumer
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.message import Delivery
 from curbstone.core.names import queue_name
-from curbstone.core.queue import Queue
 from tests.sim.history import Violation
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Message
-from curbstone.core.queue import Queue
 from curbstone.core.values import Numbered, producer_key
 from tests.sim.answers import Answers
 from tests.sim.history import History, Violation

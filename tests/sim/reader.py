@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.frames import decode_frame
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.positions import EARLIEST, Frame, GroupInfo, Wanted
-from curbstone.core.queue import Queue
 from tests.sim.history import Violation
 
 GROUP = "r"

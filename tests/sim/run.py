@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from curbstone.core.broker import Broker
-from curbstone.core.delivery.consumer import Consumer
+from curbstone.core.engine.broker import Broker
+from curbstone.core.engine.delivery.consumer import Consumer
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, QueueFull
-from curbstone.core.log.redo import RECORDS_AT
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import SyncMode
-from curbstone.core.queue import Queue
 from curbstone.core.values import Lease, Peeked
+from curbstone.core.wal.redo_format import RECORDS_AT
 from tests.core.books import check_room
 from tests.sim.answers import Answers
 from tests.sim.directories import ACTIONS as OF_DIRECTORIES

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, cast
 
 from curbstone.access.gate import OpenGate
-from curbstone.core.broker import Broker
+from curbstone.core.engine.broker import Broker
 from curbstone.gateway.app import create_app
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings

@@ -13,14 +13,14 @@ from random import Random
 from typing import Any, NamedTuple
 
 from curbstone.core import headers as blocks
-from curbstone.core.broker import Broker
+from curbstone.core.engine.broker import Broker
+from curbstone.core.engine.commit.write_queue import Pop
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError
-from curbstone.core.log.redo import RECORDS_AT
 from curbstone.core.message import Delivery
 from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions, SyncMode
-from curbstone.core.queue import Queue
-from curbstone.core.writing.outbox import Pop
+from curbstone.core.wal.redo_format import RECORDS_AT
 from tests.sim.client_http import HttpClient
 from tests.sim.client_mqks import EVENT, MqksClient
 from tests.sim.client_sockets import ConsumeClient, PublishClient

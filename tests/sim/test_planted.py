@@ -8,27 +8,27 @@ from heapq import heappush
 
 import pytest
 
-from curbstone.core.directories import Directories
+from curbstone.core.admin import undo
+from curbstone.core.engine.commit.meta_writer import MetaWriter
+from curbstone.core.engine.commit.producer_sequences import Found, Numbering
+from curbstone.core.engine.commit.publishes import Publishes
+from curbstone.core.engine.commit.write_queue import Outbox
+from curbstone.core.engine.directories import Directories
+from curbstone.core.engine.facts.losses import Losses
+from curbstone.core.engine.facts.producers import Producers
+from curbstone.core.engine.index.group import Group, IsDead, Taken
+from curbstone.core.engine.index.ordering import Ordering
+from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.log.commit import Commit
+from curbstone.core.engine.log.format import Reason
+from curbstone.core.engine.log.log import Log
+from curbstone.core.engine.log.publish import Publish
+from curbstone.core.engine.log.room import Room
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Job
-from curbstone.core.log.commit import Commit
-from curbstone.core.log.format import Reason
-from curbstone.core.log.log import Log
-from curbstone.core.log.publish import Publish
-from curbstone.core.log.room import Room
 from curbstone.core.names import QueueName
-from curbstone.core.notes.losses import Losses
-from curbstone.core.notes.producers import Producers
-from curbstone.core.pending.group import Group, IsDead, Taken
-from curbstone.core.pending.ordering import Ordering
-from curbstone.core.pending.pending import Pending
-from curbstone.core.reading import undo
+from curbstone.core.transactions.tx_log import Journal
 from curbstone.core.values import Numbered
-from curbstone.core.writing.journal import Journal
-from curbstone.core.writing.meta_writer import MetaWriter
-from curbstone.core.writing.numbering import Found, Numbering
-from curbstone.core.writing.outbox import Outbox
-from curbstone.core.writing.publishes import Publishes
 from tests.sim.run import Run
 from tests.sim.world import SimFile
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from curbstone.core.delivery.consumer import Consumer
+from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.errors import CurbstoneError, QueueFull
-from curbstone.core.transaction import Transaction
+from curbstone.core.transactions.transaction import Transaction
 from tests.sim.history import Unit
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from curbstone.core.engine.queue import Queue
 from curbstone.core.headers import key_of
 from curbstone.core.message import Message
-from curbstone.core.queue import Queue
 from curbstone.core.values import UNNAMED
 from tests.sim.history import History, Violation
 

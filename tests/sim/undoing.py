@@ -13,9 +13,9 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import Conflict, CurbstoneError
 from curbstone.core.message import Message
-from curbstone.core.queue import Queue
 from curbstone.core.values import Peeked, Undone, UndoWish
 from tests.sim.history import Violation
 

@@ -12,8 +12,8 @@ import pytest
 import stomp
 
 from curbstone.access.gate import OpenGate
-from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
+from curbstone.core.engine.broker import Broker
 from curbstone.core.host import AsyncioHost
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions, SyncMode

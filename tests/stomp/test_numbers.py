@@ -7,7 +7,7 @@ import pytest
 from curbstone.access.callers import Caller
 from curbstone.access.door import Access
 from curbstone.access.gate import OpenGate
-from curbstone.core.queue import Queue
+from curbstone.core.engine.queue import Queue
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.session import Session
 from tests.core.lab import Lab

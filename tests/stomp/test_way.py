@@ -30,7 +30,7 @@ def is_test(frame: FrameType) -> bool:
 
 
 def ours(frame: FrameType) -> str:
-    """Return the file of a frame, such as core/queue.py; "" for others' and the tests'."""
+    """Return the file of a frame, such as core/engine/queue.py; "" for others' and the tests'."""
     path = Path(frame.f_code.co_filename)
     if not path.is_relative_to(ROOT) or ".venv" in path.parts or is_test(frame):
         return ""

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, MessageTooLarge
-from curbstone.core.queue import Queue
 from tests.core.lab import Lab, Peer, message, numbered
 
 KIB = 1024

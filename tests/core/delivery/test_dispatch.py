@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from curbstone.core.delivery.consumer import Consumer
+from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.errors import NoSuchQueue
 from curbstone.core.message import Delivery
 from tests.core.lab import Lab, Peer, numbered

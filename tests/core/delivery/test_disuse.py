@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import NoSuchQueue
 from curbstone.core.names import queue_name
-from curbstone.core.queue import Queue
 from curbstone.core.values import Outcome
 from tests.core.lab import Lab, Peer
 

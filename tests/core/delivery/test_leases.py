@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from curbstone.core.delivery.waiters import LEASE_BYTES_MAX
+from curbstone.core.engine.delivery.waiters import LEASE_BYTES_MAX
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.options import MIB
-from curbstone.core.queue import Queue
 from curbstone.core.values import Lease, Outcome
 from tests.core.lab import Lab, Peer, numbered
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from curbstone.core import headers
+from curbstone.core.engine.index import ordering
+from curbstone.core.engine.queue import Queue
 from curbstone.core.message import Message
-from curbstone.core.pending import ordering
-from curbstone.core.queue import Queue
 from curbstone.core.values import Outcome
 from tests.core.lab import Lab, Peer
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Delivery, Message
-from curbstone.core.queue import Queue
 from tests.core.lab import Lab, Peer, numbered
 
 Answers = list[Delivery | None | CurbstoneError]

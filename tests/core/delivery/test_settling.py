@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from curbstone.core import headers
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import BadRequest, StaleDelivery
 from curbstone.core.message import Message
 from curbstone.core.names import queue_name
-from curbstone.core.queue import Queue
 from tests.core.lab import Lab, Peer, numbered
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from curbstone.core import headers
-from curbstone.core.log.format import BATCH_BYTES, BatchHeader, Flag, encode_batch, encode_entries
+from curbstone.core.engine.log.format import BATCH_BYTES, BatchHeader, Flag, encode_batch, encode_entries
 from curbstone.core.message import Message
 from curbstone.core.names import queue_name
 from tests.core.lab import Lab, Peer, message, numbered

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curbstone.core.log.format import (
+from curbstone.core.engine.log.format import (
     BATCH_BYTES,
     SEGMENT_BYTES,
     BatchHeader,

@@ -10,8 +10,8 @@ from zlib import crc32
 import pytest
 
 from curbstone.core.disk import Disk, OsDisk, OsFile
+from curbstone.core.engine.log.meta import META_BYTES_MAX, Meta, load_meta, meta_reserve, store_meta
 from curbstone.core.errors import DataDirectoryError, MetaDamaged
-from curbstone.core.log.meta import META_BYTES_MAX, Meta, load_meta, meta_reserve, store_meta
 from curbstone.core.names import QueueName
 from curbstone.core.options import MIB, QueueOptions
 

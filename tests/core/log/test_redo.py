@@ -7,7 +7,7 @@ from zlib import crc32
 
 import pytest
 
-from curbstone.core.log.redo import (
+from curbstone.core.wal.redo_format import (
     BLOCK_BYTES,
     RECORDS_AT,
     Header,

@@ -15,11 +15,11 @@ from random import Random
 
 import pytest
 
-from curbstone.core.broker import Broker
-from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES
-from curbstone.core.log.scan import most_in_order
-from curbstone.core.log.window import PAGE_BYTES
-from curbstone.core.writing.journal import read_journal
+from curbstone.core.engine.broker import Broker
+from curbstone.core.engine.log.file_view import PAGE_BYTES
+from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES
+from curbstone.core.engine.log.scan import most_in_order
+from curbstone.core.transactions.tx_log import read_journal
 from tests.core.lab import Lab, Peer, message
 from tests.core.recovery.ward import KINDS, Ward, body, damaged
 from tests.sim.world import SimFile

@@ -7,9 +7,9 @@ from zlib import crc32
 
 import pytest
 
+from curbstone.core.engine.log.format import SEGMENT_BYTES
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import DataDirectoryError
-from curbstone.core.log.format import SEGMENT_BYTES
-from curbstone.core.queue import Queue
 from tests.core.lab import Lab, Peer, numbered
 from tests.sim.world import Inode
 

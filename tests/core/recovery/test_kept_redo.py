@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from curbstone.core.log.redo import BLOCK_BYTES, RECORDS_AT
-from curbstone.core.recovery.redo import kept_redo_names, redo_names
+from curbstone.core.wal.redo_format import BLOCK_BYTES, RECORDS_AT
+from curbstone.core.wal.replay import kept_redo_names, redo_names
 from curbstone.exit_codes import DAMAGED
 from tests.commands import curbstone
 from tests.core.lab import Lab, message

@@ -6,10 +6,10 @@ import asyncio
 import tarfile
 from pathlib import Path
 
-from curbstone.core.broker import Broker
 from curbstone.core.disk import OsDisk
+from curbstone.core.engine.broker import Broker
+from curbstone.core.engine.log.format import FORMAT, FORMAT_WITHOUT_REDO, SEGMENT_BYTES, decode_segment_header
 from curbstone.core.host import AsyncioHost
-from curbstone.core.log.format import FORMAT, FORMAT_WITHOUT_REDO, SEGMENT_BYTES, decode_segment_header
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions, SyncMode

@@ -8,12 +8,12 @@ from contextlib import suppress
 
 import pytest
 
+from curbstone.core.engine.log.format import SEGMENT_BYTES, decode_segment_header, encode_segment_header
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, Unavailable
-from curbstone.core.log.format import SEGMENT_BYTES, decode_segment_header, encode_segment_header
-from curbstone.core.queue import Queue
-from curbstone.core.recovery.redo import redo_names, replay_redo
 from curbstone.core.values import IdempotencyKey
-from curbstone.core.writing import committer
+from curbstone.core.wal import sync_group as committer
+from curbstone.core.wal.replay import redo_names, replay_redo
 from tests.core.lab import Lab, Peer, message
 from tests.sim.world import Crash, SimFile
 

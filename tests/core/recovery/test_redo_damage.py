@@ -13,8 +13,8 @@ from random import Random
 
 import pytest
 
-from curbstone.core.log.redo import BLOCK_BYTES, RECORD_BYTES, RECORDS_AT
-from curbstone.core.recovery.redo import kept_redo_names
+from curbstone.core.wal.redo_format import BLOCK_BYTES, RECORD_BYTES, RECORDS_AT
+from curbstone.core.wal.replay import kept_redo_names
 from tests.core.lab import Lab, message
 from tests.core.recovery.ward import KINDS, damaged
 from tests.sim.world import Crash, Inode

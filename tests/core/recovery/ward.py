@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from zlib import crc32
 
-from curbstone.core.log.format import BATCH_BYTES, SEGMENT_BYTES, decode_batch_header, decode_entries
-from curbstone.core.queue import Queue
+from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, decode_batch_header, decode_entries
+from curbstone.core.engine.queue import Queue
 from tests.core.lab import Lab, Peer, message
 from tests.sim.world import Inode
 

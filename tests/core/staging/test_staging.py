@@ -23,9 +23,9 @@ from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import MIB
 from curbstone.core.staging.committed import KEPT_MS
 from curbstone.core.staging.identity import Series
+from tests.core.commit.test_faults import FailingSyncs
 from tests.core.lab import Lab, Peer, numbered
 from tests.core.staging.lab import commit, drop, frames_of, stage, staged_files, state, upload
-from tests.core.writing.test_faults import FailingSyncs
 
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 HOUR_MS = 3_600_000

@@ -10,7 +10,7 @@ import pytest
 from curbstone import charts
 from curbstone.access.gate import OpenGate
 from curbstone.core.names import queue_name
-from curbstone.core.snapshot import contents
+from curbstone.core.snapshots.snapshot import contents
 from curbstone.gateway.resources import recorder as recording
 from curbstone.gateway.resources.chart_file import (
     DAY,

@@ -15,8 +15,8 @@ import httpx
 import orjson
 import pytest
 
+from curbstone.core.engine.log.format import ENTRY
 from curbstone.core.frames import FRAME, encode_frame
-from curbstone.core.log.format import ENTRY
 from curbstone.core.message import Message
 from curbstone.core.options import MIB
 from curbstone.core.values import PART_BYTES_MAX

@@ -14,8 +14,8 @@ from curbstone.access import presence
 from curbstone.access.callers import Caller
 from curbstone.access.door import Access
 from curbstone.access.gate import Gate, OpenGate
+from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError
-from curbstone.core.queue import Queue
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket import queues_session, unanswered

@@ -1,0 +1,95 @@
+"""Looking at what a queue holds, message by message, without changing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from curbstone.core.engine.index.group import Group
+from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.runs import Run, seqs_of
+from curbstone.core.engine.state import QueueState
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.headers import key_of
+from curbstone.core.message import Message
+from curbstone.core.values import Peeked
+
+STATES = ("rdy", "wip", "delayed")
+
+
+class Peek:
+    """One look: walks the runs, has those read that are not in memory, and answers once."""
+
+    def __init__(
+        self,
+        state: QueueState,
+        pending: Pending,
+        limit: int,
+        after: int,
+        wanted: str,
+        group: str | None,
+        on_done: Callable[[list[Peeked] | CurbstoneError], None],
+    ) -> None:
+        self._state = state
+        self._pending = pending
+        self._limit = limit
+        self._next = after + 1
+        self._wanted = wanted
+        self._group = group
+        self._on_done = on_done
+        self._found: list[Peeked] = []
+
+    def go_on(self) -> None:
+        """Walk on until there are enough messages, or a run has to be read first."""
+        while len(self._found) < self._limit:
+            run = self._pending.runs.at_or_after(self._next)
+            if run is None:
+                break
+            if run.messages is None:
+                refusal = self._state.ended()
+                if refusal is not None:  # the messages of a closed queue are not read any more
+                    self._state.host.call_soon(partial(self._on_done, refusal))
+                    return
+                self._pending.reader.load(run, self.go_on, keeps=False)
+                return
+            self._look_at(run)
+        found = self._found
+        self._state.host.call_soon(lambda: self._on_done(found))
+
+    def _look_at(self, run: Run) -> None:
+        assert run.messages is not None
+        skip = max(self._next - run.first, 0)
+        for seq in seqs_of(run.first + skip, run.live() >> skip):
+            if len(self._found) >= self._limit:
+                return
+            self._next = seq + 1
+            message = run.messages[seq - run.first]
+            if message is not None:
+                self._add(run, message)
+        self._next = run.last + 1
+
+    def _add(self, run: Run, message: Message) -> None:
+        for group in self._groups():
+            if run.pending(group.name) >> (message.seq - run.first) & 1:
+                state = _state(group, message.seq)
+                if self._wanted in ("", state):
+                    retry = group.retries.get(message.seq)
+                    due_ms = retry.due_ms if retry else 0
+                    behind = 0
+                    if group.ordering and state == "rdy":
+                        behind = group.ordering.first_before(message.seq, key_of(message.headers))
+                    self._found.append(Peeked(message, state, group.tries_of(message.seq), due_ms, behind))
+                return
+
+    def _groups(self) -> Iterable[Group]:
+        """Return the groups to look in; a message is told once, for the first in which it is pending."""
+        groups = self._pending.groups
+        if self._group is None:
+            return groups.values()
+        return [groups[self._group]] if self._group in groups else []
+
+
+def _state(group: Group, seq: int) -> str:
+    if seq in group.wip:
+        return "wip"
+    return "delayed" if group.is_delayed(seq) else "rdy"

@@ -1,0 +1,83 @@
+"""Empties a queue: messages that nobody holds are settled in every group, in memory at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from curbstone.core.engine.commit.write_queue import Outbox
+from curbstone.core.engine.compaction.cleaner import Cleaner
+from curbstone.core.engine.facts.losses import Losses
+from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.runs import ranges_of, seqs_of
+from curbstone.core.engine.log.format import Reason
+from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.values import Done
+
+
+def purge(
+    state: QueueState,
+    agenda: Agenda,
+    pending: Pending,
+    losses: Losses,
+    outbox: Outbox,
+    cleaner: Cleaner,
+    erasing: Callable[[Done], Done] | None,
+    on_done: Callable[[CurbstoneError | None, int], None],
+) -> None:
+    """See `core.port.Queue.purge`.
+
+    `erasing(on_done)` returns a callback that first has erased what is outside of the queue's directory, and then calls
+    `on_done`. Without it no bytes are erased.
+    """
+    refusal = state.refusal()
+    if refusal is not None:
+        state.host.call_soon(lambda: on_done(refusal, 0))
+        return
+    purged = _settle_all(state, pending, losses, outbox)
+    agenda.changed()
+
+    def settled(error: CurbstoneError | None) -> None:
+        refusal = error or state.ended()  # it may have been deleted while the settles were written
+        if refusal is not None or erasing is None:
+            erased(refusal)
+            return
+        cleaner.erase(erasing(erased))
+        agenda.dirty()
+
+    def erased(error: CurbstoneError | None) -> None:
+        on_done(error, 0 if error else purged)
+
+    outbox.when_committed(settled)
+
+
+def _settle_all(state: QueueState, pending: Pending, losses: Losses, outbox: Outbox) -> int:
+    """Settle, in every group, the messages that are rdy or delayed; return how many are gone from all groups."""
+    purged = 0
+    lost: dict[str, tuple[int, int]] = {}
+    for run in list(pending.runs):
+        before = run.live()
+        for group in pending.groups.values():
+            wip = sum(1 << (seq - run.first) for seq in group.wip if run.first <= seq <= run.last) if group.wip else 0
+            bits = run.pending(group.name) & ~wip
+            if not bits:
+                continue
+            run.set_pending(group.name, run.pending(group.name) & ~bits)
+            group.pends(-bits.bit_count())
+            lost[group.name] = (lost.get(group.name, (0, 0))[0] + bits.bit_count(), run.first + bits.bit_length())
+            outbox.settled_ranges(group.name, Reason.PURGE, ranges_of(run.first, bits))
+            if group.ordering is not None:
+                group.ordering.ended(seqs_of(run.first, bits))
+            if group.retries:
+                for seq in seqs_of(run.first, bits):
+                    group.forget(seq)
+        gone = (before & ~run.live()).bit_count()
+        if gone:
+            purged += gone
+            pending.runs.shrink(run, run.bytes_live * gone // before.bit_count())
+            pending.drop_if_dead(run)
+    for name, (count, end) in lost.items():  # a delivery that is not settled stays, and so does its group's position
+        losses.add(name, count, min(end, pending.groups[name].first_pending(end)))
+    state.stats.purged += purged
+    return purged

@@ -1,0 +1,191 @@
+"""Sends dead letters home, in pieces that fit. A piece moves as a whole or not at all."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from curbstone.core import headers, port
+from curbstone.core.admin.redrive_source import Letters, NextLetters, OneLetter
+from curbstone.core.engine.delivery.dead_letters import Elsewhere, without_provenance
+from curbstone.core.engine.delivery.waiters import Counter
+from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.log.format import BATCH_BYTES, Reason, entry_bytes
+from curbstone.core.engine.log.publish import SETTLE_BYTES
+from curbstone.core.engine.log.room import RELEASE_BYTES, Room
+from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull, SchemaViolation
+from curbstone.core.message import Delivery, Message
+from curbstone.core.names import QueueName, parse_queue_name
+from curbstone.core.values import UNNAMED, May, Moved, Redriven
+
+AT_ONCE = 100
+STAYING_MAX = 10_000
+STAYING_BYTES_MAX = 32 * 1024 * 1024
+"""Letters that stay are held until the end, up to so many bytes of bodies, so that none is looked at twice."""
+
+_EXTRAS_BYTES = 16
+_OF_LETTERS = (QueueFull, MessageTooLarge, SchemaViolation, NoSuchQueue)
+"""Refusals that concern only some letters, or a queue that they go to: other letters may still move."""
+
+
+class Redrive:
+    """Moves up to `limit` letters to a queue, or each back to where it came from; `on_done` is called once.
+
+    Each piece is a transaction over this queue and those that get letters. If a piece is refused, half of it is tried,
+    down to one letter; if that is refused, it stays.
+    """
+
+    def __init__(
+        self,
+        counter: Counter,
+        pending: Pending,
+        room: Room,
+        elsewhere: Elsewhere,
+        to: QueueName | None,
+        limit: int,
+        on_done: Moved,
+        may: May | None = None,
+        seq: int = 0,
+    ) -> None:
+        """`may` says whether letters may go to a queue; None for any. `seq` is that of the one letter to move, or 0."""
+        self._counter = counter
+        self._letters: Letters = OneLetter(counter.state, pending, seq) if seq else NextLetters(counter)
+        self._state = counter.state
+        self._room = room
+        self._elsewhere = elsewhere
+        self._to = to
+        self._may = may
+        self._left = limit
+        self._on_done = on_done
+        self._moved = 0
+        self._taken: deque[Delivery] = deque()
+        self._most = AT_ONCE
+        """The most letters of a piece."""
+        self._staying: list[Delivery] = []
+        self._staying_bytes = 0
+        self._stayed: dict[str, int] = {}
+        self._full: dict[port.Queue, QueueFull] = {}
+
+    def begin(self) -> None:
+        """Start; raise NoSuchQueue or BadRequest if the letters can't go to the queue that was named."""
+        if self._to is not None:
+            if self._to == self._state.name:
+                raise BadRequest("bad to: the letters are in this very queue")
+            self._elsewhere.get(self._to)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Move the next piece of the letters that were taken, or take more, or finish."""
+        is_over = self._left <= 0 or (self._to is not None and self._full)
+        if self._state.is_closed or is_over:
+            self._finish(None)
+        elif self._taken:
+            self._move()
+        elif len(self._staying) >= STAYING_MAX or self._staying_bytes >= STAYING_BYTES_MAX:
+            self._finish(None)
+        else:
+            self._letters.take(min(self._left, AT_ONCE), self._take, self._finish)
+
+    def _take(self, deliveries: list[Delivery]) -> None:
+        if not deliveries:
+            self._finish(None, is_all=True)
+            return
+        self._taken.extend(deliveries)
+        self._go_on()
+
+    def _move(self) -> None:
+        piece: list[Delivery] = []
+        letters: list[tuple[port.Queue, Message]] = []
+        sizes: dict[port.Queue, int] = {}
+        most = max(min(self._most, self._room.slack_bytes // SETTLE_BYTES), 1)
+        while self._taken and len(piece) < most:
+            letter = self._taken[0].message
+            target = self._target(letter)
+            if isinstance(target, str):
+                self._stays(self._taken.popleft(), target)
+                continue
+            message = Message(letter.body, without_provenance(letter.headers))
+            size = sizes.get(target, BATCH_BYTES) + entry_bytes(message) + _EXTRAS_BYTES
+            size += RELEASE_BYTES * (1 + len(target.options.groups))
+            if piece and size > target.options.cap // 2:
+                break
+            sizes[target] = size
+            letters.append((target, message))
+            piece.append(self._taken.popleft())
+        if not piece:
+            self._go_on()
+            return
+        targets = list(sizes)
+
+        def done(error: CurbstoneError | None) -> None:
+            self._moved_or_not(piece, targets, error)
+
+        self._elsewhere.move(UNNAMED, piece, Reason.MOVED, self._take_back, letters, done)
+
+    def _target(self, letter: Message) -> port.Queue | str:
+        """Return where a letter goes, or why it stays."""
+        name = self._to or _home(letter)
+        if name is None or name == self._state.name:
+            return "no dead letter: it says no other queue that it came from"
+        if self._may is not None and not self._may(name):
+            return f"no right to send on queue {name}"
+        try:
+            target = self._elsewhere.get(name)
+        except NoSuchQueue as error:
+            return str(error)
+        if target in self._full:
+            return str(self._full[target])
+        if len(letter.body) > target.options.max_message_size:
+            return f"larger than the max_message_size of queue {name}"
+        return target
+
+    def _take_back(self, deliveries: list[Delivery]) -> None:
+        self._taken.extendleft(reversed(deliveries))
+
+    def _moved_or_not(self, piece: list[Delivery], targets: list[port.Queue], error: CurbstoneError | None) -> None:
+        """The transaction of a piece has ended: the letters have moved, or were put back into `_taken`."""
+        if error is None:
+            self._moved += len(piece)
+            self._left -= len(piece)
+            self._most = min(2 * self._most, AT_ONCE)
+        elif self._state.is_closed or not isinstance(error, _OF_LETTERS):
+            self._finish(error)
+            return
+        elif len(piece) > 1:
+            self._most = len(piece) // 2
+        elif isinstance(error, QueueFull):
+            self._full[targets[0]] = error
+        else:
+            self._stays(self._taken.popleft(), str(error))
+        self._go_on()
+
+    def _stays(self, delivery: Delivery, why: str) -> None:
+        self._staying.append(delivery)
+        self._staying_bytes += len(delivery.message.body)
+        self._stayed[why] = self._stayed.get(why, 0) + 1
+
+    def _finish(self, error: CurbstoneError | None, *, is_all: bool = False) -> None:
+        """Give back the letters that stay, and answer.
+
+        It is an error if the queue has ended, or if nothing has moved because a queue was full.
+        """
+        if error is None and self._state.is_closed:
+            error = self._state.refusal()
+        elif error is None and not self._moved and self._full:
+            error = next(iter(self._full.values()))
+        if error is not None:
+            error.members = {**error.members, "moved": self._moved}
+        self._counter.settling.put_back(UNNAMED, [*self._staying, *self._taken])
+        more = self._letters.has_more and not is_all
+        redriven = Redriven(self._moved, self._letters.stayed | self._stayed, more)
+        self._state.host.call_soon(lambda: self._on_done(error, redriven))
+
+
+def _home(message: Message) -> QueueName | None:
+    """Return the queue a dead letter came from, or None."""
+    for name, value in headers.decode(message.headers):
+        if name == "x-dead-queue":
+            try:
+                return parse_queue_name(value)
+            except BadRequest:
+                return None
+    return None

@@ -1,0 +1,227 @@
+"""One batch: what goes into the next commit, and the bytes of it.
+
+Records (`records`) are taken first; what they leave of the room is for one of three: a copy of the cleaner, messages
+that an undo brings back, or publishes (`publishes`). The notes and the bytes of the whole batch are made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from curbstone.core.engine.commit.parts import Sources
+from curbstone.core.engine.commit.publishes import Publishes
+from curbstone.core.engine.commit.records import Records
+from curbstone.core.engine.commit.write_queue import Pop
+from curbstone.core.engine.compaction.relocate import Copy
+from curbstone.core.engine.compaction.restore import Revival
+from curbstone.core.engine.facts.facts import SILENCE
+from curbstone.core.engine.index.group import Group
+from curbstone.core.engine.log.commit import Commit
+from curbstone.core.engine.log.format import (
+    BATCH_BYTES,
+    SEGMENT_BYTES,
+    BatchHeader,
+    Flag,
+    Reason,
+    Released,
+    encode_batch,
+    encode_delivered,
+    encode_entries,
+    encode_floor,
+    entry_bytes,
+)
+from curbstone.core.message import Message
+from curbstone.core.values import Done
+
+_NO_MARKS: Mapping[str, int] = MappingProxyType({})
+
+
+class Batch:
+    """See the module's docstring. Most batches publish a little and nothing else: what is rare is made when needed."""
+
+    __slots__ = (
+        "_disk_is_full", "_empties", "_missed", "_sources", "after_settles", "callbacks", "copies", "end", "marks",
+        "publishes", "records", "revival", "said", "start",
+    )  # fmt: skip
+
+    def __init__(self, sources: Sources, *, disk_is_full: bool, missed: int) -> None:
+        """`missed` is what the last commit could not get of a full disk. While the disk is full, take only records."""
+        self._sources = sources
+        self._disk_is_full = disk_is_full
+        self._missed = missed
+        self.records: Records | None = None
+        """What the batch says of messages beside publishing them; None if nothing."""
+        self.publishes = Publishes(sources)
+        self.copies: Sequence[Message] = ()
+        self._empties = False
+        """Whether the oldest segment has nothing live any more once this batch is on disk."""
+        self.revival: Revival | None = None
+        """The undo that brings the copies back, or None if they are the cleaner's."""
+        self.callbacks: Sequence[Done] = ()
+        """Callbacks of those who wait until all earlier settles and releases are on disk."""
+        self.after_settles: Sequence[Done] = ()
+        """Callbacks of those who wait until all earlier settles are on disk."""
+        self.marks = _NO_MARKS
+        """By group, the last seq that was handed out, or will be as soon as the batch is on disk."""
+        self.said = SILENCE
+        """All notes but the floor and the marks."""
+        self.start = 0
+        self.end = 0
+
+    @property
+    def pops(self) -> list[Pop]:
+        """The pops whose settles are in the batch."""
+        return self.records.pops if self.records is not None else []
+
+    def _add_to(self) -> Records:
+        """Return the records of the batch, to add some."""
+        if self.records is None:
+            self.records = Records(self._sources.log, self._sources.pending, self._sources.outbox)
+        return self.records
+
+    # --- what goes into it
+
+    def take_records(self) -> None:
+        """Take settles and releases from the outbox and, if none is left there, the callbacks that wait for them."""
+        outbox = self._sources.outbox
+        if outbox.unhurried:
+            outbox.hurry()
+        if outbox.pops:
+            self._sources.drop_unwanted_pops()
+        is_left = outbox.has_records
+        if is_left:
+            self._add_to().take()
+            is_left = outbox.has_records
+        if outbox.callbacks or outbox.after_settles:
+            self.callbacks, self.after_settles = outbox.take_callbacks()
+        taken = self.records is not None and self.records.bytes > 0
+        self._sources.cleaner.for_settles.recorded(taken=taken, left=is_left)
+
+    def take_publishes(self) -> None:
+        """Take the publishes that fit; an atomic one may bring records of its own."""
+        self.publishes.take(self.records.bytes if self.records is not None else 0)
+        whole = self.publishes.whole
+        if whole is None:
+            return
+        records = self._add_to()
+        for settle in whole.settles:
+            records.settle(settle.group, settle.reason, [each.message.seq for each in settle.deliveries])
+        for group, reason, seqs in whole.records:
+            records.settle(group, reason, seqs)
+        records.say_tries([record for release in whole.releases for record in release.records])
+        records.say_tries(whole.released)
+
+    def take_copy(self, copy: Copy) -> None:
+        """Take what the cleaner copies: messages, which groups have settled them, and records of tries."""
+        self.copies = copy.messages
+        records = self._add_to()
+        for group, seqs in self._sources.pending.settled_of(copy.messages).items():
+            records.settle(group, Reason.STATE, seqs)
+        records.copy_states(copy.states)
+        self._empties = copy.is_last
+
+    def take_revival(self, revival: Revival) -> bool:
+        """Take the next messages that an undo brings back; return False if there is no room even for one."""
+        sources = self._sources
+        records = self._add_to()
+        if not revival.take(sources.pending, sources.log.room, records.bytes):
+            return False
+        self.revival = revival
+        self.copies = revival.piece
+        for group, seqs in sources.pending.settled_of(revival.piece).items():
+            if group != revival.group:
+                records.settle(group, Reason.STATE, seqs)
+        records.say_tries(revival.records() if self.copies else [])
+        return True
+
+    # --- the batch
+
+    def commit(self) -> Commit | None:
+        """Return the commit to run, or None if there is nothing to write."""
+        sources, publishes = self._sources, self.publishes
+        log, state, cleaner, outbox = sources.log, sources.state, sources.cleaner, sources.outbox
+        drops, roll = cleaner.wishes(emptied=self._empties)
+        has_records = self.records is not None and self.records.bytes
+        asked = publishes.messages or self.copies or has_records or publishes.tx
+        if not (asked or drops or roll or outbox.must_write or self._marks_due()):
+            return None
+        outbox.must_write = False
+        if not publishes.is_plain:
+            self._add_delays()
+        notes = self._notes(drops)
+        messages = self.copies or publishes.messages
+        first_seq = self.copies[0].seq if self.copies else state.next_seq
+        parts: list[bytes] = []
+        extras = encode_entries(messages, first_seq, parts)
+        releases, settles = self.records.sections if self.records is not None else (b"", b"")
+        entries = sum(map(entry_bytes, self.copies)) if self.copies else publishes.bytes
+        length = BATCH_BYTES + entries + len(releases) + len(settles) + len(notes)
+        if self._disk_is_full:
+            roll |= log.has_file_for(length)
+        elif length > log.room_in_active and log.active.end > SEGMENT_BYTES:
+            roll = True
+        commit = log.begin(
+            sync=state.shared.syncs_always,
+            roll=roll,
+            next_seq=state.next_seq,
+            recycle=cleaner.recycles,
+            is_full=self._disk_is_full,
+        )
+        flags = (Flag.EXTRAS if extras else 0) | (Flag.COPY if self.copies else 0)
+        delivered = self.marks.get("", sources.pending.unnamed.delivered_logged)
+        wall_ms = publishes.messages[-1].timestamp_ms if publishes.messages else state.host.wall_ms()  # read just now
+        numbers = length, flags, log.next_batch, wall_ms, first_seq, delivered, publishes.tx or log.tx
+        header = BatchHeader(*numbers, len(messages), len(releases), len(settles), len(notes))
+        log.next_batch += 1
+        parts += (releases, settles, notes)
+        buffers = encode_batch(commit.segment.salt, header, parts)
+        self.start, self.end = commit.add(buffers)
+        state.next_seq += len(publishes.messages)
+        pending = log.room.pending + len(publishes.messages) * len(sources.pending.groups)
+        log.finish(commit, drops, None if self._disk_is_full else pending, self._missed)
+        return commit
+
+    def _marks_due(self) -> bool:
+        """Whether to write a batch just to say how far messages were handed out."""
+        can_mark = self._sources.log.room.records_left > 0 and not self._disk_is_full
+        return can_mark and self._sources.pending.has_unlogged_marks
+
+    def _add_delays(self) -> None:
+        """For each message that is published with a delay add a record of tries, with the time when it is due."""
+        delayed = [message for message in self.publishes.messages if message.delay_ms]
+        now_ms = self._sources.state.host.now_ms()
+        released = [
+            Released(group, message.seq, 1, 0, now_ms + message.delay_ms)
+            for message in delayed
+            for group in self._sources.pending.entitled(message)
+        ]
+        self._add_to().say_tries(sorted(released, key=lambda item: item.group), state=True)
+
+    def _notes(self, drops: int) -> bytes:
+        """Return the notes of the batch: the floor, how far messages were handed out, and what `Notes` has to say."""
+        sources, publishes = self._sources, self.publishes
+        floor = sources.log.segments[drops].number if drops else 0
+        data = encode_floor(floor) if floor else b""
+        marks: dict[str, int] = {}
+        for group in sources.pending.groups.values():
+            mark = max(group.delivered, self._delivered_soon(group))
+            if mark > group.delivered_logged or (group.name and mark and group.marked_at < floor):
+                marks[group.name] = mark
+                if group.name:  # the unnamed one's is in the head of every batch
+                    data += encode_delivered(group.name, mark)
+        if marks:
+            self.marks = marks
+        self.said = sources.notes.to_say(publishes.whole, sources.state.next_seq, floor, publishes.numbers)
+        return data + self.said.data
+
+    def _delivered_soon(self, group: Group) -> int:
+        """Return the last seq of this very batch that will be handed out as soon as it is on disk, or 0.
+
+        The batch says so itself; so a crash right after the hand-out finds these messages marked as delivered.
+        """
+        messages = len(self.publishes.messages)
+        if not messages or group.rdy:
+            return 0
+        room = self._sources.room(group.name, messages)
+        return self._sources.state.next_seq + min(room, messages) - 1 if room else 0

@@ -1,0 +1,147 @@
+"""Writes the changes of a queue's `meta` in order, once the queue has been created on disk.
+
+Each change contains all earlier ones. So while one is being written others gather, and the last is written for all.
+"""
+
+from __future__ import annotations
+
+from curbstone.core.engine.commit.write_queue import Outbox
+from curbstone.core.engine.log.log import Log
+from curbstone.core.engine.log.meta import meta_reserve, store_meta
+from curbstone.core.engine.state import QueueState
+from curbstone.core.errors import CurbstoneError, Unavailable, told
+from curbstone.core.values import Done
+
+
+class MetaWriter:
+    """Knows whether a queue is on disk, and stores its `meta`."""
+
+    __slots__ = (
+        "_coming_caps", "_data", "_has_failed", "_is_creating", "_log", "_outbox", "_settles_first", "_state",
+        "_stored_cap", "_storing", "_waiting", "is_open",
+    )  # fmt: skip
+
+    def __init__(self, state: QueueState, log: Log, outbox: Outbox) -> None:
+        self._state = state
+        self._log = log
+        self._outbox = outbox
+        self.is_open = False
+        self._is_creating = True
+        self._waiting: list[Done] = []
+        self._storing: list[tuple[int, Done]] = []
+        """The changes that are not on disk yet: the cap that each one sets, and who waits for it."""
+        self._data = b""
+        """The bytes of the last of them."""
+        self._settles_first = False
+        self._has_failed = False
+        self._stored_cap = state.options.cap
+        """The cap in the `meta` on disk; after a failed write, the smallest that may be there."""
+        self._coming_caps: dict[int, int] = {}
+        """The caps that changes which are not on disk set, and how many changes set each."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the `meta` on disk may differ from the one in memory."""
+        return self._has_failed or bool(self._storing)
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a job is under way."""
+        return bool(self._storing) or self._is_creating
+
+    def opened(self) -> None:
+        """The queue is on disk: tell those who wait for it."""
+        self.is_open = True
+        self._is_creating = False
+        self._tell(None)
+
+    def failed(self, error: CurbstoneError) -> None:
+        """The queue could not be created: tell those who wait for it."""
+        self._is_creating = False
+        self._tell(error)
+
+    def _tell(self, error: CurbstoneError | None) -> None:
+        waiting, self._waiting = self._waiting, []
+        for on_done in waiting:
+            on_done(error)
+
+    def when_open(self, on_done: Done) -> None:
+        """Call `on_done(error)`, in a later turn, once the queue is on disk or could not be created."""
+        state = self._state
+        if self.is_open or state.is_closed:
+            error = state.ended()
+            state.host.call_soon(lambda: on_done(error))
+        else:
+            self._waiting.append(on_done)
+
+    @property
+    def cap(self) -> int:
+        """The cap in force: a smaller one counts at once, a larger one when a crash can't bring the smaller back."""
+        return min(self._stored_cap, *self._coming_caps, self._state.options.cap)
+
+    def store(self, data: bytes, cap: int, on_done: Done) -> None:
+        """Replace `meta` on disk, after the queue's creation and all earlier changes; `cap` is the one it sets."""
+        self._coming_caps[cap] = self._coming_caps.get(cap, 0) + 1
+        self._fit_cap()
+
+        def opened(error: CurbstoneError | None) -> None:
+            if error is not None:
+                on_done(error)
+                return
+            self._storing.append((cap, on_done))
+            self._data = data
+            if len(self._storing) == 1:
+                self._store_next()
+
+        self.when_open(opened)
+
+    def _fit_cap(self) -> None:
+        log = self._log
+        log.resize(self.cap, meta_reserve(self.cap))
+        if log.room.excess and log.segments:
+            log.come_down()
+
+    def settle_first(self) -> None:
+        """Store the next `meta` only when the settles that wait now are on disk, because it relies on them."""
+        self._settles_first = True
+
+    def _store_next(self) -> None:
+        """Write all changes that there are now in one go."""
+        data, count = self._data, len(self._storing)
+        if not self._settles_first:
+            self._store_now(data, count)
+            return
+        self._settles_first = False
+
+        def settled(error: CurbstoneError | None) -> None:
+            if error is None:
+                self._store_now(data, count)
+            else:
+                self._settles_first = True
+                self._stored(count, error)
+
+        self._outbox.when_committed(settled)
+
+    def _store_now(self, data: bytes, count: int) -> None:
+        log = self._log
+
+        def done(_: object, error: BaseException | None) -> None:
+            self._state.shared.troubles.ended(f"{self._state.label}: its options", error)
+            self._stored(count, Unavailable(f"the queue's options can't be written: {told(error)}") if error else None)
+
+        self._state.host.submit(lambda: store_meta(log.disk, log.directory, data), done)
+
+    def _stored(self, count: int, error: CurbstoneError | None) -> None:
+        stored, self._storing = self._storing[:count], self._storing[count:]
+        self._has_failed = error is not None
+        for cap, _ in stored:
+            self._coming_caps[cap] -= 1
+            if not self._coming_caps[cap]:
+                del self._coming_caps[cap]
+        last_cap = stored[-1][0]
+        self._stored_cap = last_cap if error is None else min(last_cap, self._stored_cap)
+        self._fit_cap()
+        if self._storing:
+            self._store_next()
+        for _, on_done in stored:
+            on_done(error)

@@ -1,0 +1,54 @@
+"""The numbered publishes of one batch: which messages are stored already, and which came too early.
+
+This is decided when the batch is made, so in the order of the log: everything that came before is on disk, was refused,
+or is in this very batch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from curbstone.core.engine.facts.producers import PRODUCER_NOTE_BYTES, Producers
+from curbstone.core.errors import NumberGap
+from curbstone.core.values import LastNumber, Numbered
+
+
+class Found(NamedTuple):
+    """What is known of the next messages of a producer."""
+
+    repeats: int
+    """How many of them, from the first on, are stored already."""
+    gap: NumberGap | None
+    """If numbers before theirs are missing: the error that refuses them."""
+    is_certain: bool
+    """Whether this is so even if the commit of this batch fails."""
+
+
+class Numbering:
+    """See the module's docstring."""
+
+    __slots__ = ("_producers", "coming")
+
+    def __init__(self, producers: Producers) -> None:
+        self._producers = producers
+        self.coming: dict[bytes, LastNumber] = {}
+        """The last number of each producer after this batch."""
+
+    def look(self, numbered: Numbered, count: int) -> Found:
+        """Return what is known of a producer's next `count` messages."""
+        coming = self.coming.get(numbered.producer)
+        known = coming or self._producers.last(numbered.producer)
+        # A producer that is not known begins at 0. If any first number were taken, messages before it that were refused
+        # would later pass for repeats.
+        last = 0 if known is None else known.number
+        repeats = max(0, min(last - numbered.first + 1, count))
+        gap = NumberGap(last + 1) if not repeats and numbered.after > last else None
+        return Found(repeats, gap, coming is None)
+
+    def note_bytes(self, numbered: Numbered) -> int:
+        """Return by how many bytes a publish makes the notes of the batch longer."""
+        return 0 if numbered.producer in self.coming else PRODUCER_NOTE_BYTES
+
+    def taken(self, producer: bytes, last: LastNumber) -> None:
+        """Messages of a producer go into the batch; `last` is the number of the last one."""
+        self.coming[producer] = last

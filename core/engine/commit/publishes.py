@@ -1,0 +1,359 @@
+"""Takes publishes into one batch: as many of those that wait as its segment and the cap have room for.
+
+Publishes are taken in their order, and the first that has to wait makes all behind it wait. Some are answered without
+a write, because they are refused or stored already. Their answers keep the order, too: if the batch has taken something
+before them, they come after its answer, else at once. So a client can tell from the order alone which publish an
+answer belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from curbstone.core.engine.commit.inspection import inspect
+from curbstone.core.engine.commit.parts import Sources
+from curbstone.core.engine.commit.producer_sequences import Numbering
+from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES, SEGMENT_BYTES, entry_bytes, settled_bytes
+from curbstone.core.engine.log.publish import EXPIRY_BYTES, Publish, WholePublish
+from curbstone.core.engine.log.room import RELEASE_BYTES
+from curbstone.core.errors import CurbstoneError, QueueFull
+from curbstone.core.message import Message
+from curbstone.core.schemas import Door
+from curbstone.core.values import LastNumber, Numbered
+
+BATCH_BYTES_MAX = 2 * 1024 * 1024
+"""Most bytes of a batch. A sync of a file that grows costs about the same for a few large messages as for many. If this
+were more, a client would have sent all that it may before the first are confirmed, and would wait for the disk."""
+BATCH_MESSAGES_MAX = 4096
+"""After so many messages no further publish is taken, so that a batch of many small ones does not hold up the rest."""
+NOTES_BYTES = 64
+"""What the usual notes of a batch take: the oldest segment there must be, and how far messages were handed out."""
+GROUP_BYTES_MAX = 64
+"""The most bytes of a group's name."""
+
+
+class Taken(NamedTuple):
+    """The next `span` messages of a publish, which are answered when the commit under way has ended."""
+
+    publish: Publish
+    first: int
+    span: int
+    said: tuple[CurbstoneError | None, int] | None = None
+    """Their answer, error and first seq, if nothing of them is written; it does not depend on how the commit ends."""
+
+
+class Publishes:
+    """See the module's docstring."""
+
+    __slots__ = (
+        "_budget", "_coming_groups", "_numbering", "_records_bytes", "_room", "_sources", "_space", "_state",
+        "_tries_bytes", "bytes", "is_plain", "messages", "taken", "whole",
+    )  # fmt: skip
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._state = sources.state
+        self._room = sources.log.room
+        self._records_bytes = 0
+        """Bytes of the records that the batch has taken before."""
+        self.taken: list[Taken] = []
+        """The parts of publishes that are answered when the commit has ended, in order."""
+        self.messages: list[Message] = []
+        self.bytes = 0
+        """Bytes of the entries of these messages."""
+        self.is_plain = True
+        """Whether no message has a delay, an expiry or groups of its own."""
+        self.whole: WholePublish | None = None
+        """The publish, if it is an atomic one: that has the batch for itself."""
+        self._tries_bytes = 0
+        """Bytes that first records of the tries of these messages may take later."""
+        self._space = 0
+        """Bytes that the segment has for entries."""
+        self._budget = 0
+        """Bytes that the cap has for entries, and for what will be written about them later."""
+        self._numbering: Numbering | None = None
+        self._coming_groups: set[str] | None = None
+        """Undeclared groups that begin to exist with this batch; None while none of its messages names a group."""
+
+    @property
+    def tx(self) -> int:
+        """If the batch is a part of a transaction over several queues: its number in the broker's journal, else 0."""
+        return self.whole.tx if self.whole is not None else 0
+
+    @property
+    def numbers(self) -> dict[bytes, LastNumber]:
+        """The last number of each producer after this batch."""
+        return self._numbering.coming if self._numbering is not None else {}
+
+    def take(self, records_bytes: int) -> None:
+        """Take the publishes that fit into the segment (the active one, or a new one) and under the cap.
+
+        `records_bytes` is what the records take that are in the batch already.
+        """
+        self._records_bytes = records_bytes
+        inbox = self._sources.outbox.publishes
+        if inbox:
+            self._measure(inbox[0])
+            while inbox and len(self.messages) < BATCH_MESSAGES_MAX and self._take_next(inbox[0]):
+                pass
+        if self.messages or not inbox:  # so the next publish that has to wait gets a whole turn of the cleaner
+            self._sources.cleaner.unblocked()
+
+    def _measure(self, first: Publish) -> None:
+        """Find out how many bytes this batch may take: `_space` in its segment, and `_budget` under the cap."""
+        log = self._sources.log
+        overhead = BATCH_BYTES + self._records_bytes + NOTES_BYTES
+        space = log.room_in_active - overhead
+        if space < BATCH_BYTES_MAX:
+            if isinstance(first, WholePublish):
+                wanted = first.atomic_bytes
+            else:
+                wanted = entry_bytes(first.messages[first.next]) if first.messages else 0
+            if space < wanted:  # it will begin a new segment
+                space = self._room.segment_bytes - SEGMENT_BYTES - overhead
+        self._space = min(space, BATCH_BYTES_MAX)
+        self._budget = self._room.budget - overhead
+
+    def _take_next(self, publish: Publish) -> bool:
+        """Take, answer or refuse the first publish that waits; return whether to go on with the next."""
+        if publish.refusal is not None:
+            return self._refuse(publish, publish.refusal)
+        if publish.numbered is not None:
+            answer = self._look_up(publish, publish.numbered)
+            if answer is not None:
+                return answer
+        if self._state.door is not None and not publish.is_promised:
+            answer = self._inspect(publish, self._state.door)
+            if answer is not None:
+                return answer
+        else:
+            publish.inspection = None
+        return self._take_whole(publish) if isinstance(publish, WholePublish) else self._take_some(publish)
+
+    def _inspect(self, publish: Publish, door: Door) -> bool | None:
+        """Check messages of the first publish against the queue's schema, and refuse those that break it.
+
+        Return None if it, or the next of its messages, can be taken now, else whether to go on with the next publish.
+        """
+        found = inspect(self._sources, door, publish)
+        is_whole = isinstance(publish, WholePublish)
+        error = found.refusal
+        if error is not None and is_whole:
+            return self._refuse(publish, error)
+        if error is not None and found.fit == publish.next:
+            found.refusal = None
+            found.fit += 1
+            self._say(publish, 1, error, 0)
+            return True
+        is_known = found.fit == len(publish.messages) if is_whole else found.fit > publish.next
+        return None if is_known else False
+
+    # --- what is said at once, or in turn
+
+    def _say(self, publish: Publish, count: int, error: CurbstoneError | None, first_seq: int) -> None:
+        """Answer, in their turn, the next `count` messages of the first publish: nothing of them is written."""
+        first = publish.next
+        publish.next += count
+        if publish.next == len(publish.messages):
+            self._sources.outbox.publishes.popleft()
+        if self.taken:
+            self.taken.append(Taken(publish, first, count, (error, first_seq)))
+        else:
+            self._state.host.tell(publish.on_done, error, first_seq, count)
+
+    def _refuse(self, publish: Publish, error: CurbstoneError) -> bool:
+        """Refuse all that is left of the first publish. Deliveries that it would have settled stay as they are."""
+        publish.give_up()
+        self._state.refused(error, len(publish.messages) - publish.next)
+        self._say(publish, len(publish.messages) - publish.next, error, 0)
+        return True
+
+    def _look_up(self, publish: Publish, numbered: Numbered) -> bool | None:
+        """Answer those messages of a numbered publish that are stored already, and refuse all after a gap.
+
+        Return None if some are left that can be taken now, else whether to go on with the next publish.
+        """
+        numbering = self._numbering = self._numbering or Numbering(self._sources.notes.producers)
+        found = numbering.look(numbered.behind(publish.next), len(publish.messages) - publish.next)
+        if (found.repeats or found.gap) and not found.is_certain:
+            return False  # that follows from messages in this very batch, whose commit may fail: wait for its end
+        if found.gap:
+            return self._refuse(publish, found.gap)
+        if found.repeats:
+            self._say(publish, found.repeats, None, 0)
+            if publish.next == len(publish.messages):
+                return True
+        noted = numbering.note_bytes(numbered)
+        self._space -= noted
+        self._budget -= 2 * noted  # the note is written once more when its segment goes
+        return None
+
+    # --- all or nothing
+
+    def _take_whole(self, publish: WholePublish) -> bool:
+        """Take an atomic publish unless it has to wait: it goes into a batch without any other."""
+        if publish.key is not None:
+            known = self._sources.notes.keys.look(publish.key)
+            if isinstance(known, CurbstoneError):
+                return self._refuse(publish, known)
+            if known is not None:
+                self._say(publish, len(publish.messages), None, known.first_seq)
+                return True
+        if publish.on_room is not None:
+            return self._keep_room(publish, publish.on_room)
+        size = publish.atomic_bytes
+        if self.messages:
+            return False
+        if publish.mark is not None:
+            if not self._has_room_at_last(size):
+                return False
+        elif not publish.tx:
+            error = self._crowded(publish.messages)
+            if error is not None:
+                return self._refuse(publish, error)
+            if not self._has_room(size):
+                return self._blocked(publish, size)
+            ended = sum([len(end.deliveries) for end in publish.ends])
+            if ended * settled_bytes("x" * GROUP_BYTES_MAX, 1) > self._room.slack_bytes:
+                text = "the transaction settles more than the queue's cap has room to log"
+                return self._refuse(publish, QueueFull(text))
+        self._sources.outbox.publishes.popleft()
+        self.whole = publish
+        self._put_in(publish, publish.messages[publish.next :])
+        return False
+
+    def _keep_room(self, publish: WholePublish, on_room: Callable[[], None]) -> bool:
+        """Grant room to a transaction over several queues; it keeps its place, and all behind it wait."""
+        size = publish.atomic_bytes
+        if self.messages or publish.has_room:
+            return False
+        error = self._crowded(publish.messages)
+        if error is not None:
+            return self._refuse(publish, error)
+        if publish.messages and not self._has_room(size):
+            return self._blocked(publish, size)
+        if publish.messages:
+            publish.reserved = size
+            self._room.grant_known(size)
+        publish.has_room = True
+        self._sources.cleaner.unblocked()
+        self._state.host.call_soon(partial(self._state.host.contain, on_room))
+        return False
+
+    # --- one by one
+
+    def _take_some(self, publish: Publish) -> bool:
+        """Take as many messages of a publish as fit; return whether to go on with the next."""
+        messages = publish.messages
+        if publish.inspection is not None:
+            messages = messages[publish.next : publish.inspection.fit]
+        elif publish.next:
+            messages = messages[publish.next :]
+        if self._fit_at_once(messages):
+            self._put_in(publish, messages)
+            if publish.next == len(publish.messages):
+                self._sources.outbox.publishes.popleft()
+            return True
+        total, tries = self.bytes, self._tries_bytes
+        for index, message in enumerate(messages):
+            error = self._crowded([message]) if message.groups else None
+            size = entry_bytes(message) + EXPIRY_BYTES
+            tries += RELEASE_BYTES * self._sources.pending.entitled_count(message)
+            is_next = total and total + size > self._space
+            if error is None and not is_next and self._has_room(total + size + tries):
+                total += size
+                self._tries_bytes = tries
+                continue
+            self._put_in(publish, messages[:index])
+            if self.messages:  # it is its turn in the next batch
+                return False
+            if error is None:
+                return self._blocked(publish, size + tries)
+            self._say(publish, 1, error, 0)
+            return True
+        self._put_in(publish, messages)
+        if publish.next == len(publish.messages):
+            self._sources.outbox.publishes.popleft()
+        return True
+
+    def _fit_at_once(self, messages: list[Message]) -> bool:
+        """Return whether all of these certainly fit, which is the usual case; False if one names groups."""
+        size = (ENTRY_BYTES + EXPIRY_BYTES) * len(messages)
+        for message in messages:
+            if message.groups:
+                return False
+            size += len(message.headers) + len(message.body)
+        size += self.bytes
+        tries = self._tries_bytes + len(messages) * RELEASE_BYTES * self._sources.pending.entitled_count(messages[0])
+        if size > self._space or size + tries > min(self._budget, self._room.segment_bytes):
+            return False
+        self._tries_bytes = tries
+        return True
+
+    def _put_in(self, publish: Publish, messages: list[Message]) -> None:
+        """Put messages into the batch, which gives them their seqs and timestamps."""
+        state = self._state
+        seq = state.next_seq + len(self.messages)
+        timestamp_ms = state.host.wall_ms()
+        total = 0
+        default_ttl_ms = int(state.options.ttl * 1000)
+        for message in messages:
+            message.seq = seq
+            message.timestamp_ms = timestamp_ms
+            ttl_ms = message.ttl_ms or default_ttl_ms
+            if ttl_ms:
+                message.expires_ms = state.host.now_ms() + ttl_ms
+            seq += 1
+            if message.expires_ms or message.groups or message.delay_ms:
+                self.is_plain = False
+                total += entry_bytes(message)
+            else:
+                total += ENTRY_BYTES + len(message.headers) + len(message.body)
+        self.bytes += total
+        self.messages += messages
+        first = publish.next
+        publish.next += len(messages)
+        if self._numbering is not None and publish.numbered is not None and messages:
+            number = publish.numbered.first + publish.next - 1
+            self._numbering.taken(publish.numbered.producer, LastNumber(number, seq - 1, state.host.now_ms()))
+        if messages or isinstance(publish, WholePublish):
+            self.taken.append(Taken(publish, first, len(messages)))
+
+    # --- room
+
+    def _has_room(self, size: int) -> bool:
+        """Return whether the cap has room for `size` bytes of messages and, later, of records of their tries.
+
+        That includes room to copy these messages forward one day: if they are many, theirs is the largest segment.
+        """
+        if size <= self._room.segment_bytes:
+            return size <= self._budget
+        return self._room.admits(size + BATCH_BYTES + SEGMENT_BYTES + self._records_bytes)
+
+    def _has_room_at_last(self, size: int) -> bool:
+        """Return whether there is room for a publish that was promised, and so is never refused.
+
+        Settles and releases may have used up what was granted to it. Then it waits as long as the cleaner may help;
+        after that it takes the room that is kept for copying.
+        """
+        if self._room.fits(size):
+            return True
+        return not self._sources.cleaner.can_make_room(size) and self._room.free - size > self._room.copy_bytes
+
+    def _blocked(self, publish: Publish, size: int) -> bool:
+        """Have room made for the first publish, or refuse it if that can't help; return whether it was refused."""
+        if self._numbering is not None and publish.numbered is not None:
+            size += 2 * self._numbering.note_bytes(publish.numbered)
+        if self._sources.make_room(size + self._room.reserved):
+            return False
+        return self._refuse(publish, QueueFull(f"queue {self._state.name} {self._sources.log.fullness}"))
+
+    def _crowded(self, messages: list[Message]) -> CurbstoneError | None:
+        """Return an error if the groups that messages name can't begin to exist, else None."""
+        if not any([message.groups for message in messages]):
+            return None
+        if self._coming_groups is None:
+            self._coming_groups = set()
+        return self._sources.pending.undeclared.refusal_of(messages, self._coming_groups)

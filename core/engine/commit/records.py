@@ -1,0 +1,199 @@
+"""The records of one batch: which messages are settled, by which group, and how often each was tried.
+
+Settles, pops and releases are taken from the outbox as far as there is room for them. The room that the cleaner needs
+to copy any one segment is never touched. A publish may bring records of its own (a transaction does), and so may a
+copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from curbstone.core.engine.commit.write_queue import Outbox, Pop
+from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.log.format import (
+    Reason,
+    Released,
+    encode_released,
+    encode_settled,
+    released_bytes,
+    runs_of,
+    settled_bytes,
+)
+from curbstone.core.engine.log.log import Log
+from curbstone.core.engine.log.publish import SETTLE_BYTES
+from curbstone.core.engine.log.room import RELEASE_BYTES
+
+RUN_BYTES = 12
+"""What one run of settled messages takes."""
+
+
+class Records:
+    """See the module's docstring."""
+
+    __slots__ = (
+        "_log", "_outbox", "_pending", "_releases", "_settles", "bytes", "handed", "pops", "ranges", "released",
+        "settled", "tries",
+    )  # fmt: skip
+
+    def __init__(self, log: Log, pending: Pending, outbox: Outbox) -> None:
+        self._log = log
+        self._pending = pending
+        self._outbox = outbox
+        self.settled: dict[tuple[str, Reason], list[int]] = {}
+        self.ranges: dict[tuple[str, Reason], list[tuple[int, int]]] = {}
+        self.pops: list[Pop] = []
+        self.released: list[Released] = []
+        self.handed: list[Released] = []
+        self.tries: list[Released] = []
+        """All records of tries in the batch, in order; a later one of the same message replaces an earlier one."""
+        self.bytes = 0
+        """Bytes of all records."""
+        self._settles: list[bytes] = []
+        self._releases: list[bytes] = []
+
+    # --- what waits in the outbox
+
+    def take(self) -> None:
+        """Take the settles, pops and records of tries that wait, as far as there is room for them."""
+        outbox, room = self._outbox, self._log.room
+        limit = max(0, min(room.slack_bytes // 2, room.records_left - room.kept))
+        # A settle or a first release ends what room was kept for, so it may use that room if hardly any other is left.
+        settles_limit = limit if limit >= SETTLE_BYTES else max(0, min(room.slack_bytes // 2, room.records_left))
+        if outbox.settles:
+            self._take_settles(settles_limit)
+        if outbox.ranges:
+            self._take_ranges(settles_limit)
+        if outbox.pops:
+            self._take_pops(settles_limit)
+        if outbox.releases:
+            self.released, outbox.releases = self._affordable(outbox.releases, limit, settles_limit)
+            self.say_tries(self.released)
+        if outbox.hand_outs and not outbox.releases and not self._is_needed_for_publishes:
+            # Only if no release was left over: these must come behind earlier releases of the same messages.
+            self.handed, rest = self._affordable(list(outbox.hand_outs.values()), limit, 0)
+            outbox.hand_outs = {(item.group, item.first): item for item in rest}
+            self.say_tries(self.handed, state=True)
+
+    def put_back(self) -> None:
+        """Put back in the outbox what was taken from it, but for pops: the commit has failed."""
+        outbox = self._outbox
+        for key, seqs in self.settled.items():
+            outbox.settles.setdefault(key, []).extend(seqs)
+        for key, ranges in self.ranges.items():
+            outbox.ranges.setdefault(key, []).extend(ranges)
+        since = {(item.group, item.first + index) for item in outbox.releases for index in range(item.span)}
+        handed = {(item.group, item.first): item for item in self.handed}
+        outbox.hand_outs = {key: item for key, item in handed.items() if key not in since} | outbox.hand_outs
+        outbox.releases = self.released + outbox.releases
+
+    @property
+    def _is_needed_for_publishes(self) -> bool:
+        """Whether publishes wait and there is hardly any room: records that nobody waits for must not take it."""
+        room = self._log.room
+        return bool(self._outbox.publishes) and room.budget < room.segment_bytes
+
+    def _most_runs(self, group: str, limit: int) -> int:
+        """Return how many more runs of settled messages a group may have in this batch."""
+        return max((limit - self.bytes - settled_bytes(group, 0)) // RUN_BYTES, 0)
+
+    def _take_settles(self, limit: int) -> None:
+        waiting = self._outbox.settles
+        for key in list(waiting):
+            seqs = waiting[key]
+            runs = runs_of(seqs)
+            most = self._most_runs(key[0], limit)
+            if not most:
+                break
+            if len(runs) > most:
+                cut = sum(count for _, count in runs[:most])
+                waiting[key] = seqs[cut:]
+                seqs, runs = seqs[:cut], runs[:most]
+            else:
+                del waiting[key]
+            self.settled[key] = seqs
+            self._say_settled(*key, runs)
+
+    def _take_ranges(self, limit: int) -> None:
+        waiting = self._outbox.ranges
+        for key in list(waiting):
+            most = self._most_runs(key[0], limit)
+            if not most:
+                break
+            taken, rest = waiting[key][:most], waiting[key][most:]
+            if rest:
+                waiting[key] = rest
+            else:
+                del waiting[key]
+            self.ranges[key] = taken
+            self._say_settled(*key, taken)
+
+    def _take_pops(self, limit: int) -> None:
+        """Take the settles of pops; after the commit their messages are given away, or go back to their place."""
+        by_group: dict[str, list[Pop]] = {}
+        for pop in self._outbox.pops:
+            by_group.setdefault(pop.group, []).append(pop)
+        for group, pops in by_group.items():
+            taken = pops[: self._most_runs(group, limit)]
+            self.settle(group, Reason.ACK, [pop.delivery.message.seq for pop in taken])
+            self.pops += taken
+        for pop in self.pops:
+            del self._outbox.pops[pop]
+
+    def _affordable(self, waiting: list[Released], limit: int, kept: int) -> tuple[list[Released], list[Released]]:
+        """Split releases into those that go into this batch and those that go on waiting.
+
+        The first record of a message uses the room that was kept for it, up to `kept` bytes in all. Further records
+        have to fit into `limit`.
+        """
+        groups = self._pending.groups
+        spent = size = self.bytes
+        most = min(len(waiting), max(self._log.records_span - spent, 0) // RELEASE_BYTES)
+        for index in range(most):
+            item = waiting[index]
+            group = groups.get(item.group)
+            retry = group.retries.get(item.first) if group is not None else None
+            is_first = bool(kept) and retry is not None and not retry.is_record_head
+            if index == 0 or item.group != waiting[index - 1].group:
+                size += released_bytes(item.group, 0)
+            size += RELEASE_BYTES
+            spent += 0 if is_first else RELEASE_BYTES
+            if spent > max(limit, self.bytes) or size > max(limit, kept):
+                most = index
+                break
+        return waiting[:most], waiting[most:]
+
+    # --- what others bring
+
+    def settle(self, group: str, reason: Reason, seqs: list[int]) -> None:
+        """Write that messages are settled; `seqs` is sorted in place."""
+        if seqs:
+            self._say_settled(group, reason, runs_of(seqs))
+
+    def say_tries(self, released: list[Released], *, state: bool = False) -> None:
+        """Write how often messages were tried. With `state` the records say how it stands, not what just happened."""
+        if released:
+            data = encode_released(released, state=state)
+            self.tries += released
+            self._releases.append(data)
+            self.bytes += len(data)
+
+    def copy_states(self, states: list[Released]) -> None:
+        """Repeat records of a segment that goes: before all others of this batch, because those are newer and count."""
+        if states:
+            data = encode_released(states, state=True)
+            self.tries = states + self.tries
+            self._releases.insert(0, data)
+            self.bytes += len(data)
+
+    def _say_settled(self, group: str, reason: Reason, runs: Sequence[tuple[int, int]]) -> None:
+        data = encode_settled(group, reason, runs)
+        self._settles.append(data)
+        self.bytes += len(data)
+
+    # --- as bytes
+
+    @property
+    def sections(self) -> tuple[bytes, bytes]:
+        """The releases, and the settles."""
+        return b"".join(self._releases), b"".join(self._settles)

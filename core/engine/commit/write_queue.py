@@ -1,0 +1,220 @@
+"""Everything that waits to be written to one queue's log: publishes, settles, records of tries, pops, and an undo.
+
+Whoever has something to write puts it here, and the queue gets a turn. `commit.batch` takes as much as fits into
+the next commit, and `commit.writer` puts back what must still be written after a commit has failed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from curbstone.core.engine.compaction.restore import Revival
+from curbstone.core.engine.log.format import Reason, Released
+from curbstone.core.engine.log.publish import Publish
+from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.message import Delivery
+from curbstone.core.values import Done
+
+
+class Pop(Protocol):
+    """A message that somebody takes for good, and is given when its settle is on disk."""
+
+    group: str
+    delivery: Delivery
+    on_done: Callable[[Delivery | None | CurbstoneError], None]
+    is_wanted: Callable[[], bool] | None
+    """Asked just before the settle is written: whether anybody is left to take the message."""
+    is_in_doubt: bool
+    """Whether a commit with its settle has failed and none has succeeded since, so that the settle may be on disk."""
+
+
+_NOTHING: deque[Publish] = deque(maxlen=0)
+"""All outboxes share it until something is published: an empty deque takes more memory than the rest of an outbox."""
+
+
+class Outbox:
+    """See the module's docstring."""
+
+    __slots__ = (
+        "_agenda", "_refusal", "after_settles", "callbacks", "hand_outs", "must_write", "pops", "publishes", "ranges",
+        "releases", "revival", "settles", "unhurried",
+    )  # fmt: skip
+
+    def __init__(self, agenda: Agenda) -> None:
+        self._agenda = agenda
+        self._refusal: CurbstoneError | None = None
+        """What whoever asks for a commit is told, because the queue has ended; None before."""
+        self.publishes = _NOTHING
+        self.settles: dict[tuple[str, Reason], list[int]] = {}
+        """The seqs of settled messages, by group and reason."""
+        self.ranges: dict[tuple[str, Reason], list[tuple[int, int]]] = {}
+        """Settles of many messages at once, such as those of a purge, as (first, count)."""
+        self.unhurried: dict[str, list[int]] = {}
+        """The seqs of what was acked and needs no commit of its own, by group: they go into the next one there is."""
+        self.releases: list[Released] = []
+        """Records of messages that were given back, in order."""
+        self.hand_outs: dict[tuple[str, int], Released] = {}
+        """By group and seq, records of messages that were handed out again: their tries as a crash has to find them."""
+        self.pops: dict[Pop, None] = {}
+        """The pops whose settles are not in a commit yet, in order."""
+        self.callbacks: list[Done] = []
+        """Callbacks of those who wait until all settles and releases of before are on disk."""
+        self.after_settles: list[Done] = []
+        """Callbacks of those who wait only for the settles of before."""
+        self.revival: Revival | None = None
+        """The undo that brings settled messages back, if there is one; there is one at a time."""
+        self.must_write = False
+        """Whether to make a commit though nothing waits, to find out whether the log can be written again."""
+
+    # --- what is asked for
+
+    def publish(self, publish: Publish) -> None:
+        """Write messages, in the order of these calls."""
+        if self.publishes is _NOTHING:
+            self.publishes = deque()
+        self.publishes.append(publish)
+        self._agenda.dirty()
+
+    def settled(self, group: str, reason: Reason, seqs: list[int]) -> None:
+        """Write that messages are settled. The outbox keeps `seqs`, and changes it."""
+        if not seqs:
+            return
+        key = (group, reason)
+        waiting = self.settles.get(key)
+        if waiting is None:
+            self.settles[key] = seqs
+        else:
+            waiting += seqs
+        self._agenda.dirty()
+
+    def settled_unhurried(self, group: str, seqs: list[int]) -> None:
+        """Write with the next commit, whenever that comes, that messages were acked: a restart does not ask for it."""
+        self.unhurried.setdefault(group, []).extend(seqs)
+
+    def hurry(self) -> None:
+        """There is a commit now: let what waits for one be settled with it."""
+        unhurried, self.unhurried = self.unhurried, {}
+        for group, seqs in unhurried.items():
+            self.settles.setdefault((group, Reason.ACK), []).extend(seqs)
+
+    def settled_ranges(self, group: str, reason: Reason, ranges: list[tuple[int, int]]) -> None:
+        """Write that whole ranges of messages are settled, each as (first, count)."""
+        self.ranges.setdefault((group, reason), []).extend(ranges)
+        self._agenda.dirty()
+
+    def released(self, released: Released) -> None:
+        """Write that messages were given back; what was to be written of their being handed out is no longer true."""
+        if self.hand_outs:
+            for seq in range(released.first, released.first + released.span):
+                self.hand_outs.pop((released.group, seq), None)
+        if self.releases:
+            last = self.releases[-1]
+            if last.first + last.span == released.first and last._replace(first=0, span=0) == released._replace(
+                first=0, span=0
+            ):
+                self.releases[-1] = last._replace(span=last.span + released.span)
+                return
+        self.releases.append(released)
+        self._agenda.dirty()
+
+    def handed(self, states: list[Released]) -> None:
+        """Write the tries of messages that were handed out, and not for the first time, as a crash has to find them."""
+        for state in states:
+            self.hand_outs[state.group, state.first] = state
+        self._agenda.dirty()
+
+    def when_committed(self, on_done: Done) -> None:
+        """Call `on_done(error)` when all settles and releases that were asked for so far are on disk.
+
+        If the queue has ended, that is in a later turn, and the error says so.
+        """
+        if self._refusal is not None:
+            self._agenda.host.call_soon(partial(on_done, self._refusal))
+            return
+        self.callbacks.append(on_done)
+        self._agenda.dirty()
+
+    def when_settled(self, on_done: Done) -> None:
+        """Call `on_done(error)` when all settles that were asked for so far are on disk; see `when_committed`.
+
+        It does not wait for releases, which may find no room in a full queue until something more is settled.
+        """
+        if self._refusal is not None:
+            self._agenda.host.call_soon(partial(on_done, self._refusal))
+            return
+        self.after_settles.append(on_done)
+        self._agenda.dirty()
+
+    def pop(self, pop: Pop) -> None:
+        """Write the settle of a pop."""
+        self.pops[pop] = None
+        self._agenda.dirty()
+
+    def pop_first(self, pops: list[Pop]) -> None:
+        """Write the settles of these pops before those of all others."""
+        self.pops = dict.fromkeys(pops) | self.pops
+
+    def take_callbacks(self) -> tuple[list[Done], list[Done]]:
+        """Take out and return the `callbacks`, and the `after_settles`, if nothing that they wait for is left here."""
+        callbacks: list[Done] = []
+        after_settles: list[Done] = []
+        if not self.settles and not self.ranges:
+            after_settles, self.after_settles = self.after_settles, []
+            if not self.releases:
+                callbacks, self.callbacks = self.callbacks, []
+        return callbacks, after_settles
+
+    def end(self, error: CurbstoneError) -> list[Done]:
+        """Return the callbacks of all who wait, because the queue ends; who asks from now on is told `error`."""
+        self._refusal = error
+        waiting = self.callbacks + self.after_settles
+        self.callbacks, self.after_settles = [], []
+        return waiting
+
+    def revive(self, revival: Revival) -> None:
+        """Write settled messages again, so that they are pending once more."""
+        self.revival = revival
+        self._agenda.dirty()
+
+    def stop_revival(self, error: CurbstoneError, then: Callable[[], None]) -> None:
+        """End the undo with `error` after its commit under way, then call `then`; at once if there is no undo."""
+        if self.revival is None:
+            then()
+        else:
+            self.revival.stop(error, then)
+            self._agenda.dirty()
+
+    def end_revival(self) -> Revival | None:
+        """Forget the undo and return it, if there is one; the caller tells whoever asked for it."""
+        revival, self.revival = self.revival, None
+        return revival
+
+    # --- what there is
+
+    @property
+    def has_records(self) -> bool:
+        """Whether settles or releases wait."""
+        return bool(self.settles or self.ranges or self.releases or self.hand_outs or self.pops)
+
+    @property
+    def owes_records(self) -> bool:
+        """Whether settles wait, or somebody waits for releases."""
+        return bool(self.settles or self.ranges or self.pops or self.callbacks)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        asked = self.publishes or self.callbacks or self.after_settles or self.revival
+        return not (asked or self.settles or self.ranges or self.releases or self.hand_outs or self.pops)
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether anything waits that is owed to somebody.
+
+        Records of tries are not: in a full queue they may wait for room for ever.
+        """
+        return bool(self.publishes or self.settles or self.ranges or self.callbacks or self.pops or self.revival)

@@ -1,0 +1,398 @@
+"""Group commit for one queue: everything that arrives while a commit is under way goes into the next one.
+
+Each flush makes one batch of the outbox, as much as fits, and has a worker thread write it. Nothing in
+the batch is confirmed or delivered before the commit has succeeded.
+
+If a commit fails, its publishes are refused and whoever waits for its settles and releases gets the error.
+The settles and releases are written again all the same, to a new segment, for they have taken effect in
+memory. If that commit fails too, the queue refuses everything and tries again every second.
+
+If the disk is full, publishes are refused and leave nothing on it. Settles are still written and
+confirmed, in the room that is kept for them. Every second the writer tries whether there is room again.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from curbstone.core.engine.commit.batch import Batch
+from curbstone.core.engine.commit.parts import Sources
+from curbstone.core.engine.commit.publishes import Taken
+from curbstone.core.engine.commit.space import space_of
+from curbstone.core.engine.commit.write_queue import Pop
+from curbstone.core.engine.log.commit import Commit
+from curbstone.core.engine.log.publish import WholePublish
+from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable, told
+from curbstone.core.values import Space
+from curbstone.core.wal.sync_group import Committer
+
+RETRY_MS = 1000
+NO_SPACE = "no space left on the disk"
+
+
+class Pops(Protocol):
+    """The pops of the queue, which the writer tells of commits that failed."""
+
+    def failed(self, pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
+        """The commit with the settles of these pops failed; if it `is_undone`, they are certainly not on the disk."""
+
+    def refuse_all(self, error: CurbstoneError) -> None:
+        """Refuse the pops that wait: nothing is written for now, or the queue has ended."""
+
+
+class Owner(Protocol):
+    """The queue that this writer writes for."""
+
+    def committed(self, batch: Batch, commit: Commit) -> None:
+        """The batch is on disk: take it into memory. Called before anybody is told of the commit."""
+
+    def hand_out(self) -> None:
+        """Deal messages that are ready to consumers and waiters. Called after whoever waited for a commit was told."""
+
+    def has_housekeeping(self) -> bool:
+        """Return whether there is something to write that nobody asked for, such as the drop of a segment."""
+
+
+class Writer:
+    """The writing side of one queue."""
+
+    __slots__ = (
+        "_agenda", "_busy", "_cleaner", "_committer", "_has_copied", "_is_troubled", "_log", "_outbox", "_owner",
+        "_pops", "_sources", "_started_us", "_state", "_unsynced", "commits", "disk_is_full", "missed", "under_way",
+    )  # fmt: skip
+
+    def __init__(self, sources: Sources, pops: Pops, owner: Owner, committer: Committer) -> None:
+        self._sources = sources
+        self._state = sources.state
+        self._log = sources.log
+        self._agenda = sources.agenda
+        self._cleaner = sources.cleaner
+        self._outbox = sources.outbox
+        self._pops = pops
+        self._owner = owner
+        self._committer = committer
+        self._busy = False
+        self.under_way: Batch | None = None
+        """The batch that is being made or written: until its commit has failed, or is on disk and taken into memory."""
+        self.disk_is_full = False
+        """Whether only settles and releases are written, in the room that is kept for them."""
+        self.missed = 0
+        """Bytes that the last commit could not get because the disk was full."""
+        self._is_troubled = False
+        """Whether health says that this queue can't write."""
+        self._has_copied = False
+        """Whether the last batch held copies, for the cleaner or an undo. Then publishes go first in the next one."""
+        self._started_us = 0
+        """When the commit under way was submitted."""
+        self._unsynced = False
+        """Whether a sync is due; only if the server syncs at intervals."""
+        self.commits = 0
+
+    @property
+    def owed_groups(self) -> set[str]:
+        """The groups that have settles which are not on disk yet."""
+        records = self.under_way.records if self.under_way is not None else None
+        written = [*records.settled, *records.ranges] if records is not None else []
+        return {name for name, _reason in [*self._outbox.settles, *self._outbox.ranges, *written]}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way or waiting."""
+        return not self._busy and self._outbox.is_empty
+
+    @property
+    def owes_nothing(self) -> bool:
+        """Whether nothing is under way and nobody waits for anything to be written."""
+        return not (self._busy or self._outbox.is_owed)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a commit or a sync is under way."""
+        return self._busy
+
+    def space(self) -> Space:
+        """See `core.port.Queue.space`."""
+        return space_of(self._sources, disk_is_full=self.disk_is_full)
+
+    def refuse_all(self, error: CurbstoneError) -> None:
+        """Refuse the publishes, pops and callbacks that wait.
+
+        Unless the queue has ended, promised publishes stay, and so do those who wait only for settles: these are
+        written again.
+        """
+        self._refuse_publishes(error)
+        self._end_revival(error)
+        self._pops.refuse_all(error)
+        outbox = self._outbox
+        if self._state.is_closed:
+            callbacks = outbox.end(error)
+        else:
+            callbacks, outbox.callbacks = outbox.callbacks, []
+        for callback in callbacks:
+            self._state.host.tell(callback, error)
+
+    def abandon(self, error: CurbstoneError) -> None:
+        """The queue broke down: refuse all of the batch under way, even what reaches the disk or is there already."""
+        self._log.abandon()
+        batch, self.under_way = self.under_way, None
+        if batch is None:
+            return
+        for pop in batch.pops:
+            self._state.host.tell(pop.on_done, error)
+        for callback in (*batch.after_settles, *batch.callbacks):
+            self._state.host.tell(callback, error)
+        for part in batch.publishes.taken:
+            # A promised publish that waits in the outbox again is refused there.
+            if not (part.publish.is_promised and part.publish in self._outbox.publishes):
+                self._refuse_taken(part, error)
+
+    def _refuse_publishes(self, error: CurbstoneError) -> None:
+        publishes = self._outbox.publishes
+        waiting = list(publishes)
+        publishes.clear()
+        for publish in waiting:
+            if publish.is_promised and not self._state.is_closed:
+                publishes.append(publish)
+            else:
+                publish.give_up()
+                count = len(publish.messages) - publish.next
+                self._state.refused(publish.refusal or error, count)
+                self._state.host.tell(publish.on_done, publish.refusal or error, 0, count)
+
+    def _refuse_taken(self, part: Taken, error: CurbstoneError) -> None:
+        """Refuse the part of a publish that is in a batch. If its answer was known before, it gets that instead."""
+        if part.said is not None:
+            self._answer(part)
+            return
+        part.publish.give_up()
+        self._state.refused(error, part.span)
+        self._state.host.tell(part.publish.on_done, error, 0, part.span)
+
+    # --- a commit
+
+    def flush(self) -> None:
+        """Make a batch of what waits and submit its commit, unless one is under way."""
+        if self._busy or self._state.is_closed:
+            return
+        if self._state.write_failure:
+            self._refuse_publishes(Unavailable(self._state.write_failure))
+            self._end_revival(Unavailable(self._state.write_failure))
+            return
+        if self._outbox.is_empty and not self._owner.has_housekeeping():
+            return
+        if self._committer.puts_off(self):
+            return
+        log = self._log
+        if self._outbox.publishes:
+            log.room.suit(self._sources.pending.runs.bytes_live)
+        batch = self.under_way = Batch(self._sources, disk_is_full=self.disk_is_full, missed=self.missed)
+        was_cleaning = self._cleaner.is_active
+        may_copy = not self.disk_is_full and not (self._has_copied and self._outbox.publishes)
+        copy = self._cleaner.copying.next() if may_copy and was_cleaning else None
+        revival = self._outbox.revival if may_copy and copy is None else None
+        gives_way = not may_copy and not self.disk_is_full and (was_cleaning or self._outbox.revival is not None)
+        self._has_copied = copy is not None or revival is not None
+        batch.take_records()
+        if copy is not None:
+            batch.take_copy(copy)
+        elif revival is not None:
+            if not batch.take_revival(revival):
+                self._end_revival(QueueFull(f"queue {self._state.name} {log.fullness}"))
+        elif not self.disk_is_full:
+            batch.take_publishes()
+        commit = batch.commit()
+        if commit is None:
+            self._nothing_written(batch)
+            if gives_way or revival is not None or (self._cleaner.is_active and not was_cleaning):
+                self._agenda.dirty()  # publishes had their turn and none could be taken; the next turn is for copies
+            if self.disk_is_full:
+                self._refuse_publishes(QueueFull(NO_SPACE))
+                self._end_revival(QueueFull(NO_SPACE))
+            return
+        self._busy = True
+        self._started_us = self._state.host.now_us()
+        self._committer.submit(commit, self)
+
+    def go_on(self) -> None:
+        """See `core.wal.sync_group.Writing`."""
+        self._state.host.contain(self.flush)
+
+    def ended(self, commit: Commit, result: object, error: BaseException | None) -> None:
+        """See `core.wal.sync_group.Writing`."""
+        self._state.host.contain(self._ended, commit, error)
+
+    def _ended(self, commit: Commit, error: BaseException | None) -> None:
+        """The commit of the batch under way has ended."""
+        self._busy = False
+        if commit.is_doubtful:
+            self._committer.keep(f"writing {commit.segment.path} failed: {error}")
+        batch = self.under_way
+        if batch is None:  # the queue broke down meanwhile
+            return
+        commits = self._state.shared.commits
+        self._state.stats.commits += 1
+        if error is None:
+            commits.took_us.add(self._state.host.now_us() - self._started_us)
+            commits.messages.add(len(batch.publishes.messages))
+            commits.syncs += self._state.shared.syncs_always and not commit.redo
+            self._log.succeeded(commit)
+            self._succeeded(batch, commit)
+        else:
+            commits.failed += 1
+            self._commit_failed(batch, commit, error)
+
+    def _nothing_written(self, batch: Batch) -> None:
+        """The batch has nothing to write: answer at once whoever waits for it."""
+        self.under_way = None
+        self._tell(batch)
+
+    def _tell(self, batch: Batch) -> None:
+        for callback in batch.after_settles:
+            self._state.host.tell(callback, None)
+        for callback in batch.callbacks:
+            self._state.host.tell(callback, None)
+        for part in batch.publishes.taken:
+            self._answer(part)
+        if self._outbox.revival is not None and self._outbox.revival.is_over:
+            self._end_revival(None)
+
+    def _end_revival(self, error: CurbstoneError | None) -> None:
+        """Tell whoever asked for the undo that it has ended, if one is there."""
+        revival = self._outbox.end_revival()
+        if revival is not None:
+            self._state.host.tell(revival.end, error)
+
+    def _succeeded(self, batch: Batch, commit: Commit) -> None:
+        self.commits += 1
+        if self._is_troubled and not self.disk_is_full:
+            self._is_troubled = False
+            self.missed = 0
+            self._state.shared.troubles.over(self._state.label)
+        self._owner.committed(batch, commit)
+        if self._log.room.excess:
+            self._log.come_down()
+        self.under_way = None
+        self._tell(batch)
+        if not self._state.shared.syncs_always:
+            self._sync_later()
+        self._owner.hand_out()
+        self.flush()
+
+    def _answer(self, part: Taken) -> None:
+        publish, first, count, said = part
+        if isinstance(publish, WholePublish) and publish.reserved:
+            self._log.room.give_back(publish.reserved)
+        error, seq = said or (None, publish.messages[first].seq if count else 0)
+        self._state.host.tell(publish.on_done, error, seq, count)
+
+    def _commit_failed(self, batch: Batch, commit: Commit, error: BaseException) -> None:
+        """Confirm nothing of the batch, put back what must be written, and go on in a new segment.
+
+        If the disk was full, the commit has left nothing on it, so the segment stays good. Then settles and releases
+        are written once more, without publishes, and their callbacks wait for that second commit.
+        """
+        no_space = commit.is_undone
+        text = f"the log can't be written: {told(error)}"
+        answer: CurbstoneError = QueueFull(NO_SPACE) if no_space else Unavailable(text)
+        if not (no_space and self._is_troubled):
+            self._state.report(f"writing {commit.segment.path} failed: {error}")
+        self._log.failed(commit)
+        self._write_again(batch)
+        self._cleaner.copying.failed()
+        self.under_way = None
+        for callback in batch.after_settles:
+            self._state.host.tell(callback, answer)
+        if no_space and not self.disk_is_full and not self._state.is_closed:
+            self._outbox.callbacks = [*batch.callbacks, *self._outbox.callbacks]
+            self._outbox.pop_first(batch.pops)
+        else:
+            self._pops.failed(batch.pops, answer, is_undone=no_space)
+            for callback in batch.callbacks:
+                self._state.host.tell(callback, answer)
+        for part in batch.publishes.taken:
+            if not part.publish.is_promised:
+                self._refuse_taken(part, answer)
+        self._end_revival(answer)
+        if self._state.is_closed:
+            self.refuse_all(self._state.refusal() or answer)
+            return
+        if self.disk_is_full or (commit.rolled and not no_space):
+            self._fail(text, answer)
+            return
+        if no_space:
+            self.disk_is_full = True
+            self.missed = max(self.missed, commit.added)
+            self._trouble(f"{NO_SPACE}; settling goes on in the room that is kept for it")
+            self._refuse_publishes(answer)
+            self._state.host.call_later(RETRY_MS, self._let_try)
+        self.flush()
+
+    def _write_again(self, batch: Batch) -> None:
+        """Put the settles, tries and promised publishes of a failed batch back in the outbox."""
+        if batch.records is not None:
+            batch.records.put_back()
+        for part in reversed(batch.publishes.taken):
+            if part.publish.is_promised:
+                part.publish.next = 0
+                self._outbox.publishes.appendleft(part.publish)
+
+    def _fail(self, text: str, answer: CurbstoneError) -> None:
+        """Refuse everything for a while, then try a new segment."""
+        self._state.write_failure = text
+        self._trouble(text)
+        self.refuse_all(answer)
+        self._agenda.changed()
+        self._state.host.call_later(RETRY_MS, self._try_again)
+
+    def _trouble(self, text: str) -> None:
+        self._is_troubled = True
+        self._state.shared.troubles.note(self._state.label, text)
+
+    def _let_try(self) -> None:
+        """Have the next batch find out whether the disk has room again."""
+        if not self._state.write_failure and not self._state.is_closed:
+            self.disk_is_full = False
+            self._outbox.must_write = True
+            self._agenda.dirty()
+
+    def _try_again(self) -> None:
+        if self._state.is_closed:
+            return
+        self._state.write_failure = ""
+        if not self.disk_is_full:  # the batch that failed may be on the disk, behind the last good one
+            self._log.fenced = True
+        self.disk_is_full = False
+        self._outbox.must_write = True
+        self.flush()
+
+    # --- sync modes
+
+    def _sync_later(self) -> None:
+        if not self._state.shared.sync.interval_ms or self._unsynced:
+            return
+        self._unsynced = True
+        self._state.host.call_later(self._state.shared.sync.interval_ms, self._sync_now)
+
+    def _sync_now(self) -> None:
+        if self._state.is_closed:
+            return
+        if self._busy:  # the commit under way may begin a new segment, which is then the file to sync
+            self._state.host.call_later(1, self._sync_now)
+            return
+        self._unsynced = False
+        file = self._log.active.file
+        if file is None or self._log.fenced:
+            return
+        self._busy = True
+
+        def done(_: object, error: BaseException | None) -> None:
+            self._busy = False
+            if error is not None:
+                self._state.report(f"syncing {self._log.active.path} failed: {error}")
+                self._log.fenced = True
+                self._outbox.must_write = True
+            else:
+                self._state.shared.commits.syncs += 1
+            self.flush()
+
+        self._state.host.submit(file.sync, done)

@@ -1,0 +1,303 @@
+"""Decides when segments have to go, so that there is room. It is always the oldest one that goes.
+
+What is live in the oldest segment is copied to the end of the log (`copying`); a segment in which nothing is live is
+dropped. Because the oldest goes first, a settle is never lost before its message. Because it goes whatever it holds,
+one old message that nobody settles never keeps the log from shrinking.
+
+There are four reasons to clean. For each of them the cleaner is in one of these states:
+
+    reason            state      what happens                                             next state
+    ----------------  ---------  -------------------------------------------------------  ----------
+    a publish has     RESTING    one has no room, but would if only live data stayed      CLEANING
+    no room           CLEANING   it was taken, or none waits any more                     RESTING
+                      CLEANING   the turn is over; something was settled since it began   CLEANING
+                      CLEANING   the turn is over; the next commit still drops a segment  LAST_DROP
+                      CLEANING   the turn is over: the publish is refused                 SPENT
+                      LAST_DROP  it was taken, or none waits any more                     RESTING
+                      LAST_DROP  it still has no room: it is refused                      SPENT
+                      SPENT      something was settled since, and one has no room         CLEANING
+    settles have      RESTING    a quarter of the slack is used up                        CLEANING
+    used up the       CLEANING   the turn is over                                         SPENT
+    room kept for     SPENT      an eighth of the slack more is used up; or some settles
+    them                         wait for room, and the last turn helped, or nobody
+                                 waited when it was over                                  CLEANING
+                      any        less than that quarter is used up                        RESTING
+    the log is        RESTING    it is found above its cap                                CLEANING
+    above its cap     CLEANING   the turn is over                                         SPENT
+                      SPENT      a segment's worth was settled since the turn began       CLEANING
+    to erase          RESTING    a purge asks for it, or an empty queue is idle           CLEANING
+                      CLEANING   the turn is over: those who asked are told               RESTING
+
+A turn goes once over the log: it is over when all segments that were there when it began are gone. SPENT keeps the
+cleaner from going round for ever when there is nothing to gain: a whole turn has brought back all that it could.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from curbstone.core.engine.commit.write_queue import Outbox
+from curbstone.core.engine.compaction.relocate import Copying
+from curbstone.core.engine.compaction.retention import Holding
+from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.log.log import IDLE_BYTES_MAX, Log
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.values import Done
+
+
+class State(Enum):
+    """See the module's docstring."""
+
+    RESTING = "resting"
+    CLEANING = "cleaning"
+    LAST_DROP = "last drop"
+    SPENT = "spent"
+
+
+RESTING, CLEANING, LAST_DROP, SPENT = State
+
+
+class _Reason:
+    """One reason to clean: its state, and its turn."""
+
+    __slots__ = ("_log", "state", "through")
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.state = RESTING
+        self.through = 0
+        """The number of the last segment that was there when the turn began."""
+
+    def begin(self) -> None:
+        """Begin a turn."""
+        self.state = CLEANING
+        self.through = self._log.active.number
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the latest turn is over."""
+        return self._log.segments[0].number > self.through
+
+
+class _ForPublish(_Reason):
+    """A publish has no room."""
+
+    __slots__ = ("_live_then",)
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self._live_then = 0
+        """Bytes that were live when the turn began."""
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether a whole turn has brought back what it could."""
+        return self.state is SPENT or (self.state is not RESTING and self.is_over)
+
+    def gains(self, live: int) -> bool:
+        """Return whether a turn may bring something back."""
+        return not self.is_spent or live < self._live_then
+
+    def may_help(self, live: int, *, drops: bool) -> bool:
+        """Return whether a publish that has no room is to wait. `drops`: whether the next commit drops a segment."""
+        is_spent = self.is_spent
+        if self.state is RESTING or (is_spent and live < self._live_then):
+            self.begin()
+            self._live_then = live
+        elif self.state is CLEANING and is_spent and drops:
+            self.state = LAST_DROP
+        elif is_spent:
+            self.state = SPENT
+            return False
+        return True
+
+
+class ForSettles(_Reason):
+    """Settles have used up the room that is kept for them."""
+
+    __slots__ = ("_has_helped", "_has_recorded", "_is_short", "_owed_then", "_room_then")
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self._room_then = 0
+        """The room there was when the turn began, or when it was spent."""
+        self._has_helped = False
+        """Whether the last turn brought room back, or a batch took settles or releases during it."""
+        self._has_recorded = False
+        """Whether a batch took settles or releases since the turn began."""
+        self._is_short = False
+        """Whether settles or releases found no room in the last batch."""
+        self._owed_then = False
+        """Whether some were owed when the turn was over, and no batch has taken any since."""
+
+    def recorded(self, *, taken: bool, left: bool) -> None:
+        """A batch was made: whether it has settles or releases, and whether some found no room in it."""
+        self._has_recorded |= taken
+        self._is_short = left
+        if taken or not left:
+            self._owed_then = False
+
+    def wants(self, room: int, *, owes_records: bool) -> bool:
+        """Return whether to clean. Asked when more than a quarter of the slack is used up; `room` is what is left."""
+        if self.state is CLEANING and self.is_over:
+            self._has_helped = self._has_recorded or room > self._room_then
+            self.state, self._room_then, self._owed_then = SPENT, room, owes_records
+            if self._is_short and not self._has_helped and owes_records:
+                self._log.exceed()  # happens only if the cap was made smaller than what settling needs
+                return False
+        if self.state is SPENT:
+            is_lower = room <= self._room_then - self._log.room.slack_bytes // 8
+            may_help = self._has_helped or (owes_records and not self._owed_then)
+            if not (is_lower or (self._is_short and may_help)):
+                return False
+        if self.state is not CLEANING:
+            self.begin()
+            self._room_then = room
+            self._has_recorded = False
+        return True
+
+
+class _ForCap(_Reason):
+    """The log is above its cap."""
+
+    __slots__ = ("_live_then",)
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self._live_then = 0
+        """Bytes that were live when the turn began."""
+
+    def wants(self, live: int) -> bool:
+        """Return whether to clean: whether a turn is under way, or a new one may bring something back."""
+        if self.state is CLEANING and not self.is_over:
+            return True
+        if self.state is not RESTING and live > self._live_then - self._log.room.segment_bytes:
+            self.state = SPENT
+            return False
+        self.begin()
+        self._live_then = live
+        return True
+
+
+class Cleaner:
+    """The cleaner of one queue."""
+
+    __slots__ = (
+        "_cap", "_erase", "_erased", "_holding", "_log", "_outbox", "_pending", "_publish", "copying", "for_settles",
+    )  # fmt: skip
+
+    def __init__(self, log: Log, pending: Pending, outbox: Outbox, holding: Holding) -> None:
+        self._log = log
+        self._holding = holding
+        self._pending = pending
+        self._outbox = outbox
+        self._publish = _ForPublish(log)
+        self.for_settles = ForSettles(log)
+        self._cap = _ForCap(log)
+        self._erase = _Reason(log)
+        self._erased: list[Done] = []
+        self.copying = Copying(log, pending)
+
+    # --- what is asked for
+
+    def can_make_room(self, size: int, largest: int | None = None) -> bool:
+        """Return whether cleaning may make room for a publish of `size` bytes; if so, cleaning begins.
+
+        The publish goes into one batch, or into several of up to `largest` bytes each.
+        """
+        live, room = self._pending.runs.bytes_live, self._log.room
+        self._holding.give_way()
+        if not room.fits_compacted(size, live + room.tries_bytes, size if largest is None else largest):
+            return False
+        return self._publish.may_help(live, drops=self.droppable() > 0)
+
+    @property
+    def may_help_publish(self) -> bool:
+        """Whether cleaning may bring back room for a publish; nothing begins."""
+        oldest = self._log.segments[0]
+        can_drop = len(self._log.segments) > 1 and not (oldest.runs or oldest.states)
+        return can_drop or self._publish.gains(self._pending.runs.bytes_live)
+
+    def unblocked(self) -> None:
+        """A publish was taken, or none waits any more."""
+        if self._publish.state is not SPENT:
+            self._publish.state = RESTING
+
+    def erase(self, on_done: Done | None = None) -> None:
+        """Drop everything that is not live, and leave no file with its bytes; then call `on_done(error)`."""
+        self._erase.begin()
+        if on_done is not None:
+            self._erased.append(on_done)
+
+    def trim(self) -> bool:
+        """Begin to shrink the log of an idle, empty queue; return False if there is nothing to shrink now."""
+        if self._log.bytes <= IDLE_BYTES_MAX or self._holding.idles():
+            return False
+        self.erase()
+        return True
+
+    # --- what it wants of the next commit
+
+    @property
+    def is_active(self) -> bool:
+        """Whether segments have to go."""
+        oldest = self._log.segments[0].number
+        if oldest <= self._erase.through:
+            return True
+        if oldest <= self._publish.through and self._publish.state is CLEANING:
+            return True
+        room = self._log.room
+        if room.excess > 0 and self._cap.wants(self._pending.runs.bytes_live + room.tries_bytes):
+            return True
+        left = room.left - room.kept
+        if left >= -(room.slack_bytes // 4):
+            self.for_settles.state = RESTING
+            return False
+        return self.for_settles.wants(left, owes_records=self._outbox.owes_records)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to copy or to drop."""
+        return self.is_active or (len(self._log.segments) > 1 and self.droppable() > 0)
+
+    @property
+    def recycles(self) -> bool:
+        """Whether files of dropped segments may be used again; not while something is to be erased."""
+        return self._log.segments[0].number > self._erase.through
+
+    def wishes(self, *, emptied: bool) -> tuple[int, bool]:
+        """Return how many segments go with the next commit, and whether it is to begin a new one.
+
+        It is if the active segment is the oldest and has to go. For `emptied` see `droppable`.
+        """
+        if len(self._log.segments) > 1:
+            return self.droppable(emptied=emptied), False
+        return int(emptied), self.is_active
+
+    def droppable(self, *, emptied: bool = False) -> int:
+        """Return how many of the oldest segments have nothing live and are to go with the next commit.
+
+        `emptied`: what is still live in the oldest one is copied by that same commit, so it goes, too.
+        """
+        segments = self._log.segments
+        count = int(emptied)
+        while count < len(segments) - 1 and not segments[count].runs and not segments[count].states:
+            count += 1
+        may_hold = count and not emptied and self._holding.is_on and self.recycles
+        return self._holding.may_go(count) if may_hold else count
+
+    # --- what became of it
+
+    def committed(self) -> None:
+        """A commit is on disk: if it has ended an erase, tell those who wait for that."""
+        if self._erase.state is CLEANING and self._erase.is_over:
+            self._erase.state = RESTING
+            waiting, self._erased = self._erased, []
+            for on_done in waiting:
+                on_done(None)
+
+    def end(self, error: CurbstoneError) -> None:
+        """The queue ends: nothing more will be erased."""
+        waiting, self._erased = self._erased, []
+        for on_done in waiting:
+            on_done(error)

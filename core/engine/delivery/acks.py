@@ -1,0 +1,99 @@
+"""Settling: ends deliveries for good, in memory at once and on disk with the next commit.
+
+`retrying` takes care of those that are given back to be tried again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from curbstone.core.engine.commit.write_queue import Outbox
+from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.log.format import Reason, Released
+from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.errors import Unavailable
+from curbstone.core.message import Delivery
+from curbstone.core.values import UNNAMED, Done, WasThere
+
+
+class Settling:
+    """The settling side of one queue."""
+
+    __slots__ = ("_agenda", "_outbox", "_pending", "_state")
+
+    def __init__(self, state: QueueState, agenda: Agenda, pending: Pending, outbox: Outbox) -> None:
+        self._state = state
+        self._agenda = agenda
+        self._pending = pending
+        self._outbox = outbox
+
+    def ack(self, group: str, deliveries: list[Delivery], on_done: Done | None) -> bool:
+        """Settle deliveries that a consumer has claimed. Return False if refused now: it has to unclaim them."""
+        if self.is_refused(on_done):
+            return False
+        self.settle_now(group, deliveries)
+        if on_done is not None:
+            self._outbox.when_committed(on_done)
+        return True
+
+    def is_refused(self, on_done: Done | None) -> bool:
+        """Return whether nothing can be settled now; if so, `on_done` gets the reason, in a later turn."""
+        state = self._state
+        if not (state.write_failure or state.broken or state.is_closed):
+            return False
+        error = state.refusal() or Unavailable("the queue is closed")
+        if on_done is not None:
+            state.host.call_soon(partial(on_done, error))
+        return True
+
+    def settle_now(self, group: str, deliveries: list[Delivery], reason: Reason = Reason.ACK) -> None:
+        """Settle deliveries in memory now, and on disk with the next commit.
+
+        An ack in a private queue does not call for a commit by itself. No restart asks for it, and a topic's thousand
+        subscribers would each make two commits of a message.
+        """
+        messages = [delivery.message for delivery in deliveries]
+        if reason is Reason.ACK:
+            self._state.stats.acked += len(messages)
+        self._pending.clear(group, messages)
+        seqs = [message.seq for message in messages]
+        if self._state.is_private and reason is Reason.ACK:
+            self._outbox.settled_unhurried(group, seqs)
+            if not self._pending.group(group).has_ready:
+                return
+        else:
+            self._outbox.settled(group, reason, seqs)
+        self._agenda.wake(group)
+
+    def settle_by_id(self, seq: int, on_done: WasThere) -> bool:
+        """Settle a message of the unnamed group, whatever state it is in; return whether it was there."""
+        state, pending = self._state, self._pending
+        refusal = state.refusal()
+        run = pending.runs.find(seq)
+        there = run is not None and bool(run.bits >> (seq - run.first) & 1)
+        if refusal is not None or run is None or not there:
+            state.host.call_soon(lambda: on_done(refusal, False))
+            return False
+        group = pending.unnamed
+        group.wip.discard(seq)
+        group.forget(seq)
+        pending.clear_run(group, run, 1 << (seq - run.first), 0)
+        state.stats.acked += 1
+        self._outbox.settled(UNNAMED, Reason.ACK, [seq])
+        self._agenda.wake(UNNAMED)
+        self._agenda.changed()
+        self._outbox.when_committed(lambda error: on_done(error, error is None))
+        return True
+
+    def put_back(self, group: str, deliveries: list[Delivery]) -> None:
+        """Return deliveries that nobody has seen to their place: no try is counted."""
+        if not deliveries or self._state.is_closed:
+            return
+        held = self._pending.group(group)
+        for delivery in deliveries:
+            held.release(delivery.message, delivery.tries, 0, delivery.mature_ms)
+        states = [Released(group, each.message.seq, 1, each.tries, 0) for each in deliveries if each.tries]
+        if states:
+            self._outbox.handed(states)
+        self._agenda.wake(group)

@@ -1,0 +1,87 @@
+"""Deletes a queue that is unused: nobody has consumed, leased, popped or waited there for as long as `unused` says.
+
+A pop or lease that finds nothing is use, too: a client that polls reads the queue. Publishing is not: the
+option is meant for queues that are published to and not read any more. The time begins anew when the server starts. A
+queue that is to go as soon as its last consumer has left gets a minute for the first one to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.errors import CurbstoneError, NoSuchQueue
+from curbstone.core.host import Timer
+
+FIRST_MS = 60_000
+
+
+class Disuse:
+    """Watches one queue while it has the option `unused`."""
+
+    __slots__ = (
+        "_agenda", "_attempts", "_attempts_seen", "_delivered", "_end", "_is_used", "_state", "_timer", "_unwatch",
+        "_was_used",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        state: QueueState,
+        agenda: Agenda,
+        is_used: Callable[[], bool],
+        attempts: Callable[[], int],
+        end: Callable[[CurbstoneError], None],
+    ) -> None:
+        """`is_used`: whether anybody takes from it, or holds something now. `attempts`: how often anybody has begun to
+        take, so far. `end` deletes the queue.
+        """
+        self._state = state
+        self._agenda = agenda
+        self._is_used = is_used
+        self._attempts = attempts
+        self._attempts_seen = 0
+        self._end = end
+        self._unwatch: Callable[[], None] | None = None
+        self._timer: Timer | None = None
+        self._delivered = 0
+        self._was_used = False
+
+    def option_changed(self) -> None:
+        """Act on the option as it is now: it may have been set, changed or taken away."""
+        if self._unwatch is None and self._state.options.unused is not None:
+            self._unwatch = self._agenda.watch(self._look)
+            self._agenda.changed()
+        elif self._unwatch is not None:
+            self._look()
+
+    def _look(self) -> None:
+        """Somebody may have come or gone, or the option may have changed."""
+        state = self._state
+        unused = state.options.unused
+        is_used = self._is_used()
+        attempts, delivered = self._attempts(), state.stats.delivered
+        was_polled = attempts != self._attempts_seen
+        self._was_used = self._was_used or is_used or delivered != self._delivered
+        self._attempts_seen, self._delivered = attempts, delivered
+        if unused is None or is_used or state.is_closed:
+            self._stop()
+        elif self._timer is None or was_polled:
+            self._stop()
+            delay_ms = round(unused * 1000) if unused or self._was_used else FIRST_MS
+            self._timer = state.host.call_later(delay_ms, self._due)
+        if unused is None and self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _due(self) -> None:
+        self._timer = None
+        state = self._state
+        unused = state.options.unused
+        if unused is not None and not state.is_closed and not self._is_used():
+            self._end(NoSuchQueue(f"queue {state.name} is gone: it was unused for {unused:g} s"))

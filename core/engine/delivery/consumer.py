@@ -1,0 +1,228 @@
+"""A consumer: it takes deliveries as they come, up to its window, and settles them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from curbstone.core import port
+from curbstone.core.engine.delivery.acks import Settling
+from curbstone.core.engine.delivery.dispatch import Rings
+from curbstone.core.engine.delivery.requeue import Retrying
+from curbstone.core.engine.fault_barrier import QueueHost
+from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.errors import CurbstoneError, StaleDelivery
+from curbstone.core.holders import Standing
+from curbstone.core.message import Delivery
+from curbstone.core.values import Done, Who
+
+AUTO_WINDOW = 256
+"""The most deliveries that a consumer with `auto` takes at a time."""
+
+
+def _nobody(_said: object) -> None:
+    """Stands in for the callbacks of a consumer that has ended."""
+
+
+class Consumer:
+    """Takes deliveries as they come, up to its window, and settles them.
+
+    `unsettled` holds them by seq, in the order of delivery. Calls that settle raise StaleDelivery, and
+    change nothing, if a seq is not among them; `on_done(error)` comes after the commit.
+    """
+
+    may_give_up = False
+
+    __slots__ = (
+        "_deliver", "_desk", "auto", "closed", "group", "held", "on_closed", "paused", "queue", "unsettled",
+        "weight", "who", "window",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        queue: port.Queue,
+        desk: Desk,
+        deliver: Callable[[list[Delivery]], None],
+        who: Who,
+        *,
+        window: int,
+        weight: int,
+        group: str,
+        auto: bool,
+        on_closed: Callable[[CurbstoneError], None],
+    ) -> None:
+        self.queue = queue
+        self._desk = desk
+        self.group = group
+        self.window = window
+        self.weight = weight
+        self.auto = auto
+        """Whether deliveries are settled as soon as they have been handed over."""
+        self.who = who
+        self.on_closed = on_closed
+        self.unsettled: dict[int, Delivery] = {}
+        self._deliver = deliver
+        self.held = False
+        """Whether it gets nothing for a while; see `hold`."""
+        self.paused = False
+        """Whether it gets nothing more, but may still settle; see `pause`."""
+        self.closed = False
+
+    @property
+    def room(self) -> int:
+        """How many deliveries it takes now."""
+        if self.held or self.paused or self.closed:
+            return 0
+        return AUTO_WINDOW if self.auto else self.window - len(self.unsettled)
+
+    @property
+    def standing(self) -> Standing:
+        """See `core.holders.Consumer.standing`. It is full if it has no room."""
+        return Standing(self.window, self.auto, self.paused, self.held, is_full=self.room <= 0)
+
+    def give(self, deliveries: list[Delivery]) -> None:
+        """Hand deliveries over; the queue calls this. With `auto` they are settled once `deliver` has returned."""
+        if self.closed or self.paused:  # it has left since it was its turn
+            self._desk.settling.put_back(self.group, deliveries)
+        elif self.auto:
+            try:
+                self._deliver(deliveries)
+            except BaseException:
+                self._desk.retrying.release(self.group, deliveries)
+                raise
+            self._desk.settling.settle_now(self.group, deliveries)
+        else:
+            unsettled = self.unsettled
+            now_ms = self._desk.agenda.host.now_ms()
+            for delivery in deliveries:
+                delivery.handed_ms = now_ms
+                unsettled[delivery.message.seq] = delivery
+            self._deliver(deliveries)
+
+    def when_open(self, on_open: Callable[[], None]) -> None:
+        """Call `on_open` at once: this consumer has taken part since it was made."""
+        on_open()
+
+    def none_ready(self) -> None:
+        """Never called, because a consumer does not give up."""
+
+    def fail(self) -> None:
+        """`deliver` raised an exception: end the consumer."""
+        self.close()
+
+    def ack(self, seqs: Sequence[int], on_done: Done | None = None) -> None:
+        """Settle deliveries."""
+        deliveries = self.claim(seqs)
+        if not self._desk.settling.ack(self.group, deliveries, on_done):
+            self.unclaim(deliveries)
+
+    def nack(
+        self, seqs: Sequence[int], delay_ms: int | None = None, error: str = "", on_done: Done | None = None
+    ) -> None:
+        """Give deliveries back to their place, after `delay_ms` or the queue's `nack_delay`."""
+        deliveries = self.claim(seqs)
+        if not self._desk.retrying.nack(self.group, deliveries, delay_ms, error, on_done):
+            self.unclaim(deliveries)
+
+    def reject(self, seqs: Sequence[int], error: str = "", on_done: Done | None = None) -> None:
+        """Send deliveries to the dead-letter queue, or drop them if there is none."""
+        deliveries = self.claim(seqs)
+        if not self._desk.retrying.reject(self.group, deliveries, error, on_done):
+            self.unclaim(deliveries)
+
+    def claim(self, seqs: Sequence[int]) -> list[Delivery]:
+        """Take deliveries out of `unsettled`; raise StaleDelivery, and take none, if one of them is not there."""
+        unsettled = self.unsettled
+        if len(seqs) == 1:
+            delivery = unsettled.pop(seqs[0], None)
+            if delivery is None:
+                raise StaleDelivery(f"message {seqs[0]} is not unsettled here")
+            return [delivery]
+        claimed = [unsettled[seq] for seq in seqs if seq in unsettled]
+        if len(claimed) < len(seqs) or len(set(seqs)) < len(seqs):
+            raise StaleDelivery("a message is not unsettled here, or named twice")
+        for seq in seqs:
+            del unsettled[seq]
+        return claimed
+
+    def unclaim(self, deliveries: list[Delivery]) -> None:
+        """Put claimed deliveries back into `unsettled`, or release them if the consumer has ended."""
+        if self.closed:
+            self._desk.retrying.release(self.group, deliveries)
+            return
+        for delivery in deliveries:
+            self.unsettled[delivery.message.seq] = delivery
+
+    def forget(self) -> None:
+        """Its queue has ended: it gets nothing more, and settles nothing."""
+        self.closed = True
+        self.unsettled.clear()
+
+    def hold(self) -> None:
+        """Stop deliveries for a while: the socket's buffer is full."""
+        self.held = True
+
+    def resume(self) -> None:
+        """Go on after `hold`."""
+        if self.held:
+            self.held = False
+            self._desk.agenda.wake(self.group)
+
+    def resize(self, window: int) -> None:
+        """Change how many deliveries may be unsettled. If more are, they stay, and no others come meanwhile."""
+        self.window = window
+        self._desk.agenda.wake(self.group)
+
+    def pause(self) -> None:
+        """End deliveries; what is unsettled stays and can still be settled."""
+        self.paused = True
+        self._desk.rings.leave(self)
+
+    def close(self) -> None:
+        """End the consumer: its unsettled deliveries go back to their place, one try older."""
+        if self.closed:
+            return
+        self.closed = True
+        self._desk.rings.leave(self)
+        self._desk.attached.pop(self, None)
+        deliveries = list(self.unsettled.values())
+        self.unsettled.clear()
+        self._desk.retrying.release(self.group, deliveries)
+        # These callbacks usually belong to something that holds this consumer. Without that circle both go at once,
+        # and not only by the next full collection.
+        self._deliver = self.on_closed = _nobody
+
+    def end(self) -> None:
+        """The queue ends; `Desk.end` tells the consumer why, so nothing is done here."""
+
+
+class Desk:
+    """The parts of one queue that its consumers need, and the consumers themselves."""
+
+    __slots__ = ("agenda", "attached", "retrying", "rings", "settling")
+
+    def __init__(self, agenda: Agenda, rings: Rings, settling: Settling, retrying: Retrying) -> None:
+        self.agenda = agenda
+        self.rings = rings
+        self.settling = settling
+        self.retrying = retrying
+        self.attached: dict[Consumer, None] = {}
+        """All consumers that have not ended, including those that are paused."""
+
+    def attach(self, consumer: Consumer) -> None:
+        """Let a new consumer take part in the ring of its group."""
+        self.attached[consumer] = None
+        self.rings.join(consumer)
+
+    def end_deliveries(self, group: str, seqs: list[int]) -> None:
+        """Make the deliveries of messages stale, whoever holds them."""
+        for consumer in self.attached:
+            if consumer.group == group:
+                for seq in seqs:
+                    consumer.unsettled.pop(seq, None)
+
+    def end(self, host: QueueHost, error: CurbstoneError) -> None:
+        """The queue ends: tell all consumers."""
+        consumers, self.attached = list(self.attached), {}
+        for consumer in consumers:
+            consumer.forget()
+            host.tell(consumer.on_closed, error)

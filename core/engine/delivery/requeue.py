@@ -1,0 +1,128 @@
+"""Retrying: a message that was delivered and not acked goes back to its place, one try older, or is dead.
+
+All ways back lead here: a nack, a consumer that went away, a lease that ran out, a transaction. The group keeps how
+often a message was tried (`index.group`), and the outbox has it written; `dead` ends messages that are dead.
+"""
+
+from __future__ import annotations
+
+from curbstone.core.engine.commit.write_queue import Outbox
+from curbstone.core.engine.delivery.acks import Settling
+from curbstone.core.engine.delivery.dead_letters import Deaths
+from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.log.format import Reason, Released
+from curbstone.core.engine.log.publish import Release
+from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.message import Delivery
+from curbstone.core.values import Done
+
+
+class Retrying:
+    """The retrying of one queue."""
+
+    __slots__ = ("_agenda", "_deaths", "_outbox", "_pending", "_settling", "_state")
+
+    def __init__(
+        self,
+        state: QueueState,
+        agenda: Agenda,
+        pending: Pending,
+        outbox: Outbox,
+        settling: Settling,
+        deaths: Deaths,
+    ) -> None:
+        self._state = state
+        self._agenda = agenda
+        self._pending = pending
+        self._outbox = outbox
+        self._settling = settling
+        self._deaths = deaths
+
+    def nack(
+        self, group: str, deliveries: list[Delivery], delay_ms: int | None, error: str, on_done: Done | None
+    ) -> bool:
+        """Give back deliveries that a consumer has claimed. Return False if refused now: it has to unclaim them."""
+        if self._settling.is_refused(on_done):
+            return False
+        for each_ms, some in self.delayed(deliveries, delay_ms):
+            self.release(group, some, delay_ms=each_ms, error=error)
+        if on_done is not None:
+            self._outbox.when_committed(on_done)
+        return True
+
+    def reject(self, group: str, deliveries: list[Delivery], error: str, on_done: Done | None) -> bool:
+        """Dead-letter deliveries that a consumer has claimed. Return False if refused now: it has to unclaim them."""
+        if self._settling.is_refused(on_done):
+            return False
+        self.reject_now(group, deliveries, error, on_done)
+        return True
+
+    def delayed(self, deliveries: list[Delivery], delay_ms: int | None) -> list[tuple[int, list[Delivery]]]:
+        """Return deliveries that are given back with their delays: `delay_ms`, or what the queue's options say."""
+        options = self._state.options
+        if delay_ms is not None or not options.backs_off:
+            return [(options.nack_delay_ms(0, 0) if delay_ms is None else delay_ms, deliveries)]
+        return [(options.nack_delay_ms(each.tries, each.message.seq), [each]) for each in deliveries]
+
+    def reject_now(self, group: str, deliveries: list[Delivery], error: str, on_done: Done | None) -> None:
+        """Dead-letter deliveries; `on_done` is called once, when all of them have ended, with the first error."""
+        self._state.stats.rejected += len(deliveries)
+        done = _after(len(deliveries), on_done) if on_done is not None else None
+        if on_done is not None and not deliveries:
+            self._outbox.when_committed(on_done)
+        for delivery in deliveries:
+            tries = delivery.tries + 1
+            self._deaths.bury(self._pending.group(group), delivery, Reason.REJECT, tries, error, done)
+        self._agenda.wake(group)
+
+    def release(self, name: str, deliveries: list[Delivery], *, delay_ms: int = 0, error: str = "") -> None:
+        """Give deliveries back to their place, one try older; those that were tried too often or expired are dead."""
+        state = self._state
+        if not deliveries or state.is_closed:
+            return
+        group = self._pending.group(name)
+        now_ms, wall_ms = state.host.now_ms(), state.host.wall_ms()
+        due_ms = now_ms + delay_ms if delay_ms > 0 else 0
+        most = state.options.max_tries
+        state.stats.released += len(deliveries)
+        for delivery in deliveries:
+            tries = delivery.tries + 1
+            if most and tries >= most:
+                self._deaths.bury(group, delivery, Reason.MAX_TRIES, tries, error)
+                continue
+            if 0 < delivery.message.expires_ms <= now_ms:
+                self._deaths.expire(group, delivery.message)
+                continue
+            group.release(delivery.message, tries, due_ms, wall_ms + delay_ms)
+            self._outbox.released(Released(name, delivery.message.seq, 1, tries, due_ms))
+        self._agenda.wake(name)
+        self._agenda.changed()
+
+    def released(self, release: Release) -> None:
+        """A transaction that gives deliveries back is on disk: put them back to their place, one try older."""
+        state = self._state
+        group = self._pending.group(release.group)
+        now_ms, wall_ms = state.host.now_ms(), state.host.wall_ms()
+        mature_ms = wall_ms + max(release.due_ms - now_ms, 0)
+        state.stats.released += len(release.deliveries)
+        for delivery in release.deliveries:
+            group.release(delivery.message, delivery.tries + 1, release.due_ms, mature_ms)
+        self._agenda.wake(release.group)
+        self._agenda.changed()
+
+
+def _after(count: int, on_done: Done) -> Done:
+    """Return a callback that calls `on_done` at its `count`-th call, with the first error there was."""
+    left = count
+    first: CurbstoneError | None = None
+
+    def done(error: CurbstoneError | None) -> None:
+        nonlocal left, first
+        left -= 1
+        first = first or error
+        if not left:
+            on_done(first)
+
+    return done

@@ -1,0 +1,53 @@
+"""Time to live: finds the messages that have expired, and ends them."""
+
+from __future__ import annotations
+
+from curbstone.core.engine.delivery.dead_letters import Deaths
+from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.runs import Run
+from curbstone.core.engine.state import QueueState
+
+READ_AGAIN_MS = 100
+
+
+class Expiry:
+    """Ends the expired messages of one queue; `core.engine.index.expiries` knows when there are any."""
+
+    __slots__ = ("_deaths", "_pending", "_state")
+
+    def __init__(self, state: QueueState, pending: Pending, deaths: Deaths) -> None:
+        self._state = state
+        self._pending = pending
+        self._deaths = deaths
+
+    def expire_due(self, now_ms: int) -> None:
+        """End the messages that have expired by now."""
+        for seq in self._pending.expiries.take_due(now_ms):
+            self._expire_at(seq)
+
+    def _expire_at(self, seq: int) -> None:
+        run = self._pending.runs.at_or_after(seq)
+        if run is None or not run.expires_ms:
+            return
+        if run.messages is None:
+            self._pending.reader.load(run, lambda: self._expire_run(run))
+        else:
+            self._expire_run(run)
+
+    def _expire_run(self, run: Run) -> None:
+        if run.messages is None:
+            if run.live() and not self._state.is_closed:
+                self._state.host.call_later(READ_AGAIN_MS, lambda: self._expire_at(run.first))
+            return
+        now_ms = self._state.host.now_ms()
+        next_ms = 0
+        for message in [m for m in run.messages if m is not None and m.expires_ms]:
+            if message.expires_ms > now_ms:
+                next_ms = min(next_ms or message.expires_ms, message.expires_ms)
+                continue
+            for group in self._pending.groups.values():
+                if run.pending(group.name) >> (message.seq - run.first) & 1 and message.seq not in group.wip:
+                    self._deaths.expire(group, message)
+        run.expires_ms = 0
+        if next_ms and run.live():
+            self._pending.expiries.note(run, next_ms)

@@ -1,0 +1,143 @@
+"""Takers of a single answer: of the messages that are ready now, or within a time. Pops and leases are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from curbstone.core.engine.delivery.acks import Settling
+from curbstone.core.engine.delivery.dispatch import Rings
+from curbstone.core.engine.index.dynamic_groups import Undeclared
+from curbstone.core.engine.state import QueueState
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.holders import waiting_call
+from curbstone.core.message import Delivery
+from curbstone.core.values import UNKNOWN, Holder, Who
+
+LEASE_BYTES_MAX = 4 * 1024 * 1024
+"""An answer takes no more messages once it has so many bytes of headers and bodies."""
+
+
+def _nobody(_deliveries: list[Delivery]) -> None:
+    """Stands in for the answer of a waiter that waits no more."""
+
+
+class Counter(NamedTuple):
+    """The parts of one queue that its waiters need."""
+
+    state: QueueState
+    rings: Rings
+    settling: Settling
+    undeclared: Undeclared
+
+
+class Waiter:
+    """Takes deliveries for one answer, now or within `wait_ms`; then it is gone.
+
+    It gathers until it has `count`, or LEASE_BYTES_MAX, or nothing more is ready; a message that must be read from the
+    disk first counts as ready. Then `answer` is called once, with what was gathered or an empty list, unless the
+    waiter was cancelled before. If the group does not exist and can't begin to, `refuse` is called instead.
+    """
+
+    weight = 1
+    may_give_up = True
+
+    def __init__(
+        self,
+        counter: Counter,
+        group: str,
+        count: int,
+        wait_ms: int,
+        answer: Callable[[list[Delivery]], None],
+        refuse: Callable[[CurbstoneError], None],
+        who: Who = UNKNOWN,
+    ) -> None:
+        self.who = who
+        self._counter = counter
+        self._state = counter.state
+        self.group = group
+        self.room = count
+        self._answer = answer
+        self._refuse = refuse
+        self._gathered: list[Delivery] = []
+        self._bytes = 0
+        self._waits = wait_ms > 0
+        self._timer = counter.state.host.call_later(wait_ms, self.give_nothing) if self._waits else None
+
+    def begin(self) -> Waiter:
+        """Take part in the round robin of the group; return itself."""
+        if self._state.is_closed:
+            self._state.host.call_soon(self.give_nothing)
+        elif refusal := self._counter.undeclared.refusal([self.group]):
+            self._leave()
+            self._state.host.call_soon(partial(self._refuse, refusal))
+        else:
+            self._counter.rings.join(self)
+        return self
+
+    @property
+    def waits(self) -> bool:
+        """Whether it goes on waiting when nothing is ready; not if it has gathered something."""
+        return self._waits and not self._gathered
+
+    def give(self, deliveries: list[Delivery]) -> None:
+        """Take deliveries, and answer when there are enough; the queue calls this."""
+        if not self.room:  # it was given up while its hand was dealt
+            self._counter.settling.put_back(self.group, deliveries)
+            return
+        taken = 0
+        for delivery in deliveries:
+            if self._bytes >= LEASE_BYTES_MAX:
+                break
+            self._bytes += len(delivery.message.headers) + len(delivery.message.body)
+            taken += 1
+        self._gathered += deliveries[:taken]
+        self.room -= taken
+        if self.room and self._bytes < LEASE_BYTES_MAX:
+            return
+        self._finish()
+        self._counter.settling.put_back(self.group, deliveries[taken:])
+
+    def give_nothing(self) -> None:
+        """Answer with what there is: nothing more is ready, or its time is over."""
+        if self.room:
+            self._finish()
+
+    def none_ready(self) -> None:
+        """Answer with what there is, unless it goes on waiting."""
+        if not self.waits:
+            self.give_nothing()
+
+    def fail(self) -> None:
+        """`answer` raised an exception; the waiter has left already, so nothing is left to do."""
+
+    def end(self) -> None:
+        """The queue ends."""
+        self.give_nothing()
+
+    def cancel(self) -> bool:
+        """Give up and put back what was gathered; return False if it is too late, for the answer has come or will."""
+        if not self.room:
+            return False
+        self._leave()
+        self._counter.settling.put_back(self.group, self._gathered)
+        return True
+
+    def _finish(self) -> None:
+        answer = self._answer
+        self._leave()
+        answer([] if self._state.is_closed else self._gathered)
+
+    def _leave(self) -> None:
+        self.room = 0
+        self._answer = _nobody  # it may be a method of this very waiter, which would keep itself in memory
+        if self._timer is not None:
+            self._timer.cancel()
+        self._counter.rings.leave(self)
+
+
+def waiting(rings: Rings) -> list[Holder]:
+    """Return a holder for each waiter that waits for a message to come."""
+    takers = [taker for ring in rings.values() for taker in ring.takers]
+    return [waiting_call(each.group, each.room, each.who) for each in takers if isinstance(each, Waiter) and each.waits]

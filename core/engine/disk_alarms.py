@@ -1,0 +1,124 @@
+"""Failures of the disk that are not over yet: noted where they happen, ended by the next success.
+
+While there are any, the server may not be able to take every message, so it is not ready, and health says why. A matter
+is logged when it begins and when it is over, but not for each attempt in between.
+
+A queue finds out by itself whether it can write again. Other things, such as new queues, options and transactions, are
+only tried when a client asks for them. While the server is not ready, perhaps no client will. So a probe file is
+written from time to time to find out whether the disk works again.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+from curbstone.core.disk import Disk
+from curbstone.core.host import Host, Job, JobDone
+
+PROBE_MS = 1000
+PROBE_NAME = "probe"
+PROBE_BYTES = 4096
+
+logger = logging.getLogger("curbstone.core")
+
+
+class Troubles:
+    """What is wrong now, by matter, in the order in which it began."""
+
+    def __init__(self, host: Host, disk: Disk) -> None:
+        self._host = host
+        self._disk = disk
+        self._texts: dict[str, str] = {}
+        self._probed: set[str] = set()
+        """The matters that are over when the probe file has been written."""
+        self._probes = False
+        self.is_stopping = False
+        self.faults: list[Exception] = []
+        """Unexpected exceptions. They are logged (see `core.engine.fault_barrier`), and tests look at them here."""
+
+    def __bool__(self) -> bool:
+        return bool(self._texts)
+
+    def note(self, matter: str, text: str) -> None:
+        """Note that something has failed, and why."""
+        if matter not in self._texts:
+            logger.error("%s: %s", matter, text, extra={"matter": matter})
+        self._texts[matter] = text
+
+    def over(self, matter: str) -> None:
+        """Note that a matter is over: it works again, or nobody needs it any more."""
+        self._probed.discard(matter)
+        if self._texts.pop(matter, None) is not None:
+            logger.info("%s: all is well again", matter, extra={"matter": matter})
+
+    def ended(self, matter: str, error: BaseException | None) -> None:
+        """Note how a job has ended.
+
+        An OSError is a failure of the disk, unless it only says that a file exists, or does not. A job that ends well
+        does not end the matter, because it may not have synced anything.
+        """
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError | FileExistsError):
+            self.note(matter, f"the disk failed: {error}")
+            self._probed.add(matter)
+            self._probe_later()
+
+    @property
+    def reasons(self) -> list[str]:
+        """What is wrong now, one line for each matter."""
+        return [f"{matter}: {text}" for matter, text in self._texts.items()]
+
+    def _probe_later(self) -> None:
+        if not self._probes:
+            self._probes = True
+            self._host.call_later(PROBE_MS, self._probe)
+
+    def _probe(self) -> None:
+        if not self._probed or self.is_stopping:
+            self._probes = False
+            return
+
+        def done(_: object, error: BaseException | None) -> None:
+            self._probes = False
+            if error is not None:
+                self._probe_later()
+                return
+            for matter in list(self._probed):
+                self.over(matter)
+
+        self._host.submit(self._write, done)
+
+    def _write(self) -> None:
+        with suppress(FileNotFoundError):
+            self._disk.remove(PROBE_NAME)
+        file = self._disk.open(PROBE_NAME, create=True)
+        try:
+            file.write(0, [bytes(PROBE_BYTES)])
+            file.sync()
+        finally:
+            file.close()
+        self._disk.remove(PROBE_NAME)
+        self._disk.sync_dir("")
+
+
+class WatchedHost:
+    """A host that notes how its jobs end, all as one matter. Implements `core.host.Host`."""
+
+    def __init__(self, host: Host, troubles: Troubles, matter: str) -> None:
+        self._host = host
+        self._troubles = troubles
+        self._matter = matter
+        self.now_ms = host.now_ms
+        self.now_us = host.now_us
+        self.wall_ms = host.wall_ms
+        self.call_soon = host.call_soon
+        self.call_later = host.call_later
+
+    def submit(self, job: Job, done: JobDone) -> None:
+        """See `Host.submit`."""
+
+        def ended(result: object, error: BaseException | None) -> None:
+            self._troubles.ended(self._matter, error)
+            done(result, error)
+
+        self._host.submit(job, ended)

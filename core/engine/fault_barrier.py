@@ -1,0 +1,63 @@
+"""Limits the damage of an unexpected exception: it ends one queue, or loses one answer, and nothing else.
+
+If a queue's own turn, timer or job raises, what the queue has in memory can't be trusted any more. It then refuses
+everything until the next start, which restores it from its log; all other queues go on. If somebody else's callback
+raises, such as one that gets an answer, the exception is logged and the queue goes on. Both are bugs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from curbstone.core.engine.log.meta import Meta
+from curbstone.core.engine.shared import Shared
+from curbstone.core.host import Job, JobDone, Timer
+
+logger = logging.getLogger("curbstone.core")
+
+
+class QueueHost:
+    """The host of one queue. What it calls can break that queue, but nothing else. Implements `core.host.Host`."""
+
+    __slots__ = ("_break_down", "_faults", "_host", "_meta", "now_ms", "now_us", "wall_ms")
+
+    def __init__(self, shared: Shared, meta: Meta, break_down: Callable[[Exception], None]) -> None:
+        self._host = shared.host
+        self._meta = meta
+        self._faults = shared.troubles.faults
+        self._break_down = break_down
+        """Called with an exception that the queue itself has raised."""
+        self.now_ms = shared.now_ms
+        self.now_us = shared.now_us
+        self.wall_ms = shared.wall_ms
+
+    def call_soon(self, fn: Callable[[], object]) -> object:
+        """See `Host.call_soon`. A queue uses this only for answers to others."""
+        return self._host.call_soon(partial(self.tell, fn))
+
+    def call_later(self, delay_ms: int, fn: Callable[[], object]) -> Timer:
+        """See `Host.call_later`."""
+        return self._host.call_later(delay_ms, partial(self.contain, fn))
+
+    def submit(self, job: Job, done: JobDone) -> None:
+        """See `Host.submit`."""
+        self._host.submit(job, partial(self.contain, done))
+
+    def contain(self, fn: Callable[..., object], *args: Any) -> None:
+        """Call a function of the queue itself. If it raises, the queue breaks down."""
+        try:
+            fn(*args)
+        except Exception as error:
+            self._faults.append(error)
+            self._break_down(error)
+
+    def tell(self, fn: Callable[..., object], *args: Any) -> None:
+        """Call back somebody who is no part of the queue. If that raises, it is logged."""
+        try:
+            fn(*args)
+        except Exception as error:
+            self._faults.append(error)
+            logger.exception("%s: somebody who was told something of it failed", self._meta.label)

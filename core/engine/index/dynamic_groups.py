@@ -1,0 +1,78 @@
+"""Groups that nobody declared: they are made when they are named, and forgotten when nothing needs them.
+
+Whoever publishes or consumes may name any group, so their number has to be limited. A group is needed while something
+is pending in it, while somebody takes part in it, and until the log says what was settled and handed out in it. The
+log is true without the group: if something is pending in it after a restart, it is made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Set
+
+from curbstone.core.engine.index.group import Group
+from curbstone.core.engine.index.memory import Memory
+from curbstone.core.engine.state import QueueState
+from curbstone.core.errors import Conflict
+from curbstone.core.message import Message
+from curbstone.core.values import UNNAMED
+
+UNDECLARED_MAX = 256
+"""The most undeclared groups that may be needed in a queue at once."""
+
+SPARE_MAX = 16
+
+
+class Undeclared:
+    """Keeps the undeclared groups of one queue few."""
+
+    __slots__ = ("_groups", "_in_use", "_memory", "_state", "_sweep_at")
+
+    def __init__(
+        self, state: QueueState, memory: Memory, groups: dict[str, Group], in_use: Callable[[], Set[str]]
+    ) -> None:
+        self._state = state
+        self._memory = memory
+        self._groups = groups
+        """All groups of the queue, including the declared ones and the unnamed one."""
+        self._in_use = in_use
+        self._sweep_at = SPARE_MAX
+
+    def make(self, name: str, first: int) -> Group:
+        """Return a new group. Sweeping is rare enough that on average each group costs a constant."""
+        if len(self._groups) >= self._sweep_at:
+            self.sweep()
+        group = self._groups[name] = Group(self._memory, name, first)
+        return group
+
+    def sweep(self) -> None:
+        """Forget the groups that nothing needs."""
+        in_use = self._in_use()
+        declared = self._state.meta.groups
+        for name in [name for name in self._groups if name != UNNAMED and name not in declared and name not in in_use]:
+            group = self._groups[name]
+            if not group.is_in_use and group.delivered <= group.delivered_logged:
+                del self._groups[name]
+        self._sweep_at = 2 * len(self._groups) + SPARE_MAX
+
+    def refusal(self, names: Iterable[str], coming: set[str] | None = None) -> Conflict | None:
+        """Return why these groups can't be named, or None; then the new ones are added to `coming`.
+
+        `coming` has the new groups that this was asked about before, and that do not exist yet.
+        """
+        groups, declared = self._groups, self._state.meta.groups
+        coming = set() if coming is None else coming
+        fresh = {name for name in names if name not in groups and name not in coming}
+        wanted = len(fresh) + len(coming)
+        if fresh and len(groups) + wanted > UNDECLARED_MAX + 1 + len(declared):
+            self.sweep()
+            if len(groups) + wanted > UNDECLARED_MAX + 1 + len(declared):
+                return Conflict(
+                    f"queue {self._state.name} would have more than {UNDECLARED_MAX} undeclared groups at once:"
+                    " declare groups, or settle what is pending in those there are"
+                )
+        coming |= fresh
+        return None
+
+    def refusal_of(self, messages: list[Message], coming: set[str]) -> Conflict | None:
+        """Return why messages can't name the groups that they name, or None; see `refusal`."""
+        return self.refusal([name for message in messages for name in message.groups], coming)

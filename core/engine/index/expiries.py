@@ -1,0 +1,54 @@
+"""When messages expire: for each run, when the first of its messages does. `delivery.ttl` then ends them."""
+
+from __future__ import annotations
+
+from heapq import heappop
+
+from curbstone.core.engine.index import due
+from curbstone.core.engine.index.runs import Run, Runs
+from curbstone.core.engine.wakeups import Agenda
+
+
+class Expiries:
+    """See the module's docstring."""
+
+    __slots__ = ("_agenda", "_due", "_runs", "has_any")
+
+    def __init__(self, runs: Runs, agenda: Agenda) -> None:
+        self._runs = runs
+        self._agenda = agenda
+        self._due: list[tuple[int, int]] = []
+        self.has_any = False
+        """Whether any message of the queue ever had an expiry."""
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """Engine time when the next message may expire."""
+        return self._due[0][0] if self._due else None
+
+    @property
+    def due_entries(self) -> int:
+        """How many entries are in memory, including stale ones."""
+        return len(self._due)
+
+    def note(self, run: Run, expires_ms: int) -> None:
+        """Remember that some message of a run expires at `expires_ms`."""
+        self.has_any = True
+        if not run.expires_ms or expires_ms < run.expires_ms:
+            run.expires_ms = expires_ms
+            due.note(self._due, expires_ms, run.first, len(self._runs), self._current)
+            self._agenda.at(expires_ms)
+
+    def take_due(self, now_ms: int) -> list[int]:
+        """Remove and return the first seqs of the runs in which something has expired. Some runs may be gone by now."""
+        seqs = []
+        while self._due and self._due[0][0] <= now_ms:
+            seqs.append(heappop(self._due)[1])
+        return seqs
+
+    def sweep(self) -> None:
+        """Forget the times of messages that have been settled."""
+        due.sweep(self._due, len(self._runs), self._current)
+
+    def _current(self) -> list[tuple[int, int]]:
+        return [(run.expires_ms, run.first) for run in self._runs if run.expires_ms]

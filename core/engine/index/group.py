@@ -1,0 +1,481 @@
+"""One group of a queue's readers: what is ready in it, in which order, and how often each message was tried.
+
+Ready messages are delivered in the order of their seqs: first those that were given back (`_returned`, a heap), then
+everything that is pending from the cursor on. A message that was never handed out needs no object, so a backlog costs
+almost no memory. A message with an ordering key is ready only when it has its turn (`core.engine.index.ordering`).
+
+A message that is handed out stays pending until it is settled. It lies behind the cursor, so nobody gets it twice.
+docs/engine.md ("Tries", "The cursor") gives the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from curbstone.core.engine.index import due
+from curbstone.core.engine.index.memory import Memory
+from curbstone.core.engine.index.ordering import Ordering
+from curbstone.core.engine.index.runs import Run, seqs_of
+from curbstone.core.engine.log.commit import Segment
+from curbstone.core.engine.log.format import Released
+from curbstone.core.headers import key_of
+from curbstone.core.message import Delivery, Message
+
+TAKE_BYTES_MAX = 1024 * 1024
+HELD_MESSAGES_MAX = 1024
+HELD_BYTES_MAX = 64 * 1024
+
+
+class Retry:
+    """What a group knows of a message that was given back, or that is not due yet."""
+
+    __slots__ = ("due_ms", "is_record_head", "mature_ms", "message", "segment", "tries")
+
+    def __init__(self, tries: int, due_ms: int, mature_ms: int, message: Message | None = None) -> None:
+        self.tries = tries
+        self.due_ms = due_ms
+        """Engine time from which on it may be delivered; 0 once that has come."""
+        self.mature_ms = mature_ms
+        """Wall-clock time when it became ready, or will."""
+        self.message = message
+        self.segment: Segment | None = None
+        """The segment with the latest record of this, or None if there is none in the log."""
+        self.is_record_head = False
+        """Whether the message is the first one of that record."""
+
+
+IsDead = Callable[[str, Message, int], bool]
+"""(group, message, tries): whether the message must not be delivered any more."""
+
+
+class Taken:
+    """What `Group.take` has taken. All of it counts as handed out."""
+
+    __slots__ = ("dead", "deliveries", "handed")
+
+    def __init__(self) -> None:
+        self.deliveries: list[Delivery] = []
+        self.dead: list[Delivery] = []
+        """Dead messages, which are to be ended instead of delivered."""
+        self.handed: list[Released] = []
+        """Records for the log, of deliveries that were not the first: their tries as they would stand after a crash."""
+
+
+class Group:
+    """The unnamed group of a queue, or a named one."""
+
+    __slots__ = (
+        "_cursor", "_due", "_held", "_low", "_memory", "_returned", "_rewound", "_room", "_run", "_runs", "delayed",
+        "delivered", "delivered_logged", "is_stuck", "marked_at", "name", "ordering", "pending", "recovered", "retries",
+        "wip",
+    )  # fmt: skip
+
+    def __init__(self, memory: Memory, name: str, first: int = 0) -> None:
+        """Nothing below `first` is pending in the group, or will be."""
+        self._memory = memory
+        self._runs = memory.runs
+        self._room = memory.room
+        self.name = name
+        self.pending = 0
+        """How many messages the group is entitled to and has not settled; only `pends` changes it."""
+        self.wip: set[int] = set()
+        """The seqs that are handed out."""
+        self.delayed = 0
+        self.delivered = 0
+        """The highest seq that was ever handed out."""
+        self.delivered_logged = 0
+        """Up to which seq the log says that messages may have been handed out."""
+        self.marked_at = 0
+        """The segment with the last mark that says so."""
+        self.recovered = 0
+        """Messages up to this seq may have been handed out before the restart."""
+        self.retries: dict[int, Retry] = {}
+        """By seq, what is known of messages that were given back or are not due yet."""
+        self.ordering: Ordering | None = None
+        """The ordering keys of the group; None until it has met one."""
+        self.is_stuck = False
+        """Whether the cursor has stopped because no more messages can be held back for their ordering keys."""
+        self._cursor = first
+        """The first seq that the group has not looked at yet."""
+        self._low = first
+        """Nothing is pending below this seq."""
+        self._rewound = 0
+        """Where the cursor was before it was rewound, or 0. Messages below this seq may be handed out already."""
+        self._run: Run | None = None
+        """The run that the cursor is in."""
+        self._returned: list[int] = []
+        """A heap of seqs behind the cursor that are ready again. Some may have been settled meanwhile."""
+        self._due: list[tuple[int, int]] = []
+        """A heap of (due_ms, seq) of delayed messages. Some may have been settled meanwhile."""
+        self._held = 0
+        """How many messages are kept in memory while they wait to be delivered again."""
+
+    @property
+    def rdy(self) -> int:
+        """Messages that may be handed out now."""
+        return self.pending - len(self.wip) - self.delayed
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether `take` may find more, at once or after a read from the disk."""
+        if self.ordering is None:
+            return self.rdy > 0
+        return bool(self._returned) or (not self.is_stuck and self.rdy > len(self.ordering.held_back))
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether anything is pending in the group, handed out, or has a `Retry`."""
+        return bool(self.pending or self.wip or self.retries)
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """Engine time when the next delayed message is due."""
+        return self._due[0][0] if self._due else None
+
+    # --- what changes
+
+    def pends(self, messages: int) -> None:
+        """Count messages that became pending, or, as a negative number, that are not any more; keep room for tries."""
+        self.pending += messages
+        self._room.pends(messages)
+
+    def delay(self, seq: int, tries: int, due_ms: int, mature_ms: int, message: Message | None = None) -> None:
+        """Let a pending message that is not handed out wait until `due_ms`."""
+        self._remember(seq, Retry(tries, due_ms, mature_ms, self._hold(message)))
+        self.delayed += 1
+        due.note(self._due, due_ms, seq, len(self.retries), self._delays)
+        self._memory.agenda.at(due_ms)
+
+    def _delays(self) -> list[tuple[int, int]]:
+        return [(retry.due_ms, seq) for seq, retry in self.retries.items() if retry.due_ms]
+
+    def sweep(self) -> None:
+        """Forget the times of delayed messages that have been settled."""
+        due.sweep(self._due, len(self.retries), self._delays)
+
+    @property
+    def due_entries(self) -> int:
+        """How many entries of delayed messages are in memory, including stale ones."""
+        return len(self._due)
+
+    def release(self, message: Message, tries: int, due_ms: int, mature_ms: int) -> None:
+        """Take back a message that was handed out. It keeps its place, and waits until `due_ms` if that is not 0."""
+        self.wip.discard(message.seq)
+        if due_ms:
+            self.delay(message.seq, tries, due_ms, mature_ms, message)
+            return
+        self._remember(message.seq, Retry(tries, 0, mature_ms, self._hold(message)))
+        if message.seq < self._cursor:
+            heappush(self._returned, message.seq)
+
+    def _remember(self, seq: int, retry: Retry) -> None:
+        """Replace what is known of a message. Until that is on disk, the earlier record in the log counts."""
+        old = self.retries.get(seq)
+        if old is not None:
+            retry.segment, retry.is_record_head = old.segment, old.is_record_head
+        self.retries[seq] = retry
+
+    def stored(self, released: Released, segment: Segment) -> None:
+        """Take in that a record of tries is on disk, in that segment."""
+        for seq in range(released.first, released.first + released.span):
+            retry = self.retries.get(seq)
+            if retry is None:
+                continue
+            if retry.segment is not None:
+                retry.segment.states -= 1
+            segment.states += 1
+            retry.segment = segment
+            is_head = seq == released.first
+            if is_head != retry.is_record_head:
+                self._room.recorded(1 if is_head else -1)
+                retry.is_record_head = is_head
+
+    def states_in(self, segment: Segment) -> list[Released]:
+        """Return records to replace those in a segment that still count; they say how things stand now."""
+        states: list[Released] = []
+        for seq in sorted([seq for seq, retry in self.retries.items() if retry.segment is segment]):
+            retry = self.retries[seq]
+            tries = retry.tries + (seq in self.wip)
+            last = states[-1] if states else None
+            if last and last.first + last.span == seq and (last.tries, last.due_ms) == (tries, retry.due_ms):
+                states[-1] = last._replace(span=last.span + 1)
+            else:
+                states.append(Released(self.name, seq, 1, tries, retry.due_ms))
+        return states
+
+    def marked(self, seq: int, segment: int) -> None:
+        """Take in that the log says, in that segment, that everything up to `seq` may have been handed out."""
+        self.delivered_logged = seq
+        self.marked_at = segment
+
+    def recover(self, seq: int, tries: int, due_ms: int) -> None:
+        """Set the tries and the due time of a pending message, which the cursor has not reached."""
+        old = self.retries.get(seq)
+        if old is not None and old.due_ms:
+            self.delayed -= 1
+            old.due_ms = 0
+        if due_ms:
+            self.delay(seq, tries, due_ms, due_ms)
+        else:
+            self._remember(seq, Retry(tries, 0, 0))
+
+    def seize(self, seq: int) -> None:
+        """Take a message out of turn, even if it is delayed. It counts as handed out."""
+        retry = self.retries.get(seq)
+        if retry is not None and retry.due_ms:
+            retry.due_ms = 0
+            self.delayed -= 1
+        if self.ordering is not None:
+            self.ordering.held_back.discard(seq)
+        self.wip.add(seq)
+
+    def seize_ready(self, message: Message) -> Delivery:
+        """Take a ready message out of turn, and return it as a delivery. It counts as handed out."""
+        seq = message.seq
+        tries = self.tries_of(seq)
+        if seq not in self.retries:  # so that the cursor looks at each message, and finds that this one is handed out
+            self._remember(seq, Retry(tries, 0, 0))
+        mature_ms = self.retries[seq].mature_ms or message.timestamp_ms
+        self.seize(seq)
+        return Delivery(message, tries, mature_ms)
+
+    def forget(self, seq: int) -> None:
+        """Forget the tries and the delay of a message that was settled."""
+        retry = self.retries.pop(seq, None)
+        if retry is not None:
+            if retry.due_ms:
+                self.delayed -= 1
+            if retry.message is not None:
+                self._held -= 1
+            self._lose_record(retry)
+
+    def _lose_record(self, retry: Retry) -> None:
+        if retry.segment is not None:
+            retry.segment.states -= 1
+            retry.segment = None
+        if retry.is_record_head:
+            self._room.recorded(-1)
+            retry.is_record_head = False
+
+    def lose_records(self, segment: Segment) -> None:
+        """Take in that the records in a segment are gone: what they said is only known in memory."""
+        for retry in self.retries.values():
+            if retry.segment is segment:
+                self._lose_record(retry)
+
+    def first_due_ms(self) -> int:
+        """Return the engine time when the first delayed message is due, 0 if there is none."""
+        while self._due:
+            due_ms, seq = self._due[0]
+            retry = self.retries.get(seq)
+            if retry is not None and retry.due_ms == due_ms:
+                return due_ms
+            heappop(self._due)  # the message was settled, or has another time now
+        return 0
+
+    def mature(self, now_ms: int) -> bool:
+        """Make delayed messages ready that are due; return whether there were any."""
+        any_due = False
+        while self._due and self._due[0][0] <= now_ms:
+            due_ms, seq = heappop(self._due)
+            retry = self.retries.get(seq)
+            if retry is None or retry.due_ms != due_ms:
+                continue  # the message was settled, or has another time now
+            retry.due_ms = 0
+            self.delayed -= 1
+            any_due = True
+            if seq < self._cursor:
+                heappush(self._returned, seq)
+        return any_due
+
+    def rewind(self) -> None:
+        """Let the cursor start over, because messages have become pending behind it."""
+        self._leave()
+        self._run = None
+        self._rewound = max(self._rewound, self._cursor)
+        self._cursor = self._low = 0
+        self._returned.clear()
+        if self.ordering is not None:
+            self.ordering.rewind(self.wip)
+
+    def lose_run(self, run: Run) -> None:
+        """Leave a run that was taken apart; what is left of it is in other runs."""
+        if self._run is run:
+            self._run = None
+
+    def first_pending(self, otherwise: int) -> int:
+        """Return the first pending seq, or `otherwise` if nothing is pending."""
+        if not self.pending:
+            return otherwise
+        runs = self._runs
+        run = runs.at_or_after(self._low)
+        while run is not None:
+            bits = run.pending(self.name)
+            if bits:
+                self._low = run.first + (bits & -bits).bit_length() - 1
+                return self._low
+            self._low = run.last + 1
+            run = runs.at_or_after(self._low)
+        return otherwise
+
+    def is_delayed(self, seq: int) -> bool:
+        """Return whether a message is delayed."""
+        retry = self.retries.get(seq)
+        return retry is not None and retry.due_ms > 0
+
+    def tries_of(self, seq: int) -> int:
+        """Return how often a message that is not handed out was delivered before."""
+        retry = self.retries.get(seq)
+        return retry.tries if retry else int(seq <= self.recovered)
+
+    def _hold(self, message: Message | None) -> Message | None:
+        """Return the message if it may stay in memory while it waits to be delivered again, else None."""
+        if message is None or self._held >= HELD_MESSAGES_MAX or len(message.body) > HELD_BYTES_MAX:
+            return None
+        self._held += 1
+        return message
+
+    # --- what is handed out
+
+    def take(self, limit: int, is_dead: IsDead) -> Taken:
+        """Take the next deliveries, up to `limit`.
+
+        They are fewer if messages have to be read from the disk first. That happens in the background, and then the
+        queue has another turn.
+        """
+        taken = Taken()
+        self.is_stuck = False
+        deliveries = taken.deliveries
+        room = TAKE_BYTES_MAX
+        while len(deliveries) < limit and room > 0:
+            before = len(deliveries)
+            if self._returned:
+                if not self._take_returned(taken, is_dead):
+                    break
+            elif not self._take_fresh(taken, limit, is_dead):
+                break
+            if len(deliveries) > before + 1:
+                room -= self._run.end - self._run.offset if self._run else 0
+            elif len(deliveries) > before:
+                room -= len(deliveries[-1].message.body)
+        if deliveries:
+            self.wip.update([delivery.message.seq for delivery in deliveries])
+            self.delivered = max(self.delivered, deliveries[-1].message.seq)
+        return taken
+
+    def _take_returned(self, taken: Taken, is_dead: IsDead) -> bool:
+        """Take the first returned message, if it is still ready; return False if it must be loaded first."""
+        seq = self._returned[0]
+        retry = self.retries.get(seq)
+        run = self._runs.find(seq)
+        bit = 1 << (seq - run.first) if run else 0
+        if (retry is not None and retry.due_ms) or run is None or not run.pending(self.name) & bit:
+            heappop(self._returned)  # it was settled or delayed meanwhile
+            return True
+        ordering = self.ordering
+        if ordering is not None and ordering.first_before(seq):
+            heappop(self._returned)
+            if seq not in self.wip:
+                ordering.held_back.add(seq)
+            return True
+        message = retry.message if retry is not None else None
+        if ordering is not None:
+            message = ordering.kept(seq) or message
+        if message is None:
+            if run.messages is None:
+                self._memory.load(run)
+                return False
+            message = run.messages[seq - run.first]
+            if message is None:
+                heappop(self._returned)
+                return True
+        while self._returned and self._returned[0] == seq:  # twice, if it was taken out of turn and put back
+            heappop(self._returned)
+        self._hand_out(message, taken, is_dead)
+        return True
+
+    def _take_fresh(self, taken: Taken, limit: int, is_dead: IsDead) -> bool:
+        """Take messages from the cursor on, within one run; return False at the end, or if the run must be loaded."""
+        run = self._run
+        if run is None or self._cursor > run.last or self._cursor < run.first:
+            run = self._runs.at_or_after(self._cursor)
+            if run is None:
+                return False
+            if run is not self._run:
+                self._leave()
+                self._run = run
+        skip = max(self._cursor - run.first, 0)
+        bits = run.pending(self.name) >> skip
+        if not bits:
+            self._cursor = run.last + 1
+            return self._runs.at_or_after(self._cursor) is not None
+        if run.messages is None:
+            self._memory.load(run)
+            return False
+        room = limit - len(taken.deliveries)
+        contiguous = not bits & (bits + 1)
+        old = max(self.recovered, self._rewound - 1)
+        special = self.retries or self._memory.expiries.has_any or run.first + skip <= old or run.is_keyed
+        if contiguous and not special:
+            messages = run.messages[skip : skip + min(room, bits.bit_length())]
+            taken.deliveries.extend([Delivery(message, 0, message.timestamp_ms) for message in messages if message])
+            self._cursor = run.first + skip + len(messages)
+            return True
+        for seq in seqs_of(run.first + skip, bits):
+            if len(taken.deliveries) >= limit:
+                return True
+            candidate = run.messages[seq - run.first]
+            key = key_of(candidate.headers) if run.is_keyed and candidate is not None else b""
+            if key and self.ordering is not None and not self.ordering.admits(key, seq):
+                self.is_stuck = True
+                return False
+            self._cursor = seq + 1
+            if candidate is None or (key and not self._has_turn(key, candidate)):
+                continue
+            if not self.is_delayed(seq) and not (seq < self._rewound and seq in self.wip):
+                self._hand_out(candidate, taken, is_dead)
+        self._cursor = run.last + 1
+        return True
+
+    def _has_turn(self, key: bytes, message: Message) -> bool:
+        """Return whether a message with an ordering key has its turn; if not, it is held back."""
+        if self.ordering is None:
+            self.ordering = Ordering(self._memory, self._comes)
+        seq = message.seq
+        is_ready = seq not in self.wip and not self.is_delayed(seq)
+        return self.ordering.has_turn(key, message, is_ready=is_ready)
+
+    def _comes(self, seq: int) -> None:
+        """Make a message ready that was held back and has its turn now."""
+        if seq <= self.recovered and seq not in self.retries:  # it never had its turn, so it was never tried
+            self._remember(seq, Retry(0, 0, 0))
+        if seq not in self.wip and not self.is_delayed(seq):
+            heappush(self._returned, seq)
+        self._memory.agenda.wake(self.name)
+
+    def _hand_out(self, message: Message, taken: Taken, is_dead: IsDead) -> None:
+        """Take one message: into the deliveries, or, if it is dead, apart from them."""
+        seq = message.seq
+        if seq in self.wip:  # it is on its way to the dead-letter queue
+            return
+        retry = self.retries.get(seq)
+        if retry is not None and retry.message is not None:
+            retry.message = None
+            self._held -= 1
+        tries = self.tries_of(seq)
+        mature_ms = retry.mature_ms if retry and retry.mature_ms else message.timestamp_ms
+        if is_dead(self.name, message, tries):
+            self.wip.add(seq)
+            taken.dead.append(Delivery(message, tries, mature_ms))
+            return
+        if tries or (retry is not None and retry.segment is not None):  # the mark does not cover messages with a record
+            if retry is None:
+                self._remember(seq, Retry(tries, 0, mature_ms))
+            taken.handed.append(Released(self.name, seq, 1, tries + 1, 0))
+        taken.deliveries.append(Delivery(message, tries, mature_ms))
+
+    def _leave(self) -> None:
+        """Let go of the messages of the run that the cursor leaves; they are read again if it comes back."""
+        if self._run is not None and self._run.live():
+            self._memory.reader.forget(self._run)

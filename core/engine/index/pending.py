@@ -1,0 +1,357 @@
+"""Which messages are pending in which groups, and where they lie: a queue's memory, beside its log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from itertools import pairwise
+from typing import NamedTuple
+
+from curbstone.core.engine.index.copies import Where, place
+from curbstone.core.engine.index.dynamic_groups import Undeclared
+from curbstone.core.engine.index.group import Group
+from curbstone.core.engine.index.memory import Memory, at_once
+from curbstone.core.engine.index.runs import Run, mask_of, ranges_of, seqs_of
+from curbstone.core.engine.log.commit import Segment
+from curbstone.core.engine.log.format import ENTRY_BYTES, Reason, Released, Settled
+from curbstone.core.engine.log.log import Log
+from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.headers import KEY_MARK
+from curbstone.core.message import Message
+from curbstone.core.values import UNNAMED, Done
+
+
+class Placed(NamedTuple):
+    """Messages that a commit has put on disk, and where they lie."""
+
+    messages: list[Message]
+    segment: Segment
+    start: int
+    end: int
+    size: int
+    """Bytes of their entries."""
+    is_plain: bool
+    """Whether no message has a delay or an expiry, or names its groups."""
+
+
+class Cleared(NamedTuple):
+    """What `Pending.clear_below` has cleared in a group."""
+
+    messages: int
+    ended: list[int]
+    """The seqs that were handed out. Whoever holds them has nothing to settle any more."""
+
+
+class Pending:
+    """The runs, the groups and the reader of one queue."""
+
+    __slots__ = (
+        "_agenda", "_memory", "_state", "expiries", "groups", "reader", "runs", "undeclared", "unnamed",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        state: QueueState,
+        agenda: Agenda,
+        log: Log,
+        groups_in_use: Callable[[], Set[str]] = frozenset,
+        when_written: Callable[[Done], None] = at_once,
+    ) -> None:
+        """`groups_in_use` returns the names of the groups that are needed elsewhere, for example by consumers.
+
+        `when_written` calls back when everything that was settled so far is on disk.
+        """
+        self._state = state
+        self._agenda = agenda
+        self._memory = Memory(state, agenda, log, self._damaged, when_written)
+        self.runs = self._memory.runs
+        self.reader = self._memory.reader
+        self.expiries = self._memory.expiries
+        self.unnamed = Group(self._memory, UNNAMED)
+        self.groups: dict[str, Group] = {UNNAMED: self.unnamed}
+        self.undeclared = Undeclared(state, self._memory, self.groups, groups_in_use)
+        for name in state.meta.groups:
+            self.groups[name] = Group(self._memory, name)
+
+    def load(self, run: Run) -> None:
+        """See `Memory.load`."""
+        self._memory.load(run)
+
+    def group(self, name: str, first: int = 0) -> Group:
+        """Return a group, which is made if it does not exist. In a new one nothing is pending below `first`."""
+        return self.groups.get(name) or self.undeclared.make(name, first)
+
+    def replayed(self, name: str) -> Group:
+        """Like `group`, while the log is replayed: nothing is counted yet, so groups are never swept."""
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = Group(self._memory, name)
+        return group
+
+    def entitled(self, message: Message) -> Iterable[str]:
+        """Return the names of the groups that see a message."""
+        if message.groups:
+            return message.groups
+        if not self._state.meta.groups:
+            return (UNNAMED,)
+        return [UNNAMED, *(name for name, start in self._state.meta.groups.items() if message.seq >= start)]
+
+    def entitled_count(self, message: Message) -> int:
+        """Return how many groups will see a message that is being published."""
+        return len(message.groups) or 1 + len(self._state.meta.groups)
+
+    def place(self, copies: list[Message], names: Mapping[int, Iterable[str]], where: Where) -> None:
+        """Put copies into the index, pending in the groups that `names` has by seq; counts of groups do not change."""
+        for run in place(self._memory, copies, names, where):
+            for group in self.groups.values():
+                group.lose_run(run)
+
+    def revive(self, name: str, copies: list[Message], where: Where) -> None:
+        """Make messages that were settled in a group ready in it again, with no tries."""
+        group = self.group(name)
+        names = {message.seq: [name, *self._pending_in(message.seq)] for message in copies}
+        self.place(copies, names, where)
+        group.pends(len(copies))
+        group.rewind()
+        for message in copies:
+            group.recover(message.seq, 0, 0)
+
+    def split(self, copies: list[Message], where: Where) -> None:
+        """Cut runs: some of their messages were copied, and the others stay in their place."""
+        names = {message.seq: self._pending_in(message.seq) for message in copies}
+        self.place([message for message in copies if names[message.seq]], names, where)
+
+    def _pending_in(self, seq: int) -> list[str]:
+        """Return the groups that a message is pending in."""
+        run = self.runs.find(seq)
+        if run is None:
+            return []
+        return [name for name in [UNNAMED, *(run.named or ())] if run.pending(name) >> (seq - run.first) & 1]
+
+    def is_pending(self, name: str, seq: int) -> bool:
+        """Return whether a message is pending in a group."""
+        return name in self._pending_in(seq)
+
+    def clear(self, name: str, messages: list[Message]) -> None:
+        """Forget that messages are pending in a group."""
+        group = self.groups.get(name) or self.group(name)
+        group.wip.difference_update([message.seq for message in messages])
+        if group.retries:
+            for message in messages:
+                group.forget(message.seq)
+        run: Run | None = None
+        mask = size = 0
+        for message in messages:
+            seq = message.seq
+            if run is None or seq > run.last or seq < run.first:
+                if run is not None:
+                    self.clear_run(group, run, mask, size)
+                run = self.runs.find(seq)
+                mask = size = 0
+                if run is None:
+                    continue
+            mask |= 1 << (seq - run.first)
+            size += ENTRY_BYTES + len(message.headers) + len(message.body)
+        if run is not None:
+            self.clear_run(group, run, mask, size)
+        self._agenda.changed()
+
+    def clear_run(self, group: Group, run: Run, mask: int, size: int) -> None:
+        """Forget that the seqs of `mask`, of `size` bytes, are pending in a group; all are in one run."""
+        before = run.pending(group.name)
+        cleared = (before & mask).bit_count()
+        group.pends(-cleared)
+        run.set_pending(group.name, before & ~mask)
+        if group.ordering is not None:
+            group.ordering.ended(seqs_of(run.first, before & mask))
+        if cleared and (group.name or run.named):  # messages that are pending in another group, too, are still live
+            size = size * (before & mask & ~run.live()).bit_count() // cleared
+        self.runs.shrink(run, size)
+        self.drop_if_dead(run)
+
+    def clear_below(self, group: Group, seq: int) -> Cleared:
+        """Forget everything that is pending in a group below `seq`, including what is handed out."""
+        before = group.pending
+        ended = self._end_deliveries(group, seq)
+        run = self.runs.at_or_after(group.first_pending(seq))
+        while run is not None and run.first < seq:
+            mask = run.pending(group.name)
+            if seq <= run.last:
+                mask &= (1 << (seq - run.first)) - 1
+            if mask:
+                live = run.live().bit_count()
+                self.clear_run(group, run, mask, run.bytes_live * mask.bit_count() // live)
+            run = self.runs.at_or_after(run.last + 1)
+        return Cleared(before - group.pending, ended)
+
+    def clear_unheld(self, group: Group, seq: int) -> tuple[int, list[tuple[int, int]]]:
+        """Forget what is pending in a group below `seq`, except for messages that are handed out.
+
+        Return how many messages were cleared, and the ranges to settle in the log, as (first, count): everything
+        between the messages that are handed out.
+        """
+        before = group.pending
+        held = sorted([each for each in group.wip if each < seq])
+        start = group.first_pending(seq)
+        run = self.runs.at_or_after(start)
+        while run is not None and run.first < seq:
+            mask = run.pending(group.name) & ~mask_of(run.first, run.last, held)
+            if seq <= run.last:
+                mask &= (1 << (seq - run.first)) - 1
+            for retried in seqs_of(run.first, mask) if group.retries and mask else ():
+                group.forget(retried)
+            if mask:
+                self.clear_run(group, run, mask, run.bytes_live * mask.bit_count() // run.live().bit_count())
+            run = self.runs.at_or_after(run.last + 1)
+        ranges = [(low + 1, high - low - 1) for low, high in pairwise([start - 1, *held, seq]) if high > low + 1]
+        return before - group.pending, ranges if before > group.pending else []
+
+    @staticmethod
+    def _end_deliveries(group: Group, seq: int) -> list[int]:
+        """Forget tries and delays of a group below `seq`, and what it has handed out there; return the latter."""
+        ended = [held for held in group.wip if held < seq]
+        group.wip.difference_update(ended)
+        for retried in [retried for retried in group.retries if retried < seq]:
+            group.forget(retried)
+        return ended
+
+    def drop_if_dead(self, run: Run) -> None:
+        """Drop a run if nothing is pending in it."""
+        if not run.live() and run.is_indexed:
+            self.reader.forget(run)
+            self.runs.drop(run)
+
+    def add(self, placed: Placed) -> None:
+        """Take in published messages that are on disk now."""
+        messages, size = placed.messages, placed.size
+        self._state.stats.published += len(messages)
+        first = messages[0].seq
+        bits = (1 << len(messages)) - 1
+        run, is_new = self.runs.append(first, bits, placed.segment, placed.start, placed.end, size)
+        if is_new:
+            run.time_ms = messages[0].timestamp_ms
+        for message in messages:
+            if KEY_MARK in message.headers:
+                run.is_keyed = True
+                break
+        shift = first - run.first
+        if not placed.is_plain and any([message.groups for message in messages]):
+            for message in messages:
+                bit = 1 << (message.seq - run.first)
+                run.naming |= bit if message.groups else 0
+                self._entitle(run, self.entitled(message), bit)
+        elif self._state.meta.groups:
+            self._entitle(run, self.entitled(messages[0]), bits << shift)
+        else:
+            run.bits |= bits << shift
+            self.unnamed.pends(len(messages))
+        self.reader.keep(run, is_new, messages, size)
+        if placed.is_plain:
+            return
+        expiries = [message.expires_ms for message in messages if message.expires_ms]
+        if expiries:
+            self.expiries.note(run, min(expiries))
+        if any([message.delay_ms for message in messages]):
+            self._delay([message for message in messages if message.delay_ms])
+
+    def _delay(self, messages: list[Message]) -> None:
+        """Let messages wait that were published with a delay."""
+        now_ms, wall_ms = self._state.host.now_ms(), self._state.host.wall_ms()
+        for message in messages:
+            for name in self.entitled(message):
+                due_ms = now_ms + message.delay_ms
+                self.group(name).delay(message.seq, 0, due_ms, wall_ms + message.delay_ms)
+
+    def _entitle(self, run: Run, names: Iterable[str], bits: int) -> None:
+        for name in names:
+            group = self.groups.get(name) or self.undeclared.make(name, run.first)
+            run.set_pending(name, run.pending(name) | bits)
+            group.pends(bits.bit_count())
+
+    def settled_of(self, copies: list[Message]) -> dict[str, list[int]]:
+        """Return, by group, the seqs that it has settled, of messages that are copied to the end of the log."""
+        settled: dict[str, list[int]] = {}
+        if not self._state.meta.groups and not any([message.groups for message in copies]):
+            return settled  # there is only one group, and a message that it has settled is not copied
+        for message in copies:
+            seq = message.seq
+            run = self.runs.find(seq)
+            for name in self.entitled(message):
+                if run is None or not run.pending(name) >> (seq - run.first) & 1:
+                    settled.setdefault(name, []).append(seq)
+        return settled
+
+    def stored(self, released: list[Released], segment: Segment) -> None:
+        """Take in that records of tries are on disk, in that segment."""
+        for item in released:
+            group = self.groups.get(item.group)
+            if group is not None:  # else all of it is settled
+                group.stored(item, segment)
+
+    def settle_replayed(self, settled: Settled) -> tuple[str, Reason, list[int]]:
+        """Settle in memory what the broker's journal settles and the log does not; return what to write to the log."""
+        seqs = []
+        group = self.group(settled.group)
+        for seq in range(settled.first, settled.first + settled.span):
+            run = self.runs.find(seq)
+            if run is not None and run.pending(settled.group) >> (seq - run.first) & 1:
+                group.forget(seq)
+                self.clear_run(group, run, 1 << (seq - run.first), 0)
+                seqs.append(seq)
+        return settled.group, Reason(settled.reason), seqs
+
+    def release_replayed(self, released: Released) -> list[Released]:
+        """Give back in memory what the broker's journal releases and the log does not; return what to write to it."""
+        written = []
+        group = self.group(released.group)
+        for seq in range(released.first, released.first + released.span):
+            run = self.runs.find(seq)
+            if run is not None and run.pending(released.group) >> (seq - run.first) & 1:
+                group.recover(seq, released.tries, released.due_ms)
+                written.append(released._replace(first=seq, span=1))
+        return written
+
+    def drop_group(self, name: str) -> tuple[list[tuple[int, int]], list[int]]:
+        """Forget everything that is pending in a group, which is no longer declared.
+
+        Return the ranges to settle in the log, as (first, count), and the seqs that were handed out.
+        """
+        group = self.groups[name]
+        ranges: list[tuple[int, int]] = []
+        for run in list(self.runs):
+            bits = run.pending(name)
+            if bits:
+                ranges += ranges_of(run.first, bits)
+                self.clear_run(group, run, bits, run.bytes_live * bits.bit_count() // run.live().bit_count())
+        return ranges, self._end_deliveries(group, self._state.next_seq)
+
+    def _damaged(self, run: Run, text: str) -> None:
+        run.segment.damaged = True
+        self._state.damaged.append(text)
+        self._state.report(text)
+        for group in self.groups.values():
+            group.pends(sum(other.pending(group.name).bit_count() for other in self.runs) - group.pending)
+            if group.ordering is not None:
+                group.ordering.ended(seqs_of(run.first, ~run.pending(group.name) & (1 << run.last - run.first + 1) - 1))
+            for seq in [seq for seq in group.retries if run.first <= seq <= run.last]:
+                if not run.pending(group.name) >> (seq - run.first) & 1:
+                    group.forget(seq)
+        self.drop_if_dead(run)
+
+    def counts(self, name: str) -> tuple[int, int, int]:
+        """Return how many messages of a group are rdy, wip and delayed."""
+        group = self.groups.get(name)
+        return (group.rdy, len(group.wip), group.delayed) if group is not None else (0, 0, 0)
+
+    def first_due_ms(self, name: str) -> int:
+        """Return the engine time when the first delayed message of a group is due, 0 if there is none."""
+        group = self.groups.get(name)
+        return group.first_due_ms() if group is not None else 0
+
+    @property
+    def has_unlogged_marks(self) -> bool:
+        """Whether something was handed out that no mark in the log covers yet."""
+        for group in self.groups.values():  # noqa: SIM110 - mostly there is one, and a generator would cost more
+            if group.delivered > group.delivered_logged:
+                return True
+        return False

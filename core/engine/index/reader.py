@@ -1,0 +1,195 @@
+"""Reads runs of messages back from the log, off the event loop, and keeps a bounded number of bytes in memory.
+
+In memory are the messages published last and those that were read back; if there is no room, what was read back longest
+ago goes first. A body that was published to many queues at once is in memory only once, but counts in each of them, so
+the bound errs on the safe side.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from curbstone.core.disk import Disk
+from curbstone.core.engine.index.runs import Run, seqs_of
+from curbstone.core.engine.log.batches import batches_in
+from curbstone.core.engine.log.drops import waits_for_drop
+from curbstone.core.engine.log.file_view import read_around
+from curbstone.core.engine.log.log import Log
+from curbstone.core.engine.shared import Cache
+from curbstone.core.headers import KEY_MARK
+from curbstone.core.host import Host
+from curbstone.core.message import Message
+
+logger = logging.getLogger("curbstone.core")
+
+AGAIN_MS = 250
+TAIL_BYTES_MAX = 4 * 1024 * 1024
+READ_MIN = 4
+"""How many runs that were read back a queue keeps even if memory is short, so that those who asked can use them."""
+
+
+class Read(NamedTuple):
+    """What a job has read: the messages by seq, and a text about what could not be read, or an empty one."""
+
+    messages: dict[int, Message]
+    damage: str
+
+
+class Reader:
+    """Loads runs of one queue."""
+
+    __slots__ = (
+        "_cache", "_cached", "_damaged", "_host", "_is_closed", "_keeping", "_loading", "_log", "_read", "_tail_bytes",
+    )  # fmt: skip
+
+    def __init__(self, host: Host, log: Log, cache: Cache, damaged: Callable[[Run, str], None]) -> None:
+        self._host = host
+        self._log = log
+        self._cache = cache
+        self._damaged = damaged
+        self._cached: dict[Run, int] = {}
+        self._read: dict[Run, None] = {}
+        """The runs that were read back and are kept, the one read longest ago first."""
+        self._tail_bytes = 0
+        self._loading: dict[Run, list[Callable[[], None]]] = {}
+        """The runs that are being read, with the callbacks for when they are there."""
+        self._keeping: dict[Run, None] = {}
+        """Those of `_loading` that are kept when they have been read."""
+        self._is_closed = False
+
+    def keep(self, run: Run, is_new: bool, messages: list[Message], size: int) -> None:
+        """Keep messages that were just appended to `run`, if memory allows."""
+        if is_new:
+            run.messages = []
+        elif run.messages is None:
+            return
+        if not self._fits(size):
+            self.forget(run)
+            return
+        kept = run.messages
+        gap = messages[0].seq - run.first - len(kept)
+        if gap:
+            kept.extend([None] * gap)
+        kept.extend(messages)
+        self._account(run, size)
+
+    def is_loading(self, run: Run) -> bool:
+        """Return whether a run's messages are being read."""
+        return run in self._loading
+
+    def forget(self, run: Run) -> None:
+        """Let go of a run's messages."""
+        run.messages = None
+        self._read.pop(run, None)
+        size = self._cached.pop(run, 0)
+        self._tail_bytes -= size
+        self._cache.bytes -= size
+
+    def close(self) -> None:
+        """Let go of all messages."""
+        self._is_closed = True
+        for run in list(self._cached):
+            self.forget(run)
+
+    def _fits(self, size: int) -> bool:
+        return self._tail_bytes + size <= TAIL_BYTES_MAX and self._cache.bytes + size <= self._cache.bytes_max
+
+    def _account(self, run: Run, size: int) -> None:
+        self._cached[run] = self._cached.get(run, 0) + size
+        self._tail_bytes += size
+        self._cache.bytes += size
+
+    def load(self, run: Run, then: Callable[[], None], *, keeps: bool = True) -> None:
+        """Read a run's messages from disk, then call `then`; the run may be gone or moved by that time.
+
+        If `keeps` is false, they are in memory only while `then` is called, so that a look at many runs does not take
+        the place of messages that others need. If reading fails for another reason than damage, for example because no
+        file descriptor or memory is left, it is tried again until it succeeds; no message is given up for that.
+        """
+        if keeps:
+            self._keeping[run] = None
+        waiting = self._loading.get(run)
+        if waiting is not None:
+            waiting.append(then)
+            return
+        self._loading[run] = [then]
+        place = (run.segment.path, run.segment.salt, run.offset, run.end)
+        first, last = run.first, run.last
+
+        def job() -> Read:
+            return read_place(self._log.disk, *place, first, last)
+
+        def done(result: Read | None, error: BaseException | None) -> None:
+            if isinstance(error, OSError | MemoryError) and not self._is_closed:
+                logger.warning("%s can't be read now: %s; it is tried again", place[0], error)
+                self._host.call_later(AGAIN_MS, lambda: self._host.submit(job, done))
+                return
+            if (result is None or result.damage) and waits_for_drop(self._host, self._log, lambda: done(result, error)):
+                return
+            callbacks = self._loading.pop(run)
+            keeps = run in self._keeping
+            self._keeping.pop(run, None)
+            moved = (run.segment.path, run.segment.salt, run.offset, run.end) != place or run.last != last
+            is_here = not self._is_closed and not moved and run.live() and run.messages is None
+            if is_here:
+                self._loaded(run, result or Read({}, f"{place[0]}: {error}"), keeps=keeps)
+            for callback in callbacks:
+                callback()
+            if is_here and not keeps:
+                self.forget(run)
+
+        self._host.submit(job, done)
+
+    def _loaded(self, run: Run, read: Read, *, keeps: bool) -> None:
+        missing = [seq for seq in seqs_of(run.first, run.live()) if seq not in read.messages]
+        if missing:
+            for seq in missing:
+                self._give_up(run, seq)
+            what = read.damage or f"{run.segment.path}: not found where they should be"
+            self._damaged(run, f"{what}; messages {missing[0]} to {missing[-1]} ({len(missing)}) can't be read")
+            if not run.live():
+                return
+        run.messages = [read.messages.get(seq) for seq in range(run.first, run.last + 1)]
+        run.is_keyed = any([KEY_MARK in message.headers for message in read.messages.values()])
+        size = run.end - run.offset
+        if keeps:
+            while len(self._read) >= READ_MIN and not self._fits(size):
+                self.forget(next(iter(self._read)))
+            self._read[run] = None
+        self._account(run, size)
+
+    def _give_up(self, run: Run, seq: int) -> None:
+        mask = ~(1 << (seq - run.first))
+        for group in [*run.named] if run.named else []:
+            run.set_pending(group, run.pending(group) & mask)
+        run.bits &= mask
+
+
+def read_place(disk: Disk, path: str, salt: int, start: int, end: int, first: int, last: int) -> Read:
+    """Return the messages `first` to `last` that are in the batches from `start` to `end` of a file. Blocking."""
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return Read({}, f"{path}: no such file")
+    try:
+        data, unreadable = read_around(file, start, end - start)
+    finally:
+        file.close()
+    found: dict[int, Message] = {}
+    damage = "".join(
+        [f"{path}: bytes {low} to {high} can't be read: the disk reports an error" for low, high in unreadable[:1]]
+    )
+    good = 0
+    for batch in batches_in(data, salt):
+        if batch.at > good:
+            damage = damage or f"{path}: bytes from {start + good} on do not check"
+        good = batch.end_at
+        if batch.header.messages and batch.header.first_seq <= last:
+            for message in batch.messages():
+                if first <= message.seq <= last:
+                    found[message.seq] = message
+    if good < len(data):
+        damage = damage or f"{path}: bytes from {start + good} on do not check"
+    return Read(found, damage)

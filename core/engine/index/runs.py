@@ -1,0 +1,212 @@
+"""Where the messages are, and which of them are still pending: about a bit per message.
+
+A run is a stretch of sequence numbers whose messages lie near each other in one segment. Runs never overlap in seq, so
+the index is a sorted list. For each group a run keeps a bit mask of the seqs that are pending in it: the group is
+entitled to the message and has not settled it. A run in which nothing is pending is dropped. One message is found by
+bisecting to its run and reading the run's stretch of the file.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+
+from curbstone.core.engine.log.commit import Segment
+from curbstone.core.message import Message
+from curbstone.core.values import UNNAMED
+
+RUN_BYTES_MAX = 64 * 1024
+RUN_SPAN_MAX = 2048
+
+
+class Run:
+    """The pending messages of seqs `first` to `last`, which lie in `segment` between `offset` and `end`."""
+
+    __slots__ = (
+        "bits", "bytes_live", "end", "expires_ms", "first", "is_indexed", "is_keyed", "last", "messages", "named",
+        "naming", "offset", "segment", "time_ms",
+    )  # fmt: skip
+
+    def __init__(self, first: int, last: int, bits: int, segment: Segment, offset: int, end: int, size: int) -> None:
+        self.first = first
+        self.last = last
+        self.bits = bits
+        """The mask of the seqs pending in the unnamed group: bit i is for seq first + i."""
+        self.named: dict[str, int] | None = None
+        """Masks of the seqs pending in named groups, or None if there are none."""
+        self.naming = 0
+        """The mask of the messages that name their groups; they may be settled."""
+        self.time_ms = 0
+        """Wall-clock time when the first of its messages was published."""
+        self.segment = segment
+        self.offset = offset
+        self.end = end
+        self.bytes_live = size
+        """Bytes of the entries that are pending in some group; an estimate after recovery."""
+        self.messages: list[Message | None] | None = None
+        """The messages, at index seq - first, while they are cached; else None."""
+        self.expires_ms = 0
+        """Engine time when the first of its messages expires; 0 for never."""
+        self.is_indexed = False
+        self.is_keyed = False
+        """Whether one of the cached messages has an ordering key."""
+
+    def pending(self, group: str) -> int:
+        """Return the mask of the seqs pending in `group`."""
+        if group == UNNAMED:
+            return self.bits
+        return self.named.get(group, 0) if self.named else 0
+
+    def set_pending(self, group: str, bits: int) -> None:
+        """Replace the mask of `group`."""
+        if group == UNNAMED:
+            self.bits = bits
+        elif bits:
+            if self.named is None:
+                self.named = {}
+            self.named[group] = bits
+        elif self.named:
+            self.named.pop(group, None)
+
+    def live(self) -> int:
+        """Return the mask of the seqs pending in any group."""
+        bits = self.bits
+        if self.named:
+            for other in self.named.values():
+                bits |= other
+        return bits
+
+    def __repr__(self) -> str:
+        return f"Run({self.first}-{self.last}, {self.live().bit_count()} live, segment {self.segment.number})"
+
+
+class Runs:
+    """All runs of one queue, in the order of their seqs."""
+
+    __slots__ = ("_firsts", "_runs", "bytes_live")
+
+    def __init__(self) -> None:
+        self._runs: list[Run] = []
+        self._firsts: list[int] = []
+        self.bytes_live = 0
+        """Bytes of all entries that are pending in some group."""
+
+    @property
+    def oldest_ms(self) -> int:
+        """Wall-clock time when the first message of the first run was published, 0 if there is none."""
+        return self._runs[0].time_ms if self._runs else 0
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs)
+
+    def at_or_after(self, seq: int) -> Run | None:
+        """Return the run that holds `seq`; if there is none, the next one after it, or None."""
+        index = bisect_right(self._firsts, seq) - 1
+        if index >= 0 and seq <= self._runs[index].last:
+            return self._runs[index]
+        return self._runs[index + 1] if index + 1 < len(self._runs) else None
+
+    def find(self, seq: int) -> Run | None:
+        """Return the run that holds `seq`, or None."""
+        index = bisect_right(self._firsts, seq) - 1
+        if index < 0:
+            return None
+        run = self._runs[index]
+        return run if seq <= run.last else None
+
+    def append(self, first: int, bits: int, segment: Segment, offset: int, end: int, size: int) -> tuple[Run, bool]:
+        """Add messages behind all others, to the last run if they fit; return the run, and whether it is new.
+
+        `bits` is the mask, from `first` on, of the seqs that exist. The caller sets what is pending in which group.
+        """
+        span = bits.bit_length()
+        last = first + span - 1
+        self.bytes_live += size
+        if self._runs:
+            run = self._runs[-1]
+            assert first > run.last, "messages are appended in the order of their seqs"
+            if run.segment is segment and end - run.offset <= RUN_BYTES_MAX and last - run.first < RUN_SPAN_MAX:
+                run.last = last
+                run.end = end
+                run.bytes_live += size
+                return run, False
+        run = Run(first, last, 0, segment, offset, end, size)
+        self._runs.append(run)
+        self._firsts.append(first)
+        run.is_indexed = True
+        segment.runs += 1
+        return run, True
+
+    def drop(self, run: Run) -> None:
+        """Remove a run from the index."""
+        index = bisect_right(self._firsts, run.first) - 1
+        assert self._runs[index] is run
+        del self._runs[index], self._firsts[index]
+        run.segment.runs -= 1
+        self.bytes_live -= run.bytes_live
+        run.bytes_live = 0
+        run.is_indexed = False
+
+    def shrink(self, run: Run, size: int) -> None:
+        """Count `size` bytes of a run as no longer live."""
+        size = min(size, run.bytes_live)
+        run.bytes_live -= size
+        self.bytes_live -= size
+
+    def grow(self, run: Run, size: int) -> None:
+        """Count `size` more bytes of a run as live."""
+        run.bytes_live += size
+        self.bytes_live += size
+
+    def move(self, run: Run, segment: Segment, offset: int, end: int, size: int) -> None:
+        """Give a run another place: its live messages, of `size` bytes, were copied there."""
+        run.segment.runs -= 1
+        segment.runs += 1
+        run.segment, run.offset, run.end = segment, offset, end
+        self.bytes_live += size - run.bytes_live
+        run.bytes_live = size
+
+    def insert(self, run: Run) -> None:
+        """Add a run at its place in the order. Copies that are not behind all others need that; see `placing`."""
+        index = bisect_right(self._firsts, run.first)
+        self._runs.insert(index, run)
+        self._firsts.insert(index, run.first)
+        run.is_indexed = True
+        run.segment.runs += 1
+        self.bytes_live += run.bytes_live
+
+    def in_segment(self, segment: Segment) -> list[Run]:
+        """Return the runs of one segment."""
+        return [run for run in self._runs if run.segment is segment]
+
+
+def mask_of(first: int, last: int, seqs: Sequence[int]) -> int:
+    """Return a mask that starts at `first` of the `seqs`, in ascending order, that are in `first` to `last`."""
+    mask = 0
+    for place in range(bisect_left(seqs, first), bisect_right(seqs, last)):
+        mask |= 1 << (seqs[place] - first)
+    return mask
+
+
+def seqs_of(first: int, bits: int) -> Iterator[int]:
+    """Yield the seqs of a mask that starts at `first`, in order."""
+    while bits:
+        low = bits & -bits
+        yield first + low.bit_length() - 1
+        bits ^= low
+
+
+def ranges_of(first: int, bits: int) -> list[tuple[int, int]]:
+    """Return the stretches of consecutive seqs, as (first, count), of a mask that starts at `first`."""
+    ranges = []
+    while bits:
+        skip = (bits & -bits).bit_length() - 1
+        bits >>= skip
+        count = (~bits & (bits + 1)).bit_length() - 1
+        ranges.append((first + skip, count))
+        bits >>= count
+        first += skip + count
+    return ranges

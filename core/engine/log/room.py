@@ -1,0 +1,266 @@
+"""The room of one queue's log under its cap: a ledger of what is held, what is promised, and what may still be taken.
+
+Whoever wants to write asks here, and nobody else adds up bytes of the cap. All sums are kept up to date as things
+change, so a question costs almost nothing. The rules:
+
+1. The log, with `meta` and with damaged segments that are kept for repair, never holds more than the cap plus
+   `excess`. `excess` is 0, unless the log was found above its cap, or was given a smaller one.
+2. `left` is what is free beside the room that cleaning takes: a copy of any one segment at the end of the log, and the
+   slack, in which messages are settled meanwhile. The copy may be a little larger than the segment, because it says of
+   each message which groups have settled it.
+3. A publish is admitted if `left`, without the excess, covers it and everything that is promised. Promised is (`kept`)
+   one record of its tries for each pending message, in each group, that has none in the log yet, and the notes that
+   have to be repeated when their segment goes; and (`reserved`) what was granted to publishes that will come. So a
+   message brings the room for its own first release with it, and a release always fits.
+4. Settles and releases may use what is promised, and the slack, because they end what that was kept for. They may
+   never use the room for the copy (`records_left`). So cleaning can always go on, and it brings back whatever settles
+   have used.
+5. What was granted is given back exactly once: when it has been written, or when nobody will write it any more.
+
+Segments are small, so that a copy of one takes little of the cap, and a queue can be filled to more than nine tenths of
+it. But each new segment costs syncs, and a batch is no larger than one. So while at most half of the cap is live,
+segments of a small queue are `AMPLE` times as large (`suit`). When such a queue fills up, the cleaner copies what is
+live of them, once, into small ones.
+"""
+
+from __future__ import annotations
+
+from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES
+
+SEGMENTS_PER_CAP = 64
+SEGMENT_BYTES_MIN = 4 * 1024
+AMPLE = 4
+AMPLE_BYTES_MAX = 1024 * 1024
+"""Larger segments than this are no faster."""
+SLACKS_PER_CAP = 80
+SLACK_BYTES_MIN = 1024
+HEADERS_BYTES = 8 * (SEGMENT_BYTES + BATCH_BYTES)
+
+RELEASE_BYTES = 24
+"""One record of a message's tries."""
+RETRY_BYTES = RELEASE_BYTES + RELEASE_BYTES // 12
+"""What is kept for one. It is a little more, because batches and segments have headers."""
+
+
+def release_bytes(records: int) -> int:
+    """Return the bytes to keep for so many records of tries."""
+    return RETRY_BYTES * records
+
+
+class Room:
+    """See the module's docstring."""
+
+    __slots__ = (
+        "_aside_bytes", "_end", "_sealed_bytes", "_sealed_end_max", "ample_bytes", "cap", "excess", "free", "kept",
+        "left", "meta_bytes", "notes_bytes", "pending", "reserved", "segment_bytes", "slack_bytes", "small_bytes",
+    )  # fmt: skip
+
+    def __init__(self, cap: int, meta_bytes: int) -> None:
+        self._aside_bytes = self._end = self._sealed_bytes = self._sealed_end_max = 0
+        self.excess = 0
+        """How many bytes above the cap a log that holds too much may go, only to settle and to clean."""
+        self.reserved = 0
+        """Bytes that were granted to publishes that will come."""
+        self.pending = 0
+        """Pending messages, counted once for each group in which they are pending."""
+        self.notes_bytes = 0
+        """Bytes of the notes that are repeated when their segment goes."""
+        self.kept = 0
+        """Bytes kept for records of tries that are not in the log yet, and to repeat notes."""
+        self.resize(cap, meta_bytes)
+
+    def resize(self, cap: int, meta_bytes: int) -> None:
+        """Change the cap, or what `meta` takes of it."""
+        self.cap = cap
+        self.meta_bytes = meta_bytes
+        contents = cap - meta_bytes
+        self.small_bytes = max(SEGMENT_BYTES_MIN, contents // SEGMENTS_PER_CAP)
+        """The size that segments are meant to have when much of the cap is live."""
+        self.ample_bytes = max(self.small_bytes, min(AMPLE * contents // SEGMENTS_PER_CAP, AMPLE_BYTES_MAX))
+        """The size that they are meant to have otherwise."""
+        self.segment_bytes = self.small_bytes
+        """The size that they are meant to have now."""
+        self.slack_bytes = max(SLACK_BYTES_MIN, contents // SLACKS_PER_CAP)
+        """Room kept for settles while the cleaner copies."""
+        self._weigh()
+
+    def suit(self, live_bytes: int) -> None:
+        """Choose the size of segments by how much of the log is live. Large ones take no room that is promised."""
+        before, left = self.segment_bytes, self.left
+        is_ample = 2 * (live_bytes + self.pending * RETRY_BYTES + self.notes_bytes) <= self.cap
+        self.segment_bytes = self.ample_bytes if is_ample else self.small_bytes
+        if self.segment_bytes != before:
+            self._weigh()
+            if self.left < min(left, self.promised + self.excess):
+                self.segment_bytes = before
+                self._weigh()
+
+    # --- what is held
+
+    @property
+    def aside_bytes(self) -> int:
+        """Bytes of damaged segments that are kept for repair."""
+        return self._aside_bytes
+
+    def set_aside(self, size: int) -> None:
+        """Count `size` more bytes of damaged segments that are kept for repair."""
+        self._aside_bytes += size
+        self._weigh()
+
+    def holds(self, sealed_bytes: int, sealed_end_max: int, end: int) -> None:
+        """Take in new segments: bytes of those before the active one, the end of the longest, and of the active one."""
+        self._sealed_bytes = sealed_bytes
+        self._sealed_end_max = sealed_end_max
+        self._end = end
+        self._weigh()
+
+    def ends(self, end: int) -> None:
+        """Take in where the contents of the active segment end now."""
+        grown = end - self._end
+        self._end = end
+        if end > self.segment_bytes:
+            self._weigh()
+        else:  # a copy takes as much as before: a whole segment, or the longest of the sealed ones
+            self.free -= grown
+            self.left -= grown
+
+    def exceed_by(self, excess: int) -> None:
+        """Let the log go `excess` bytes above its cap."""
+        self.excess = excess
+        self._weigh()
+
+    @property
+    def held(self) -> int:
+        """Bytes of contents, without `meta`."""
+        return self._aside_bytes + self._sealed_bytes + self._end
+
+    def _weigh(self) -> None:
+        self.free = self.cap + self.excess - self.meta_bytes - self._aside_bytes - self._sealed_bytes - self._end
+        """Bytes by which the contents may still grow."""
+        self.left = self.free - self.to_clean(self.copy_bytes)
+        """What remains of `free` beside the room that cleaning takes; may be negative."""
+
+    @property
+    def copy_bytes(self) -> int:
+        """The bytes of the largest segment that there is or is meant to be."""
+        return max(self.segment_bytes, self._end, self._sealed_end_max)
+
+    def to_clean(self, largest: int) -> int:
+        """Return the room that cleaning takes if the largest segment ends at `largest`: its copy, and the slack."""
+        copy = self.segment_bytes if self.segment_bytes > largest else largest
+        return copy + copy // 4 + self.slack_bytes + HEADERS_BYTES
+
+    @property
+    def kept_free(self) -> int:
+        """Bytes of the cap that stay free however full the log is: to clean, and for all that is promised."""
+        copy = self.copy_bytes if self.copy_bytes > self.ample_bytes else self.small_bytes
+        return copy + copy // 4 + self.slack_bytes + HEADERS_BYTES + self.promised
+
+    # --- what is promised
+
+    def pends(self, messages: int) -> None:
+        """Count messages that became pending in a group, or, as a negative number, that are not pending any more."""
+        self.pending += messages
+        self.kept += messages * RETRY_BYTES
+
+    def recorded(self, records: int) -> None:
+        """Count records of tries that are in the log now, or, as a negative number, that do not count any more."""
+        self.kept -= records * RETRY_BYTES
+
+    def notes(self, size: int) -> None:
+        """Count bytes of notes that will have to be repeated, or, as a negative number, that will not any more."""
+        self.notes_bytes += size
+        self.kept += size
+
+    @property
+    def tries_bytes(self) -> int:
+        """The most bytes that a record of tries for every pending message, and all notes, take in the log."""
+        return self.pending * RETRY_BYTES + self.notes_bytes
+
+    @property
+    def promised(self) -> int:
+        """Bytes that are promised in all."""
+        return self.kept + self.reserved
+
+    def grant(self, size: int, largest: int) -> bool:
+        """Keep `size` bytes for batches that will come, if there is room now; no message of them exceeds `largest`."""
+        if size and not self.fits_pieces(size + self.promised, largest):
+            return False
+        self.reserved += size
+        return True
+
+    def grant_known(self, size: int) -> None:
+        """Keep bytes without asking: they are known to be free, or were granted before a restart."""
+        self.reserved += size
+
+    def give_back(self, size: int) -> None:
+        """Give back granted bytes, because they were written or never will be."""
+        self.reserved -= size
+
+    # --- what may be taken
+
+    @property
+    def publish_left(self) -> int:
+        """Bytes that publishes could add now if nothing were promised; may be negative."""
+        return self.left - self.excess
+
+    @property
+    def budget(self) -> int:
+        """Bytes that publishes may add now beside all that is promised; may be negative."""
+        return self.left - self.excess - self.kept - self.reserved
+
+    @property
+    def records_left(self) -> int:
+        """Bytes that settles and releases may add now: everything but the room for a copy of any one segment."""
+        return self.left + self.slack_bytes - BATCH_BYTES
+
+    def admits(self, size: int) -> bool:
+        """Return whether a publish of `size` bytes leaves room for everything that is promised."""
+        if size <= self.segment_bytes:
+            return size + self.promised <= self.publish_left
+        return self.fits_pieces(size + self.promised, size)
+
+    def can_keep(self, size: int) -> bool:
+        """Return whether `size` more bytes of records may be promised now."""
+        return size <= self.left - self.promised
+
+    def fits(self, size: int) -> bool:
+        """Return whether a publish of `size` bytes, which may exceed a segment, leaves the room that cleaning takes."""
+        if size <= self.segment_bytes:
+            return size <= self.publish_left
+        return self.fits_pieces(size, size)
+
+    def fits_pieces(self, size: int, largest: int) -> bool:
+        """Return whether batches of `size` bytes in all leave that room. None exceeds both a segment and `largest`."""
+        free = self.free - self.excess - size
+        return size <= self.publish_left and free >= self.to_clean(largest + SEGMENT_BYTES)
+
+    def largest_now(self, heads_bytes: int) -> int:
+        """Return the most bytes that one publish may take now. Its batch takes `heads_bytes` beside them."""
+        small = min(self.segment_bytes, self.budget - heads_bytes)
+        most = min(self.publish_left - self.promised, self._largest(self.free - self.excess - self.promised))
+        large = most - BATCH_BYTES - SEGMENT_BYTES
+        return large if large > self.segment_bytes else small
+
+    def largest_compacted(self, live_bytes: int) -> int:
+        """Return the most bytes in one batch that `fits_compacted` lets fit."""
+        return self._largest(self._compacted_room(live_bytes))
+
+    def _largest(self, free: int) -> int:
+        """Return the most bytes that leave, of `free`, the room to clean a segment with nothing but them."""
+        copy = (4 * (free + SEGMENT_BYTES - self.slack_bytes - HEADERS_BYTES) + 3) // 9
+        if copy > self.segment_bytes:
+            return copy - SEGMENT_BYTES
+        return min(self.segment_bytes - SEGMENT_BYTES, free - self.to_clean(self.segment_bytes))
+
+    def _compacted_room(self, live_bytes: int) -> int:
+        contents = self.cap - self.meta_bytes
+        heads = live_bytes // 64 + contents // self.small_bytes * SEGMENT_BYTES
+        return contents - self._aside_bytes - live_bytes - heads
+
+    def fits_compacted(self, size: int, live_bytes: int, largest: int) -> bool:
+        """Return whether `size` bytes would fit if the log held nothing but `live_bytes` of entries.
+
+        `largest` is how many of the `size` bytes have to go into one batch.
+        """
+        return self._compacted_room(live_bytes) - size >= self.to_clean(largest + SEGMENT_BYTES)

@@ -1,0 +1,500 @@
+"""One queue: its rooms put together, and the calls of its producers and consumers.
+
+A room knows only the rooms below it. Whatever goes from one room to another beside it goes through here: a turn
+(`turn`), the results of a commit (`committed`), and the end (`close`). ARCHITECTURE.md, "Where a change goes", says
+which room does what.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from curbstone.core.admin.upkeep import Upkeep
+from curbstone.core.engine.alone import AloneQueue
+from curbstone.core.engine.commit.admission import Intake
+from curbstone.core.engine.commit.batch import Batch
+from curbstone.core.engine.commit.meta_writer import MetaWriter
+from curbstone.core.engine.commit.parts import Sources
+from curbstone.core.engine.commit.write_queue import Outbox
+from curbstone.core.engine.commit.writer import Writer
+from curbstone.core.engine.compaction.cleaner import Cleaner
+from curbstone.core.engine.compaction.retention import Holding
+from curbstone.core.engine.delivery.acks import Settling
+from curbstone.core.engine.delivery.auto_delete import Disuse
+from curbstone.core.engine.delivery.consumer import Consumer, Desk
+from curbstone.core.engine.delivery.dead_letters import Deaths, Elsewhere
+from curbstone.core.engine.delivery.dispatch import Rings
+from curbstone.core.engine.delivery.leasing import Leasing
+from curbstone.core.engine.delivery.pull import Popped, Popping, PopWaiter
+from curbstone.core.engine.delivery.requeue import Retrying
+from curbstone.core.engine.delivery.timers import IDLE_MS, Timers
+from curbstone.core.engine.delivery.ttl import Expiry
+from curbstone.core.engine.delivery.waiters import Counter, Waiter, waiting
+from curbstone.core.engine.facts.facts import Notes
+from curbstone.core.engine.fault_barrier import QueueHost
+from curbstone.core.engine.index.copies import Where
+from curbstone.core.engine.index.pending import Pending, Placed
+from curbstone.core.engine.log.commit import Commit
+from curbstone.core.engine.log.format import Reason
+from curbstone.core.engine.log.log import IDLE_BYTES_MAX, Log
+from curbstone.core.engine.log.meta import Meta, meta_reserve
+from curbstone.core.engine.log.publish import WholePublish
+from curbstone.core.engine.shared import Shared
+from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.turns import Turn
+from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.errors import BadRequest, CurbstoneError, Unavailable
+from curbstone.core.holders import holders
+from curbstone.core.message import Delivery, Message
+from curbstone.core.names import QueueName
+from curbstone.core.options import QueueOptions
+from curbstone.core.reader.groups import ReadingGroups
+from curbstone.core.stats import Stats
+from curbstone.core.values import (
+    NOBODY,
+    UNKNOWN,
+    UNNAMED,
+    Answer,
+    Counts,
+    Done,
+    Holder,
+    IdempotencyKey,
+    LastNumber,
+    Lease,
+    May,
+    Moved,
+    Numbered,
+    Outcome,
+    Published,
+    Stale,
+    Undoing,
+    UndoWish,
+    WasThere,
+    Who,
+)
+from curbstone.core.wal.sync_group import Committer
+
+logger = logging.getLogger("curbstone.core")
+
+
+class Queue(AloneQueue):
+    """See the module's docstring. `core.engine.broker` makes all queues and holds them."""
+
+    __slots__ = (
+        "_cleaner", "_counter", "_delete", "_desk", "_disuse", "_holding", "_intake", "_is_resting",
+        "_timers", "_upkeep", "agenda", "damaged", "host", "leasing", "log", "message_id", "meta_writer", "name",
+        "notes", "outbox", "peek", "pending", "popping", "reading", "refusal", "retrying", "rings",
+        "settling", "space", "state", "stats", "uid", "watch", "writer",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        shared: Shared,
+        committer: Committer,
+        meta: Meta,
+        log: Log,
+        elsewhere_of: Callable[[Queue], Elsewhere],
+        dirty: Callable[[Turn], None],
+        delete: Callable[[Queue, CurbstoneError], None],
+        erasing: Callable[[int, Done], Done],
+    ) -> None:
+        """`elsewhere_of(queue)` returns the other queues as this queue may use them, for example for its dead letters.
+
+        `dirty(turn)` has the queue's turn called at the end of the present turn of the loop. `delete(queue, reason)`
+        deletes the queue in a later turn and tells its consumers the reason. For `erasing` see `core.admin.purge`.
+        """
+        host = self.host = QueueHost(shared, meta, self._break_down)
+        state = self.state = QueueState(shared, meta, host)
+        agenda = self.agenda = Agenda(host, partial(dirty, partial(host.contain, self.turn)))
+        elsewhere = elsewhere_of(self)
+        self.name = meta.name
+        self.uid = meta.uid
+        self.log = log
+        self.stats: Stats = state.stats
+        self.damaged = state.damaged
+        self.refusal = state.refusal
+        self.message_id = state.message_id
+        self.watch = agenda.watch
+        self._is_resting = False
+        notes = self.notes = Notes(state, log.room)
+        outbox = self.outbox = Outbox(agenda)
+        pending = self.pending = Pending(state, agenda, log, self._groups_in_use, outbox.when_settled)
+        self._intake = Intake(state, pending, outbox)
+        self.meta_writer = MetaWriter(state, log, outbox)
+        self._holding = Holding(state, agenda, log)
+        self._cleaner = Cleaner(log, pending, outbox, self._holding)
+        self.settling = Settling(state, agenda, pending, outbox)
+        deaths = Deaths(state, pending, outbox, self.settling, elsewhere)
+        self.retrying = Retrying(state, agenda, pending, outbox, self.settling, deaths)
+        self.rings = Rings(state, agenda, pending, outbox, deaths)
+        self._counter = Counter(state, self.rings, self.settling, pending.undeclared)
+        self._desk = Desk(agenda, self.rings, self.settling, self.retrying)
+        self.leasing = Leasing(state, agenda, outbox, self.settling, self.retrying, self._counter)
+        self.popping = Popping(state, agenda, pending, outbox, self.settling)
+        self._timers = Timers(state, agenda, pending, deaths, Expiry(state, pending, deaths), self.leasing)
+        self.reading = ReadingGroups(
+            *(state, agenda, log, pending, notes, outbox, self._cleaner, self.meta_writer),
+            *(self.store, self._end_deliveries),
+        )
+        upkeep = self._upkeep = Upkeep(
+            *(state, agenda, log, pending, notes, outbox, self._cleaner),
+            *(self._counter, elsewhere, erasing, committer.erase_refusal),
+        )
+        self.peek = upkeep.peek
+        sources = Sources(
+            *(state, agenda, log, pending, notes, outbox, self._cleaner),
+            *(self.rings.room, self.popping.drop_unwanted, self.reading.can_make_room),
+        )
+        self.writer = Writer(sources, self.popping, self, committer)
+        self.space = self.writer.space
+        self._delete = delete
+        self._disuse: Disuse | None = None
+        self._watch_use()
+
+    def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
+        """See `core.port.Queue.purge`."""
+        self._upkeep.purge(on_done, keep=keep)
+
+    def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
+        """See `core.port.Queue.redrive`."""
+        self._upkeep.redrive(to, limit, on_done, may, seq)
+
+    def undo(self, wish: UndoWish, on_done: Undoing) -> None:
+        """See `core.port.Queue.undo`."""
+        self._upkeep.undo(wish, on_done)
+
+    # --- what it is
+
+    @property
+    def meta(self) -> Meta:
+        """The options as they were set, the groups and the bindings."""
+        return self.state.meta
+
+    @property
+    def options(self) -> QueueOptions:
+        """The options in force."""
+        return self.state.options
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the queue is gone."""
+        return self.state.is_closed
+
+    def parse_id(self, text: str) -> int | None:
+        """Return the seq of a message id of this queue, or None."""
+        uid, dash, seq = text.rpartition("-")
+        return int(seq) if dash and uid == self.uid and seq.isascii() and seq.isdigit() and len(seq) < 20 else None
+
+    def store(self, meta: Meta, on_done: Done) -> None:
+        """Change the queue's `meta`; raise BadRequest if it becomes too large. `on_done` when that is on disk.
+
+        In memory it changes at once, so that several changes add up.
+        """
+        data = meta.encode()
+        most = meta_reserve(min(meta.options.cap, self.meta_writer.cap)) // 2
+        if len(data) > most:
+            raise BadRequest(f"the queue's options and bindings take {len(data)} bytes, its cap leaves room for {most}")
+        gone = set(self.state.meta.groups) - set(meta.groups)
+        self.state.change(meta)
+        for name in gone:
+            ranges, ended = self.pending.drop_group(name)
+            self._end_deliveries(name, ended)
+            if ranges:
+                self.outbox.settled_ranges(name, Reason.PURGE, ranges)
+            self.notes.forget_group(name)
+            self.agenda.dirty()
+        for name in meta.groups:
+            self.pending.group(name)
+        self.agenda.wake_all()  # what was paused may go on
+        self.agenda.changed()
+        self._watch_use()
+        self.meta_writer.store(data, meta.options.cap, on_done)
+
+    # --- producers
+
+    def publish(
+        self,
+        messages: list[Message],
+        on_done: Published,
+        *,
+        atomic: bool = False,
+        key: IdempotencyKey | None = None,
+        numbered: Numbered | None = None,
+    ) -> None:
+        """See `core.port.Queue.publish`, `core.engine.facts.dedup_keys` and `core.engine.facts.producers`.
+
+        Answers come in the order of the calls, whether messages are stored or refused.
+        """
+        refusal = self.state.publish_refusal()
+        if self.state.is_closed or not messages:
+            self.host.call_soon(partial(on_done, refusal, 0, len(messages)))
+        elif refusal is not None:
+            self._intake.refused(messages, on_done, refusal)
+        elif atomic or key is not None:
+            self._intake.whole(messages, on_done, key, numbered)
+        else:
+            self._intake.each(messages, on_done, numbered)
+
+    def last_number(self, producer: bytes) -> LastNumber | None:
+        """See `core.port.Queue.last_number`."""
+        return self.notes.producers.last(producer)
+
+    # --- consumers
+
+    def subscribe(
+        self,
+        deliver: Callable[[list[Delivery]], None],
+        *,
+        window: int,
+        weight: int = 1,
+        group: str = UNNAMED,
+        auto: bool = False,
+        who: Who = UNKNOWN,
+        on_closed: Callable[[CurbstoneError], None],
+    ) -> Consumer:
+        """See `core.port.Queue.subscribe`."""
+        consumer = Consumer(
+            self, self._desk, deliver, who, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed
+        )
+        refusal = Unavailable(self.state.broken) if self.state.broken else self.pending.undeclared.refusal([group])
+        if refusal is None:
+            self._desk.attach(consumer)
+        else:
+            consumer.closed = True
+            self.host.call_soon(partial(on_closed, refusal))
+        return consumer
+
+    def pop(
+        self, on_done: Popped, *, group: str = UNNAMED, wait_ms: int = 0, is_wanted: Callable[[], bool] | None = None
+    ) -> Waiter:
+        """See `core.port.Queue.pop`."""
+        return PopWaiter(self._counter, self.popping, group, wait_ms, on_done, is_wanted).begin()
+
+    def lease(
+        self,
+        count: int,
+        duration_ms: int,
+        on_done: Answer,
+        *,
+        group: str = UNNAMED,
+        wait_ms: int = 0,
+        owner: str = NOBODY,
+        who: Who = UNKNOWN,
+    ) -> Waiter:
+        """See `core.port.Queue.lease`. No more messages are taken once they have LEASE_BYTES_MAX bytes together."""
+        return self.leasing.lease(count, duration_ms, on_done, group=group, wait_ms=wait_ms, owner=owner, who=who)
+
+    # --- leases, and settling without a consumer
+
+    def settle_leases(
+        self,
+        tokens: list[str],
+        outcome: Outcome,
+        on_done: Callable[[CurbstoneError | None, int, list[str]], None],
+        *,
+        delay_ms: int | None = None,
+        error: str = "",
+        owner: str = NOBODY,
+    ) -> None:
+        """See `core.port.Queue.settle_leases`. `on_done` is called after the commit."""
+        self.leasing.settle(tokens, outcome, on_done, delay_ms=delay_ms, error=error, owner=owner)
+
+    def extend(self, tokens: list[str], duration_ms: int, on_done: Stale, owner: str = NOBODY) -> None:
+        """See `core.port.Queue.extend`."""
+        self.host.call_soon(partial(on_done, None, self.leasing.extend(tokens, duration_ms, owner)))
+
+    def give_back(self, leases: list[Lease]) -> None:
+        """See `core.port.Queue.give_back`."""
+        self.leasing.give_back([lease.token for lease in leases])
+
+    def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
+        """See `core.port.Queue.settle_by_id`."""
+        if self.leasing.is_of_another(UNNAMED, seq, owner):
+            refusal = self.refusal()
+            self.host.call_soon(lambda: on_done(refusal, False))
+        elif self.settling.settle_by_id(seq, on_done):
+            self._end_deliveries(UNNAMED, [seq])
+
+    def _end_deliveries(self, group: str, seqs: list[int]) -> None:
+        """Make the deliveries of messages in a group stale, whoever holds them."""
+        self.leasing.end_deliveries(group, seqs)
+        self._desk.end_deliveries(group, seqs)
+
+    # --- looking
+
+    def consumers(self) -> list[Consumer]:
+        """Return the consumers of all groups, except those that are paused."""
+        return [each for each in self._desk.attached if not each.paused]
+
+    def holders(self, seq: int = 0) -> list[Holder]:
+        """See `core.port.Queue.holders`."""
+        return holders(self._desk.attached, self.leasing.all(), waiting(self.rings), seq)
+
+    def _is_used(self) -> bool:
+        """Return whether anybody consumes from the queue, waits for a message, or holds one."""
+        return bool(self._desk.attached or self.rings) or len(self.leasing) > 0
+
+    def _watch_use(self) -> None:
+        """Delete the queue when nobody has used it for as long as its option `unused` says."""
+        if self._disuse is None and self.options.unused is not None:
+            self._disuse = Disuse(
+                self.state, self.agenda, self._is_used, lambda: self.rings.attempts, partial(self._delete, self)
+            )
+        if self._disuse is not None:
+            self._disuse.option_changed()
+
+    def counts(self, group: str = UNNAMED) -> Counts:
+        """See `core.port.Queue.counts`."""
+        held = self.log.bytes + self.state.meta_bytes if self.meta_writer.is_open else 0
+        rdy, wip, delayed = self.pending.counts(group)
+        first_due_ms = self.pending.first_due_ms(group) if delayed else 0
+        oldest_ms = self.pending.runs.oldest_ms
+        return Counts(rdy, wip, delayed, held, len(self.consumers()), oldest_ms, first_due_ms)
+
+    # --- turns
+
+    def turn(self) -> None:
+        """Do what was gathered for this turn: deal with what is due, hand out, write, and call the watchers."""
+        agenda = self.agenda
+        if self.state.is_closed or not self.meta_writer.is_open:
+            return
+        if agenda.is_due:
+            agenda.is_due = False
+            self._timers.run()
+        if agenda.all_are_woken:
+            agenda.all_are_woken = False
+            agenda.woken.update(dict.fromkeys(self.rings))
+        woken, agenda.woken = agenda.woken, {}
+        for name in woken:
+            self.rings.dispatch(name)
+        self.writer.flush()
+        if agenda.has_changed:
+            agenda.has_changed = False
+            for fn in list(agenda.watchers):
+                self.host.tell(fn)
+
+    def opened(self) -> None:
+        """Begin to serve the queue: its directory exists, and its log has been read."""
+        self.state.committed_end = self.state.next_seq
+        self.meta_writer.opened()
+        if not (self._is_idle() and self.agenda.is_empty) or self.log.bytes > IDLE_BYTES_MAX:
+            self.agenda.dirty()
+
+    # --- what the writer asks and tells
+
+    def hand_out(self) -> None:
+        """See `core.engine.commit.writer.Owner`."""
+        for name in list(self.rings):
+            self.rings.dispatch(name)
+
+    def has_housekeeping(self) -> bool:
+        """See `core.engine.commit.writer.Owner`. This also sets the timer after which an idle, empty queue shrinks."""
+        if not self._is_resting and self._is_idle():
+            self._is_resting = True
+            self.host.call_later(IDLE_MS, self._rest)
+        must_write = self.outbox.must_write or self.pending.has_unlogged_marks
+        return must_write or self._cleaner.has_work
+
+    def _is_idle(self) -> bool:
+        return not len(self.pending.runs) and self.writer.is_idle and not self._upkeep.is_undoing
+
+    def _rest(self) -> None:
+        self._is_resting = False
+        if self.state.is_closed or not self._is_idle():
+            return
+        self._timers.sweep()
+        if self._cleaner.trim():
+            self.agenda.dirty()
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a job is under way in the queue's directory."""
+        return self.writer.is_busy or self.meta_writer.is_working
+
+    def _groups_in_use(self) -> set[str]:
+        return self.writer.owed_groups | self.rings.keys()
+
+    def committed(self, batch: Batch, commit: Commit) -> None:
+        """Take into memory what a commit has brought to the disk."""
+        state, segment = self.state, commit.segment
+        publishes, records = batch.publishes, batch.records
+        if publishes.messages:
+            where = segment, batch.start, batch.end, publishes.bytes
+            self.pending.add(Placed(publishes.messages, *where, publishes.is_plain))
+            state.committed_end = publishes.messages[-1].seq + 1
+        if publishes.whole is not None:
+            self._ended(publishes.whole)
+        if batch.revival is not None:
+            self.pending.revive(batch.revival.group, batch.revival.piece, Where(segment, batch.start, batch.end))
+            state.stats.undone += batch.revival.written()
+        elif batch.copies:
+            self._cleaner.copying.written(segment, batch.start, batch.end)
+        if records is not None:
+            if records.bytes and state.options.undo:
+                self._holding.settled()
+            if records.tries:
+                self.pending.stored(records.tries, segment)
+        if commit.dropped:
+            self.log.let_go(commit)
+        for name, mark in batch.marks.items():
+            group = self.pending.groups.get(name)
+            if group is not None:
+                group.marked(mark, segment.number)
+        if batch.said.data:
+            self.notes.said(batch.said, segment.number)
+        pops = batch.pops
+        if pops or self.outbox.pops:
+            self.popping.written(pops)
+        self._cleaner.committed()
+        self.agenda.changed()
+
+    def _ended(self, whole: WholePublish) -> None:
+        """End the deliveries that a transaction settles or gives back, because it is on disk now."""
+        for settle in whole.settles:
+            self.stats.acked += len(settle.deliveries) * settle.reason.is_done
+            self.pending.clear(settle.group, [delivery.message for delivery in settle.deliveries])
+        for release in whole.releases:
+            self.retrying.released(release)
+        self.log.tx = whole.tx or self.log.tx
+
+    # --- trouble, and the end
+
+    def _break_down(self, error: Exception) -> None:
+        """Stop serving the queue after an unexpected exception. Whoever waits is told, and health says so."""
+        state = self.state
+        if state.broken:
+            return
+        what = f"broke down, and is not served until the next start: {type(error).__name__}: {error}"
+        logger.error("%s broke down", state.label, exc_info=error, extra={"queue": state.label})
+        state.broken = f"{state.label} {what}"
+        refusal = Unavailable(state.broken)
+        self.host.tell(self.writer.abandon, refusal)
+        state.is_closed = False
+        self.host.tell(self.close, refusal)
+        state.is_closed = True
+        state.shared.troubles.note(state.label, what)
+
+    def fail_to_open(self, error: CurbstoneError) -> None:
+        """End a queue that could not be created, and refuse everything that waits for it."""
+        self.state.is_closed = True
+        self.meta_writer.failed(error)
+        self._end(error)
+
+    def close(self, error: CurbstoneError) -> None:
+        """End the queue: tell its consumers, and refuse publishes that wait."""
+        if not self.state.is_closed:
+            self.state.is_closed = True
+            self._end(error)
+
+    def _end(self, error: CurbstoneError) -> None:
+        self.state.shared.troubles.over(self.state.label)
+        self.writer.refuse_all(error)
+        self.rings.end()
+        self._desk.end(self.host, error)
+        self.leasing.end_all()
+        self._cleaner.end(error)
+        self.pending.reader.close()
+        for fn in list(self.agenda.watchers):
+            self.host.tell(fn)

@@ -1,0 +1,286 @@
+"""Restores the state of a queue from its log, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from curbstone.core.engine.facts.facts import Notes
+from curbstone.core.engine.index.copies import Where
+from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.runs import Run
+from curbstone.core.engine.log.batches import Batch
+from curbstone.core.engine.log.commit import ASIDE_SUFFIX, RESERVE_NAME, SEGMENT_SUFFIX, Segment, reserve_path
+from curbstone.core.engine.log.format import (
+    Flag,
+    Note,
+    Released,
+    decode_delivered,
+    decode_floor,
+    decode_notes,
+    decode_released,
+    decode_settled,
+    time_of,
+)
+from curbstone.core.engine.log.log import Log
+from curbstone.core.engine.log.scan import Scan
+from curbstone.core.engine.recovery.chain import Chain, file_bytes, find_chain
+from curbstone.core.engine.state import QueueState
+from curbstone.core.message import Message
+from curbstone.core.values import UNNAMED
+
+ALWAYS = 1 << 62
+"""A number above all floors, for damage that is always told, whichever segment it is in."""
+
+
+class Replay:
+    """Replays one queue's log. Blocking; to be done before the queue is used."""
+
+    def __init__(self, state: QueueState, log: Log, pending: Pending, notes: Notes) -> None:
+        self._state = state
+        self._log = log
+        self._pending = pending
+        self._notes = notes
+        self._delivered: dict[str, int] = {}
+        self._floor = 1
+        self._damage: list[tuple[int, str]] = []
+        self.first_number = 1
+        """The number for the first segment, if there is no log."""
+
+    def run(self) -> bool:
+        """Recover the queue from its directory; return False if there is no log that can be read."""
+        log = self._log
+        chain = find_chain(log.disk, log.directory, log.uid)
+        self._damage += chain.damage
+        self._tell_of_asides(chain)
+        self._state.next_seq = max(self._state.next_seq, chain.next_seq)
+        if not chain.segments:
+            self._state.next_seq += chain.hidden
+            self._remove(chain.trash)
+            self._set_aside(chain)
+            self._report_damage()
+            self.first_number = chain.newest_number + 1
+            self._state.report(f"{log.directory}: there is no log that can be read; it begins anew")
+            return False
+        last_batch = 0
+        for segment, header in chain.segments:
+            if header is None:
+                segment.damaged = True
+                self._note_damage(segment, [f"{segment.path}: its header does not check, nothing of it can be read"])
+                continue
+            self._state.next_seq = max(self._state.next_seq, header.next_seq)
+            log.tx = max(log.tx, header.tx)
+            last_batch = max(last_batch, header.next_batch - 1)
+            self._floor = max(self._floor, header.floor)
+            last_batch = self._replay_segment(segment, last_batch, segment is chain.segments[-1][0])
+        self._state.next_seq += chain.hidden
+        log.next_batch = max([last_batch + 1, *self._state.meta.since.values()])
+        self._finish(chain)
+        return True
+
+    def _replay_segment(self, segment: Segment, last_batch: int, is_active: bool) -> int:
+        scan = Scan(self._log.disk, segment, last_batch, is_active=is_active)
+        for batch in scan.batches():
+            self._apply(batch, segment)
+        if is_active:
+            segment.end = scan.end
+            if scan.torn_bytes:
+                self._state.report(
+                    f"{segment.path}: its last commit, {scan.torn_bytes} bytes, does not check and is not taken:"
+                    " torn by a crash before it was confirmed, or damaged"
+                )
+        self._note_damage(segment, scan.damage)
+        return scan.last_batch
+
+    def _finish(self, chain: Chain) -> None:
+        log = self._log
+        gone = [segment for segment, _ in chain.segments if segment.number < self._floor]
+        for segment in gone:
+            for run in self._pending.runs.in_segment(segment):
+                self._drop(run)
+            for group in self._pending.groups.values():
+                group.lose_records(segment)
+        segments = [segment for segment, _ in chain.segments if segment.number >= self._floor]
+        missing = [number for number in chain.missing if number >= self._floor]
+        self._damage += [(number, f"{log.directory}: segment {number} is missing") for number in missing]
+        self._report_damage()
+        self._cut(segments[:-1])
+        log.floor = self._floor
+        self._set_aside(chain)
+        if not self._state.shared.is_synced:
+            # A killed process may have left batches in the system's memory alone; they count from here on. It may also
+            # have cut the segment before the newest, and a power cut would undo that.
+            for segment in segments[-2:]:
+                file = log.disk.open(segment.path)
+                file.sync()
+                file.close()
+            log.disk.sync_dir(log.directory)
+        log.recovered(segments, chain.newest_number)
+        if log.is_above_cap:
+            self._cut(segments[-1:])
+        self._remove([*chain.trash, *(segment.path for segment in gone)])
+        for name, delivered in self._delivered.items():
+            group = self._pending.replayed(name)
+            group.recovered = group.delivered = group.delivered_logged = delivered
+        for name in self._state.meta.groups:
+            # After a crash the log may have the note of a loss without all settles that belong to it. These are made up
+            # for here: messages that came back below the loss would have gaps that no reader is told of.
+            self._settle(name, 1, self._notes.losses.of(name).floor - 1)
+        for group in self._pending.groups.values():
+            self._forget_settled(group.name)
+            group.pends(sum(run.pending(group.name).bit_count() for run in self._pending.runs) - group.pending)
+        self._pending.undeclared.sweep()
+
+    def _set_aside(self, chain: Chain) -> None:
+        """Keep files that can't be read, under names that are no part of the log, and count all such files."""
+        disk, log = self._log.disk, self._log
+        kept = {f"{log.directory}/{name}" for name in chain.names if name.endswith(ASIDE_SUFFIX)}
+        for path in chain.aside:
+            aside = path.removesuffix(SEGMENT_SUFFIX) + ASIDE_SUFFIX
+            disk.rename(path, aside)
+            kept.add(aside)
+        if chain.aside:
+            disk.sync_dir(log.directory)
+        log.room.set_aside(sum([file_bytes(disk, path) for path in sorted(kept)]) - log.room.aside_bytes)
+        if RESERVE_NAME in chain.names:
+            log.reserve = file_bytes(disk, reserve_path(log.directory))
+
+    def _tell_of_asides(self, chain: Chain) -> None:
+        """Tell of the segments that were set aside before."""
+        for name in chain.names:
+            if name.endswith(ASIDE_SUFFIX):
+                self._damage.append((ALWAYS, f"{self._log.directory}/{name}: a damaged segment, kept for repair"))
+
+    def _forget_settled(self, name: str) -> None:
+        group = self._pending.groups[name]
+        for seq in list(group.retries):
+            run = self._pending.runs.find(seq)
+            if run is None or not run.pending(name) >> (seq - run.first) & 1:
+                group.forget(seq)
+
+    def _remove(self, paths: list[str]) -> None:
+        """Remove files durably, because their room is used next."""
+        for path in paths:
+            self._log.disk.remove(path)
+        if paths:
+            self._log.disk.sync_dir(self._log.directory)
+
+    def _cut(self, segments: list[Segment]) -> None:
+        """Cut segments to their contents. A crash may have undone the cut of sealed ones."""
+        for segment in segments:
+            if segment.size > segment.end and not segment.damaged:
+                file = self._log.disk.open(segment.path)
+                file.truncate(segment.end)
+                file.sync()
+                file.close()
+                segment.size = segment.end
+
+    def _note_damage(self, segment: Segment, texts: list[str]) -> None:
+        self._damage += [(segment.number, text) for text in texts]
+
+    def _report_damage(self) -> None:
+        """Tell what is damaged, except in segments that were dropped and that a crash has brought back."""
+        for number, text in self._damage:
+            if number >= self._floor:
+                self._state.damaged.append(text)
+                self._state.report(f"damaged: {text}")
+
+    # --- one batch
+
+    def _apply(self, batch: Batch, segment: Segment) -> None:
+        header = batch.header
+        if header.flags & Flag.COPY:
+            self._apply_copy(batch, segment)
+        elif header.messages:
+            self._apply_messages(batch, segment)
+        earlier = {name for name, number in self._state.meta.since.items() if header.number < number}
+        for name, first, count, tries, due_ms in decode_released(batch.data, batch.releases_at, batch.settles_at):
+            if name in earlier:
+                continue
+            group = self._pending.replayed(name)
+            for seq in range(first, first + count):
+                group.recover(seq, tries, due_ms)
+            group.stored(Released(name, first, count, tries, due_ms), segment)
+        for name, _reason, first, count in decode_settled(batch.data, batch.settles_at, batch.notes_at):
+            if name not in earlier:
+                self._settle(name, first, count)
+        for kind, payload in decode_notes(batch.data, batch.notes_at, batch.end_at):
+            if kind == Note.FLOOR:
+                self._floor = max(self._floor, decode_floor(payload))
+            elif kind == Note.DELIVERED:
+                name, seq = decode_delivered(payload)
+                if name not in earlier:
+                    self._mark(name, seq)
+            else:
+                self._notes.recover(kind, payload, segment.number, earlier)
+        self._mark(UNNAMED, header.delivered)
+        self._log.tx = max(self._log.tx, header.tx)
+
+    def _mark(self, name: str, seq: int) -> None:
+        self._delivered[name] = max(self._delivered.get(name, 0), seq)
+
+    def _apply_copy(self, batch: Batch, segment: Segment) -> None:
+        """Move copied messages to where they lie now.
+
+        Messages of a run that were not copied had been settled when the copy was made, but the log has not said so up
+        to here; they stay pending. A copy is pending in all its groups, until the settles in the same batch take out
+        those that have settled it.
+        """
+        copies = batch.messages()
+        self._state.next_seq = max(self._state.next_seq, copies[-1].seq + 1)
+        names = {message.seq: self._pending.entitled(message) for message in copies}
+        for name in {name for entitled in names.values() for name in entitled}:
+            self._pending.replayed(name)
+        self._pending.place(copies, names, Where(segment, batch.offset, batch.offset + batch.header.length))
+
+    def _apply_messages(self, batch: Batch, segment: Segment) -> None:
+        header = batch.header
+        first, count = header.first_seq, header.messages
+        if self._pending.runs.at_or_after(first) is not None:  # happens only if damage hid what was settled
+            self._note_damage(segment, [f"{segment.path}: batch {header.number} repeats messages from {first} on"])
+            return
+        bits = (1 << count) - 1
+        end = batch.offset + header.length
+        run, is_new = self._pending.runs.append(first, bits, segment, batch.offset, end, header.messages_bytes)
+        if is_new:
+            run.time_ms = time_of(batch.data, batch.messages_at)
+        self._state.next_seq = max(self._state.next_seq, first + count)
+        if not header.flags & Flag.EXTRAS:
+            self._entitle(run, bits << (first - run.first), self._default_groups(first))
+            return
+        for message in batch.messages():
+            self._admit(run, message)
+
+    def _admit(self, run: Run, message: Message) -> None:
+        bit = 1 << (message.seq - run.first)
+        run.naming |= bit if message.groups else 0
+        self._entitle(run, bit, self._pending.entitled(message))
+        if message.expires_ms:
+            self._pending.expiries.note(run, message.expires_ms)
+
+    def _default_groups(self, seq: int) -> list[str]:
+        return [UNNAMED, *(name for name, start in self._state.meta.groups.items() if seq >= start)]
+
+    def _entitle(self, run: Run, bits: int, names: Iterable[str]) -> None:
+        for name in names:
+            self._pending.replayed(name)
+            run.set_pending(name, run.pending(name) | bits)
+
+    def _settle(self, name: str, first: int, count: int) -> None:
+        runs = self._pending.runs
+        last = first + count - 1
+        seq = first
+        while seq <= last and (run := runs.at_or_after(seq)) is not None and run.first <= last:
+            low, high = max(first, run.first), min(last, run.last)
+            before = run.live().bit_count()
+            mask = ((1 << (high - low + 1)) - 1) << (low - run.first)
+            run.set_pending(name, run.pending(name) & ~mask)
+            after = run.live().bit_count()
+            if before:
+                runs.shrink(run, run.bytes_live * (before - after) // before)
+            seq = run.last + 1
+            if not after:
+                self._drop(run)
+
+    def _drop(self, run: Run) -> None:
+        if run.is_indexed:
+            self._pending.runs.drop(run)

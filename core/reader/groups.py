@@ -1,0 +1,414 @@
+"""Declared groups as readers that keep a position: they look at messages, and ack all of them up to some seq.
+
+The position of a group is its first pending seq, so it needs no record of its own: a cumulative ack is one settle of
+everything below. At the cap a group may give up messages instead of holding them (see `engine.compaction.eviction`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from curbstone.core.engine.commit.meta_writer import MetaWriter
+from curbstone.core.engine.commit.write_queue import Outbox
+from curbstone.core.engine.compaction.cleaner import Cleaner
+from curbstone.core.engine.compaction.eviction import Skipping
+from curbstone.core.engine.facts.facts import Notes
+from curbstone.core.engine.facts.losses import Loss
+from curbstone.core.engine.index.group import Group
+from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.runs import Run, ranges_of
+from curbstone.core.engine.log.format import Reason
+from curbstone.core.engine.log.log import Log
+from curbstone.core.engine.log.meta import Meta
+from curbstone.core.engine.log.room import release_bytes
+from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, NoSuchGroup, QueueFull
+from curbstone.core.positions import (
+    LATEST,
+    Asked,
+    Backlog,
+    Event,
+    Found,
+    Frame,
+    GroupInfo,
+    Informed,
+    Since,
+    Start,
+    Stretch,
+    Trace,
+    Trail,
+    Waited,
+    Wanted,
+)
+from curbstone.core.reader.arrivals import Wait, find_time
+from curbstone.core.reader.browse import Source, browse
+from curbstone.core.reader.fencing import Readers
+from curbstone.core.reader.history import end_of, read_history, start_of
+from curbstone.core.reader.sizes import stretch
+from curbstone.core.reader.trace import read_traces
+from curbstone.core.values import Done
+
+T = TypeVar("T")
+
+
+class ReadingGroups:
+    """The declared groups of one queue."""
+
+    __slots__ = (
+        "_agenda", "_cleaner", "_end_deliveries", "_log", "_meta_writer", "_notes", "_outbox", "_pending", "_readers",
+        "_skipping", "_state", "_store",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        state: QueueState,
+        agenda: Agenda,
+        log: Log,
+        pending: Pending,
+        notes: Notes,
+        outbox: Outbox,
+        cleaner: Cleaner,
+        meta_writer: MetaWriter,
+        store: Callable[[Meta, Done], None],
+        end_deliveries: Callable[[str, list[int]], None],
+    ) -> None:
+        """`store` writes a changed `Meta`; `end_deliveries` makes deliveries stale, whoever holds them."""
+        self._state = state
+        self._agenda = agenda
+        self._log = log
+        self._pending = pending
+        self._notes = notes
+        self._outbox = outbox
+        self._cleaner = cleaner
+        self._meta_writer = meta_writer
+        self._store = store
+        self._end_deliveries = end_deliveries
+        self._skipping: Skipping | None = None
+        self._readers: dict[str, Readers] = {}
+
+    @property
+    def next(self) -> int:
+        """See `QueueState.committed_end`."""
+        return self._state.committed_end
+
+    # --- looking
+
+    def check_epoch(self, epoch: str | None) -> None:
+        """Raise Conflict if a reader knew an earlier queue of this name."""
+        if epoch is not None and epoch != self._state.uid:
+            raise Conflict(f"the queue was made anew: its epoch is {self._state.uid}, not {epoch[:80]}")
+
+    def declared(self, name: str) -> Group:
+        """Return a declared group; raise NoSuchGroup."""
+        if name not in self._state.meta.groups:
+            raise NoSuchGroup(f"no group {name} is declared on queue {self._state.name}")
+        return self._pending.groups[name]
+
+    def names(self) -> list[str]:
+        """Return the names of the declared groups, sorted."""
+        return sorted(self._state.meta.groups)
+
+    def backlogs(self) -> list[Backlog]:
+        """Return what waits for each named group that is declared or has pending messages, sorted by name."""
+        declared = self._state.meta.groups
+        if len(self._pending.groups) == 1:  # most queues have only the unnamed one
+            return []
+        return [
+            Backlog(name, group.rdy, len(group.wip), group.delayed, name in declared)
+            for name, group in sorted(self._pending.groups.items())
+            if name and (group.pending or name in declared)
+        ]
+
+    def infos(self) -> list[GroupInfo]:
+        """Return an info for each group of `backlogs`."""
+        return [self.info(b.group) if b.declared else self._undeclared(b.group) for b in self.backlogs()]
+
+    def _undeclared(self, name: str) -> GroupInfo:
+        group = self._pending.groups[name]
+        position = group.first_pending(self.next)
+        return GroupInfo(name, self._state.uid, position, self.next, 0, "hold", 0, group.pending, declared=False)
+
+    def position(self, name: str) -> int:
+        """Return a group's position: below it the group is done with everything. Raise NoSuchGroup."""
+        return self.declared(name).first_pending(self.next)
+
+    def loss(self, name: str) -> Loss:
+        """Return what a group has lost: nothing below the loss's floor is pending in it."""
+        return self._notes.losses.of(name)
+
+    def first(self) -> int:
+        """Return the first seq that is pending anywhere, else `next`."""
+        run = self._pending.runs.at_or_after(0)
+        while run is not None:
+            live = run.live()
+            if live:
+                return run.first + (live & -live).bit_length() - 1
+            run = self._pending.runs.at_or_after(run.last + 1)
+        return self.next
+
+    def info(self, name: str) -> GroupInfo:
+        """Return an info about a declared group; raise NoSuchGroup."""
+        group = self.declared(name)
+        loss = self.loss(name)
+        on_full = "skip" if name in self._state.meta.skips else "hold"
+        position = group.first_pending(self.next)
+        return GroupInfo(name, self._state.uid, position, self.next, loss.lost, on_full, loss.floor, group.pending)
+
+    # --- declaring
+
+    def declare(self, name: str, start: Start, skips: bool | None, on_done: Informed) -> None:
+        """Declare a group that begins at `start`; if it is declared already, change what it does at the cap.
+
+        `on_done` comes when that is on disk, or with an error: BadRequest if the start is behind the end, or if there
+        would be too many groups.
+        """
+        stored = self._informing(name, on_done)
+
+        def go_on(error: CurbstoneError | None) -> None:
+            """All records of an earlier group of that name are on disk, before the batch from which this one counts."""
+            if error is not None or name in self._state.meta.groups:
+                self._change(name, skips, stored, error)
+            elif isinstance(start, Since):
+                find_time(
+                    self._state,
+                    self._pending,
+                    start.timestamp_ms,
+                    lambda failed, seq: self._found(name, seq, skips, stored, failed),
+                )
+            else:
+                self._found(name, self._seq_of(start), skips, stored, None)
+
+        def opened(error: CurbstoneError | None) -> None:
+            if error is not None:
+                stored(error)
+            else:
+                self._outbox.when_committed(go_on)
+
+        refusal = self._state.refusal()
+        if refusal is not None:
+            self._state.host.call_soon(lambda: stored(refusal))
+        else:
+            self._meta_writer.when_open(opened)
+
+    def _informing(self, name: str, on_done: Informed) -> Done:
+        """Return a callback that calls `on_done` with an info about a group, unless there is an error or no group."""
+
+        def done(error: CurbstoneError | None) -> None:
+            on_done(error, self.info(name) if error is None and self.is_declared(name) else None)
+
+        return done
+
+    def _seq_of(self, start: Start) -> int:
+        if start == LATEST:
+            return self.next
+        return start if isinstance(start, int) else 0
+
+    def _change(self, name: str, skips: bool | None, stored: Callable[..., None], error: CurbstoneError | None) -> None:
+        meta = self._state.meta
+        wanted = name in meta.skips if skips is None else skips
+        if error is None and wanted != (name in meta.skips):
+            changed = meta.with_group(name, 0, 0, skips=wanted)
+            self._store(changed, stored)
+        elif error is None:
+            self._store(meta, stored)  # its callback comes after a declaration that is still being written
+        else:
+            stored(error)
+
+    def _found(
+        self,
+        name: str,
+        first: int,
+        skips: bool | None,
+        stored: Callable[..., None],
+        error: CurbstoneError | None,
+        last_segment: int = 0,
+    ) -> None:
+        """Declare a group that sees the live messages from `first` on.
+
+        If the cleaner has to make room, try again until it has, or until the segments up to `last_segment` are gone.
+        """
+        if error is None and first > self.next:
+            error = BadRequest(f"bad start {first}: the queue's next message is {self.next}")
+        if error is None and name in self._state.meta.groups:  # declared by another call meanwhile
+            self._change(name, skips, stored, None)
+            return
+        try:
+            if error is not None:
+                raise error
+            last_segment = last_segment or self._log.active.number
+            if not self._has_room(name, first, last_segment):
+                self._agenda.dirty()  # the cleaner is at work
+                again = partial(self._found, name, first, skips, stored)
+                self._state.host.call_later(1, lambda: again(self._state.refusal(), last_segment))
+                return
+            # It is entitled to all messages but those that name other groups; what it is not to see is settled for it.
+            start = self.next if first == self.next else 1
+            meta = self._state.meta.with_group(name, start, self._log.next_batch, skips=bool(skips))
+            self._readers.pop(name, None)
+            self._store(meta, stored)
+        except CurbstoneError as refusal:
+            stored(refusal)
+            return
+        self._admit(self._pending.group(name), first)
+        self._meta_writer.settle_first()
+        self._agenda.wake(name)
+        self._agenda.changed()
+
+    def _has_room(self, name: str, first: int, last_segment: int) -> bool:
+        """Return whether there is room for a record of the tries of each message that the group will hold.
+
+        If not, the cleaner has begun to make some. Raise QueueFull if it can't.
+        """
+        group = self._pending.groups.get(name)
+        count = sum(_seen(run, first).bit_count() for run in self._pending.runs) - (group.pending if group else 0)
+        size = release_bytes(count)
+        if count <= 0 or self._log.room.can_keep(size):
+            return True
+        if self._log.segments[0].number <= last_segment and self._cleaner.can_make_room(size, 0):
+            return False
+        raise QueueFull(f"queue {self._state.name} has no room for one more group to hold {count} messages")
+
+    def _admit(self, group: Group, first: int) -> None:
+        """Make the live messages from `first` on pending in a group, and settle everything else for it."""
+        absent: list[tuple[int, int]] = []
+        end = 1
+        for run in self._pending.runs:
+            seen = _seen(run, first)
+            pending = run.pending(group.name)
+            run.set_pending(group.name, pending | seen)
+            group.pends((seen & ~pending).bit_count())
+            for start, count in ranges_of(run.first, pending | seen):
+                if start > end:
+                    absent.append((end, start - end))
+                end = start + count
+        if self.next > end:
+            absent.append((end, self.next - end))
+        if absent:
+            self._outbox.settled_ranges(group.name, Reason.ABSENT, absent)
+        group.rewind()
+
+    # --- being done
+
+    def ack_to(self, name: str, seq: int, on_done: Informed, reader: str = "") -> None:
+        """Settle everything of a group up to and including `seq`; `on_done` comes when that is on disk.
+
+        Raise NoSuchGroup, BadRequest if there is no such seq yet, and OtherReader if a `reader` is given and does not
+        have the group.
+        """
+        group = self.declared(name)
+        if seq >= self.next:
+            raise BadRequest(f"bad upTo {seq}: the queue's next message is {self.next}")
+        refusal = self._state.refusal()
+        if refusal is not None:
+            self._state.host.call_soon(lambda: on_done(refusal, None))
+            return
+        if reader:
+            self._readers.setdefault(name, Readers()).ack(name, reader, seq, self._notes.acks.of(name))
+        position = group.first_pending(self.next)
+        if seq >= position:
+            self._notes.acks.add(name, seq)
+            acked, ended = self._pending.clear_below(group, seq + 1)
+            self._end_deliveries(name, ended)
+            self._state.stats.acked += acked
+            self._outbox.settled_ranges(name, Reason.ACK, [(position, seq + 1 - position)])
+            self._agenda.wake(name)
+            self._agenda.changed()
+
+        done = self._informing(name, on_done)
+
+        def settled(error: CurbstoneError | None) -> None:
+            if error is None and self._meta_writer.is_behind:  # the declaration of the group must be on disk, too
+                self._meta_writer.store(self._state.meta.encode(), self._state.options.cap, done)
+            else:
+                done(error)
+
+        self._outbox.when_committed(settled)
+
+    # --- by position
+
+    def is_declared(self, name: str) -> bool:
+        """Return whether a group is declared."""
+        return name in self._state.meta.groups
+
+    def floor(self, name: str) -> int:
+        """Return the seq below which a declared group has lost messages, else 0; raise NoSuchGroup."""
+        self.declared(name)
+        return self.loss(name).floor
+
+    def find_time(self, timestamp_ms: int, on_done: Found) -> None:
+        """See `core.reader.arrivals`."""
+        find_time(self._state, self._pending, timestamp_ms, on_done)
+
+    def wait_for(self, seq: int, wait_ms: int, on_done: Waited) -> Wait:
+        """Call back when `next` is above `seq`, when the time is up, or when the queue ends."""
+        return Wait(self._state, self._agenda, lambda: self.next > seq, wait_ms, on_done)
+
+    def stretch(self, group: str, first: int, bytes_max: int) -> Stretch:
+        """See `core.reader.sizes`."""
+        return stretch(self._pending.runs, self._state.committed_end, group, first, bytes_max)
+
+    def browse(
+        self,
+        wanted: Wanted,
+        render: Callable[[list[Frame]], T],
+        on_done: Callable[[CurbstoneError | None, T | None, int], None],
+    ) -> None:
+        """See `core.reader.browse`."""
+        browse(Source(self._state, self._log, self._pending, self), wanted, render, on_done)
+
+    @property
+    def events_start(self) -> int:
+        """The position of the oldest event there may be."""
+        return start_of(self._log)
+
+    @property
+    def events_end(self) -> int:
+        """The position behind the last commit."""
+        return end_of(self._log)
+
+    def events(
+        self,
+        asked: Asked,
+        render: Callable[[list[Event]], bytes],
+        on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
+    ) -> None:
+        """See `core.reader.history`."""
+        read_history(self._state, self._log, asked, render, on_done)
+
+    def traces(
+        self, position: int, trail: Trail, on_done: Callable[[CurbstoneError | None, list[Trace], int], None]
+    ) -> None:
+        """See `core.reader.trace`."""
+        read_traces(self._state, self._log, position, trail, on_done)
+
+    def wait_for_events(self, position: int, wait_ms: int, on_done: Waited) -> Wait:
+        """Call back when there are events behind `position`, when the time is up, or when the queue ends."""
+        return Wait(self._state, self._agenda, lambda: self.events_end > position, wait_ms, on_done)
+
+    # --- room
+
+    def can_make_room(self, size: int, largest: int | None = None) -> bool:
+        """Return whether room may be made for a publish of `size` bytes; if needed, groups that skip give up messages.
+
+        The publish goes into one batch, or into several of up to `largest` bytes each.
+        """
+        clean = partial(self._cleaner.can_make_room, size, largest)
+        if not (self._state.meta.skips or self._state.options.drops_oldest):
+            return clean()
+        skipping = self._skipping = self._skipping or Skipping(
+            *(self._state, self._agenda, self._log, self._pending, self._notes.losses, self._outbox),
+            self._end_deliveries,
+        )
+        piece = size if largest is None else largest
+        if skipping.is_due(size, piece) and skipping.give_up(size, piece):
+            return clean()
+        return clean() or (skipping.give_up(size, piece) and clean())
+
+
+def _seen(run: Run, first: int) -> int:
+    """Return the mask of the messages of a run that a group that begins at `first` sees."""
+    seen = run.live() & ~run.naming
+    return seen >> (first - run.first) << (first - run.first) if first > run.first else seen

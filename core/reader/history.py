@@ -1,0 +1,211 @@
+"""The journal of a queue: what happened to its messages. It is read from the log, so nothing is written just for it.
+
+A position is a segment's number and an offset in it, as one integer that grows along the log. Within a batch
+the offset grows by one with each event, so that a page may end anywhere. The journal reaches as
+far back as there are segments. What the cleaner copies, and repeats with its copies, is no event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Generic, TypeVar
+
+from curbstone.core.disk import Disk
+from curbstone.core.engine.log.batches import Batch, batch_at
+from curbstone.core.engine.log.commit import Segment
+from curbstone.core.engine.log.drops import waits_for_drop
+from curbstone.core.engine.log.file_view import Window
+from curbstone.core.engine.log.format import (
+    BATCH_BYTES,
+    ENTRY,
+    ENTRY_BYTES,
+    SEGMENT_BYTES,
+    Flag,
+    Reason,
+    decode_batch_header,
+    decode_groups,
+    decode_released,
+    decode_settled,
+)
+from curbstone.core.engine.log.log import Log
+from curbstone.core.engine.log.scan import Scan
+from curbstone.core.engine.state import QueueState
+from curbstone.core.errors import CurbstoneError, Gone, Unavailable, told
+from curbstone.core.positions import PUBLISHED, RELEASED, Asked, Event
+
+OFFSET_BITS = 40  # no segment is larger: a cap ends at 2**44 bytes, and a segment has at most a sixteenth of it
+EVENTS_AT_ONCE = 1024
+
+T = TypeVar("T")
+
+SETTLED: dict[int, int] = {
+    Reason.ACK: 3,
+    Reason.MOVED: 3,
+    Reason.REJECT: 4,
+    Reason.MAX_TRIES: 5,
+    Reason.EXPIRE: 6,
+    Reason.PURGE: 7,
+    Reason.SKIPPED: 8,
+}
+
+
+def start_of(log: Log) -> int:
+    """Return the position of the oldest event that there may be."""
+    return position_of(log.segments[0].number, SEGMENT_BYTES)
+
+
+def end_of(log: Log) -> int:
+    """Return the position behind the last commit."""
+    return position_of(log.active.number, log.active.end)
+
+
+def read_history(
+    state: QueueState,
+    log: Log,
+    asked: Asked,
+    render: Callable[[list[Event]], bytes],
+    on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
+) -> None:
+    """Read a page and call `on_done(error, what `render` returned for the events, position to go on at)`.
+
+    `render` is called on a worker thread, for some of the events at a time. Raise Gone, with the `first` position that
+    there is, if the log does not reach back so far or the queue was made anew.
+    """
+    Reading(state, log, asked.position, partial(_read, log.disk, asked, render), on_done).attempt()
+
+
+class Reading(Generic[T]):
+    """One page on its way. `read` gets the segments, and the offset in the first one, on a worker thread."""
+
+    def __init__(
+        self,
+        state: QueueState,
+        log: Log,
+        position: int,
+        read: Callable[[list[Segment], int], tuple[list[T], int]],
+        on_done: Callable[[CurbstoneError | None, list[T], int], None],
+    ) -> None:
+        self._state = state
+        self._log = log
+        self._position = position
+        self._read = read
+        self._on_done = on_done
+
+    def attempt(self) -> None:
+        """Read the log as it is now; if a segment that was read is dropped meanwhile, begin again."""
+        state, log = self._state, self._log
+        position = self._position or start_of(log)
+        number, offset = position >> OFFSET_BITS, position & ((1 << OFFSET_BITS) - 1)
+        segments = [segment.as_it_is() for segment in log.segments if segment.number >= number]
+        if number < log.segments[0].number or not segments or position > end_of(log):
+            raise Gone(f"the journal has nothing at {position}", first=start_of(log), epoch=state.uid)
+        if segments[0].number > number:  # no segment has this number, because its creation failed
+            offset = SEGMENT_BYTES
+
+        done = partial(self._done, segments[0].number)
+        state.host.submit(lambda: self._read(segments, offset), done)
+
+    def _done(self, first: int, result: tuple[list[T], int] | None, error: BaseException | None) -> None:
+        """Return the page; or begin again if a segment was dropped meanwhile, of which `first` was the first."""
+        state, log = self._state, self._log
+        if result is None and waits_for_drop(state.host, log, partial(self._done, first, result, error)):
+            return
+        ended = state.ended() if result is None else None
+        if ended is not None:  # its files are gone, or will be
+            self._on_done(ended, [], 0)
+        elif first < log.segments[0].number:
+            try:
+                self.attempt()
+            except Gone as gone:
+                self._on_done(gone, [], 0)
+        elif result is None:
+            assert error is not None
+            state.report(f"its log can't be read: {error}")
+            self._on_done(Unavailable(f"queue {state.name} can't be read: {told(error)}"), [], 0)
+        else:
+            self._on_done(None, *result)
+
+
+def position_of(number: int, offset: int) -> int:
+    return number << OFFSET_BITS | offset
+
+
+# --- on a worker thread
+
+
+def _read(
+    disk: Disk, asked: Asked, render: Callable[[list[Event]], bytes], segments: list[Segment], offset: int
+) -> tuple[list[bytes], int]:
+    pieces: list[bytes] = []
+    count, room = asked.limit, asked.bytes_max
+    for segment in segments:
+        start = _batch_start(disk, segment, offset)
+        for batch in Scan(disk, segment, 0, is_active=True, start=start).batches():
+            base = position_of(segment.number, batch.offset)
+            events = islice(_events_of(batch, base), max(offset - batch.offset, 0), None)
+            offset = 0
+            while some := list(islice(events, min(EVENTS_AT_ONCE, count) or 1)):
+                if not count or room <= 0:
+                    return pieces, some[0].position
+                pieces.append(render(some))
+                count -= len(some)
+                room -= len(pieces[-1])
+        offset = SEGMENT_BYTES
+    return pieces, position_of(segments[-1].number, segments[-1].end)
+
+
+def _batch_start(disk: Disk, segment: Segment, offset: int) -> int:
+    """Return where the batch begins in which `offset` lies."""
+    file = disk.open(segment.path)
+    try:
+        window = Window(file, segment.end)
+        start = SEGMENT_BYTES
+        if _is_batch(window, offset, segment.salt):
+            return offset
+        while start < offset and window.have(start, BATCH_BYTES):
+            header = decode_batch_header(window.data, start - window.start)
+            if header is None or start + header.length > offset:
+                break
+            start += header.length
+        return start
+    finally:
+        file.close()
+
+
+def _is_batch(window: Window, offset: int, salt: int) -> bool:
+    header = decode_batch_header(window.data, offset - window.start) if window.have(offset, BATCH_BYTES) else None
+    if header is None or not window.have(offset, header.length):
+        return False
+    return batch_at(window.data, offset - window.start, salt) is not None
+
+
+def _events_of(batch: Batch, position: int) -> Iterator[Event]:
+    """Yield the events of a batch, in the order in which a reader wants them."""
+    header = batch.header
+    number = 0
+    if not header.flags & Flag.COPY:
+        for number, (seq, timestamp_ms, body_bytes, groups) in enumerate(_published(batch), 1):
+            yield Event(position + number - 1, PUBLISHED, seq, 1, timestamp_ms, 0, groups, body_bytes)
+    for group, first, span, tries, due_ms in decode_released(
+        batch.data, batch.releases_at, batch.settles_at, with_state=False
+    ):
+        yield Event(position + number, RELEASED, first, span, header.time_ms, tries, group, due_ms)
+        number += 1
+    for group, reason, first, span in decode_settled(batch.data, batch.settles_at, batch.notes_at):
+        kind = SETTLED.get(reason)
+        if kind is not None:
+            yield Event(position + number, kind, first, span, header.time_ms, 0, group, 0)
+            number += 1
+
+
+def _published(batch: Batch) -> Iterator[tuple[int, int, int, str]]:
+    """Yield (seq, publish time, bytes of the body, groups named) of the messages of a batch."""
+    offset = batch.messages_at
+    first_seq = batch.header.first_seq
+    for _ in range(batch.header.messages):
+        size, delta, timestamp_ms, headers_bytes, _flags, extras_bytes = ENTRY.unpack_from(batch.data, offset)
+        groups = ",".join(decode_groups(batch.data, offset + ENTRY_BYTES, extras_bytes)) if extras_bytes else ""
+        yield first_seq + delta, timestamp_ms, size - ENTRY_BYTES - headers_bytes - extras_bytes, groups
+        offset += size

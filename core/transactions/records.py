@@ -1,0 +1,114 @@
+"""The bytes of the file `journal`: transactions over several queues, each with a part for every queue.
+
+Pure: no file, no clock. The file is records, end to end. What follows the last one is stale or was never synced.
+Numbers are little-endian. ::
+
+    record   crc, length of the parts, number of the transaction, count of parts; then the parts
+    part     uid of the queue, count and length of its messages, count of the timed ones, length of releases and
+             settles; then the entries, delay and time to live of the timed messages, releases, settles
+
+A record's crc covers everything after the crc itself. Numbers rise from record to record, so a lower number shows that
+a record was left behind by an earlier use of the file. Unlike the records of a redo file these are *logical*: the
+messages of a part get their seqs when its queue writes it. `docs/journal.md` says why.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+from zlib import crc32
+
+from curbstone.core.engine.log.format import (
+    BATCH_BYTES,
+    Released,
+    Settled,
+    decode_entries,
+    decode_released,
+    decode_settled,
+    encode_entries,
+    encode_released,
+    encode_settled,
+    entry_bytes,
+    runs_of,
+)
+from curbstone.core.engine.log.publish import Release, Settle
+from curbstone.core.message import Message
+
+_RECORD = struct.Struct("<IIQI")
+_PART = struct.Struct("<QIIIII")
+_TIMED = struct.Struct("<IQQ")  # place of the message, its delay and ttl in ms
+
+
+class Recorded(NamedTuple):
+    """A part as it is read back."""
+
+    tx: int
+    uid: int
+    messages: list[Message]
+    settled: list[Settled]
+    released: list[Released]
+    data: bytes
+    """The part as it was encoded."""
+
+    @property
+    def log_bytes(self) -> int:
+        """About how many bytes it takes in its queue's log, rather too many than too few."""
+        records = len(self.messages) + len(self.settled) + len(self.released)
+        return BATCH_BYTES + sum(map(entry_bytes, self.messages)) + 64 * records
+
+
+def encode_part(uid: int, messages: list[Message], settles: Sequence[Settle], releases: Sequence[Release]) -> bytes:
+    """Return the part of a transaction for one queue. The messages' seqs are set to their places in it."""
+    entries: list[bytes] = []
+    for number, message in enumerate(messages):
+        message.seq = number
+    encode_entries(messages, 0, entries)
+    entries_bytes = sum(map(len, entries))
+    timed = [_TIMED.pack(n, m.delay_ms, m.ttl_ms) for n, m in enumerate(messages) if m.delay_ms or m.ttl_ms]
+    released = encode_released([record for release in releases for record in release.records])
+    settled = b"".join(
+        encode_settled(each.group, each.reason, runs_of([d.message.seq for d in each.deliveries])) for each in settles
+    )
+    head = _PART.pack(uid, len(messages), entries_bytes, len(timed), len(released), len(settled))
+    return b"".join([head, *entries, *timed, released, settled])
+
+
+def encode_record(tx: int, parts: Iterable[bytes]) -> bytes:
+    """Return a transaction of these parts."""
+    parts = list(parts)
+    body = b"".join(parts)
+    head = _RECORD.pack(0, len(body), tx, len(parts))[4:]
+    return crc32(body, crc32(head)).to_bytes(4, "little") + head + body
+
+
+def decode_records(data: bytes) -> tuple[list[Recorded], int]:
+    """Return the parts of all whole records, and where the last of these ends."""
+    recorded: list[Recorded] = []
+    offset = last_tx = 0
+    while offset + _RECORD.size <= len(data):
+        crc, size, tx, parts = _RECORD.unpack_from(data, offset)
+        end = offset + _RECORD.size + size
+        if end > len(data) or crc32(memoryview(data)[offset + 4 : end]) != crc or tx <= last_tx:
+            break
+        last_tx = tx
+        offset += _RECORD.size
+        for _ in range(parts):
+            part = _decode_part(data, offset, tx)
+            recorded.append(part)
+            offset += len(part.data)
+    return recorded, offset
+
+
+def _decode_part(data: bytes, start: int, tx: int) -> Recorded:
+    uid, count, messages_bytes, timed, released_bytes, settles_bytes = _PART.unpack_from(data, start)
+    offset = start + _PART.size
+    messages = decode_entries(data, offset, count, 0)
+    offset += messages_bytes
+    for place, delay_ms, ttl_ms in _TIMED.iter_unpack(data[offset : offset + timed * _TIMED.size]):
+        messages[place].delay_ms, messages[place].ttl_ms = delay_ms, ttl_ms
+    offset += timed * _TIMED.size
+    released = list(decode_released(data, offset, offset + released_bytes))
+    offset += released_bytes
+    end = offset + settles_bytes
+    return Recorded(tx, uid, messages, list(decode_settled(data, offset, end)), released, data[start:end])

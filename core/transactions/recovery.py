@@ -1,0 +1,90 @@
+"""Completes transactions over several queues that a crash has left half written: missing parts are written again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import Protocol
+
+from curbstone.core.engine.commit.write_queue import Outbox
+from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.log.log import Log
+from curbstone.core.engine.log.publish import WholePublish
+from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.transactions.records import Recorded
+from curbstone.core.transactions.tx_log import Journal
+
+
+class Member(Protocol):
+    """A queue that was recovered."""
+
+    uid: str
+    log: Log
+    pending: Pending
+    outbox: Outbox
+
+
+class MissingParts:
+    """The parts that a start has its queues write. Until they are on disk, a transaction can be seen in half."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._waiting: list[Callable[[], object]] = []
+
+    def when_written(self, fn: Callable[[], object]) -> None:
+        """Call `fn` when all of them are on disk, or their queues gone; at once if there are none.
+
+        That may take as long as a disk is full.
+        """
+        self._waiting.append(fn)
+        self._tell()
+
+    def added(self) -> None:
+        """A queue has one more to write."""
+        self._left += 1
+
+    def written(self) -> None:
+        """A queue has written one, or will not."""
+        self._left -= 1
+        self._tell()
+
+    def _tell(self) -> None:
+        if not self._left:
+            waiting, self._waiting = self._waiting, []
+            for fn in waiting:
+                fn()
+
+
+def replay_transactions(journal: Journal, queues: Iterable[Member], left: Collection[str]) -> MissingParts:
+    """Have each queue write the parts that its log lacks; parts of queues that can't be served (`left`) are kept."""
+    missing = MissingParts()
+    by_uid = {int(queue.uid, 16): queue for queue in queues}
+    for part in journal.recover():
+        queue = by_uid.get(part.uid)
+        if queue is None and f"{part.uid:012x}" in left:
+            journal.keep(part)
+        elif queue is not None and part.tx > queue.log.tx:
+            journal.keep(part)
+            _write(journal, queue, part, missing)
+    highest = max([queue.log.tx for queue in by_uid.values()], default=0)
+    journal.next_tx = max(journal.next_tx, highest + 1)
+    return missing
+
+
+def _write(journal: Journal, queue: Member, part: Recorded, missing: MissingParts) -> None:
+    missing.added()
+    publish = WholePublish(part.messages, partial(_written, journal, part, missing), 1)
+    publish.tx = part.tx
+    publish.records = [queue.pending.settle_replayed(settled) for settled in part.settled]
+    publish.released = [each for item in part.released for each in queue.pending.release_replayed(item)]
+    publish.reserved = part.log_bytes
+    queue.log.room.grant_known(publish.reserved)
+    queue.outbox.publish(publish)
+
+
+def _written(
+    journal: Journal, part: Recorded, missing: MissingParts, error: CurbstoneError | None, _first: int, _count: int
+) -> None:
+    if not isinstance(error, Unavailable):  # if it is, the next start writes the part
+        journal.part_done(part.tx, part.uid)
+    missing.written()

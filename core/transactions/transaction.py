@@ -1,0 +1,320 @@
+"""Several publishes and settles as one: all or nothing, even over several queues and across a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from curbstone.core import port
+from curbstone.core.engine.delivery.consumer import Consumer
+from curbstone.core.engine.delivery.dead_letters import dead_letter
+from curbstone.core.engine.log.format import BATCH_BYTES, Reason, entry_bytes
+from curbstone.core.engine.log.publish import SETTLE_BYTES, Release, Settle, WholePublish
+from curbstone.core.engine.log.room import RELEASE_BYTES
+from curbstone.core.engine.queue import Queue
+from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, StaleDelivery
+from curbstone.core.events.events import EventKey, IsLeftOut, Target, copy_of
+from curbstone.core.host import Host
+from curbstone.core.message import Delivery, Message
+from curbstone.core.names import DEFAULT_PROJECT, QueueName, parse_queue_name
+from curbstone.core.transactions.two_phase import Spread
+from curbstone.core.transactions.tx_log import Journal
+from curbstone.core.values import Done
+
+Undo = Callable[[list[Delivery]], None]
+
+
+class Server(Protocol):
+    """The part of the broker that a transaction needs."""
+
+    host: Host
+    journal: Journal
+
+    def get(self, name: QueueName) -> Queue:
+        """Return a queue; raise NoSuchQueue."""
+
+    def ensure(self, name: QueueName) -> Queue:
+        """Return a queue, creating it if necessary."""
+
+    def left_out(self, queue: Target, error: CurbstoneError) -> bool:
+        """See `core.events.events.IsLeftOut`."""
+
+    def bound(self, event: str, project: str) -> list[Queue]:
+        """Return the queues that are bound to an event now."""
+
+
+class Share:
+    """What a transaction does to one queue."""
+
+    def __init__(self, queue: Queue, left_out: IsLeftOut) -> None:
+        self.messages: list[Message] = []
+        self.settles: list[Settle] = []
+        self.releases: list[Release] = []
+        self.is_only_bound = True
+        """Whether it only gets messages of events, so that nobody has named the queue."""
+        self._queue = queue
+        self._left_out = left_out
+
+    def may_miss(self, error: CurbstoneError) -> bool:
+        """Return whether the transaction goes on without this queue (see `core.events.events.IsLeftOut`)."""
+        return self.is_only_bound and not self.ends and self._left_out(self._queue, error)
+
+    @property
+    def size(self) -> int:
+        """The most bytes that its messages take in one batch, with one record of the tries of each in each group."""
+        states = RELEASE_BYTES * sum(map(self._queue.pending.entitled_count, self.messages))
+        return BATCH_BYTES + sum(map(entry_bytes, self.messages)) + 16 * len(self.messages) + states
+
+    @property
+    def ends(self) -> list[Settle | Release]:
+        """The settles and releases of deliveries that it ends."""
+        return [*self.settles, *self.releases]
+
+    @property
+    def ends_bytes(self) -> int:
+        """The most bytes that its settles and releases take."""
+        return SETTLE_BYTES * sum(len(end.deliveries) for end in self.ends)
+
+
+class _Wish:
+    """A settle that was asked for. The commit claims its deliveries from the consumer.
+
+    It is for these very deliveries. If a message is given back before the commit and delivered again, that is another
+    delivery.
+    """
+
+    def __init__(
+        self, consumer: Consumer, deliveries: list[Delivery], kind: str, delay_ms: int | None, error: str
+    ) -> None:
+        self.consumer = consumer
+        self.deliveries = deliveries
+        self.kind = kind
+        self.delay_ms = delay_ms
+        self.error = error
+
+
+class Transaction:
+    """Collects publishes and settles. Nothing happens before `commit`; to abort, just drop it."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._shares: dict[Queue, Share] = {}
+        self._publishes: list[tuple[Queue | EventKey, Message]] = []
+        """Each message with the queue or the event that it is published to."""
+        self._wishes: list[_Wish] = []
+        self._asked: dict[Consumer, set[Delivery]] = {}
+        """By consumer, the deliveries that the wishes settle."""
+        self._dead: list[tuple[Queue, Reason, int]] = []
+
+    def publish(self, queue: port.Queue, message: Message) -> None:
+        """Add a publish."""
+        assert isinstance(queue, Queue)
+        self._publishes.append((queue, message))
+
+    def publish_event(self, event: str, message: Message, project: str = DEFAULT_PROJECT) -> None:
+        """Add a publish to every queue that is bound to `event` when the transaction is committed.
+
+        If one of them refuses it, the transaction is refused, unless `Share.may_miss` lets it go on without that queue.
+        """
+        self._publishes.append(((project, event), message))
+
+    def ack(self, consumer: port.Consumer, seqs: Sequence[int]) -> None:
+        """Add an ack; raise StaleDelivery if one of the messages is not unsettled now."""
+        self._wish(consumer, seqs, "ack", None, "")
+
+    def nack(self, consumer: port.Consumer, seqs: Sequence[int], delay_ms: int | None = None, error: str = "") -> None:
+        """Add a nack. A message that was tried too often is dead-lettered with the commit."""
+        self._wish(consumer, seqs, "nack", delay_ms, error)
+
+    def reject(self, consumer: port.Consumer, seqs: Sequence[int], error: str = "") -> None:
+        """Add a reject. The dead letter is published with the commit."""
+        self._wish(consumer, seqs, "reject", None, error)
+
+    def settle(self, queue: Queue, group: str, deliveries: list[Delivery], reason: Reason, undo: Undo) -> None:
+        """Add a settle of deliveries that the caller holds. If the transaction fails they are given to `undo`."""
+        self._share(queue).settles.append(Settle(group, deliveries, reason, undo))
+
+    def _wish(self, consumer: port.Consumer, seqs: Sequence[int], kind: str, delay_ms: int | None, error: str) -> None:
+        assert isinstance(consumer, Consumer)
+        asked = self._asked.setdefault(consumer, set())
+        deliveries: list[Delivery] = []
+        for seq in seqs:
+            delivery = consumer.unsettled.get(seq)
+            if delivery is None or delivery in asked:
+                raise StaleDelivery(f"message {seq} is not unsettled here")
+            deliveries.append(delivery)
+        if len(set(seqs)) < len(seqs):
+            raise StaleDelivery("a message is named twice")
+        asked.update(deliveries)
+        self._wishes.append(_Wish(consumer, deliveries, kind, delay_ms, error))
+
+    def _share(self, queue: Queue) -> Share:
+        share = self._shares.get(queue)
+        if share is None:
+            share = self._shares[queue] = Share(queue, self._server.left_out)
+        return share
+
+    # --- commit
+
+    def commit(self, on_done: Done) -> None:
+        """Do everything or nothing: `on_done(None)` when all is on disk, `on_done(error)` if nothing has happened."""
+        self._address()
+        error = self._claim() or self._check()
+        if error is not None:
+            self._undo()
+            self._server.host.call_soon(lambda: on_done(error))
+            return
+        done = self._counting(on_done)
+        shares = {queue: share for queue, share in self._shares.items() if share.messages or share.ends}
+        if not shares:
+            self._server.host.call_soon(lambda: done(None))
+        elif len(shares) == 1:
+            ((queue, share),) = shares.items()
+            publish = WholePublish(share.messages, partial(self._written, share, done), share.size)
+            publish.settles, publish.releases = share.settles, share.releases
+            queue.outbox.publish(publish)
+        else:
+            Spread(self._server.host, self._server.journal, shares, done).begin()
+
+    @staticmethod
+    def _written(share: Share, done: Done, error: CurbstoneError | None, _first: int, _count: int) -> None:
+        done(None if error is not None and share.may_miss(error) else error)
+
+    def _address(self) -> None:
+        """Put each message into the shares of the queues that get it."""
+        publishes, self._publishes = self._publishes, []
+        for target, message in publishes:
+            if isinstance(target, Queue):
+                self._add(target, message)
+                continue
+            project, event = target
+            for queue in self._server.bound(event, project):
+                self._share(queue).messages.append(copy_of(message))
+
+    def _add(self, queue: Queue, message: Message) -> None:
+        share = self._share(queue)
+        share.messages.append(message)
+        share.is_only_bound = False
+
+    def _check(self) -> CurbstoneError | None:
+        for queue, share in list(self._shares.items()):
+            error = self._refusal(queue, share)
+            if error is None:
+                continue
+            if not share.may_miss(error):
+                return error
+            del self._shares[queue]
+        return None
+
+    @staticmethod
+    def _refusal(queue: Queue, share: Share) -> CurbstoneError | None:
+        refusal = queue.state.publish_refusal() if share.messages else queue.refusal()
+        if refusal is not None:
+            return refusal
+        for message in share.messages:
+            if (too_large := queue.state.too_large(message)) is not None:
+                return too_large
+        if share.size > queue.options.cap // 2:
+            cap = queue.options.cap
+            return MessageTooLarge(f"a transaction of {share.size} bytes can't fit the queue's cap of {cap} bytes")
+        if share.ends_bytes > queue.log.room.slack_bytes:
+            return QueueFull(f"the transaction settles more than queue {queue.name} has room to log at once")
+        return None
+
+    def _claim(self) -> CurbstoneError | None:
+        """Take the deliveries from their consumers, so that nobody else settles them meanwhile."""
+        for wish in self._wishes:
+            consumer, deliveries = wish.consumer, wish.deliveries
+            for delivery in deliveries:
+                if consumer.unsettled.get(delivery.message.seq) is not delivery:
+                    return StaleDelivery(f"message {delivery.message.seq} is not unsettled here any more")
+            consumer.claim([delivery.message.seq for delivery in deliveries])
+            if wish.kind == "ack":
+                self.settle(_queue_of(consumer), consumer.group, deliveries, Reason.ACK, consumer.unclaim)
+            elif wish.kind == "reject":
+                self._bury(consumer, deliveries, Reason.REJECT, wish.error)
+            else:
+                self._give_back(wish, deliveries)
+        return None
+
+    def _give_back(self, wish: _Wish, deliveries: list[Delivery]) -> None:
+        consumer, queue = wish.consumer, _queue_of(wish.consumer)
+        most = queue.options.max_tries
+        dead = [delivery for delivery in deliveries if most and delivery.tries + 1 >= most]
+        self._bury(consumer, dead, Reason.MAX_TRIES, wish.error)
+        alive = [delivery for delivery in deliveries if not most or delivery.tries + 1 < most]
+        now_ms = queue.host.now_ms()
+        for delay_ms, some in queue.retrying.delayed(alive, wish.delay_ms) if alive else ():
+            due_ms = now_ms + delay_ms if delay_ms > 0 else 0
+            self._share(queue).releases.append(Release(consumer.group, some, due_ms, consumer.unclaim))
+
+    def _bury(self, consumer: Consumer, deliveries: list[Delivery], reason: Reason, error: str) -> None:
+        queue = _queue_of(consumer)
+        if not deliveries:
+            return
+        self.settle(queue, consumer.group, deliveries, reason, consumer.unclaim)
+        self._dead.append((queue, reason, len(deliveries)))
+        if queue.options.dead_letter:
+            target = self._server.ensure(parse_queue_name(queue.options.dead_letter))
+            for delivery in deliveries:
+                self._add(target, dead_letter(queue.state, delivery.message, reason, delivery.tries + 1, error))
+
+    def _undo(self) -> None:
+        for share in self._shares.values():
+            for end in share.ends:
+                end.undo(end.deliveries)
+
+    def _counting(self, on_done: Done) -> Done:
+        """Return a callback that counts the dead messages and then calls `on_done`."""
+
+        def done(error: CurbstoneError | None) -> None:
+            for queue, reason, count in self._dead if error is None else []:
+                queue.stats.rejected += count * (reason is Reason.REJECT)
+                if queue.options.dead_letter:
+                    queue.stats.dead_lettered += count
+                else:
+                    queue.stats.dropped += count
+            on_done(error)
+
+        return done
+
+
+class Others:
+    """The other queues, as one queue sees them. Implements `core.engine.delivery.dead_letters.Elsewhere`."""
+
+    __slots__ = ("_queue", "_server")
+
+    def __init__(self, server: Server, queue: Queue) -> None:
+        self._server = server
+        self._queue = queue
+
+    def get(self, name: QueueName) -> Queue:
+        """See `Elsewhere`."""
+        return self._server.get(name)
+
+    def ensure(self, name: QueueName) -> Queue:
+        """See `Elsewhere`."""
+        return self._server.ensure(name)
+
+    def move(
+        self,
+        group: str,
+        deliveries: list[Delivery],
+        reason: Reason,
+        undo: Undo,
+        letters: list[tuple[port.Queue, Message]],
+        on_done: Done,
+    ) -> None:
+        """See `Elsewhere`."""
+        transaction = Transaction(self._server)
+        for target, letter in letters:
+            transaction.publish(target, letter)
+        transaction.settle(self._queue, group, deliveries, reason, undo)
+        transaction.commit(on_done)
+
+
+def _queue_of(consumer: Consumer) -> Queue:
+    queue = consumer.queue
+    assert isinstance(queue, Queue)
+    return queue

@@ -1,0 +1,402 @@
+"""Runs the commits of all queues; those that are made in one turn are run by one job, with one sync for all of them.
+
+A queue that is alone in its turn writes and syncs its own segment. The plain commits of several queues are written
+together, as one record of a redo file; once that is synced, all of them are confirmed. They are written to their
+segments later (see `write_behind`): when somebody reads or writes there, or after a second. When the redo file is full,
+the segments that it has something of are synced, so that it can be used again.
+
+A commit that is not plain (it begins a segment, makes a file grow, or is large) is run by itself. So is every commit
+while no redo file can be had: nothing that is promised depends on there being one. `docs/journal.md` has the fault
+model.
+
+One job of several commits is under way at a time; commits that are made meanwhile gather for the next. A queue that has
+something to write in a turn with others makes no batch while that job is under way, because its commit would only wait.
+When the job has ended, more has come for the queue, and all of it goes into one batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import Protocol
+
+from curbstone.core.engine.disk_alarms import Troubles
+from curbstone.core.engine.log.commit import Commit, Segment
+from curbstone.core.engine.log.log import Salt
+from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.host import Host
+from curbstone.core.stats import Commits
+from curbstone.core.values import Done
+from curbstone.core.wal.redo_file import NoRedoFile, RedoFile, sync_segments
+from curbstone.core.wal.redo_format import RECORDS_AT, record_bytes
+from curbstone.core.write_behind import WriteBehindDisk
+
+REDO_BYTES = 16 * 1024 * 1024
+FILES_MAX = 2
+PLAIN_BYTES_MAX = 32 * 1024
+"""A commit of more bytes is not worth writing twice, to a redo file and to its segment."""
+TOLD_AT_ONCE = 8
+"""In one turn of the loop at least so many queues are told that their commits have ended, and as many batches are made
+that were put off."""
+TELL_US_MAX = 50_000
+"""Each of the two goes on for so long, if there are more: answers that are given in one turn are sent together."""
+MAKE_AGAIN_MS = 60_000
+CATCH_UP_MS = 1000
+"""After so long the segments have what the redo files say of them, for those who copy the data directory as it is."""
+SYNCED_AT_STOP_MAX = 32
+"""A stop syncs at most so many segments for a redo file, because it has only seconds and a disk may be slow."""
+
+logger = logging.getLogger("curbstone.core")
+
+MATTER = "the redo files"
+
+
+class Writing(Protocol):
+    """The writing side of a queue, which is told how its commits end. Its methods raise nothing."""
+
+    def go_on(self) -> None:
+        """The job that a batch was put off for has ended: make the batch now."""
+
+    def ended(self, commit: Commit, result: object, error: BaseException | None) -> None:
+        """The commit has succeeded, or failed with `error`. `result` means nothing; the host passes one for any job."""
+
+
+class Group:
+    """Commits that are run together by one job; `run` is called on a worker thread."""
+
+    def __init__(self, commits: list[Commit], redo: RedoFile | None) -> None:
+        self.commits = commits
+        self.redo = redo
+        self.redo_error: OSError | None = None
+        self.errors: list[Exception | None] = [None] * len(commits)
+
+    def run(self) -> None:
+        """Make them durable together through the redo file, or each by itself if that fails."""
+        good = [n for n, commit in enumerate(self.commits) if self._did(n, commit.open)]
+        if self.redo is not None and len(good) > 1 and self._put_in(self.redo, [self.commits[n] for n in good]):
+            return
+        for n in good:
+            if not self._did(n, self.commits[n].run) and self.redo is not None and self.redo.has_failed:
+                self.commits[n].is_undone = False  # the redo file may hold it, though it failed
+
+    def _put_in(self, redo: RedoFile, commits: list[Commit]) -> bool:
+        """Write commits to the redo file and sync it; return whether that has made them durable."""
+        try:
+            buffers = [buffer for commit in commits for buffer in commit.buffers]
+            redo.append([commit.part for commit in commits], buffers)
+        except OSError as error:
+            self.redo_error = error
+            return False
+        for commit in commits:
+            commit.defer(redo.life)
+        return True
+
+    def _did(self, n: int, step: Callable[[], None]) -> bool:
+        try:
+            step()
+        except Exception as error:  # fails the commit of this queue only; those of others go on
+            self.errors[n] = error
+        return self.errors[n] is None
+
+
+class Committer:
+    """See the module's docstring."""
+
+    def __init__(self, host: Host, disk: WriteBehindDisk, salt: Salt, troubles: Troubles, commits: Commits) -> None:
+        self._host = host
+        self._disk = disk
+        self._salt = salt
+        self._troubles = troubles
+        self._commits = commits
+        self.file_bytes = REDO_BYTES
+        self._gathering = 0
+        self._waiting: deque[tuple[Commit, Writing]] = deque()
+        self._put_off: dict[Writing, None] = {}
+        """Queues whose batches are made when the job under way has ended, in order."""
+        self._under_way: Group | None = None
+        self._ends: deque[tuple[Writing, Commit, BaseException | None]] = deque()
+        """Commits that have ended and whose queues have not been told yet."""
+        self._is_telling = False
+        self._active: RedoFile | None = None
+        self._resting: list[RedoFile] = []
+        """Files with nothing in them that is still needed, to be used again."""
+        self._retiring: list[RedoFile] = []
+        """Files whose segments are being synced, or which are being removed."""
+        self.files_made = 0
+        """The number in the name of the redo file that was made last."""
+        self._lives = 0
+        self._make_after_ms = 0
+        self._will_catch_up = False
+        self._kept = ""
+        """If not empty: why the redo files are kept until the next start, and nothing more is written to them."""
+
+    @property
+    def is_working(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._waiting or self._under_way or self._ends or (self._retiring and not self._kept))
+
+    # --- commits
+
+    def submit(self, commit: Commit, writing: Writing) -> None:
+        """Run a commit, at once or together with others of this turn, and then call `writing.ended`."""
+        if self._gathering and commit.is_plain and commit.added <= PLAIN_BYTES_MAX:
+            self._waiting.append((commit, writing))
+        else:
+            self._host.submit(commit.run, partial(writing.ended, commit))
+
+    def puts_off(self, writing: Writing) -> bool:
+        """Return whether a commit made now would only wait. If so, `writing.go_on` is called when it would not."""
+        if not self._gathering or self._under_way is None:
+            return False
+        self._put_off[writing] = None
+        return True
+
+    def gather(self) -> None:
+        """A turn of several queues begins: plain commits are gathered until `go` is called."""
+        self._gathering += 1
+
+    def go(self) -> None:
+        """The turn is over: run the commits that were gathered."""
+        self._gathering -= 1
+        self._go()
+
+    def _go(self) -> None:
+        waiting = self._waiting
+        if self._gathering or not waiting:
+            return
+        if len(waiting) == 1:
+            commit, writing = waiting.popleft()
+            self._host.submit(commit.run, partial(writing.ended, commit))
+            return
+        if self._under_way is not None:
+            return
+        taken, size = self._take()
+        syncs = taken[0][0].syncs
+        redo = self._file_for(size) if syncs else None
+        if syncs and redo is None:
+            for commit, writing in taken:
+                self._host.submit(commit.run, partial(writing.ended, commit))
+            self._go()
+            return
+        group = self._under_way = Group([commit for commit, _ in taken], redo)
+        self._host.submit(group.run, partial(self._ended, group, [writing for _, writing in taken]))
+
+    def _take(self) -> tuple[list[tuple[Commit, Writing]], int]:
+        """Take as many waiting commits as go into one record; return them, and the bytes of that record."""
+        taken: list[tuple[Commit, Writing]] = []
+        size = record_bytes(0, 0)
+        most = (self.file_bytes - RECORDS_AT) // 4
+        while self._waiting:
+            more = record_bytes(1, self._waiting[0][0].added)
+            if taken and size + more > most:
+                break
+            size += more
+            taken.append(self._waiting.popleft())
+        return taken, size
+
+    def _ended(self, group: Group, writing: list[Writing], _: object, error: BaseException | None) -> None:
+        self._under_way = None
+        redo = group.redo
+        if redo is not None:
+            self._written(redo, group)
+        errors = [error] * len(writing) if error else group.errors
+        self._ends.extend(zip(writing, group.commits, errors, strict=True))
+        self._go()  # the next ones are written while these are told
+        if not self._is_telling:
+            self._tell()
+
+    def _written(self, redo: RedoFile, group: Group) -> None:
+        for commit in group.commits:
+            if commit.redo:
+                # Not when its queue is told: by then the file may be full, and its segments may have been synced.
+                commit.segment.redo = commit.redo
+                redo.touched[commit.segment] = None
+                redo.uids.add(commit.part.uid)
+        self._commits.syncs += any(commit.redo for commit in group.commits)
+        self._catch_up_later()
+        if any(commit.is_doubtful for commit in group.commits):  # first: from then on every file is kept
+            self.keep("syncing a segment failed")
+        if isinstance(group.redo_error, NoRedoFile):
+            self._make_after_ms = self._host.now_ms() + MAKE_AGAIN_MS
+            self._active = None if self._active is redo else self._active
+            self._removed(redo, None)
+            return
+        if redo.has_failed or redo.is_doomed:
+            redo.is_doomed = True
+            self._retire(redo)
+
+    def _tell(self) -> None:
+        """Tell queues that their commits have ended, then make batches that were put off; if many, in several turns."""
+        self._is_telling = False
+        self._gathering += 1
+        end_us = self._host.now_us() + TELL_US_MAX
+        ends = self._ends
+        while ends:
+            for _ in range(min(len(ends), TOLD_AT_ONCE)):
+                writing, commit, error = ends.popleft()
+                writing.ended(commit, None, error)
+            if self._host.now_us() >= end_us:
+                break
+        self._make_put_off()
+        self._gathering -= 1
+        self._go()
+        if self._ends or (self._put_off and self._under_way is None):
+            self._is_telling = True
+            self._host.call_soon(self._tell)
+
+    def _make_put_off(self) -> None:
+        """Make batches that were put off, until time is up or the next job is under way."""
+        end_us = self._host.now_us() + TELL_US_MAX
+        put_off = self._put_off
+        while put_off and self._under_way is None:
+            for writing in list(islice(put_off, TOLD_AT_ONCE)):
+                del put_off[writing]
+                writing.go_on()
+            if self._host.now_us() >= end_us:
+                break
+
+    def _catch_up_later(self) -> None:
+        if self._will_catch_up or not self._disk.late:
+            return
+        self._will_catch_up = True
+
+        def done(_: object, error: BaseException | None) -> None:
+            self._will_catch_up = False
+            if error is not None:
+                logger.warning("commits that are in a redo file can't be written to their segments: %s", error)
+            self._catch_up_later()
+
+        self._host.call_later(CATCH_UP_MS, lambda: self._host.submit(self._disk.catch_up, done))
+
+    # --- the files
+
+    def _file_for(self, size: int) -> RedoFile | None:
+        """Return the file for a record of so many bytes, or None if none can be had for now."""
+        active = self._active
+        if self._kept or size > self.file_bytes - RECORDS_AT:
+            return None
+        if active is not None and active.end + size <= active.size:
+            return active
+        if active is not None:
+            self._retire(active)
+        if self._resting:
+            active = self._active = self._resting.pop()
+        elif len(self._retiring) < FILES_MAX and self._host.now_ms() >= self._make_after_ms:
+            self.files_made += 1
+            active = self._active = RedoFile(self._disk, self.files_made, self.file_bytes, self._salt)
+        else:
+            return None
+        self._lives += 1
+        active.live(self._lives)
+        return active
+
+    def _retire(self, redo: RedoFile) -> None:
+        """Write no more to a file, and sync the segments that it has something of; then reuse it, or remove it."""
+        if self._active is redo:
+            self._active = None
+        if self._kept:
+            self._tell_removed(redo)
+            return
+        if redo.is_retiring or (self._under_way is not None and self._under_way.redo is redo):
+            return  # it is being written to; `_written` retires it after that
+        redo.is_retiring = True
+        self._retiring.append(redo)
+        segments = list(redo.touched)
+
+        def done(failed: list[tuple[Segment, OSError]] | None, error: BaseException | None) -> None:
+            # A segment that was closed meanwhile was synced before it was closed.
+            lost = [each for segment, each in failed or () if segment.file is not None]
+            if error is not None or lost:
+                self.keep(f"syncing a segment failed: {error or lost[0]}")
+            if self._kept:
+                self._tell_removed(redo)
+                return
+            for segment in segments:
+                if segment.redo <= redo.life:
+                    segment.redo = 0
+            if redo.is_doomed:
+                self._remove(redo)
+            else:
+                self._retiring.remove(redo)
+                self._resting.append(redo)
+
+        self._host.submit(sync_segments(segments), done)
+
+    def keep(self, text: str) -> None:
+        """Keep the redo files until the next start has written them again: what was confirmed may be only there."""
+        if self._kept:
+            return
+        self._kept = f"{text}; they are kept for the next start, which writes again what they have"
+        if self._active is not None:
+            self._retiring.append(self._active)
+            self._active = None
+        self._troubles.note(MATTER, self._kept)
+        for redo in [*self._retiring, *self._resting]:
+            self._tell_removed(redo)
+
+    def _remove(self, redo: RedoFile) -> None:
+        self._host.submit(redo.remove, lambda _, error: self._removed(redo, error))
+
+    def _removed(self, redo: RedoFile, error: BaseException | None) -> None:
+        if redo in self._retiring:
+            self._retiring.remove(redo)
+        self._tell_removed(redo, error)
+
+    def _tell_removed(self, redo: RedoFile, error: BaseException | None = None) -> None:
+        waiting, redo.removed = redo.removed, []
+        text = self._kept or (f"a redo file can't be removed: {error}" if error else "")
+        for on_done in waiting:
+            on_done(Unavailable(text) if text else None)
+
+    # --- erasing
+
+    def erase(self, uid: int, on_done: Done) -> None:
+        """Remove each redo file that may have something of a queue, then call `on_done(error)`."""
+        found = self._files_of(uid)
+        left = len(found)
+        if not left or self._kept:
+            on_done(self.erase_refusal(uid))
+            return
+        failure: CurbstoneError | None = None
+
+        def removed(error: CurbstoneError | None) -> None:
+            nonlocal left, failure
+            left -= 1
+            failure = failure or error
+            if not left:
+                on_done(failure)
+
+        for redo in found:
+            redo.removed.append(removed)
+            self._doom(redo)
+
+    def erase_refusal(self, uid: int) -> Unavailable | None:
+        """Return why a queue can't be erased before the next start, or None."""
+        return Unavailable(f"{MATTER}: {self._kept}") if self._kept and self._files_of(uid) else None
+
+    def _files_of(self, uid: int) -> list[RedoFile]:
+        writing = self._under_way.redo if self._under_way is not None else None
+        files = [self._active, writing, *self._retiring, *self._resting]
+        return list(dict.fromkeys(redo for redo in files if redo is not None and uid in redo.uids))
+
+    def _doom(self, redo: RedoFile) -> None:
+        redo.is_doomed = True
+        if redo in self._resting:
+            self._resting.remove(redo)
+            self._retiring.append(redo)
+            self._remove(redo)
+        else:
+            self._retire(redo)
+
+    def is_cleared(self) -> bool:
+        """The server stops: remove the redo files that can be removed soon; the next start does it with the others.
+
+        Return whether nothing is under way any more.
+        """
+        for redo in [self._active, *self._resting]:
+            if redo is not None and not self._kept and len(redo.touched) <= SYNCED_AT_STOP_MAX:
+                self._doom(redo)
+        return not self.is_working

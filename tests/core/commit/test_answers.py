@@ -1,0 +1,205 @@
+"""Answers to what is published to one queue come in the order it was published, whatever becomes of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from curbstone.core import headers
+from curbstone.core.engine.commit.publishes import BATCH_BYTES_MAX
+from curbstone.core.engine.log.log import Log
+from curbstone.core.engine.queue import Queue
+from curbstone.core.errors import CurbstoneError, NoSuchQueue, Unavailable
+from curbstone.core.values import IdempotencyKey, Numbered
+from tests.core.commit.test_faults import FailingSyncs
+from tests.core.lab import Lab, Peer, message
+
+A = b"A" * 16
+LARGE = 100
+
+
+class Desk:
+    """Publishes under names, and writes down the answers as they come."""
+
+    def __init__(self, lab: Lab, queue: Queue) -> None:
+        self.lab = lab
+        self.queue = queue
+        self.answers: list[str] = []
+
+    def publish(self, name: str, *, size: int = 1, count: int = 1, **how: Any) -> None:
+        def done(error: CurbstoneError | None, first_seq: int, count: int) -> None:
+            self.answers.append(f"{name}: {first_seq if error is None else type(error).__name__} {count}")
+
+        before = len(self.answers)
+        self.queue.publish([message(b"x" * size) for _ in range(count)], done, **how)
+        assert len(self.answers) == before, "answered before the call returned"
+
+    def told(self) -> list[str]:
+        """Return all answers since the last call."""
+        self.lab.settle()
+        answers, self.answers = self.answers, []
+        return answers
+
+
+def begin(**options: Any) -> Desk:
+    lab = Lab()
+    return Desk(lab, lab.queue(max_message_size=LARGE, **options))
+
+
+def key(name: str, content: bytes = b"") -> IdempotencyKey:
+    return IdempotencyKey(name, content)
+
+
+def test_a_repeat_under_a_key_is_not_confirmed_before_what_was_published_in_front_of_it() -> None:
+    """It was, at once: a crash then lost a message though one behind it had been confirmed."""
+    desk = begin()
+    desk.publish("first", key=key("k"))
+    assert desk.told() == ["first: 1 1"]
+    desk.publish("plain")
+    desk.publish("repeat", key=key("k"))
+    desk.publish("other content", key=key("k", b"other"))
+    desk.publish("behind")
+    assert desk.told() == ["plain: 2 1", "repeat: 1 1", "other content: KeyReused 1", "behind: 3 1"]
+    desk.publish("again", key=key("k"))
+    assert desk.told() == ["again: 1 1"], "a repeat that waited for a commit is no new first"
+    desk.lab.restart("power")
+    desk.queue = desk.lab.again(desk.queue)
+    desk.publish("after a crash", key=key("k"))
+    assert desk.told() == ["after a crash: 1 1"]
+
+
+def test_a_repeat_behind_what_was_refused_under_its_key_is_published() -> None:
+    desk = begin()
+    desk.publish("first", key=key("k"))
+    desk.publish("repeat", key=key("k"))
+    FailingSyncs(desk.lab.disk, 1)
+    assert desk.told() == ["first: Unavailable 1", "repeat: 2 1"]
+    assert len(desk.lab.bodies(desk.queue)) == 1
+
+
+def test_what_is_too_large_is_refused_in_its_turn_all_at_once_too() -> None:
+    desk = begin()
+    desk.publish("plain")
+    desk.publish("whole", size=LARGE + 1, atomic=True)
+    desk.publish("one by one", size=LARGE + 1)
+    desk.publish("under a key", size=LARGE + 1, key=key("k"))
+    desk.publish("behind")
+    assert desk.told() == [
+        "plain: 1 1", "whole: MessageTooLarge 1", "one by one: MessageTooLarge 1", "under a key: MessageTooLarge 1",
+        "behind: 2 1",
+    ]  # fmt: skip
+
+
+def test_a_queue_that_takes_no_messages_for_now_says_so_behind_what_it_took() -> None:
+    desk = begin()
+    desk.publish("before")
+    desk.lab.broker.declare(desk.queue.name, {"publish_paused": True}, lambda _error: None)
+    desk.publish("paused")
+    desk.lab.broker.declare(desk.queue.name, {"publish_paused": False}, lambda _error: None)
+    desk.publish("after")
+    assert desk.told() == ["before: 1 1", "paused: PublishPaused 1", "after: 2 1"]
+
+
+def test_a_repeat_is_confirmed_though_the_commit_that_it_waits_for_fails() -> None:
+    """It is on disk; and what came behind it on the same connection is told after it."""
+    desk = begin()
+    desk.publish("one", numbered=Numbered(A, 1, 0))
+    assert desk.told() == ["one: 1 1"]
+    desk.publish("plain")
+    desk.publish("one again", numbered=Numbered(A, 1, 0))
+    desk.publish("two", numbered=Numbered(A, 2, 1))
+    desk.publish("two again", numbered=Numbered(A, 2, 1))
+    desk.publish("four", numbered=Numbered(A, 4, 3))
+    FailingSyncs(desk.lab.disk, 1)
+    assert desk.told() == [
+        "plain: Unavailable 1", "one again: 0 1", "two: Unavailable 1", "two again: 4 1", "four: NumberGap 1",
+    ]  # fmt: skip
+
+
+def test_a_disk_that_fails_is_told_of_in_order() -> None:
+    desk = begin()
+    desk.publish("lost")
+    FailingSyncs(desk.lab.disk, 3)
+    desk.lab.settle()
+    desk.publish("refused")
+    desk.publish("large", size=LARGE + 1)
+    assert desk.told() == ["lost: Unavailable 1", "refused: Unavailable 1", "large: MessageTooLarge 1"]
+    assert desk.queue.state.write_failure
+    desk.publish("not now")
+    desk.publish("nor this", size=LARGE + 1)
+    assert desk.told() == ["not now: Unavailable 1", "nor this: Unavailable 1"]
+    desk.lab.pass_time(5000)
+    desk.publish("stored")
+    assert [answer.partition(":")[0] for answer in desk.told()] == ["stored"]
+
+
+@pytest.mark.source
+def test_a_queue_that_breaks_down_answers_each_message_of_a_list_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were in the commit, while others of their list waited, were never answered."""
+    lab = Lab()
+    lab.expects_faults = True
+    desk = Desk(lab, lab.queue(cap=64 << 20, max_message_size=BATCH_BYTES_MAX))
+
+    def fault(*_: Any) -> None:
+        raise AssertionError("planted")
+
+    monkeypatch.setattr(Log, "succeeded", fault)
+    desk.publish("list", size=BATCH_BYTES_MAX * 2 // 3, count=3)
+    assert desk.told() == ["list: Unavailable 1", "list: Unavailable 2"]
+
+
+@pytest.mark.source
+@pytest.mark.parametrize("how", ["delete", "break down"])
+@pytest.mark.parametrize("where", ["in the commit", "behind it"])
+def test_who_waits_only_for_settles_is_told_that_the_queue_has_ended(
+    how: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were forgotten, unless their settles were in a commit that went well."""
+    lab = Lab()
+    lab.expects_faults = True
+    queue = lab.queue()
+    lab.publish(queue, "a", "b")
+    peer = Peer(lab, queue)
+    told: list[CurbstoneError | None] = []
+    peer.consumer.ack([1])
+    if where == "behind it":
+        lab.host.turn()
+        peer.consumer.ack([2])
+        queue.outbox.when_settled(told.append)
+    else:
+        queue.outbox.when_settled(told.append)
+        lab.host.turn()
+    assert queue.writer.is_busy and told == []
+    if how == "delete":
+        lab.end(queue, "delete")
+    else:
+
+        def fault(*_: Any) -> None:
+            raise AssertionError("planted")
+
+        monkeypatch.setattr(Log, "succeeded", fault)
+        lab.settle()
+        assert queue.state.broken
+    if (how, where) == ("delete", "in the commit"):
+        assert told == [None], "it is on disk"
+    else:
+        assert [type(error) for error in told] == [NoSuchQueue if how == "delete" else Unavailable]
+
+
+def test_a_commit_that_ends_after_its_queue_leaves_nobody_waiting_for_settles() -> None:
+    """What a transaction settles is settled in memory when it is on disk, and only then did anybody ask to be told."""
+    lab = Lab()
+    queue = lab.queue()
+    block = headers.encode([(headers.KEY, "k")])
+    lab.publish_messages(queue, [message("a", headers=block), message("b", headers=block)])
+    peer = Peer(lab, queue)
+    transaction = lab.broker.transaction()
+    transaction.ack(peer.consumer, [1])
+    transaction.publish(queue, message("c"))
+    answers: list[CurbstoneError | None] = []
+    transaction.commit(answers.append)
+    lab.host.turn()
+    assert queue.writer.is_busy
+    lab.end(queue, "delete")
+    assert answers == [None] and queue.outbox.after_settles == [] and peer.bodies == [b"a"]

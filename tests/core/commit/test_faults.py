@@ -1,0 +1,453 @@
+"""A disk that fails or fills up: nothing is confirmed that is not there, and the queue comes back."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+
+from curbstone.core.engine.queue import Queue
+from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable
+from curbstone.core.names import queue_name
+from curbstone.core.options import MIB
+from tests.core.lab import Lab, Peer, message, numbered
+from tests.core.staging.lab import stage
+from tests.sim.world import SimDisk, SimFile
+
+
+class FailingSyncs:
+    """The next `count` syncs of a disk fail, after some that do not; it stands in for the disk's dice."""
+
+    def __init__(self, disk: SimDisk, count: int, *, after: int = 0) -> None:
+        self.left = count
+        self._before = after
+        disk.eio_chance = 1.0
+        disk.sync_fails = self._fails  # type: ignore[method-assign]
+
+    def _fails(self) -> bool:
+        self._before -= 1
+        if self._before >= 0:
+            return False
+        self.left -= 1
+        return self.left >= 0
+
+
+def used(lab: Lab) -> int:
+    return sum(len(inode.cache) for inode in lab.disk.names.values())
+
+
+def start() -> tuple[Lab, Queue, Peer]:
+    """A queue that holds one message, delivered and unsettled."""
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "first")
+    return lab, queue, Peer(lab, queue, window=1)
+
+
+def test_a_failed_sync_confirms_nothing_and_the_next_publish_goes_to_a_new_segment() -> None:
+    lab, queue, _ = start()
+    segment = queue.log.active.path
+    FailingSyncs(lab.disk, 1)
+    ((error, _, count),) = lab.publish_answers(queue, [message("lost"), message("too")])
+    assert isinstance(error, Unavailable) and count == 2
+    assert str(error) == "the log can't be written: Input/output error", "its file and errno are for the log"
+    assert lab.publish(queue, "second")
+    assert queue.log.active.path != segment
+    lab.restart("power")
+    assert lab.bodies(lab.again(queue)) == [b"first", b"second"]
+    assert not lab.again(queue).damaged
+
+
+def test_an_ack_whose_sync_failed_is_not_confirmed_but_takes_effect_later() -> None:
+    lab, queue, peer = start()
+    FailingSyncs(lab.disk, 1)
+    ((error,),) = [lab.answer(lambda done: peer.consumer.ack([1], done))]
+    assert isinstance(error, Unavailable)
+    lab.restart("power")
+    assert lab.bodies(lab.again(queue)) == []
+
+
+def test_a_nack_whose_sync_failed_keeps_its_tries() -> None:
+    lab, queue, peer = start()
+    peer.consumer.hold()
+    FailingSyncs(lab.disk, 1)
+    (error,) = lab.answer(lambda done: peer.consumer.nack([1], on_done=done))
+    assert isinstance(error, Unavailable)
+    lab.restart("power")
+    assert [found.tries for found in lab.peek(lab.again(queue))] == [1]
+
+
+def test_a_transaction_whose_sync_failed_gives_back_what_it_claimed() -> None:
+    lab, queue, peer = start()
+    transaction = lab.broker.transaction()
+    transaction.ack(peer.consumer, [1])
+    transaction.publish(queue, message("m"))
+    FailingSyncs(lab.disk, 1)
+    (error,) = lab.answer(transaction.commit)
+    assert isinstance(error, Unavailable)
+    assert list(peer.consumer.unsettled) == [1] and lab.bodies(queue) == [b"first"]
+    assert lab.publish(queue, "second")  # in a new segment, which says where the one before ends
+    lab.restart("power")
+    assert lab.bodies(lab.again(queue)) == [b"first", b"second"]
+
+
+def test_a_disk_that_goes_on_failing_makes_the_queue_refuse_and_health_say_why() -> None:
+    lab, queue, peer = start()
+    lab.disk.eio_chance = 1.0
+    for _ in range(3):
+        ((error, _, _),) = lab.publish_answers(queue, [message("m")])
+        assert isinstance(error, Unavailable)
+    health = lab.broker.health()
+    assert not health.ok and "default/q" in health.reasons[0] and "Input/output error" in health.reasons[0]
+    (error,) = lab.answer(lambda done: peer.consumer.ack([1], done))
+    assert isinstance(error, Unavailable) and list(peer.consumer.unsettled) == [1]
+    (error, _) = lab.answer(queue.purge)
+    assert isinstance(error, Unavailable)
+    lab.disk.eio_chance = 0.0
+    lab.pass_time(5000)
+    assert lab.broker.health().ok
+    peer.ack(1)
+    lab.publish(queue, "after")
+    lab.restart("power")
+    assert lab.bodies(lab.again(queue)) == [b"after"]
+
+
+@pytest.mark.parametrize("failures", range(1, 8))
+def test_however_many_syncs_fail_what_was_confirmed_is_there_after_a_power_cut(failures: int) -> None:
+    lab, queue, _ = start()
+    confirmed = [b"first"]
+    refused: set[bytes] = set()
+    failing = FailingSyncs(lab.disk, failures)
+    for number in range(40):
+        body = b"%d" % number
+        ((error, _, _),) = lab.publish_answers(queue, [message(body)])
+        if error is None:
+            confirmed.append(body)
+        else:
+            refused.add(body)
+        lab.pass_time(300)
+    assert failing.left < 0 and refused
+    lab.restart("power")
+    queue = lab.again(queue)
+    assert lab.bodies(queue) == confirmed and not queue.damaged
+
+
+def test_what_failed_commits_left_counts_as_long_as_it_is_there_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt removed what the one before had left, and counted it for ever: the queue seemed to be full."""
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "first")
+    meta = len(lab.files(queue)[f"{queue.log.directory}/meta"])
+
+    def fails(_self: SimFile) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(SimFile, "sync", fails)
+        for _ in range(10):
+            lab.publish_answers(queue, [message("second")])
+            lab.pass_time(1000)
+            assert queue.log.bytes == lab.held(queue) - meta
+    lab.pass_time(1000)
+    lab.publish(queue, "third")
+    assert queue.log.bytes == lab.held(queue) - meta
+
+
+def test_one_queue_that_fails_leaves_the_others_alone() -> None:
+    lab, queue, _ = start()
+    other = lab.queue("other")
+    directory = queue.log.directory
+    bad = {id(inode) for path, inode in lab.disk.names.items() if path.startswith(directory)}
+    assert bad
+    lab.disk.eio_chance = 1.0
+    lab.publish_answers(queue, [message("m")])
+    lab.disk.eio_chance = 0.0
+    assert lab.publish(other, "fine") == [1]
+
+
+# --- a full disk
+
+
+def test_a_full_disk_refuses_publishes_and_still_confirms_acks() -> None:
+    lab, queue, _ = start()
+    lab.publish(queue, *numbered(200, 100))
+    peer = Peer(lab, queue)
+    lab.disk.capacity = used(lab)
+    answers = lab.publish_answers(queue, [message(b"x" * 50_000)])
+    assert [type(error) for error, _, _ in answers] == [QueueFull]
+    assert "no space left" in str(answers[0][0])
+    for seq in list(peer.consumer.unsettled)[:20]:
+        peer.ack(seq)
+    peer.ack(*list(peer.consumer.unsettled)[:80])
+    lab.restart("power")
+    queue = lab.again(queue)
+    assert len(lab.bodies(queue)) == 101 and not queue.damaged
+
+
+def test_publishes_are_taken_again_when_the_disk_has_room() -> None:
+    lab, queue, _ = start()
+    lab.disk.capacity = used(lab)
+    ((error, _, _),) = lab.publish_answers(queue, [message(b"x" * 50_000)])
+    assert isinstance(error, QueueFull)
+    lab.disk.capacity = 1 << 60
+    lab.pass_time(2000)
+    assert lab.broker.health().ok
+    lab.publish(queue, b"x" * 50_000)
+    lab.restart("power")
+    assert [len(body) for body in lab.bodies(lab.again(queue))] == [5, 50_000]
+
+
+@pytest.mark.parametrize("room", [0, 1, 100, 3000, 40_000])
+def test_a_disk_that_fills_up_keeps_what_was_confirmed(room: int) -> None:
+    lab, queue, _ = start()
+    confirmed = [b"first"]
+    lab.disk.capacity = used(lab) + room
+    for body in numbered(120, 1000):
+        answers = lab.publish_answers(queue, [message(body)])
+        if answers[0][0] is None:
+            confirmed.append(body)
+        lab.pass_time(100)
+    assert len(confirmed) < 120
+    lab.restart("power")
+    queue = lab.again(queue)
+    assert lab.bodies(queue) == confirmed and not queue.damaged
+
+
+@pytest.mark.parametrize("how", ["kill", "power"])
+@pytest.mark.parametrize("room", [0, 40, 400, 4000, 20_000])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_full_disk_refused_is_not_there_after_a_crash(how: str, room: int, seed: int) -> None:
+    lab = Lab(seed=seed)
+    queue = lab.queue()
+    lab.publish(queue, "first")
+    lab.disk.capacity = used(lab) + room
+    ((error, _, _),) = lab.publish_answers(queue, [message(b"x" * 60_000)])
+    assert isinstance(error, QueueFull)
+    lab.restart(how)
+    queue = lab.again(queue)
+    assert lab.bodies(queue) == [b"first"] and not queue.damaged
+    assert lab.publish(queue, "second") == [2]
+
+
+@pytest.mark.parametrize(("count", "size", "at_once"), [(200, 1000, 1), (3000, 100, 1), (8000, 20, 3)])
+def test_on_a_full_disk_a_whole_backlog_is_acked_while_producers_try_again(count: int, size: int, at_once: int) -> None:
+    lab = Lab(cap=2 * MIB)
+    queue = lab.queue()
+    lab.publish(queue, *numbered(count, size))
+    peer = Peer(lab, queue, window=50)
+    lab.disk.capacity = used(lab)
+    assert isinstance(lab.publish_answers(queue, [message(b"x" * 100_000)])[0][0], QueueFull)
+    while held := sorted(peer.consumer.unsettled)[:at_once]:
+        if held[0] % 7 == 0:
+            queue.publish([message(b"x" * 100_000)], lambda *_: None)
+        (error,) = lab.answer(lambda done, held=held: peer.consumer.ack(held, done))  # type: ignore[misc]
+        assert error is None
+    assert len(peer.given) == count
+    lab.pass_time(10_000)
+    assert lab.held(queue) <= 64 * 1024, "an empty queue shrinks, also on a full disk"
+    lab.restart("power")
+    assert lab.bodies(lab.again(queue)) == []
+
+
+def test_a_full_disk_is_told_until_there_is_room_again() -> None:
+    lab, queue, _ = start()
+    lab.disk.capacity = used(lab)
+    while lab.publish_answers(queue, [message(b"x" * 1000)])[0][0] is None:
+        pass
+    health = lab.broker.health()
+    assert not health.ok and "no space left on the disk" in health.reasons[0]
+    lab.pass_time(10_000)
+    assert not lab.broker.health().ok
+    lab.disk.capacity = 1 << 60
+    lab.pass_time(2000)
+    assert lab.broker.health().ok
+
+
+def test_room_for_settles_that_a_restart_finds_on_a_full_disk_is_used() -> None:
+    lab = Lab(cap=2 * MIB)
+    queue = lab.queue()
+    lab.publish(queue, *numbered(3000, 100))
+    capacity = used(lab)
+    lab.restart("kill")
+    lab.disk.capacity = capacity
+    queue = lab.again(queue)
+    peer = Peer(lab, queue, window=10)
+    while peer.consumer.unsettled:
+        (error,) = lab.answer(lambda done: peer.consumer.ack([min(peer.consumer.unsettled)], done))
+        assert error is None
+    assert len(peer.given) == 3000
+
+
+# --- creating
+
+
+@pytest.mark.parametrize("after", range(4))
+def test_a_queue_that_cannot_be_created_refuses_what_waited_and_leaves_no_trace(after: int) -> None:
+    lab = Lab()
+    FailingSyncs(lab.disk, 1, after=after)
+    name = queue_name("new")
+    queue = lab.broker.ensure(name)
+    answers: list[Any] = []
+    closed: list[CurbstoneError] = []
+    queue.publish([message("m")], lambda *given: answers.append(given))
+    queue.subscribe(lambda _: None, window=1, on_closed=closed.append)
+    lab.broker.declare(name, {"ttl": 5}, lambda error: answers.append((error, 0, 0)))
+    lab.settle()
+    assert len(answers) == 2 and len(closed) == 1
+    assert all(isinstance(error, CurbstoneError) for error, *_ in answers)
+    assert lab.broker.queues() == []
+    lab.publish(lab.broker.ensure(name), "now")
+    lab.restart("power")
+    assert [lab.bodies(queue) for queue in lab.broker.queues()] == [[b"now"]]
+
+
+def test_a_disk_that_fails_before_there_is_any_queue_is_known_until_it_works_again() -> None:
+    lab = Lab()
+    lab.disk.eio_chance = 1.0
+    (error,) = lab.answer(lambda done: lab.broker.declare(queue_name("new"), {}, done))
+    assert isinstance(error, Unavailable)
+    health = lab.broker.health()
+    assert not health.ok and "Input/output error" in health.reasons[0] and "queues" in health.reasons[0]
+    lab.pass_time(5000)
+    assert not lab.broker.health().ok
+    lab.disk.eio_chance = 0.0
+    lab.pass_time(2000)
+    assert lab.broker.health().ok, "nobody asks for a queue of a server that is not ready"
+    lab.publish(lab.queue("new"), "m")
+
+
+@pytest.mark.parametrize("matter", ["its options", "journal", "staged"])
+def test_whatever_of_the_disk_fails_health_says_so(matter: str) -> None:
+    lab, queue, peer = start()
+    other = lab.queue("other")
+    lab.disk.eio_chance = 1.0
+    if matter == "its options":
+        lab.answer(lambda done: lab.broker.declare(queue.name, {"ttl": 5}, done))
+    elif matter == "journal":
+        transaction = lab.broker.transaction()
+        transaction.publish(queue, message("m"))
+        transaction.publish(other, message("m"))
+        transaction.commit(lambda _error: None)
+        lab.settle()
+    else:
+        with pytest.raises(Unavailable):
+            stage(lab, "t", "0-0", {"q": [message("m")]})
+    assert any(matter in reason for reason in lab.broker.health().reasons)
+    lab.disk.eio_chance = 0.0
+    lab.pass_time(5000)
+    assert lab.broker.health().ok
+
+
+def test_a_transaction_that_finds_the_disk_full_is_answered_and_is_not_there_after_a_crash() -> None:
+    lab, queue, _ = start()
+    other = lab.queue("other")
+    lab.disk.capacity = used(lab) + 100
+    transaction = lab.broker.transaction()
+    transaction.publish(queue, message(b"x" * 500))
+    transaction.publish(other, message(b"x" * 500))
+    (error,) = lab.answer(transaction.commit)
+    assert error is not None
+    lab.restart("kill")
+    assert lab.bodies(lab.again(queue)) == [b"first"] and lab.bodies(lab.again(other)) == []
+
+
+def test_options_that_cannot_be_stored_are_told() -> None:
+    lab, queue, _ = start()
+    FailingSyncs(lab.disk, 1)
+    (error,) = lab.answer(lambda done: lab.broker.declare(queue.name, {"ttl": 5}, done))
+    assert isinstance(error, Unavailable)
+    lab.disk.eio_chance = 0.0
+    (error,) = lab.answer(lambda done: lab.broker.declare(queue.name, {"lease": 5}, done))
+    assert error is None
+    lab.restart("power")
+    assert lab.again(queue).options.lease == 5
+
+
+# --- sync modes
+
+
+def sync_count(lab: Lab) -> list[int]:
+    """Count the syncs of files from now on."""
+    counted: list[int] = []
+    original = lab.disk.sync_fails
+
+    def count() -> bool:
+        counted.append(1)
+        return original()
+
+    lab.disk.sync_fails = count  # type: ignore[method-assign]
+    return counted
+
+
+def test_always_syncs_before_each_confirm() -> None:
+    lab = Lab(sync="always")
+    queue = lab.queue()
+    counted = sync_count(lab)
+    for body in numbered(10):
+        lab.publish(queue, body)
+    assert len(counted) == 10
+
+
+def test_interval_syncs_once_per_interval_and_only_after_changes() -> None:
+    lab = Lab(sync="interval:100")
+    queue = lab.queue()
+    lab.pass_time(1000)
+    counted = sync_count(lab)
+    for body in numbered(10):
+        lab.publish(queue, body)
+    assert len(counted) == 0
+    lab.pass_time(100)
+    assert len(counted) == 1
+    lab.pass_time(1000)
+    assert len(counted) == 1
+    lab.restart("power")
+    assert lab.bodies(lab.again(queue)) == numbered(10)
+
+
+def test_never_leaves_it_to_the_system() -> None:
+    lab = Lab(sync="never")
+    queue = lab.queue()
+    counted = sync_count(lab)
+    for body in numbered(10):
+        lab.publish(queue, body)
+    lab.pass_time(10_000)
+    assert len(counted) == 0
+    lab.restart("kill")
+    assert lab.bodies(lab.again(queue)) == numbered(10)
+
+
+@pytest.mark.parametrize("sync", ["interval:100", "never"])
+def test_a_clean_shutdown_loses_nothing_in_any_mode(sync: str) -> None:
+    lab = Lab(sync=sync)
+    queue = lab.queue()
+    lab.publish(queue, *numbered(10))
+    lab.shutdown()
+    lab.start(lab.host.wall_ms())
+    assert lab.bodies(lab.again(queue)) == numbered(10)
+
+
+@pytest.mark.parametrize("sync", ["interval:100", "never"])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_power_cut_without_sync_loses_only_what_is_newest_and_never_corrupts(sync: str, seed: int) -> None:
+    lab = Lab(sync=sync, seed=seed, cap=64 * 1024)
+    queue = lab.queue()
+    sent = numbered(150, 200)
+    for body in sent:
+        lab.publish(queue, body)
+    lab.restart("power")
+    queue = lab.again(queue)
+    found = lab.bodies(queue)
+    assert set(found) <= set(sent) and found == sorted(found, key=sent.index)
+    assert lab.publish(queue, "goes on")
+
+
+def test_a_failed_sync_in_interval_mode_is_told_and_what_comes_after_is_in_a_new_segment() -> None:
+    lab = Lab(sync="interval:100")
+    queue = lab.queue()
+    lab.publish(queue, "a")
+    segment = queue.log.active.path
+    FailingSyncs(lab.disk, 1)
+    lab.pass_time(100)
+    lab.publish(queue, "b")
+    assert queue.log.active.path != segment

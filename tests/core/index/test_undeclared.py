@@ -1,0 +1,191 @@
+"""Groups that nobody declared: whoever invents names takes no memory that lasts."""
+
+from __future__ import annotations
+
+import pytest
+
+from curbstone.core.engine.index.dynamic_groups import SPARE_MAX, UNDECLARED_MAX
+from curbstone.core.engine.queue import Queue
+from curbstone.core.errors import Conflict
+from tests.core.lab import Lab, Peer, message, numbered
+
+FEW = 2 * SPARE_MAX + 4
+
+
+def kept(queue: Queue) -> tuple[int, int]:
+    """Return how many groups, and how many rings of takers, are in memory."""
+    return len(queue.pending.groups), len([*queue.rings])
+
+
+def test_names_that_were_published_to_and_settled_are_forgotten() -> None:
+    """Each name that was ever named stayed in memory, with its ring, as long as the server ran."""
+    lab = Lab()
+    queue = lab.queue(groups=["declared"])
+    lab.publish(queue, "for all")
+    for number in range(20 * FEW):
+        lab.publish(queue, "m", groups=(f"g{number}",))
+        assert lab.pop(queue, f"g{number}") == b"m"
+    assert max(kept(queue)) <= FEW
+    assert lab.pop(queue, "declared") == b"for all"
+    assert lab.pop(queue) == b"for all"
+
+
+def test_names_that_were_only_asked_for_are_forgotten() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    for number in range(20 * FEW):
+        assert lab.pop(queue, f"pop{number}") is None
+        assert lab.lease(queue, group=f"lease{number}") == []
+        Peer(lab, queue, group=f"peer{number}").close()
+    assert max(kept(queue)) <= FEW
+
+
+def test_an_empty_queue_forgets_all_of_them() -> None:
+    lab = Lab()
+    queue = lab.queue(groups=["declared"])
+    lab.publish(queue, "m", groups=("a", "declared"))
+    assert lab.pop(queue, "a") == lab.pop(queue, "declared") == b"m"
+    lab.pass_time(2000)
+    assert set(queue.pending.groups) == {"", "declared"}
+
+
+def test_groups_that_were_declared_are_forgotten_too() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    for number in range(2 * FEW):
+        lab.queue(groups=[f"g{number}"])
+        lab.publish(queue, "m")
+        lab.answer(lambda done, n=number: queue.reading.ack_to(f"g{n}", queue.reading.next - 1, done))  # type: ignore[misc]
+    lab.queue(groups=[])
+    lab.publish(queue, "m")
+    assert kept(queue)[0] <= FEW
+    assert len(queue.notes.acks._noted) == 0
+
+
+def test_what_is_in_use_is_kept() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "waits", groups=("pending",))
+    lab.publish(queue, "n", groups=("leased", "delayed"))
+    (lease,) = lab.lease(queue, group="leased")
+    delayed = Peer(lab, queue, group="delayed")
+    delayed.nack(2, delay_ms=5000)
+    joined = Peer(lab, queue, group="joined")
+    delayed.close()
+    for number in range(5 * FEW):
+        lab.pop(queue, f"g{number}")
+    lab.publish(queue, "late", groups=("joined",))
+    assert joined.bodies == [b"late"]
+    queue.give_back([lease])
+    lab.pass_time(5000)
+    assert lab.pop(queue, "pending") == b"waits"
+    assert lab.pop(queue, "leased") == lab.pop(queue, "delayed") == b"n"
+
+
+@pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
+def test_what_a_forgotten_group_settled_stays_settled_when_its_message_is_copied(how: str) -> None:
+    """A copy says for each group that its message names what is settled, also for those that are forgotten."""
+    lab = Lab()
+    queue = lab.queue(cap=64 * 1024)
+    lab.publish(queue, *numbered(3, 100), groups=("done", "waits"))
+    assert lab.pop_all(queue, "done") == numbered(3, 100)
+    for number in range(5 * FEW):
+        lab.pop(queue, f"g{number}")
+    assert "done" not in queue.pending.groups
+    first = queue.log.segments[0].number
+    for _ in range(100):
+        lab.publish(queue, *[b"x" * 600] * 20, groups=("filler",))
+        assert len(lab.pop_all(queue, "filler")) == 20
+    assert queue.log.segments[0].number > first
+    for _ in range(2):
+        lab.restart(how)
+        queue = lab.again(queue)
+    assert lab.pop_all(queue, "done") == []
+    assert Peer(lab, queue, group="waits").bodies == numbered(3, 100)
+
+
+@pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
+def test_a_group_that_was_forgotten_and_named_again_knows_what_it_handed_out(how: str) -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "one", groups=("g",))
+    assert lab.pop(queue, "g") == b"one"
+    for number in range(5 * FEW):
+        lab.pop(queue, f"g{number}")
+    assert "g" not in queue.pending.groups
+    lab.publish(queue, "two", groups=("g",))
+    assert Peer(lab, queue, group="g").tries == [0]
+    lab.pass_time(0)
+    lab.publish(queue, "three", groups=("g2",))
+    lab.restart(how)
+    queue = lab.again(queue)
+    assert Peer(lab, queue, group="g").tries == [1]
+    assert Peer(lab, queue, group="g2").tries == [0]
+
+
+def test_a_start_makes_only_groups_that_something_waits_for() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    for number in range(5 * FEW):
+        lab.publish(queue, "m", groups=(f"g{number}",))
+        if number % FEW:
+            assert lab.pop(queue, f"g{number}") == b"m"
+    lab.restart()
+    queue = lab.again(queue)
+    assert set(queue.pending.groups) == {"", *(f"g{number}" for number in range(0, 5 * FEW, FEW))}
+    assert [lab.pop(queue, f"g{number}") for number in (0, FEW)] == [b"m", b"m"]
+
+
+def crowd(lab: Lab, queue: Queue) -> None:
+    """Use as many groups as there may be."""
+    for number in range(UNDECLARED_MAX):
+        lab.publish(queue, "m", groups=(f"g{number}",))
+
+
+def test_a_queue_has_so_many_undeclared_groups_and_no_more() -> None:
+    """There was no limit: a client could have a queue keep a group for each name it could think of."""
+    lab = Lab()
+    queue = lab.queue(groups=["declared"])
+    crowd(lab, queue)
+    answers = lab.publish_answers(
+        queue, [message("a"), message("b", groups=("new",)), message("c", groups=("g0", "declared"))]
+    )
+    assert [(type(error), count) for error, _, count in answers] == [(type(None), 1), (Conflict, 1), (type(None), 1)]
+    assert f"more than {UNDECLARED_MAX} undeclared groups" in str(answers[1][0])
+    with pytest.raises(Conflict):
+        lab.publish_messages(queue, [message("a"), message("b", groups=("new",))], atomic=True)
+    with pytest.raises(Conflict):
+        lab.pop(queue, "new")
+    with pytest.raises(Conflict):
+        lab.lease(queue, group="new")
+    peer = Peer(lab, queue, group="new")
+    assert [type(error) for error in peer.closed_with] == [Conflict]
+    assert kept(queue)[0] == UNDECLARED_MAX + 2
+    lab.queue(groups=["declared", "new"])
+    assert lab.pop(queue, "g5") == b"m"
+    lab.publish(queue, "d", groups=("new", "other"))
+    assert lab.pop(queue, "new") == lab.pop(queue, "other") == b"d"
+
+
+def test_names_of_one_commit_count_together() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    answers = lab.publish_answers(queue, [message("m", groups=(f"g{n}",)) for n in range(UNDECLARED_MAX + 3)])
+    assert sum(count for error, _, count in answers if error is None) == UNDECLARED_MAX
+    with pytest.raises(Conflict):
+        lab.publish_messages(queue, [message("m", groups=("a", "b"))])
+    lab.restart()
+    assert len(lab.again(queue).pending.groups) == UNDECLARED_MAX + 1
+
+
+def test_a_transaction_over_two_queues_is_refused_whole() -> None:
+    lab = Lab()
+    queue, other = lab.queue(), lab.queue("other")
+    crowd(lab, queue)
+    transaction = lab.broker.transaction()
+    transaction.publish(other, message("m"))
+    transaction.publish(queue, message("m", groups=("new",)))
+    (error,) = lab.answer(transaction.commit)
+    assert isinstance(error, Conflict)
+    assert lab.bodies(other) == [] and len(lab.bodies(queue)) == UNDECLARED_MAX
+    lab.publish(queue, "goes on")

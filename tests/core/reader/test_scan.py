@@ -1,0 +1,110 @@
+"""Browsing raw stretches of the log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from curbstone.core.engine.queue import Queue
+from curbstone.core.errors import CurbstoneError, Gone, NoSuchQueue
+from curbstone.core.frames import decode_frame
+from curbstone.core.positions import Frame, Wanted
+from tests.core.lab import Lab, Peer, numbered
+
+
+def look(lab: Lab, queue: Queue, start: int = 1, **wanted: Any) -> tuple[list[tuple[int, bytes, int]], int]:
+    """Return (seq, body, tries) of one page, and where to go on."""
+    lab.settle()
+
+    def render(frames: list[Frame]) -> list[tuple[int, bytes, int]]:
+        return [(m.seq, m.body, tries) for frame in frames for m, tries in decode_frame(frame)]
+
+    error, found, next_seq = lab.answer(lambda done: queue.reading.browse(Wanted(start, **wanted), render, done))
+    if isinstance(error, CurbstoneError):
+        raise error
+    return found, next_seq
+
+
+def seqs(lab: Lab, queue: Queue, start: int = 1, **wanted: Any) -> tuple[list[int], int]:
+    found, next_seq = look(lab, queue, start, **wanted)
+    return [seq for seq, _, _ in found], next_seq
+
+
+def test_a_page_shows_what_is_live_and_where_to_go_on() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, *numbered(10))
+    peer = Peer(lab, queue)
+    peer.ack(3, 4, 9)
+    assert seqs(lab, queue) == ([1, 2, 5, 6, 7, 8, 10], 11)
+    assert seqs(lab, queue, 2, end=6) == ([2, 5], 6)
+    assert seqs(lab, queue, 2, limit=2) == ([2, 5], 6)
+    assert seqs(lab, queue, 6, end=99) == ([6, 7, 8, 10], 11)
+    assert seqs(lab, queue, 11) == ([], 11)
+    assert seqs(lab, queue, 50) == ([], 50)
+    assert dict((seq, body) for seq, body, _ in look(lab, queue)[0])[5] == b"4:"
+
+
+def test_a_page_ends_where_its_bytes_are_used_up_but_has_one_message() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, *numbered(10, 1000))
+    assert seqs(lab, queue, bytes_max=1) == ([1], 2)
+    assert seqs(lab, queue, 4, bytes_max=2 * 1024 + 24) == ([4, 5], 6)
+
+
+def test_pages_together_show_every_message_once_whatever_was_moved_by_the_cleaner() -> None:
+    lab = Lab(cap=256 * 1024)
+    queue = lab.queue()
+    peer = Peer(lab, queue, window=100_000)
+    kept = []
+    for turn in range(60):
+        new = lab.publish(queue, *numbered(20, 500 + turn))
+        kept += new[::10]
+        peer.ack(*[seq for seq in new if seq not in kept])
+    lab.publish(queue, *numbered(20, 500))
+    assert queue.log.segments[0].number > 1
+    for _ in range(2):
+        found: list[int] = []
+        next_seq = kept[0]
+        while next_seq < queue.reading.next:
+            page, next_seq = seqs(lab, queue, next_seq, limit=7)
+            found += page
+        assert found == [peeked.message.seq for peeked in lab.peek(queue)]
+        assert set(kept) <= set(found)
+        lab.restart()
+        queue = lab.again(queue)
+
+
+def test_tries_are_told_per_group() -> None:
+    lab = Lab()
+    queue = lab.queue(groups=["a"])
+    lab.publish(queue, *numbered(3))
+    peer = Peer(lab, queue, group="a")
+    peer.nack(2, delay_ms=60_000)
+    assert [tries for _, _, tries in look(lab, queue, group="a")[0]] == [0, 1, 0]
+    assert [tries for _, _, tries in look(lab, queue)[0]] == [0, 0, 0]
+
+
+def test_what_lies_before_the_first_message_is_gone() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, *numbered(3))
+    Peer(lab, queue).ack(1, 2)
+    with pytest.raises(Gone) as gone:
+        look(lab, queue, 1)
+    assert gone.value.members == {"first": 3, "epoch": queue.uid, "lost": 0}
+
+
+def test_a_page_of_a_queue_that_has_ended_is_refused_and_nothing_is_called_damaged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its files were looked for again and again, and then the log said that they could not be read."""
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, *numbered(10))
+    assert lab.answer(lambda done: lab.broker.delete(queue.name, done)) == (True,)
+    error, found, _ = lab.answer(lambda done: queue.reading.browse(Wanted(1), list, done))
+    assert (type(error), found) == (NoSuchQueue, None)
+    assert not caplog.records

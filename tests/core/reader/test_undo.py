@@ -1,0 +1,337 @@
+"""Undo: what was acked, popped or purged comes back with its id and its place, once, and stays across a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from curbstone.core.engine.queue import Queue
+from curbstone.core.errors import Conflict, CurbstoneError, QueueFull
+from curbstone.core.options import MIB
+from curbstone.core.values import Undone, UndoWish
+from tests.core.lab import Lab, Peer, message, numbered
+from tests.core.reader.test_damage import bad_sector, flipped_bit
+from tests.sim.world import Inode
+
+KIB = 1024
+
+
+def undo(
+    lab: Lab, queue: Queue, *, limit: int = 1000, within_ms: int = 0, seq: int = 0, group: str = ""
+) -> tuple[CurbstoneError | None, Undone]:
+    error, undone = lab.answer(lambda done: queue.undo(UndoWish(limit, within_ms, seq, group), done))
+    assert isinstance(undone, Undone)
+    return error, undone
+
+
+def back(lab: Lab, queue: Queue, **wish: int | str) -> int:
+    """Undo, and return how many messages came back."""
+    error, undone = undo(lab, queue, **wish)  # type: ignore[arg-type]
+    assert error is None
+    return undone.restored
+
+
+def purge_to_keep(lab: Lab, queue: Queue) -> int:
+    error, count = lab.answer(lambda done: queue.purge(done, keep=True))
+    assert error is None
+    return int(count)
+
+
+def settle(lab: Lab, queue: Queue, how: str) -> None:
+    """Settle all that is in a queue."""
+    if how == "popped":
+        lab.pop_all(queue)
+    elif how == "purged":
+        purge_to_keep(lab, queue)
+    elif how == "deleted by id":
+        for found in lab.peek(queue):
+            assert lab.answer(partial(queue.settle_by_id, found.message.seq)) == (None, True)
+    else:
+        peer = Peer(lab, queue, auto=how == "auto")
+        if how == "acked":
+            peer.ack(*peer.seqs)
+        peer.close()
+
+
+@pytest.mark.parametrize("end", ["", "shutdown", "kill", "power"])
+@pytest.mark.parametrize("how", ["acked", "auto", "deleted by id", "popped", "purged"])
+def test_what_was_settled_comes_back_where_it_was_with_its_id_and_untried(how: str, end: str) -> None:
+    lab = Lab()
+    queue = lab.queue()
+    seqs = lab.publish(queue, *numbered(5))
+    settle(lab, queue, how)
+    later = lab.publish(queue, "later")
+    assert back(lab, queue) == 5
+    if end:
+        lab.restart(end)
+        queue = lab.again(queue)
+    assert [(found.message.seq, found.message.body, found.tries) for found in lab.peek(queue)] == [
+        *[(seq, body, 0) for seq, body in zip(seqs, numbered(5), strict=True)],
+        (later[0], b"later", 0),
+    ]
+    assert Peer(lab, queue).bodies == [*numbered(5), b"later"]
+
+
+def test_what_came_back_does_not_come_twice_and_can_be_settled_and_undone_again() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, *numbered(3))
+    settle(lab, queue, "acked")
+    assert [back(lab, queue), back(lab, queue)] == [3, 0]
+    peer = Peer(lab, queue)
+    assert back(lab, queue) == 0, "what somebody holds is not settled"
+    peer.ack(*peer.seqs)
+    peer.close()
+    assert [back(lab, queue), back(lab, queue)] == [3, 0]
+    assert lab.pop_all(queue) == numbered(3)
+
+
+def test_the_last_that_were_settled_come_back_or_those_of_a_time_or_one() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    seqs = lab.publish(queue, *numbered(10))
+    for _ in range(10):
+        lab.pop(queue)
+        lab.pass_time(1000)
+    error, undone = undo(lab, queue, limit=3)
+    assert (error, undone) == (None, Undone(3, 0, 0, more=True))
+    assert lab.bodies(queue) == numbered(10)[7:]
+    assert back(lab, queue, within_ms=5500) == 2
+    assert back(lab, queue, seq=seqs[1]) == 1
+    assert lab.bodies(queue) == [numbered(10)[1], *numbered(10)[5:]]
+
+
+@pytest.mark.parametrize("harm", [flipped_bit, bad_sector])
+def test_it_says_that_nothing_comes_back_from_before_a_damaged_place(
+    harm: Callable[[Inode, int, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It left that out without a word, and with it what was settled behind, up to the end of the segment."""
+    lab = Lab()
+    queue = lab.queue()
+    for body in ("before", "damaged", "behind"):
+        lab.publish(queue, body.ljust(5000))
+        lab.pop(queue)
+    (inode,) = [lab.disk.names[segment.path] for segment in queue.log.segments]
+    harm(inode, inode.cache.index(b"damaged"), monkeypatch)
+    assert undo(lab, queue) == (None, Undone(1, 1, 0, more=False, damaged=True))
+    assert lab.bodies(queue) == [b"behind".ljust(5000)]
+
+
+def test_a_rejected_an_expired_and_a_redriven_message_stay_where_they_went() -> None:
+    lab = Lab()
+    queue, dead = lab.queue("a", dead_letter="dead"), lab.queue("dead")
+    lab.publish(queue, "rejected")
+    peer = Peer(lab, queue)
+    peer.reject(*peer.seqs)
+    peer.close()
+    assert back(lab, queue) == 0
+    assert lab.bodies(dead) == [b"rejected"]
+    assert lab.answer(lambda done: dead.redrive(None, 10, done))[0] is None
+    assert back(lab, dead) == 0, "it is home, and was twice there"
+    assert lab.bodies(queue) == [b"rejected"]
+    lab.publish(queue, "expires", ttl_ms=1000)
+    lab.pop_all(queue)
+    lab.pass_time(2000)
+    assert undo(lab, queue) == (None, Undone(1, 0, 1, more=False))
+
+
+def test_a_message_that_died_after_it_had_come_back_stays_dead() -> None:
+    lab = Lab()
+    queue, dead = lab.queue("a", dead_letter="dead"), lab.queue("dead")
+    (seq,) = lab.publish(queue, "a")
+    lab.pop(queue)
+    assert back(lab, queue) == 1
+    Peer(lab, queue).reject(seq)
+    assert back(lab, queue) == 0
+    assert (lab.bodies(queue), lab.bodies(dead)) == ([], [b"a"])
+
+
+def test_it_comes_back_in_the_group_that_is_named_and_stays_as_it_is_in_others() -> None:
+    lab = Lab()
+    queue = lab.queue(groups=["declared"])
+    lab.publish(queue, "for all")
+    lab.publish(queue, "for two", groups=("g", "h"))
+    assert lab.pop_all(queue) == [b"for all"]
+    assert lab.pop_all(queue, "g") == lab.pop_all(queue, "h") == [b"for two"]
+    assert [back(lab, queue, group="g"), back(lab, queue)] == [1, 1]
+    error, _ = undo(lab, queue, group="declared")
+    assert isinstance(error, Conflict)
+    for _ in range(2):
+        assert [queue.counts(group).rdy for group in ("", "g", "h", "declared")] == [1, 1, 0, 1]
+        lab.restart("power")
+        queue = lab.again(queue)
+
+
+@pytest.mark.parametrize("end", ["", "power"])
+def test_what_lies_between_messages_that_are_there_comes_back_between_them(end: str) -> None:
+    """Its run is cut into stretches, and every one can be read."""
+    lab = Lab()
+    queue = lab.queue()
+    bodies = numbered(40, 300)
+    lab.publish(queue, *bodies)
+    peer = Peer(lab, queue)
+    peer.ack(*peer.seqs[1::3])
+    assert back(lab, queue) == 13
+    peer.ack(*peer.seqs[:1])
+    assert peer.bodies[40:] == bodies[1::3], "it is there for the consumer that has the others"
+    peer.close()
+    if end:
+        lab.restart(end)
+        queue = lab.again(queue)
+    queue.pending.reader.close()
+    queue.pending.reader._is_closed = False  # nothing of it is in memory
+    assert lab.pop_all(queue) == bodies[1:]
+    assert queue.damaged == []
+
+
+def test_ordering_keys_hold_for_what_comes_back() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, *numbered(4), headers=b"x-key:k\n")
+    bodies = [lab.pop(queue), lab.pop(queue)]
+    peer = Peer(lab, queue)
+    assert back(lab, queue) == 2
+    assert peer.bodies == [b"2:"], "one of a key is under way"
+    for _ in range(3):
+        peer.ack(*peer.seqs[-1:])
+    assert peer.bodies == [b"2:", *bodies, b"3:"]
+
+
+def test_a_purge_that_erases_can_not_be_undone() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, *["secret"] * 5)
+    lab.pop(queue)
+    assert lab.purge(queue) == 4
+    assert back(lab, queue) == 0
+    assert not any(b"secret" in data for data in lab.files(queue).values())
+
+
+def test_a_purge_ends_an_undo_that_is_under_way_and_none_begins_before_it_is_over() -> None:
+    lab = Lab()
+    queue = lab.queue(cap=64 * MIB)
+    lab.publish(queue, *numbered(300, 4000))
+    lab.pop_all(queue)
+    for turns in range(40):
+        answers: list[CurbstoneError | None] = []
+        restored: list[int] = []
+        purged: list[CurbstoneError | None] = []
+
+        def undone(error: CurbstoneError | None, undone: Undone) -> None:
+            answers.append(error)  # noqa: B023
+            restored.append(undone.restored)  # noqa: B023
+
+        queue.undo(UndoWish(1000), undone)
+        for _ in range(turns):
+            lab.host.work()
+            lab.host.turn()
+        queue.purge(lambda error, _count: purged.append(error))  # noqa: B023
+        queue.undo(UndoWish(1000), lambda error, _undone: answers.append(error))  # noqa: B023
+        lab.settle()
+        assert purged == [None] and len(answers) == 2
+        assert any(isinstance(answer, Conflict) for answer in answers)
+        assert back(lab, queue) == 0 and lab.bodies(queue) == []
+        lab.publish(queue, *numbered(300, 4000))
+        lab.pop_all(queue)
+
+
+def test_what_has_no_room_stays_away_and_the_answer_says_how_many_came() -> None:
+    lab = Lab()
+    queue = lab.queue(cap=256 * KIB)
+    bodies = numbered(40, 1000)
+    lab.publish(queue, "stays, and all behind it", *bodies)
+    while lab.publish_answers(queue, [message(b"f" * 700)])[0][0] is None:
+        pass
+    peer = Peer(lab, queue, window=41)
+    peer.ack(*peer.seqs[1:])
+    peer.close()
+    error, undone = undo(lab, queue)
+    assert isinstance(error, QueueFull)
+    assert undone.restored < 40
+    assert error.members["restored"] == undone.restored
+    assert [body for body in lab.bodies(queue) if body in bodies] == bodies[: undone.restored]
+    lab.restart("power")
+    assert [body for body in lab.bodies(lab.again(queue)) if body in bodies] == bodies[: undone.restored]
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_the_option_keeps_what_was_settled_for_its_time_and_no_longer(seconds: int) -> None:
+    lab = Lab(cap=8 * MIB)
+    queue = lab.queue(undo=seconds)
+    bodies = numbered(60, 50_000)
+    lab.publish(queue, *bodies)
+    lab.pop_all(queue)
+    lab.pass_time(50_000)
+    assert undo(lab, queue)[1].restored == (60 if seconds else 0)
+    lab.pop_all(queue)
+    lab.restart("power")
+    queue = lab.again(queue)
+    lab.pass_time(50_000)
+    assert undo(lab, queue)[1].restored == (60 if seconds else 0)
+    lab.pop_all(queue)
+    lab.pass_time(65_000)
+    assert lab.held(queue) <= 64 * KIB
+    assert undo(lab, queue)[1].restored == 0
+    commits = queue.writer.commits
+    lab.pass_time(600_000)
+    assert queue.writer.commits == commits, "and then it rests"
+
+
+def test_what_is_kept_to_be_undone_goes_when_its_time_is_over_in_a_queue_that_is_not_empty() -> None:
+    lab = Lab(cap=8 * MIB)
+    queue = lab.queue(undo=60)
+    lab.publish(queue, *numbered(60, 50_000))
+    for _ in range(59):
+        lab.pop(queue)
+    assert lab.held(queue) > 2 * MIB
+    lab.pass_time(61_000)
+    assert lab.held(queue) < 2 * MIB
+    assert len(queue.log.segments) == 1
+
+
+def test_what_is_kept_to_be_undone_takes_no_room_from_what_is_published() -> None:
+    """A queue that keeps it takes all that one without the option does."""
+    lab = Lab()
+    queues = [lab.queue(f"q{seconds}", cap=MIB, undo=seconds) for seconds in (0, 3600)]
+    taken = []
+    for queue in queues:
+        for _ in range(20):
+            lab.publish(queue, *numbered(20, 10_000))
+            lab.pop_all(queue)
+        answers = lab.publish_answers(queue, [message(body) for body in numbered(100, 10_000)])
+        taken.append([count for error, _, count in answers if error is None])
+        lab.pop_all(queue)
+        (atomic,) = lab.publish_answers(queue, [message(body) for body in numbered(40, 10_000)], atomic=True)
+        assert atomic[0] is None
+    assert sum(taken[0]) == sum(taken[1]) > 50
+
+
+def test_a_queue_with_the_option_erases_at_a_purge_all_the_same() -> None:
+    lab = Lab()
+    queue = lab.queue(undo=3600)
+    lab.publish(queue, *[b"secret" * 2000] * 20)
+    for _ in range(10):
+        lab.pop(queue)
+    assert lab.purge(queue) == 10
+    assert not any(b"secret" in data for data in lab.files(queue).values())
+
+
+def test_a_publish_that_waits_for_the_cleaner_is_taken_though_an_undo_has_split_what_that_was_about_to_copy() -> None:
+    """The list of what was to be copied had nothing left in it, and the publish waited until something else came."""
+    lab = Lab()
+    queue = lab.queue(cap=256 * KIB, undo=3600, max_message_size=32 * KIB)
+    lab.publish(queue, *numbered(4, size=KIB))
+    peer = Peer(lab, queue)
+    first = peer.seqs[0]
+    peer.ack(first)
+    while queue.log.room.budget > 30_000:
+        for seq in lab.publish(queue, b"x" * 8000):
+            peer.ack(seq)
+    for run in list(queue.pending.runs):
+        queue.pending.reader.forget(run)
+    queue._cleaner.copying.next()  # a turn of the cleaner that was broken off: it has listed the first segment
+    lab.settle()
+    assert back(lab, queue, seq=first) == 1
+    assert lab.publish(queue, b"y" * 30_000)
