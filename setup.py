@@ -5,8 +5,16 @@ other metadata of the package are in pyproject.toml. See docs/install.md.
 """
 
 import os
+from pathlib import Path
 
 from setuptools import Extension, setup
+
+for name in ("core", "gateway", "openapi", "stomp"):
+    if not Path("curbstone", name).is_dir():
+        raise SystemExit(
+            f"curbstone/{name} is no link to {name}/: git checked this tree out without symbolic links. "
+            "Set `git config core.symlinks true` and check it out again (on Windows, turn on developer mode first)."
+        )
 
 COMPILED = {
     "core": "message stats traffic values write_behind",

@@ -28,14 +28,10 @@ def run(*command: object, cwd: Path) -> str:
     return done.stdout
 
 
-def copy_of_the_checkout(work: Path, *, links: bool = True) -> Path:
-    """Copy the checkout, with or without the links in curbstone/."""
+def copy_of_the_checkout(work: Path) -> Path:
+    """Copy the checkout."""
     source = work / "source"
     shutil.copytree(ROOT, source, symlinks=True, ignore=NOT_SOURCE)
-    if not links:
-        for path in (source / "curbstone").iterdir():
-            if path.is_symlink():
-                path.unlink()
     return source
 
 

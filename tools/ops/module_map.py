@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("core", "access", "net", "stomp", "mqks", "gateway", "curbstone", "rabbit", "spark", "client")
+FOLDERS = ("core", "stomp", "gateway", "curbstone", "client")
 
 
 def summary(path: Path) -> str:
