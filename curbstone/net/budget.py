@@ -127,7 +127,7 @@ class Account:
         """Whether its input is paused."""
         self._is_complete = False
         self._is_closed = False
-        """Whether the connection has ended. A request of it may still be under way, and counts no more."""
+        """Whether the connection has ended. Of what it held, only a page that is still being made counts."""
         self._pausing: dict[Callable[[], None], None] = {}
         self._unsent = 0
         self._unread_since_s = 0.0
@@ -171,8 +171,11 @@ class Account:
             self._budget.add(self.share, more)
 
     def set_aside(self, size: int) -> None:
-        """Set bytes aside for a page that is being made; 0 when it is written."""
-        if size != self.page and not self._is_closed:
+        """Set bytes aside for a page that is being made; 0 when it is written or not needed any more."""
+        if self._is_closed:
+            if self.page and not size:
+                self._budget.end_page(self)
+        elif size != self.page:
             more, self.page = size - self.page, size
             self._budget.add(self.share, more)
 
@@ -351,8 +354,17 @@ class Budget:
         share = account.share
         share.inputs.pop(account, None)
         share.waiting = deque(each for each in share.waiting if each.account is not account)
-        size = account.input + account.output + account.page
-        account.input = account.output = account.page = 0
+        size = account.input + account.output
+        account.input = account.output = 0
+        if account.page:  # still being made: it takes memory until its request has ended
+            self.read_first(share)
+            self.add(share, -size)
+        else:
+            self._leave(account, size)
+
+    def end_page(self, account: Account) -> None:
+        """Forget a closed connection: the page that was being made for it is gone."""
+        size, account.page = account.page, 0
         self._leave(account, size)
 
     # --- inside

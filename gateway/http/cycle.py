@@ -163,6 +163,9 @@ class Cycle:
             failure = repr(error)
             raise
         finally:
+            account = self.scope["visit"].account
+            if account.page:
+                account.set_aside(0)
             if not self.response_complete and not self.disconnected:
                 logger.error("%s %r was not answered: %s", self.scope["method"], self.scope["path"], failure)
                 self._connection.transport.close()

@@ -138,6 +138,8 @@ def test_a_page_waits_for_room_and_pages_are_made_in_order() -> None:
     one.account.set_aside(0)
     assert made == ["two"]
     two.account.close()
+    assert made == ["two"], "its page is still being made"
+    two.account.set_aside(0)
     assert made == ["two", "three"]
     assert budget.bytes == MIB + KIB
 
@@ -196,6 +198,18 @@ def test_a_connection_that_has_ended_holds_nothing_whatever_its_last_request_doe
     assert account.when_room(MIB, lambda: None) is None
     account.set_aside(MIB)
     assert budget.bytes == 0
+
+
+def test_clients_that_ask_for_pages_and_leave_cannot_have_more_made_than_their_share() -> None:
+    budget = Budget(4 * MIB)
+    asked = connections(budget, "ann", 10)
+    for connection in asked:
+        connection.account.when_room(MIB // 2, lambda: None)
+        connection.account.close()
+    assert budget.bytes == MIB
+    for connection in asked:
+        connection.account.set_aside(0)
+    assert budget.bytes == 0 and budget.users_held == 0
 
 
 def test_memory_is_given_back_once_little_has_been_held_for_a_while() -> None:
