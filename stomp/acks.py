@@ -14,7 +14,7 @@ from curbstone.core.values import Outcome
 from curbstone.stomp import frames, header_values
 from curbstone.stomp.codec import V11, V12, Head
 from curbstone.stomp.errors import ProtocolError
-from curbstone.stomp.features import NotUnsettled
+from curbstone.stomp.extensions import NotUnsettled
 from curbstone.stomp.send import Publisher
 from curbstone.stomp.session_state import SessionState
 from curbstone.stomp.subscribe import Subscriptions

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from curbstone.access.callers import Credentials
-from curbstone.stomp import features
+from curbstone.stomp import extensions
 from curbstone.stomp.codec import V10, V12, VERSIONS, Head
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.limits import Limits
@@ -34,7 +34,7 @@ class Agreement:
     client_beats_ms: int
     """The client promised to send something at least this often; 0 for never."""
     features: frozenset[str]
-    """The extensions that the client asked for and gets; see `features`."""
+    """The extensions that the client asked for and gets; see `extensions`."""
 
 
 def agree(head: Head, limits: Limits) -> Agreement:
@@ -48,7 +48,7 @@ def agree(head: Head, limits: Limits) -> Agreement:
         # STOMP 1.0 has no heart-beats; stompjs offers them all the same, and then does not send them.
         client_sends = client_wants = 0
     server_sends = max(client_wants, limits.heart_beat_ms_min) if client_wants else 0
-    wished = features.offered(head.headers.get("x-features", "")) if version == V12 else frozenset()
+    wished = extensions.offered(head.headers.get("x-features", "")) if version == V12 else frozenset()
     return Agreement(version, server_sends, client_sends, wished)
 
 

@@ -15,13 +15,13 @@ from curbstone.core.masks import is_mask
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, reply_address
 from curbstone.core.values import Numbered
-from curbstone.stomp import arguments, features, frames, header_values, numbers, temp_queues
+from curbstone.stomp import arguments, extensions, frames, header_values, producer_sequence, temp_queues
 from curbstone.stomp.codec import V10, Head
 from curbstone.stomp.destinations import TEMP_PREFIX, Destination, Kind
 from curbstone.stomp.errors import ProtocolError
-from curbstone.stomp.foreign_headers import HEADERS, check_headers
 from curbstone.stomp.session_state import SessionState
 from curbstone.stomp.targets import Target, Targets
+from curbstone.stomp.unsupported import HEADERS, check_headers
 
 if TYPE_CHECKING:
     from curbstone.access.producing import Producing
@@ -50,7 +50,16 @@ the gateway's own."""
 
 _ORDERS = (
     frozenset(
-        ["x-delta-t", "x-next-t", "x-ks-groups", DELAY, KEY, *header_values.TTL, numbers.PRODUCER, *ORDERING_KEYS]
+        [
+            "x-delta-t",
+            "x-next-t",
+            "x-ks-groups",
+            DELAY,
+            KEY,
+            *header_values.TTL,
+            producer_sequence.PRODUCER,
+            *ORDERING_KEYS,
+        ]
     )
     | HEADERS
     | arguments.OF_SEND
@@ -72,7 +81,7 @@ class SendPlan:
     def __init__(
         self, target: Target, block: bytes, options: dict[str, Any] | None, transaction: str | None, key: str = ""
     ) -> None:
-        self.wish: numbers.Wish | None = None
+        self.wish: producer_sequence.Wish | None = None
         self.target = target
         self.block = block
         self.options = options
@@ -122,9 +131,9 @@ class Publisher:
         if groups := header_values.groups(head, "x-ks-groups"):
             options["groups"] = groups
         key, wish = self._key(head, target.destination), None
-        if numbers.PRODUCER in headers and features.NUMBERS in self._connection.features:
+        if producer_sequence.PRODUCER in headers and extensions.NUMBERS in self._connection.features:
             if key:
-                raise ProtocolError(f"a SEND with {numbers.PRODUCER} has no {KEY}", head.lines[KEY])
+                raise ProtocolError(f"a SEND with {producer_sequence.PRODUCER} has no {KEY}", head.lines[KEY])
             target, wish = self._numbered(head, target.destination)
         block = self._block(head) + header_values.ordering_key(head, *ORDERING_KEYS)
         plan = SendPlan(target, block, options or None, headers.get("transaction"), key)
@@ -189,11 +198,11 @@ class Publisher:
         if self._producing is not None:
             self._producing.leave()
 
-    def _numbered(self, head: Head, destination: Destination) -> tuple[Target, numbers.Wish | None]:
+    def _numbered(self, head: Head, destination: Destination) -> tuple[Target, producer_sequence.Wish | None]:
         """Return the target of a numbered producer's SEND, and the number in its head."""
-        wish = numbers.wish_of(head, destination)
+        wish = producer_sequence.wish_of(head, destination)
         connection = self._connection
-        producer = connection.access.producer(head.headers[numbers.PRODUCER])
+        producer = connection.access.producer(head.headers[producer_sequence.PRODUCER])
         if self._producing is None:
             self._producing = connection.access.producing(connection.fail)
             self.has_numbers = True
@@ -203,7 +212,7 @@ class Publisher:
         wishes, target.wishes = target.wishes, {}
         try:
             self._claim(target)
-            for piece in numbers.pieces(target.producer, messages, receipts, wishes):
+            for piece in producer_sequence.pieces(target.producer, messages, receipts, wishes):
                 try:
                     _Run(self._connection, target, piece.messages, piece.receipts, numbered=piece.numbered)
                 except CurbstoneError as error:
@@ -240,8 +249,8 @@ class Publisher:
     def _block(self, head: Head) -> bytes:
         """Return the header lines to store. Lines of 1.2 are stored unchanged: the store has the same encoding."""
         not_stored = NOT_STORED
-        if numbers.PRODUCER in head.headers and features.NUMBERS in self._connection.features:
-            not_stored = not_stored.union(numbers.HEADERS)
+        if producer_sequence.PRODUCER in head.headers and extensions.NUMBERS in self._connection.features:
+            not_stored = not_stored.union(producer_sequence.HEADERS)
         lines = [line for name, line in head.lines.items() if name not in not_stored]
         lines.append(b"")
         block = b"\n".join(lines)
@@ -311,7 +320,7 @@ class _Run:
         else:
             # Looked up each time: the queue may have been deleted meanwhile, and STOMP creates a queue when it is used.
             queue = access.ensure(target.name, Right.SEND)
-            if features.IDS in self._connection.features:
+            if extensions.IDS in self._connection.features:
                 self._uid = queue.uid
             once = access.key(key, messages) if key else None
             queue.publish(messages, self._published, key=once, numbered=self._numbered)
@@ -331,9 +340,9 @@ class _Run:
         elif asked and not connection.lost:
             uid = self._uid
             if self._numbered is not None and not first_seq:
-                connection.write(features.repeats(asked))
+                connection.write(extensions.repeats(asked))
             else:
-                connection.write(features.receipts_with_ids(mine, uid, first_seq) if uid else frames.receipts(asked))
+                connection.write(extensions.receipts_with_ids(mine, uid, first_seq) if uid else frames.receipts(asked))
         size = 0
         if self._done >= len(self._receipts):
             size, self._bytes = self._bytes, 0

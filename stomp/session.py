@@ -24,7 +24,7 @@ from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.traffic import Traffic
 from curbstone.core.values import Capability
-from curbstone.stomp import connect, features, frames
+from curbstone.stomp import connect, extensions, frames
 from curbstone.stomp.acks import Settler
 from curbstone.stomp.codec import ACK_BY_ID, V10, Frame, FrameParser, Head
 from curbstone.stomp.destinations import SESSION_TOKEN
@@ -112,7 +112,7 @@ class Session:
     @property
     def joined(self) -> bool:
         """Whether the client accepts any number of frames in one WebSocket message."""
-        return features.JOINED in self._connection.features
+        return extensions.JOINED in self._connection.features
 
     @property
     def ending(self) -> bool:
@@ -370,7 +370,7 @@ class Session:
             connection.fail(error)
             return
         if Capability.NUMBERS not in answer.capabilities:
-            connection.features = wished = wished - {features.NUMBERS}
+            connection.features = wished = wished - {extensions.NUMBERS}
         connection.access = answer
         connection.presence = self._gate.connections.enter(
             answer,
@@ -385,7 +385,7 @@ class Session:
         self._liveness.agreed(*beats)
         more = connect.expiry(answer, connection.wall_ms)
         if wished:
-            told = ",".join([name for name in features.FEATURES if name in wished])
+            told = ",".join([name for name in extensions.FEATURES if name in wished])
             more += (f"x-features:{told}", f"x-body-max:{connection.limits.body_bytes_max}")
         connection.write(frames.connected(agreement.version, beats, connection.name, self._server, self._sync, more))
         self.on_connected(answer.identity.user)

@@ -9,10 +9,10 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName
 from curbstone.core.traffic import Traffic
 from curbstone.net.unconfirmed import Unconfirmed
-from curbstone.stomp import features, frames
+from curbstone.stomp import extensions, frames
 from curbstone.stomp.destinations import Destination, parse_destination
 from curbstone.stomp.errors import ProtocolError
-from curbstone.stomp.features import NotUnsettled
+from curbstone.stomp.extensions import NotUnsettled
 from curbstone.stomp.limits import Limits
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class SessionState:
         self.single_queue = single_queue
         self.version = ""
         self.features: frozenset[str] = frozenset()
-        """The extensions that CONNECT asked for, see `features.py`."""
+        """The extensions that CONNECT asked for, see `extensions.py`."""
         self.handle = ""
         """The first part of its ackIds, see `access.ack_ids`. Set at the login."""
         self.caller = caller
@@ -149,13 +149,13 @@ class SessionState:
             return
         if self.tells_refusals(receipts):
             self.traffic.refuse(error)
-            self.write(features.refusals([receipt for receipt in receipts if receipt is not None], error))
+            self.write(extensions.refusals([receipt for receipt in receipts if receipt is not None], error))
         else:
             self.fail(error, receipts[0] if receipts else None)
 
     def tells_refusals(self, receipts: Sequence[bytes | None]) -> bool:
         """Return whether the client asked for refusals, and each of these frames has a receipt that can carry one."""
-        return features.REFUSALS in self.features and bool(receipts) and None not in receipts
+        return extensions.REFUSALS in self.features and bool(receipts) and None not in receipts
 
     def fail(self, error: ProtocolError | CurbstoneError, receipt: bytes | None = None) -> None:
         """End with an ERROR; only the first one counts. It replaces the RECEIPT of a DISCONNECT that still waits."""
@@ -171,7 +171,7 @@ class SessionState:
             frame = frames.error(str(error), shown, asked, error.headers, self.version)
         else:
             # Before CONNECT is answered, every client gets the code: it distinguishes a wrong login from a full server.
-            more = features.error_headers(error) if self.features or not self.version else ()
+            more = extensions.error_headers(error) if self.features or not self.version else ()
             frame = frames.error(str(error) or type(error).__name__, "", receipt, more, self.version)
         if self.ending:
             self._last = frame

@@ -12,14 +12,14 @@ from curbstone.access.rights import Right
 from curbstone.access.who import who_of
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.names import QueueName, private_name
-from curbstone.stomp import arguments, durable, features, frames, header_values, temp_queues
+from curbstone.stomp import arguments, durable, extensions, frames, header_values, temp_queues
 from curbstone.stomp.codec import V10, Head
-from curbstone.stomp.counts import CountSubscription
+from curbstone.stomp.count_subscription import CountSubscription
 from curbstone.stomp.destinations import Destination, Kind
 from curbstone.stomp.errors import ProtocolError
-from curbstone.stomp.foreign_headers import HEADERS, check_headers
 from curbstone.stomp.session_state import SessionState
 from curbstone.stomp.subscription import ACK_MODES, AUTO, Subscription
+from curbstone.stomp.unsupported import HEADERS, check_headers
 
 if TYPE_CHECKING:
     from curbstone.core.port import Queue
@@ -57,7 +57,7 @@ class Subscriptions:
         text = header_values.required(head, "destination")
         key, lines = self._identity(head, text)
         if key in self._named:
-            if features.WINDOW in connection.features:
+            if extensions.WINDOW in connection.features:
                 self._change_window(self._named[key], text, head)
                 connection.receipt(receipt)
                 return

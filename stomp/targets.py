@@ -7,7 +7,7 @@ from weakref import WeakValueDictionary
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.stomp.destinations import Destination, Kind
-from curbstone.stomp.numbers import Wish
+from curbstone.stomp.producer_sequence import Wish
 
 
 class Target:

@@ -14,12 +14,12 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.traffic import Traffic
-from curbstone.stomp import features, header_values, temp_queues
+from curbstone.stomp import extensions, header_values, temp_queues
 from curbstone.stomp.acks import Settler
 from curbstone.stomp.codec import Head
 from curbstone.stomp.destinations import Kind
 from curbstone.stomp.errors import ProtocolError
-from curbstone.stomp.features import NotUnsettled
+from curbstone.stomp.extensions import NotUnsettled
 from curbstone.stomp.send import SendPlan
 from curbstone.stomp.session_state import SessionState
 from curbstone.stomp.subscription import Subscription
@@ -192,7 +192,7 @@ class Transactions:
         try:
             yield
         except (CurbstoneError, NotUnsettled) as error:
-            if features.REFUSALS not in self._connection.features:
+            if extensions.REFUSALS not in self._connection.features:
                 raise
             transaction.error = transaction.error or error
 

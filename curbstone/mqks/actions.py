@@ -11,7 +11,7 @@ from curbstone.access.rights import Right
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
-from curbstone.mqks import arguments, codec, eval
+from curbstone.mqks import arguments, codec, stats_query
 from curbstone.mqks.arguments import ALL, Consume
 from curbstone.mqks.codec import Request
 from curbstone.mqks.consumer import Owner, QueueConsumer
@@ -112,7 +112,7 @@ class Actions:
 
     def _eval(self, request: Request) -> None:
         self._access.check_server(Right.METRICS)
-        text = eval.answer(arguments.text_of(request.rest).strip(), self._registry)
+        text = stats_query.answer(arguments.text_of(request.rest).strip(), self._registry)
         self._connection.work_us += 50 + 2 * len(self._registry.engine.queues()) + self._access.events_bound // 4
         self._connection.write(codec.ok(request.request_id, text.encode()))
 

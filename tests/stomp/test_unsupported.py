@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from curbstone.stomp.foreign_headers import ANY, GAPS, QUEUE, TOPIC, Gap
 from curbstone.stomp.foreign_names import SHAPES
+from curbstone.stomp.unsupported import ANY, GAPS, QUEUE, TOPIC, Gap
 from tests.stomp.harness import Client, send
 
 DOCS = (Path(__file__).parent.parent.parent / "docs" / "stomp.md").read_text(encoding="utf-8")

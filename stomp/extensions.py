@@ -4,7 +4,7 @@
 - `ids`: the RECEIPT of a SEND contains the message's id.
 - `window`: a SUBSCRIBE with an id that is in use changes that subscription's window.
 - `joined`: over a WebSocket, frames that are sent together form one message.
-- `numbers`: numbered producers, see `numbers.py`.
+- `numbers`: numbered producers, see `producer_sequence.py`.
 """
 
 from __future__ import annotations
