@@ -1,0 +1,169 @@
+"""Data directories that earlier versions wrote, up to a power cut: all that they hold is found, and goes on.
+
+`golden.py` made them. Each has dead letters, delayed messages, ordering keys, groups with acks and losses, leases and
+tries, idempotency keys, numbered producers, a log that has turned over, a transaction whose second part is missing, a
+journal with an unfinished record, and staged transactions: open ones, committed ones, and one whose messages are in the
+log in part. That of commit 0a679af also has a redo file with commits that are in no segment, and an undo.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curbstone.core.engine.log.format import FORMAT, FORMAT_WITHOUT_REDO, SEGMENT_BYTES, decode_segment_header
+from curbstone.core.engine.queue import Queue
+from curbstone.core.errors import CurbstoneError, NumberGap
+from curbstone.core.names import queue_name
+from curbstone.core.options import KIB
+from curbstone.core.values import IdempotencyKey, Numbered, producer_key
+from tests.core.books import check_room
+from tests.core.lab import Lab, Peer, message
+from tests.core.recovery.golden import KEYS, PRODUCERS, describe
+from tests.core.staging.lab import commit, stage
+
+HERE = Path(__file__).parent
+FIRST, LAST = "0.1.0", "0a679af"
+VERSIONS = pytest.mark.parametrize("version", [FIRST, LAST])
+HOUR_MS = 3_600_000
+
+
+def wanted(version: str) -> dict[str, Any]:
+    """Return what must be found; `wall_ms` says when."""
+    found: dict[str, Any] = json.loads((HERE / f"golden-{version}.json").read_text())
+    return found
+
+
+def unpacked(version: str) -> Lab:
+    """Return a machine that is off and has the directory of a version on its disk."""
+    lab = Lab(cap=256 * KIB, max_message_size=64 * KIB)
+    lab.shutdown()
+    with tarfile.open(HERE / f"golden-{version}.tar.gz") as archive:
+        for member in archive:
+            if member.isdir():
+                if member.name not in lab.disk.dirs:
+                    lab.disk.make_dir(member.name)
+            else:
+                file = archive.extractfile(member)
+                assert file is not None
+                lab.disk.open(member.name, create=True).write(0, [file.read()])
+    while not lab.disk.sync_all(""):  # not every system can, so that of the simulator only can now and then
+        pass
+    return lab
+
+
+def opened(version: str) -> Lab:
+    """Return a machine that has started on the directory of a version."""
+    lab = unpacked(version)
+    lab.start(wanted(version)["wall_ms"])
+    lab.pass_time(0)
+    return lab
+
+
+def queue_of(lab: Lab, name: str) -> Queue:
+    return lab.broker.get(queue_name(name))
+
+
+def formats(lab: Lab) -> set[int]:
+    segments = [bytes(inode.cache) for path, inode in lab.disk.names.items() if path.endswith(".seg")]
+    headers = [decode_segment_header(data[:SEGMENT_BYTES]) for data in segments]
+    return {header.format for header in headers if header is not None}
+
+
+def test_the_directories_are_of_the_formats_that_they_stand_for() -> None:
+    assert formats(unpacked(FIRST)) == {FORMAT_WITHOUT_REDO}
+    lab = unpacked(LAST)
+    assert FORMAT_WITHOUT_REDO not in formats(lab)
+    with_late = [path for path, inode in lab.disk.names.items() if b"in the last second" in inode.cache]
+    assert with_late == ["redo.1"]
+
+
+@VERSIONS
+def test_all_that_an_earlier_version_wrote_is_found(version: str) -> None:
+    lab = opened(version)
+    expected = wanted(version)
+    del expected["wall_ms"]
+    assert json.loads(json.dumps(describe(lab))) == expected
+    for queue in lab.broker.queues():
+        check_room(queue)
+
+
+@VERSIONS
+@pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
+def test_the_second_start_finds_the_same_and_nothing_to_mend(
+    version: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab = opened(version)
+    found = describe(lab)
+    lab.restart(how, after_ms=0)
+    lab.restart(how, after_ms=0)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        lab.restart(how, after_ms=0)
+    assert caplog.messages == []
+    assert lab.broker.health().reasons == []
+    assert describe(lab) == found
+
+
+@VERSIONS
+def test_repeats_of_what_an_earlier_version_stored_are_recognised(version: str) -> None:
+    lab = opened(version)
+    before = describe(lab)
+    for name, key, content in KEYS:
+        queue = queue_of(lab, name)
+        again = IdempotencyKey(key, content.encode()), IdempotencyKey(key, b"other content")
+        first, other = [lab.answer(lambda d, q=queue, k=k: q.publish([message("?")], d, key=k))[0] for k in again]  # type: ignore[misc]
+        assert first is None and isinstance(other, CurbstoneError)
+    for name, producer in PRODUCERS if version == LAST else []:
+        queue, who = queue_of(lab, name), producer_key("", producer)
+        last = queue.last_number(who)
+        assert last is not None
+        for number, error in ((last.number, None), (last.number + 2, NumberGap)):
+            numbered = Numbered(who, number, number - 1)
+            (found, _, _) = lab.answer(lambda d, q=queue, n=numbered: q.publish([message("?")], d, numbered=n))  # type: ignore[misc]
+            assert found is None if error is None else isinstance(found, error)
+    staged = {name: look for name, look in before["staged"].items() if look and look[0] == "committed"}
+    assert len(staged) == (2 if version == FIRST else 4)
+    for identifier, (_, _, messages) in staged.items():
+        assert commit(lab, identifier) == (None, True, messages)
+    assert describe(lab) == before
+
+
+@VERSIONS
+def test_everything_that_an_earlier_version_left_goes_on(version: str) -> None:
+    lab = opened(version)
+    peer = Peer(lab, queue_of(lab, "ordered"))
+    assert peer.seqs == [2, 3], "the fourth has the key of the second"
+    peer.ack(2)
+    assert peer.seqs == [2, 3, 4]
+    assert commit(lab, "open") == (None, False, 2)
+    stage(lab, "more", "p", {"bulk": [b"more"]})
+    assert commit(lab, "more") == (None, False, 1)
+    lab.restart("power")
+    bodies = lab.pop_all(queue_of(lab, "bulk"))
+    assert bodies[-3:] == [b"open", b"open", b"more"]
+    assert lab.pop_all(queue_of(lab, "delayed"))[-1] == b"in the last second"
+    lab.pass_time(HOUR_MS)
+    assert lab.pop_all(queue_of(lab, "delayed")) == [b"later"], "the others have expired"
+
+
+@VERSIONS
+def test_commits_of_many_queues_go_on_in_old_segments_and_in_new_ones(version: str) -> None:
+    """A redo file must not speak of segments of format 1: a program that knows only that would miss what is there."""
+    lab = opened(version)
+    names = ["jobs", "keyed", "leased", "one"]
+    answers: list[object] = []
+    for size in (10, 50_000):
+        for name in names:
+            queue_of(lab, name).publish([message(b"%d" % size + bytes(size))], lambda error, *_: answers.append(error))
+        lab.settle()
+    assert answers == [None] * 8
+    lab.restart("power")
+    for name in names:
+        assert [len(body) for body in lab.bodies(queue_of(lab, name))[-2:]] == [12, 50_005]
+    assert FORMAT in formats(lab)
