@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # folder itself all but what puts the parts together.
 LAYERS: dict[str, tuple[str, ...]] = {
     "core": ("engine", "wal events", "transactions", "reader admin", "staging", "snapshots"),
-    "core/engine": ("log", "facts", "index", "commit compaction", "delivery", "recovery"),
+    "core/engine": ("log", "facts", "index", "delivery", "compaction", "commit", "recovery"),
     "curbstone": ("repair", "drill", "backup", "tracing", "cli"),
     "gateway": ("http", "formats", "websocket", "resources"),
 }

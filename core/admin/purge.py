@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from curbstone.core.engine.commit.write_queue import Outbox
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.facts.losses import Losses
 from curbstone.core.engine.index.pending import Pending
@@ -12,6 +11,7 @@ from curbstone.core.engine.index.runs import ranges_of, seqs_of
 from curbstone.core.engine.log.format import Reason
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.write_queue import Outbox
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.values import Done
 

@@ -15,7 +15,6 @@ from functools import partial
 from typing import NamedTuple
 
 from curbstone.core.disk import Disk
-from curbstone.core.engine.commit.write_queue import Outbox
 from curbstone.core.engine.compaction.restore import Revival
 from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.log.batches import Batch
@@ -24,6 +23,7 @@ from curbstone.core.engine.log.format import Flag, Reason, decode_seqs, decode_s
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.scan import Scan
 from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.write_queue import Outbox
 from curbstone.core.errors import Conflict, CurbstoneError, Unavailable, told
 from curbstone.core.message import Message
 from curbstone.core.values import Undoing, Undone, UndoWish

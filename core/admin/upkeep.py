@@ -9,7 +9,6 @@ from curbstone.core.admin.peek import Peek
 from curbstone.core.admin.purge import purge
 from curbstone.core.admin.redrive import Redrive
 from curbstone.core.admin.undo import Undo
-from curbstone.core.engine.commit.write_queue import Outbox
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.delivery.dead_letters import Elsewhere
 from curbstone.core.engine.delivery.waiters import Counter
@@ -18,6 +17,7 @@ from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.write_queue import Outbox
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName
 from curbstone.core.values import Done, May, Moved, Peeked, Undoing, UndoWish

@@ -17,7 +17,6 @@ from curbstone.core.engine.commit.admission import Intake
 from curbstone.core.engine.commit.batch import Batch
 from curbstone.core.engine.commit.meta_writer import MetaWriter
 from curbstone.core.engine.commit.parts import Sources
-from curbstone.core.engine.commit.write_queue import Outbox
 from curbstone.core.engine.commit.writer import Writer
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.compaction.retention import Holding
@@ -45,6 +44,7 @@ from curbstone.core.engine.shared import Shared
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.turns import Turn
 from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.write_queue import Outbox
 from curbstone.core.errors import BadRequest, CurbstoneError, Unavailable
 from curbstone.core.holders import holders
 from curbstone.core.message import Delivery, Message

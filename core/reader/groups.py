@@ -11,7 +11,6 @@ from functools import partial
 from typing import TypeVar
 
 from curbstone.core.engine.commit.meta_writer import MetaWriter
-from curbstone.core.engine.commit.write_queue import Outbox
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.compaction.eviction import Skipping
 from curbstone.core.engine.facts.facts import Notes
@@ -25,6 +24,7 @@ from curbstone.core.engine.log.meta import Meta
 from curbstone.core.engine.log.room import release_bytes
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.write_queue import Outbox
 from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, NoSuchGroup, QueueFull
 from curbstone.core.positions import (
     LATEST,

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Protocol
 
-from curbstone.core.engine.commit.write_queue import Outbox
 from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.publish import WholePublish
+from curbstone.core.engine.write_queue import Outbox
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.transactions.records import Recorded
 from curbstone.core.transactions.tx_log import Journal

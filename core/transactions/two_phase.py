@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from curbstone.core.engine.commit.write_queue import Outbox
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.publish import Release, Settle, WholePublish
 from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.write_queue import Outbox
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.host import Host
 from curbstone.core.message import Message

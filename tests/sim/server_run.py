@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from curbstone.core import headers as blocks
 from curbstone.core.engine.broker import Broker
-from curbstone.core.engine.commit.write_queue import Pop
 from curbstone.core.engine.queue import Queue
+from curbstone.core.engine.write_queue import Pop
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.names import queue_name

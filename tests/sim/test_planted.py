@@ -12,7 +12,6 @@ from curbstone.core.admin import undo
 from curbstone.core.engine.commit.meta_writer import MetaWriter
 from curbstone.core.engine.commit.producer_sequences import Found, Numbering
 from curbstone.core.engine.commit.publishes import Publishes
-from curbstone.core.engine.commit.write_queue import Outbox
 from curbstone.core.engine.directories import Directories
 from curbstone.core.engine.facts.losses import Losses
 from curbstone.core.engine.facts.producers import Producers
@@ -24,6 +23,7 @@ from curbstone.core.engine.log.format import Reason
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.publish import Publish
 from curbstone.core.engine.log.room import Room
+from curbstone.core.engine.write_queue import Outbox
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Job
 from curbstone.core.names import QueueName

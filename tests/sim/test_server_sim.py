@@ -12,10 +12,10 @@ from random import Random
 
 import pytest
 
-from curbstone.core.engine.commit.write_queue import Outbox, Pop
 from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.engine.delivery.pull import Popping
 from curbstone.core.engine.log.format import Reason
+from curbstone.core.engine.write_queue import Outbox, Pop
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.long_poll import Polls
 from curbstone.mqks.session import Session as MqksSession

@@ -6,12 +6,12 @@ of the publishes.
 
 from __future__ import annotations
 
-from curbstone.core.engine.commit.write_queue import Outbox
 from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.log.format import BATCH_BYTES, entry_bytes
 from curbstone.core.engine.log.publish import EXPIRY_BYTES, Publish, WholePublish
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.write_queue import Outbox
 from curbstone.core.errors import CurbstoneError, MessageTooLarge
 from curbstone.core.message import Message
 from curbstone.core.values import IdempotencyKey, Numbered, Published

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from curbstone.core.engine.commit.parts import Sources
 from curbstone.core.engine.commit.publishes import Publishes
 from curbstone.core.engine.commit.records import Records
-from curbstone.core.engine.commit.write_queue import Pop
 from curbstone.core.engine.compaction.relocate import Copy
 from curbstone.core.engine.compaction.restore import Revival
 from curbstone.core.engine.facts.facts import SILENCE
@@ -31,6 +30,7 @@ from curbstone.core.engine.log.format import (
     encode_floor,
     entry_bytes,
 )
+from curbstone.core.engine.write_queue import Pop
 from curbstone.core.message import Message
 from curbstone.core.values import Done
 

@@ -5,10 +5,10 @@ Each change contains all earlier ones. So while one is being written others gath
 
 from __future__ import annotations
 
-from curbstone.core.engine.commit.write_queue import Outbox
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.meta import meta_reserve, store_meta
 from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.write_queue import Outbox
 from curbstone.core.errors import CurbstoneError, Unavailable, told
 from curbstone.core.values import Done
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from curbstone.core.engine.commit.write_queue import Outbox
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.facts.facts import Notes
 from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.write_queue import Outbox
 
 
 class MakesRoom(Protocol):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from curbstone.core.engine.commit.write_queue import Outbox, Pop
 from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.log.format import (
     Reason,
@@ -23,6 +22,7 @@ from curbstone.core.engine.log.format import (
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.publish import SETTLE_BYTES
 from curbstone.core.engine.log.room import RELEASE_BYTES
+from curbstone.core.engine.write_queue import Outbox, Pop
 
 RUN_BYTES = 12
 """What one run of settled messages takes."""

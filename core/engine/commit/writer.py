@@ -19,9 +19,9 @@ from curbstone.core.engine.commit.batch import Batch
 from curbstone.core.engine.commit.parts import Sources
 from curbstone.core.engine.commit.publishes import Taken
 from curbstone.core.engine.commit.space import space_of
-from curbstone.core.engine.commit.write_queue import Pop
 from curbstone.core.engine.log.commit import Commit
 from curbstone.core.engine.log.publish import WholePublish
+from curbstone.core.engine.write_queue import Pop
 from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable, told
 from curbstone.core.values import Space
 from curbstone.core.wal.sync_group import Committer

@@ -36,11 +36,11 @@ from __future__ import annotations
 
 from enum import Enum
 
-from curbstone.core.engine.commit.write_queue import Outbox
 from curbstone.core.engine.compaction.relocate import Copying
 from curbstone.core.engine.compaction.retention import Holding
 from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.log.log import IDLE_BYTES_MAX, Log
+from curbstone.core.engine.write_queue import Outbox
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.values import Done
 

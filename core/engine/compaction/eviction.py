@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from curbstone.core.engine.commit.write_queue import Outbox
 from curbstone.core.engine.facts.losses import Losses
 from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.index.pending import Pending
@@ -24,6 +23,7 @@ from curbstone.core.engine.log.format import Reason
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.write_queue import Outbox
 from curbstone.core.values import UNNAMED
 
 WORTH_CLEANING = 8

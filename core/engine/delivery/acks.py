@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from curbstone.core.engine.commit.write_queue import Outbox
 from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.log.format import Reason, Released
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.write_queue import Outbox
 from curbstone.core.errors import Unavailable
 from curbstone.core.message import Delivery
 from curbstone.core.values import UNNAMED, Done, WasThere

@@ -8,12 +8,12 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from curbstone.core import headers, port
-from curbstone.core.engine.commit.write_queue import Outbox
 from curbstone.core.engine.delivery.acks import Settling
 from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.log.format import Reason
 from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.write_queue import Outbox
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, SchemaViolation, Unavailable
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, parse_queue_name

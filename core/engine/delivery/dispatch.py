@@ -6,11 +6,11 @@ import logging
 from collections import OrderedDict, deque
 from typing import Protocol
 
-from curbstone.core.engine.commit.write_queue import Outbox
 from curbstone.core.engine.delivery.dead_letters import Deaths
 from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.write_queue import Outbox
 from curbstone.core.message import Delivery
 
 DISPATCH_MAX = 512

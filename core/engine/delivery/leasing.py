@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import partial
 
-from curbstone.core.engine.commit.write_queue import Outbox
 from curbstone.core.engine.delivery.acks import Settling
 from curbstone.core.engine.delivery.leases import NO_LEASES, Leases
 from curbstone.core.engine.delivery.requeue import Retrying
 from curbstone.core.engine.delivery.waiters import Counter, Waiter
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.write_queue import Outbox
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.message import Delivery
 from curbstone.core.values import Answer, Lease, Outcome, Who

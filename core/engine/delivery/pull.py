@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from curbstone.core.engine.commit.write_queue import Outbox, Pop
 from curbstone.core.engine.delivery.acks import Settling
 from curbstone.core.engine.delivery.waiters import Counter, Waiter
 from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.write_queue import Outbox, Pop
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Delivery, Message
 

@@ -6,7 +6,6 @@ often a message was tried (`index.group`), and the outbox has it written; `dead`
 
 from __future__ import annotations
 
-from curbstone.core.engine.commit.write_queue import Outbox
 from curbstone.core.engine.delivery.acks import Settling
 from curbstone.core.engine.delivery.dead_letters import Deaths
 from curbstone.core.engine.index.pending import Pending
@@ -14,6 +13,7 @@ from curbstone.core.engine.log.format import Reason, Released
 from curbstone.core.engine.log.publish import Release
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.write_queue import Outbox
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.values import Done
