@@ -13,13 +13,11 @@ from functools import partial
 
 from curbstone.core.admin.upkeep import Upkeep
 from curbstone.core.engine.alone import AloneQueue
-from curbstone.core.engine.commit.admission import Intake
+from curbstone.core.engine.commit.admission import publish_atomically, publish_each, refuse
 from curbstone.core.engine.commit.batch import Batch
 from curbstone.core.engine.commit.meta_writer import MetaWriter
-from curbstone.core.engine.commit.parts import Sources
 from curbstone.core.engine.commit.writer import Writer
 from curbstone.core.engine.compaction.cleaner import Cleaner
-from curbstone.core.engine.compaction.retention import Holding
 from curbstone.core.engine.delivery.acks import Settling
 from curbstone.core.engine.delivery.auto_delete import Disuse
 from curbstone.core.engine.delivery.consumer import Consumer, Desk
@@ -40,6 +38,7 @@ from curbstone.core.engine.log.format import Reason
 from curbstone.core.engine.log.log import IDLE_BYTES_MAX, Log
 from curbstone.core.engine.log.meta import Meta, meta_reserve
 from curbstone.core.engine.log.publish import WholePublish
+from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.shared import Shared
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.turns import Turn
@@ -83,10 +82,10 @@ class Queue(AloneQueue):
     """See the module's docstring. `core.engine.broker` makes all queues and holds them."""
 
     __slots__ = (
-        "_cleaner", "_counter", "_delete", "_desk", "_disuse", "_holding", "_intake", "_is_resting",
-        "_timers", "_upkeep", "agenda", "damaged", "host", "leasing", "log", "message_id", "meta_writer", "name",
-        "notes", "outbox", "peek", "pending", "popping", "reading", "refusal", "retrying", "rings",
-        "settling", "space", "state", "stats", "uid", "watch", "writer",
+        "_counter", "_delete", "_desk", "_disuse", "_is_resting", "_parts", "_timers", "_upkeep", "agenda",
+        "cleaner", "damaged", "host", "leasing", "log", "message_id", "meta_writer", "name", "notes", "outbox", "peek",
+        "pending", "popping", "reading", "refusal", "retrying", "rings", "settling", "space", "state", "stats", "uid",
+        "watch", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -121,10 +120,9 @@ class Queue(AloneQueue):
         notes = self.notes = Notes(state, log.room)
         outbox = self.outbox = Outbox(agenda)
         pending = self.pending = Pending(state, agenda, log, self._groups_in_use, outbox.when_settled)
-        self._intake = Intake(state, pending, outbox)
-        self.meta_writer = MetaWriter(state, log, outbox)
-        self._holding = Holding(state, agenda, log)
-        self._cleaner = Cleaner(log, pending, outbox, self._holding)
+        parts = self._parts = Parts(state, agenda, log, pending, notes, outbox)
+        self.meta_writer = MetaWriter(parts)
+        self.cleaner = Cleaner(parts, self._end_deliveries)
         self.settling = Settling(state, agenda, pending, outbox)
         deaths = Deaths(state, pending, outbox, self.settling, elsewhere)
         self.retrying = Retrying(state, agenda, pending, outbox, self.settling, deaths)
@@ -135,19 +133,15 @@ class Queue(AloneQueue):
         self.popping = Popping(state, agenda, pending, outbox, self.settling)
         self._timers = Timers(state, agenda, pending, deaths, Expiry(state, pending, deaths), self.leasing)
         self.reading = ReadingGroups(
-            *(state, agenda, log, pending, notes, outbox, self._cleaner, self.meta_writer),
+            *(state, agenda, log, pending, notes, outbox, self.cleaner, self.meta_writer),
             *(self.store, self._end_deliveries),
         )
         upkeep = self._upkeep = Upkeep(
-            *(state, agenda, log, pending, notes, outbox, self._cleaner),
+            *(state, agenda, log, pending, notes, outbox, self.cleaner),
             *(self._counter, elsewhere, erasing, committer.erase_refusal),
         )
         self.peek = upkeep.peek
-        sources = Sources(
-            *(state, agenda, log, pending, notes, outbox, self._cleaner),
-            *(self.rings.room, self.popping.drop_unwanted, self.reading.can_make_room),
-        )
-        self.writer = Writer(sources, self.popping, self, committer)
+        self.writer = Writer(parts, self.cleaner, self.rings, self.popping, self, committer)
         self.space = self.writer.space
         self._delete = delete
         self._disuse: Disuse | None = None
@@ -231,11 +225,11 @@ class Queue(AloneQueue):
         if self.state.is_closed or not messages:
             self.host.call_soon(partial(on_done, refusal, 0, len(messages)))
         elif refusal is not None:
-            self._intake.refused(messages, on_done, refusal)
+            refuse(self._parts, messages, on_done, refusal)
         elif atomic or key is not None:
-            self._intake.whole(messages, on_done, key, numbered)
+            publish_atomically(self._parts, messages, on_done, key, numbered)
         else:
-            self._intake.each(messages, on_done, numbered)
+            publish_each(self._parts, messages, on_done, numbered)
 
     def last_number(self, producer: bytes) -> LastNumber | None:
         """See `core.port.Queue.last_number`."""
@@ -395,7 +389,7 @@ class Queue(AloneQueue):
             self._is_resting = True
             self.host.call_later(IDLE_MS, self._rest)
         must_write = self.outbox.must_write or self.pending.has_unlogged_marks
-        return must_write or self._cleaner.has_work
+        return must_write or self.cleaner.has_work
 
     def _is_idle(self) -> bool:
         return not len(self.pending.runs) and self.writer.is_idle and not self._upkeep.is_undoing
@@ -405,7 +399,7 @@ class Queue(AloneQueue):
         if self.state.is_closed or not self._is_idle():
             return
         self._timers.sweep()
-        if self._cleaner.trim():
+        if self.cleaner.trim():
             self.agenda.dirty()
 
     @property
@@ -430,10 +424,10 @@ class Queue(AloneQueue):
             self.pending.revive(batch.revival.group, batch.revival.piece, Where(segment, batch.start, batch.end))
             state.stats.undone += batch.revival.written()
         elif batch.copies:
-            self._cleaner.copying.written(segment, batch.start, batch.end)
+            self.cleaner.copying.written(segment, batch.start, batch.end)
         if records is not None:
             if records.bytes and state.options.undo:
-                self._holding.settled()
+                self.cleaner.holding.settled()
             if records.tries:
                 self.pending.stored(records.tries, segment)
         if commit.dropped:
@@ -447,7 +441,7 @@ class Queue(AloneQueue):
         pops = batch.pops
         if pops or self.outbox.pops:
             self.popping.written(pops)
-        self._cleaner.committed()
+        self.cleaner.committed()
         self.agenda.changed()
 
     def _ended(self, whole: WholePublish) -> None:
@@ -494,7 +488,7 @@ class Queue(AloneQueue):
         self.rings.end()
         self._desk.end(self.host, error)
         self.leasing.end_all()
-        self._cleaner.end(error)
+        self.cleaner.end(error)
         self.pending.reader.close()
         for fn in list(self.agenda.watchers):
             self.host.tell(fn)

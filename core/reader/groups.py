@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from curbstone.core.engine.commit.meta_writer import MetaWriter
 from curbstone.core.engine.compaction.cleaner import Cleaner
-from curbstone.core.engine.compaction.eviction import Skipping
 from curbstone.core.engine.facts.facts import Notes
 from curbstone.core.engine.facts.losses import Loss
 from curbstone.core.engine.index.group import Group
@@ -59,7 +58,7 @@ class ReadingGroups:
 
     __slots__ = (
         "_agenda", "_cleaner", "_end_deliveries", "_log", "_meta_writer", "_notes", "_outbox", "_pending", "_readers",
-        "_skipping", "_state", "_store",
+        "_state", "_store",
     )  # fmt: skip
 
     def __init__(
@@ -86,7 +85,6 @@ class ReadingGroups:
         self._meta_writer = meta_writer
         self._store = store
         self._end_deliveries = end_deliveries
-        self._skipping: Skipping | None = None
         self._readers: dict[str, Readers] = {}
 
     @property
@@ -267,7 +265,7 @@ class ReadingGroups:
         size = release_bytes(count)
         if count <= 0 or self._log.room.can_keep(size):
             return True
-        if self._log.segments[0].number <= last_segment and self._cleaner.can_make_room(size, 0):
+        if self._log.segments[0].number <= last_segment and self._cleaner.clean_for(size, 0):
             return False
         raise QueueFull(f"queue {self._state.name} has no room for one more group to hold {count} messages")
 
@@ -387,25 +385,6 @@ class ReadingGroups:
     def wait_for_events(self, position: int, wait_ms: int, on_done: Waited) -> Wait:
         """Call back when there are events behind `position`, when the time is up, or when the queue ends."""
         return Wait(self._state, self._agenda, lambda: self.events_end > position, wait_ms, on_done)
-
-    # --- room
-
-    def can_make_room(self, size: int, largest: int | None = None) -> bool:
-        """Return whether room may be made for a publish of `size` bytes; if needed, groups that skip give up messages.
-
-        The publish goes into one batch, or into several of up to `largest` bytes each.
-        """
-        clean = partial(self._cleaner.can_make_room, size, largest)
-        if not (self._state.meta.skips or self._state.options.drops_oldest):
-            return clean()
-        skipping = self._skipping = self._skipping or Skipping(
-            *(self._state, self._agenda, self._log, self._pending, self._notes.losses, self._outbox),
-            self._end_deliveries,
-        )
-        piece = size if largest is None else largest
-        if skipping.is_due(size, piece) and skipping.give_up(size, piece):
-            return clean()
-        return clean() or (skipping.give_up(size, piece) and clean())
 
 
 def _seen(run: Run, first: int) -> int:

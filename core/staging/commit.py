@@ -109,7 +109,7 @@ class StagedCommit:
         """Let the queue's cleaner work, then try again; fail when it has been over the log once, or time is up."""
         newest = self._newest_segments.setdefault(queue, queue.log.active.number)
         is_over = queue.log.segments[0].number > newest or self._host.now_ms() > self._deadline_ms
-        if is_over or not queue.reading.can_make_room(wanted + queue.log.room.reserved, largest):
+        if is_over or not queue.cleaner.make_room(wanted + queue.log.room.reserved, largest):
             cap = queue.options.cap
             self._fail(QueueFull(f"queue {queue.name} has no room for {wanted} bytes under its cap of {cap} bytes"))
             return

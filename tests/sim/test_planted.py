@@ -212,7 +212,7 @@ def test_the_simulator_sees_a_deletion_that_failed_and_was_confirmed(monkeypatch
 
 
 def test_the_simulator_sees_a_raised_cap_that_counts_before_it_is_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MetaWriter, "cap", property(lambda self: self._state.options.cap))
+    monkeypatch.setattr(MetaWriter, "cap", property(lambda self: self._parts.state.options.cap))
     assert finds_something(range(60), focus="recap")
 
 

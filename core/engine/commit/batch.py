@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from curbstone.core.engine.commit.parts import Sources
 from curbstone.core.engine.commit.publishes import Publishes
 from curbstone.core.engine.commit.records import Records
+from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.compaction.relocate import Copy
 from curbstone.core.engine.compaction.restore import Revival
+from curbstone.core.engine.delivery.dispatch import Rings
 from curbstone.core.engine.facts.facts import SILENCE
 from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.log.commit import Commit
@@ -30,6 +31,7 @@ from curbstone.core.engine.log.format import (
     encode_floor,
     entry_bytes,
 )
+from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.write_queue import Pop
 from curbstone.core.message import Message
 from curbstone.core.values import Done
@@ -41,18 +43,20 @@ class Batch:
     """See the module's docstring. Most batches publish a little and nothing else: what is rare is made when needed."""
 
     __slots__ = (
-        "_disk_is_full", "_empties", "_missed", "_sources", "after_settles", "callbacks", "copies", "end", "marks",
-        "publishes", "records", "revival", "said", "start",
+        "_cleaner", "_disk_is_full", "_empties", "_missed", "_parts", "_rings", "after_settles", "callbacks", "copies",
+        "end", "marks", "publishes", "records", "revival", "said", "start",
     )  # fmt: skip
 
-    def __init__(self, sources: Sources, *, disk_is_full: bool, missed: int) -> None:
+    def __init__(self, parts: Parts, cleaner: Cleaner, rings: Rings, *, disk_is_full: bool, missed: int) -> None:
         """`missed` is what the last commit could not get of a full disk. While the disk is full, take only records."""
-        self._sources = sources
+        self._parts = parts
+        self._cleaner = cleaner
+        self._rings = rings
         self._disk_is_full = disk_is_full
         self._missed = missed
         self.records: Records | None = None
         """What the batch says of messages beside publishing them; None if nothing."""
-        self.publishes = Publishes(sources)
+        self.publishes = Publishes(parts, cleaner)
         self.copies: Sequence[Message] = ()
         self._empties = False
         """Whether the oldest segment has nothing live any more once this batch is on disk."""
@@ -77,18 +81,16 @@ class Batch:
     def _add_to(self) -> Records:
         """Return the records of the batch, to add some."""
         if self.records is None:
-            self.records = Records(self._sources.log, self._sources.pending, self._sources.outbox)
+            self.records = Records(self._parts)
         return self.records
 
     # --- what goes into it
 
     def take_records(self) -> None:
         """Take settles and releases from the outbox and, if none is left there, the callbacks that wait for them."""
-        outbox = self._sources.outbox
+        outbox = self._parts.write_queue
         if outbox.unhurried:
             outbox.hurry()
-        if outbox.pops:
-            self._sources.drop_unwanted_pops()
         is_left = outbox.has_records
         if is_left:
             self._add_to().take()
@@ -96,7 +98,7 @@ class Batch:
         if outbox.callbacks or outbox.after_settles:
             self.callbacks, self.after_settles = outbox.take_callbacks()
         taken = self.records is not None and self.records.bytes > 0
-        self._sources.cleaner.for_settles.recorded(taken=taken, left=is_left)
+        self._cleaner.for_settles.recorded(taken=taken, left=is_left)
 
     def take_publishes(self) -> None:
         """Take the publishes that fit; an atomic one may bring records of its own."""
@@ -116,20 +118,20 @@ class Batch:
         """Take what the cleaner copies: messages, which groups have settled them, and records of tries."""
         self.copies = copy.messages
         records = self._add_to()
-        for group, seqs in self._sources.pending.settled_of(copy.messages).items():
+        for group, seqs in self._parts.index.settled_of(copy.messages).items():
             records.settle(group, Reason.STATE, seqs)
         records.copy_states(copy.states)
         self._empties = copy.is_last
 
     def take_revival(self, revival: Revival) -> bool:
         """Take the next messages that an undo brings back; return False if there is no room even for one."""
-        sources = self._sources
+        parts = self._parts
         records = self._add_to()
-        if not revival.take(sources.pending, sources.log.room, records.bytes):
+        if not revival.take(parts.index, parts.log.room, records.bytes):
             return False
         self.revival = revival
         self.copies = revival.piece
-        for group, seqs in sources.pending.settled_of(revival.piece).items():
+        for group, seqs in parts.index.settled_of(revival.piece).items():
             if group != revival.group:
                 records.settle(group, Reason.STATE, seqs)
         records.say_tries(revival.records() if self.copies else [])
@@ -139,8 +141,8 @@ class Batch:
 
     def commit(self) -> Commit | None:
         """Return the commit to run, or None if there is nothing to write."""
-        sources, publishes = self._sources, self.publishes
-        log, state, cleaner, outbox = sources.log, sources.state, sources.cleaner, sources.outbox
+        parts, publishes, cleaner = self._parts, self.publishes, self._cleaner
+        log, state, outbox = parts.log, parts.state, parts.write_queue
         drops, roll = cleaner.wishes(emptied=self._empties)
         has_records = self.records is not None and self.records.bytes
         asked = publishes.messages or self.copies or has_records or publishes.tx
@@ -152,8 +154,8 @@ class Batch:
         notes = self._notes(drops)
         messages = self.copies or publishes.messages
         first_seq = self.copies[0].seq if self.copies else state.next_seq
-        parts: list[bytes] = []
-        extras = encode_entries(messages, first_seq, parts)
+        sections: list[bytes] = []
+        extras = encode_entries(messages, first_seq, sections)
         releases, settles = self.records.sections if self.records is not None else (b"", b"")
         entries = sum(map(entry_bytes, self.copies)) if self.copies else publishes.bytes
         length = BATCH_BYTES + entries + len(releases) + len(settles) + len(notes)
@@ -169,42 +171,42 @@ class Batch:
             is_full=self._disk_is_full,
         )
         flags = (Flag.EXTRAS if extras else 0) | (Flag.COPY if self.copies else 0)
-        delivered = self.marks.get("", sources.pending.unnamed.delivered_logged)
+        delivered = self.marks.get("", parts.index.unnamed.delivered_logged)
         wall_ms = publishes.messages[-1].timestamp_ms if publishes.messages else state.host.wall_ms()  # read just now
         numbers = length, flags, log.next_batch, wall_ms, first_seq, delivered, publishes.tx or log.tx
         header = BatchHeader(*numbers, len(messages), len(releases), len(settles), len(notes))
         log.next_batch += 1
-        parts += (releases, settles, notes)
-        buffers = encode_batch(commit.segment.salt, header, parts)
+        sections += (releases, settles, notes)
+        buffers = encode_batch(commit.segment.salt, header, sections)
         self.start, self.end = commit.add(buffers)
         state.next_seq += len(publishes.messages)
-        pending = log.room.pending + len(publishes.messages) * len(sources.pending.groups)
+        pending = log.room.pending + len(publishes.messages) * len(parts.index.groups)
         log.finish(commit, drops, None if self._disk_is_full else pending, self._missed)
         return commit
 
     def _marks_due(self) -> bool:
         """Whether to write a batch just to say how far messages were handed out."""
-        can_mark = self._sources.log.room.records_left > 0 and not self._disk_is_full
-        return can_mark and self._sources.pending.has_unlogged_marks
+        can_mark = self._parts.log.room.records_left > 0 and not self._disk_is_full
+        return can_mark and self._parts.index.has_unlogged_marks
 
     def _add_delays(self) -> None:
         """For each message that is published with a delay add a record of tries, with the time when it is due."""
         delayed = [message for message in self.publishes.messages if message.delay_ms]
-        now_ms = self._sources.state.host.now_ms()
+        now_ms = self._parts.state.host.now_ms()
         released = [
             Released(group, message.seq, 1, 0, now_ms + message.delay_ms)
             for message in delayed
-            for group in self._sources.pending.entitled(message)
+            for group in self._parts.index.entitled(message)
         ]
         self._add_to().say_tries(sorted(released, key=lambda item: item.group), state=True)
 
     def _notes(self, drops: int) -> bytes:
         """Return the notes of the batch: the floor, how far messages were handed out, and what `Notes` has to say."""
-        sources, publishes = self._sources, self.publishes
-        floor = sources.log.segments[drops].number if drops else 0
+        parts, publishes = self._parts, self.publishes
+        floor = parts.log.segments[drops].number if drops else 0
         data = encode_floor(floor) if floor else b""
         marks: dict[str, int] = {}
-        for group in sources.pending.groups.values():
+        for group in parts.index.groups.values():
             mark = max(group.delivered, self._delivered_soon(group))
             if mark > group.delivered_logged or (group.name and mark and group.marked_at < floor):
                 marks[group.name] = mark
@@ -212,7 +214,7 @@ class Batch:
                     data += encode_delivered(group.name, mark)
         if marks:
             self.marks = marks
-        self.said = sources.notes.to_say(publishes.whole, sources.state.next_seq, floor, publishes.numbers)
+        self.said = parts.facts.to_say(publishes.whole, parts.state.next_seq, floor, publishes.numbers)
         return data + self.said.data
 
     def _delivered_soon(self, group: Group) -> int:
@@ -223,5 +225,5 @@ class Batch:
         messages = len(self.publishes.messages)
         if not messages or group.rdy:
             return 0
-        room = self._sources.room(group.name, messages)
-        return self._sources.state.next_seq + min(room, messages) - 1 if room else 0
+        room = self._rings.room(group.name, messages)
+        return self._parts.state.next_seq + min(room, messages) - 1 if room else 0

@@ -5,27 +5,27 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from curbstone.core.engine.commit.parts import Sources
 from curbstone.core.engine.log.publish import Inspection, Publish
+from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.schemas import AT_ONCE_MS, UNPLACED, Door
 
 
-def inspect(sources: Sources, door: Door, publish: Publish) -> Inspection:
+def inspect(parts: Parts, door: Door, publish: Publish) -> Inspection:
     """Check more messages of a publish; return how far that is. If some are left, the queue gets another turn."""
     found = publish.inspection
     if found is None:
         found = publish.inspection = Inspection()
-    checks = sources.state.shared.checks
+    checks = parts.state.shared.checks
     while found.fit < len(publish.messages) and found.refusal is None and not found.is_apart:
         body = publish.messages[found.fit].body
         if not checks.has_time():
-            sources.state.host.call_soon(sources.agenda.dirty)
+            parts.state.host.call_soon(parts.wakeups.dirty)
             break
         refusal = door.check(body) if door.most_ms(body) <= AT_ONCE_MS else UNPLACED
         if refusal is UNPLACED:
             found.is_apart = True
-            checks.submit(partial(door.check_apart, body), partial(_checked, sources, found))
+            checks.submit(partial(door.check_apart, body), partial(_checked, parts, found))
         else:
             _note(found, refusal)
     return found
@@ -38,11 +38,11 @@ def _note(found: Inspection, refusal: CurbstoneError | None) -> None:
         found.refusal = refusal
 
 
-def _checked(sources: Sources, found: Inspection, refusal: Any, error: BaseException | None) -> None:
+def _checked(parts: Parts, found: Inspection, refusal: Any, error: BaseException | None) -> None:
     """A check outside of the loop has ended."""
     found.is_apart = False
     if error is not None:
-        sources.state.report(f"a body can't be checked against the schema: {error}")
+        parts.state.report(f"a body can't be checked against the schema: {error}")
         refusal = Unavailable(f"the body can't be checked against the queue's schema: {error}")
     _note(found, refusal)
-    sources.agenda.dirty()
+    parts.wakeups.dirty()

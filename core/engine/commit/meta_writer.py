@@ -5,10 +5,8 @@ Each change contains all earlier ones. So while one is being written others gath
 
 from __future__ import annotations
 
-from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.meta import meta_reserve, store_meta
-from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.write_queue import Outbox
+from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError, Unavailable, told
 from curbstone.core.values import Done
 
@@ -17,14 +15,12 @@ class MetaWriter:
     """Knows whether a queue is on disk, and stores its `meta`."""
 
     __slots__ = (
-        "_coming_caps", "_data", "_has_failed", "_is_creating", "_log", "_outbox", "_settles_first", "_state",
-        "_stored_cap", "_storing", "_waiting", "is_open",
+        "_coming_caps", "_data", "_has_failed", "_is_creating", "_parts", "_settles_first", "_stored_cap", "_storing",
+        "_waiting", "is_open",
     )  # fmt: skip
 
-    def __init__(self, state: QueueState, log: Log, outbox: Outbox) -> None:
-        self._state = state
-        self._log = log
-        self._outbox = outbox
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
         self.is_open = False
         self._is_creating = True
         self._waiting: list[Done] = []
@@ -34,7 +30,7 @@ class MetaWriter:
         """The bytes of the last of them."""
         self._settles_first = False
         self._has_failed = False
-        self._stored_cap = state.options.cap
+        self._stored_cap = parts.state.options.cap
         """The cap in the `meta` on disk; after a failed write, the smallest that may be there."""
         self._coming_caps: dict[int, int] = {}
         """The caps that changes which are not on disk set, and how many changes set each."""
@@ -67,7 +63,7 @@ class MetaWriter:
 
     def when_open(self, on_done: Done) -> None:
         """Call `on_done(error)`, in a later turn, once the queue is on disk or could not be created."""
-        state = self._state
+        state = self._parts.state
         if self.is_open or state.is_closed:
             error = state.ended()
             state.host.call_soon(lambda: on_done(error))
@@ -77,7 +73,7 @@ class MetaWriter:
     @property
     def cap(self) -> int:
         """The cap in force: a smaller one counts at once, a larger one when a crash can't bring the smaller back."""
-        return min(self._stored_cap, *self._coming_caps, self._state.options.cap)
+        return min(self._stored_cap, *self._coming_caps, self._parts.state.options.cap)
 
     def store(self, data: bytes, cap: int, on_done: Done) -> None:
         """Replace `meta` on disk, after the queue's creation and all earlier changes; `cap` is the one it sets."""
@@ -96,7 +92,7 @@ class MetaWriter:
         self.when_open(opened)
 
     def _fit_cap(self) -> None:
-        log = self._log
+        log = self._parts.log
         log.resize(self.cap, meta_reserve(self.cap))
         if log.room.excess and log.segments:
             log.come_down()
@@ -120,16 +116,16 @@ class MetaWriter:
                 self._settles_first = True
                 self._stored(count, error)
 
-        self._outbox.when_committed(settled)
+        self._parts.write_queue.when_committed(settled)
 
     def _store_now(self, data: bytes, count: int) -> None:
-        log = self._log
+        log = self._parts.log
 
         def done(_: object, error: BaseException | None) -> None:
-            self._state.shared.troubles.ended(f"{self._state.label}: its options", error)
+            self._parts.state.shared.troubles.ended(f"{self._parts.state.label}: its options", error)
             self._stored(count, Unavailable(f"the queue's options can't be written: {told(error)}") if error else None)
 
-        self._state.host.submit(lambda: store_meta(log.disk, log.directory, data), done)
+        self._parts.state.host.submit(lambda: store_meta(log.disk, log.directory, data), done)
 
     def _stored(self, count: int, error: CurbstoneError | None) -> None:
         stored, self._storing = self._storing[:count], self._storing[count:]

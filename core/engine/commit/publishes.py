@@ -13,11 +13,12 @@ from functools import partial
 from typing import NamedTuple
 
 from curbstone.core.engine.commit.inspection import inspect
-from curbstone.core.engine.commit.parts import Sources
 from curbstone.core.engine.commit.producer_sequences import Numbering
+from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES, SEGMENT_BYTES, entry_bytes, settled_bytes
 from curbstone.core.engine.log.publish import EXPIRY_BYTES, Publish, WholePublish
 from curbstone.core.engine.log.room import RELEASE_BYTES
+from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.message import Message
 from curbstone.core.schemas import Door
@@ -48,14 +49,15 @@ class Publishes:
     """See the module's docstring."""
 
     __slots__ = (
-        "_budget", "_coming_groups", "_numbering", "_records_bytes", "_room", "_sources", "_space", "_state",
+        "_budget", "_cleaner", "_coming_groups", "_numbering", "_parts", "_records_bytes", "_room", "_space", "_state",
         "_tries_bytes", "bytes", "is_plain", "messages", "taken", "whole",
     )  # fmt: skip
 
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
-        self._state = sources.state
-        self._room = sources.log.room
+    def __init__(self, parts: Parts, cleaner: Cleaner) -> None:
+        self._parts = parts
+        self._cleaner = cleaner
+        self._state = parts.state
+        self._room = parts.log.room
         self._records_bytes = 0
         """Bytes of the records that the batch has taken before."""
         self.taken: list[Taken] = []
@@ -93,17 +95,17 @@ class Publishes:
         `records_bytes` is what the records take that are in the batch already.
         """
         self._records_bytes = records_bytes
-        inbox = self._sources.outbox.publishes
+        inbox = self._parts.write_queue.publishes
         if inbox:
             self._measure(inbox[0])
             while inbox and len(self.messages) < BATCH_MESSAGES_MAX and self._take_next(inbox[0]):
                 pass
         if self.messages or not inbox:  # so the next publish that has to wait gets a whole turn of the cleaner
-            self._sources.cleaner.unblocked()
+            self._cleaner.unblocked()
 
     def _measure(self, first: Publish) -> None:
         """Find out how many bytes this batch may take: `_space` in its segment, and `_budget` under the cap."""
-        log = self._sources.log
+        log = self._parts.log
         overhead = BATCH_BYTES + self._records_bytes + NOTES_BYTES
         space = log.room_in_active - overhead
         if space < BATCH_BYTES_MAX:
@@ -137,7 +139,7 @@ class Publishes:
 
         Return None if it, or the next of its messages, can be taken now, else whether to go on with the next publish.
         """
-        found = inspect(self._sources, door, publish)
+        found = inspect(self._parts, door, publish)
         is_whole = isinstance(publish, WholePublish)
         error = found.refusal
         if error is not None and is_whole:
@@ -157,7 +159,7 @@ class Publishes:
         first = publish.next
         publish.next += count
         if publish.next == len(publish.messages):
-            self._sources.outbox.publishes.popleft()
+            self._parts.write_queue.publishes.popleft()
         if self.taken:
             self.taken.append(Taken(publish, first, count, (error, first_seq)))
         else:
@@ -175,7 +177,7 @@ class Publishes:
 
         Return None if some are left that can be taken now, else whether to go on with the next publish.
         """
-        numbering = self._numbering = self._numbering or Numbering(self._sources.notes.producers)
+        numbering = self._numbering = self._numbering or Numbering(self._parts.facts.producers)
         found = numbering.look(numbered.behind(publish.next), len(publish.messages) - publish.next)
         if (found.repeats or found.gap) and not found.is_certain:
             return False  # that follows from messages in this very batch, whose commit may fail: wait for its end
@@ -195,7 +197,7 @@ class Publishes:
     def _take_whole(self, publish: WholePublish) -> bool:
         """Take an atomic publish unless it has to wait: it goes into a batch without any other."""
         if publish.key is not None:
-            known = self._sources.notes.keys.look(publish.key)
+            known = self._parts.facts.keys.look(publish.key)
             if isinstance(known, CurbstoneError):
                 return self._refuse(publish, known)
             if known is not None:
@@ -219,7 +221,7 @@ class Publishes:
             if ended * settled_bytes("x" * GROUP_BYTES_MAX, 1) > self._room.slack_bytes:
                 text = "the transaction settles more than the queue's cap has room to log"
                 return self._refuse(publish, QueueFull(text))
-        self._sources.outbox.publishes.popleft()
+        self._parts.write_queue.publishes.popleft()
         self.whole = publish
         self._put_in(publish, publish.messages[publish.next :])
         return False
@@ -238,7 +240,7 @@ class Publishes:
             publish.reserved = size
             self._room.grant_known(size)
         publish.has_room = True
-        self._sources.cleaner.unblocked()
+        self._cleaner.unblocked()
         self._state.host.call_soon(partial(self._state.host.contain, on_room))
         return False
 
@@ -254,13 +256,13 @@ class Publishes:
         if self._fit_at_once(messages):
             self._put_in(publish, messages)
             if publish.next == len(publish.messages):
-                self._sources.outbox.publishes.popleft()
+                self._parts.write_queue.publishes.popleft()
             return True
         total, tries = self.bytes, self._tries_bytes
         for index, message in enumerate(messages):
             error = self._crowded([message]) if message.groups else None
             size = entry_bytes(message) + EXPIRY_BYTES
-            tries += RELEASE_BYTES * self._sources.pending.entitled_count(message)
+            tries += RELEASE_BYTES * self._parts.index.entitled_count(message)
             is_next = total and total + size > self._space
             if error is None and not is_next and self._has_room(total + size + tries):
                 total += size
@@ -275,7 +277,7 @@ class Publishes:
             return True
         self._put_in(publish, messages)
         if publish.next == len(publish.messages):
-            self._sources.outbox.publishes.popleft()
+            self._parts.write_queue.publishes.popleft()
         return True
 
     def _fit_at_once(self, messages: list[Message]) -> bool:
@@ -286,7 +288,7 @@ class Publishes:
                 return False
             size += len(message.headers) + len(message.body)
         size += self.bytes
-        tries = self._tries_bytes + len(messages) * RELEASE_BYTES * self._sources.pending.entitled_count(messages[0])
+        tries = self._tries_bytes + len(messages) * RELEASE_BYTES * self._parts.index.entitled_count(messages[0])
         if size > self._space or size + tries > min(self._budget, self._room.segment_bytes):
             return False
         self._tries_bytes = tries
@@ -340,15 +342,15 @@ class Publishes:
         """
         if self._room.fits(size):
             return True
-        return not self._sources.cleaner.can_make_room(size) and self._room.free - size > self._room.copy_bytes
+        return not self._cleaner.clean_for(size) and self._room.free - size > self._room.copy_bytes
 
     def _blocked(self, publish: Publish, size: int) -> bool:
         """Have room made for the first publish, or refuse it if that can't help; return whether it was refused."""
         if self._numbering is not None and publish.numbered is not None:
             size += 2 * self._numbering.note_bytes(publish.numbered)
-        if self._sources.make_room(size + self._room.reserved):
+        if self._cleaner.make_room(size + self._room.reserved):
             return False
-        return self._refuse(publish, QueueFull(f"queue {self._state.name} {self._sources.log.fullness}"))
+        return self._refuse(publish, QueueFull(f"queue {self._state.name} {self._parts.log.fullness}"))
 
     def _crowded(self, messages: list[Message]) -> CurbstoneError | None:
         """Return an error if the groups that messages name can't begin to exist, else None."""
@@ -356,4 +358,4 @@ class Publishes:
             return None
         if self._coming_groups is None:
             self._coming_groups = set()
-        return self._sources.pending.undeclared.refusal_of(messages, self._coming_groups)
+        return self._parts.index.undeclared.refusal_of(messages, self._coming_groups)

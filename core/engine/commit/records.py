@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.log.format import (
     Reason,
     Released,
@@ -19,10 +18,10 @@ from curbstone.core.engine.log.format import (
     runs_of,
     settled_bytes,
 )
-from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.publish import SETTLE_BYTES
 from curbstone.core.engine.log.room import RELEASE_BYTES
-from curbstone.core.engine.write_queue import Outbox, Pop
+from curbstone.core.engine.parts import Parts
+from curbstone.core.engine.write_queue import Pop
 
 RUN_BYTES = 12
 """What one run of settled messages takes."""
@@ -32,14 +31,11 @@ class Records:
     """See the module's docstring."""
 
     __slots__ = (
-        "_log", "_outbox", "_pending", "_releases", "_settles", "bytes", "handed", "pops", "ranges", "released",
-        "settled", "tries",
+        "_parts", "_releases", "_settles", "bytes", "handed", "pops", "ranges", "released", "settled", "tries",
     )  # fmt: skip
 
-    def __init__(self, log: Log, pending: Pending, outbox: Outbox) -> None:
-        self._log = log
-        self._pending = pending
-        self._outbox = outbox
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
         self.settled: dict[tuple[str, Reason], list[int]] = {}
         self.ranges: dict[tuple[str, Reason], list[tuple[int, int]]] = {}
         self.pops: list[Pop] = []
@@ -56,7 +52,7 @@ class Records:
 
     def take(self) -> None:
         """Take the settles, pops and records of tries that wait, as far as there is room for them."""
-        outbox, room = self._outbox, self._log.room
+        outbox, room = self._parts.write_queue, self._parts.log.room
         limit = max(0, min(room.slack_bytes // 2, room.records_left - room.kept))
         # A settle or a first release ends what room was kept for, so it may use that room if hardly any other is left.
         settles_limit = limit if limit >= SETTLE_BYTES else max(0, min(room.slack_bytes // 2, room.records_left))
@@ -77,7 +73,7 @@ class Records:
 
     def put_back(self) -> None:
         """Put back in the outbox what was taken from it, but for pops: the commit has failed."""
-        outbox = self._outbox
+        outbox = self._parts.write_queue
         for key, seqs in self.settled.items():
             outbox.settles.setdefault(key, []).extend(seqs)
         for key, ranges in self.ranges.items():
@@ -90,15 +86,15 @@ class Records:
     @property
     def _is_needed_for_publishes(self) -> bool:
         """Whether publishes wait and there is hardly any room: records that nobody waits for must not take it."""
-        room = self._log.room
-        return bool(self._outbox.publishes) and room.budget < room.segment_bytes
+        room = self._parts.log.room
+        return bool(self._parts.write_queue.publishes) and room.budget < room.segment_bytes
 
     def _most_runs(self, group: str, limit: int) -> int:
         """Return how many more runs of settled messages a group may have in this batch."""
         return max((limit - self.bytes - settled_bytes(group, 0)) // RUN_BYTES, 0)
 
     def _take_settles(self, limit: int) -> None:
-        waiting = self._outbox.settles
+        waiting = self._parts.write_queue.settles
         for key in list(waiting):
             seqs = waiting[key]
             runs = runs_of(seqs)
@@ -115,7 +111,7 @@ class Records:
             self._say_settled(*key, runs)
 
     def _take_ranges(self, limit: int) -> None:
-        waiting = self._outbox.ranges
+        waiting = self._parts.write_queue.ranges
         for key in list(waiting):
             most = self._most_runs(key[0], limit)
             if not most:
@@ -131,14 +127,14 @@ class Records:
     def _take_pops(self, limit: int) -> None:
         """Take the settles of pops; after the commit their messages are given away, or go back to their place."""
         by_group: dict[str, list[Pop]] = {}
-        for pop in self._outbox.pops:
+        for pop in self._parts.write_queue.pops:
             by_group.setdefault(pop.group, []).append(pop)
         for group, pops in by_group.items():
             taken = pops[: self._most_runs(group, limit)]
             self.settle(group, Reason.ACK, [pop.delivery.message.seq for pop in taken])
             self.pops += taken
         for pop in self.pops:
-            del self._outbox.pops[pop]
+            del self._parts.write_queue.pops[pop]
 
     def _affordable(self, waiting: list[Released], limit: int, kept: int) -> tuple[list[Released], list[Released]]:
         """Split releases into those that go into this batch and those that go on waiting.
@@ -146,9 +142,9 @@ class Records:
         The first record of a message uses the room that was kept for it, up to `kept` bytes in all. Further records
         have to fit into `limit`.
         """
-        groups = self._pending.groups
+        groups = self._parts.index.groups
         spent = size = self.bytes
-        most = min(len(waiting), max(self._log.records_span - spent, 0) // RELEASE_BYTES)
+        most = min(len(waiting), max(self._parts.log.records_span - spent, 0) // RELEASE_BYTES)
         for index in range(most):
             item = waiting[index]
             group = groups.get(item.group)

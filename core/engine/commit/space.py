@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from curbstone.core.engine.commit.parts import Sources
 from curbstone.core.engine.commit.publishes import NOTES_BYTES
+from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES
 from curbstone.core.engine.log.publish import EXPIRY_BYTES
 from curbstone.core.engine.log.room import RELEASE_BYTES
+from curbstone.core.engine.parts import Parts
 from curbstone.core.values import Space
 
 
-def space_of(sources: Sources, *, disk_is_full: bool) -> Space:
+def space_of(parts: Parts, cleaner: Cleaner, *, disk_is_full: bool) -> Space:
     """See `core.port.Queue.space`."""
-    state, room = sources.state, sources.log.room
+    state, room = parts.state, parts.log.room
     refused = state.refusals.last_minute(state.host.now_ms()) if state.refusals is not None else 0
-    available = 0 if disk_is_full or state.publish_refusal() is not None else _largest_message(sources)
+    available = 0 if disk_is_full or state.publish_refusal() is not None else _largest_message(parts, cleaner)
     return Space(room.kept_free + room.meta_bytes - state.meta_bytes, available, refused)
 
 
-def _largest_message(sources: Sources) -> int:
+def _largest_message(parts: Parts, cleaner: Cleaner) -> int:
     """Return the bytes of the largest body, without headers, that is accepted now, perhaps after cleaning."""
-    state, room, pending = sources.state, sources.log.room, sources.pending
+    state, room, index = parts.state, parts.log.room, parts.index
     size = room.largest_now(BATCH_BYTES + NOTES_BYTES)
-    live = pending.runs.bytes_live
+    live = index.runs.bytes_live
     if state.options.drops_oldest:  # what nobody holds gives way
-        held = sum([len(group.wip) for group in pending.groups.values()])
+        held = sum([len(group.wip) for group in index.groups.values()])
         live = live * held // max(room.pending, 1)
-    if state.options.drops_oldest or sources.cleaner.may_help_publish:
+    if state.options.drops_oldest or cleaner.may_help_publish:
         size = max(size, room.largest_compacted(live + room.tries_bytes) - room.reserved)
     groups = 1 + len(state.meta.groups)
     return max(0, min(size - ENTRY_BYTES - EXPIRY_BYTES - RELEASE_BYTES * groups, state.options.max_message_size))

@@ -16,28 +16,20 @@ from __future__ import annotations
 from typing import Protocol
 
 from curbstone.core.engine.commit.batch import Batch
-from curbstone.core.engine.commit.parts import Sources
 from curbstone.core.engine.commit.publishes import Taken
 from curbstone.core.engine.commit.space import space_of
+from curbstone.core.engine.compaction.cleaner import Cleaner
+from curbstone.core.engine.delivery.dispatch import Rings
+from curbstone.core.engine.delivery.pull import Popping
 from curbstone.core.engine.log.commit import Commit
 from curbstone.core.engine.log.publish import WholePublish
-from curbstone.core.engine.write_queue import Pop
+from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable, told
 from curbstone.core.values import Space
 from curbstone.core.wal.sync_group import Committer
 
 RETRY_MS = 1000
 NO_SPACE = "no space left on the disk"
-
-
-class Pops(Protocol):
-    """The pops of the queue, which the writer tells of commits that failed."""
-
-    def failed(self, pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
-        """The commit with the settles of these pops failed; if it `is_undone`, they are certainly not on the disk."""
-
-    def refuse_all(self, error: CurbstoneError) -> None:
-        """Refuse the pops that wait: nothing is written for now, or the queue has ended."""
 
 
 class Owner(Protocol):
@@ -57,18 +49,20 @@ class Writer:
     """The writing side of one queue."""
 
     __slots__ = (
-        "_agenda", "_busy", "_cleaner", "_committer", "_has_copied", "_is_troubled", "_log", "_outbox", "_owner",
-        "_pops", "_sources", "_started_us", "_state", "_unsynced", "commits", "disk_is_full", "missed", "under_way",
+        "_busy", "_cleaner", "_committer", "_has_copied", "_is_troubled", "_log", "_outbox", "_owner", "_parts",
+        "_popping", "_rings", "_started_us", "_state", "_unsynced", "commits", "disk_is_full", "missed", "under_way",
     )  # fmt: skip
 
-    def __init__(self, sources: Sources, pops: Pops, owner: Owner, committer: Committer) -> None:
-        self._sources = sources
-        self._state = sources.state
-        self._log = sources.log
-        self._agenda = sources.agenda
-        self._cleaner = sources.cleaner
-        self._outbox = sources.outbox
-        self._pops = pops
+    def __init__(
+        self, parts: Parts, cleaner: Cleaner, rings: Rings, popping: Popping, owner: Owner, committer: Committer
+    ) -> None:
+        self._parts = parts
+        self._state = parts.state
+        self._log = parts.log
+        self._outbox = parts.write_queue
+        self._cleaner = cleaner
+        self._rings = rings
+        self._popping = popping
         self._owner = owner
         self._committer = committer
         self._busy = False
@@ -112,7 +106,7 @@ class Writer:
 
     def space(self) -> Space:
         """See `core.port.Queue.space`."""
-        return space_of(self._sources, disk_is_full=self.disk_is_full)
+        return space_of(self._parts, self._cleaner, disk_is_full=self.disk_is_full)
 
     def refuse_all(self, error: CurbstoneError) -> None:
         """Refuse the publishes, pops and callbacks that wait.
@@ -122,7 +116,7 @@ class Writer:
         """
         self._refuse_publishes(error)
         self._end_revival(error)
-        self._pops.refuse_all(error)
+        self._popping.refuse_all(error)
         outbox = self._outbox
         if self._state.is_closed:
             callbacks = outbox.end(error)
@@ -184,14 +178,18 @@ class Writer:
             return
         log = self._log
         if self._outbox.publishes:
-            log.room.suit(self._sources.pending.runs.bytes_live)
-        batch = self.under_way = Batch(self._sources, disk_is_full=self.disk_is_full, missed=self.missed)
+            log.room.suit(self._parts.index.runs.bytes_live)
+        batch = self.under_way = Batch(
+            self._parts, self._cleaner, self._rings, disk_is_full=self.disk_is_full, missed=self.missed
+        )
         was_cleaning = self._cleaner.is_active
         may_copy = not self.disk_is_full and not (self._has_copied and self._outbox.publishes)
         copy = self._cleaner.copying.next() if may_copy and was_cleaning else None
         revival = self._outbox.revival if may_copy and copy is None else None
         gives_way = not may_copy and not self.disk_is_full and (was_cleaning or self._outbox.revival is not None)
         self._has_copied = copy is not None or revival is not None
+        if self._outbox.pops:
+            self._popping.drop_unwanted()
         batch.take_records()
         if copy is not None:
             batch.take_copy(copy)
@@ -204,7 +202,8 @@ class Writer:
         if commit is None:
             self._nothing_written(batch)
             if gives_way or revival is not None or (self._cleaner.is_active and not was_cleaning):
-                self._agenda.dirty()  # publishes had their turn and none could be taken; the next turn is for copies
+                # Publishes had their turn and none could be taken; the next turn is for copies.
+                self._parts.wakeups.dirty()
             if self.disk_is_full:
                 self._refuse_publishes(QueueFull(NO_SPACE))
                 self._end_revival(QueueFull(NO_SPACE))
@@ -306,7 +305,7 @@ class Writer:
             self._outbox.callbacks = [*batch.callbacks, *self._outbox.callbacks]
             self._outbox.pop_first(batch.pops)
         else:
-            self._pops.failed(batch.pops, answer, is_undone=no_space)
+            self._popping.failed(batch.pops, answer, is_undone=no_space)
             for callback in batch.callbacks:
                 self._state.host.tell(callback, answer)
         for part in batch.publishes.taken:
@@ -341,7 +340,7 @@ class Writer:
         self._state.write_failure = text
         self._trouble(text)
         self.refuse_all(answer)
-        self._agenda.changed()
+        self._parts.wakeups.changed()
         self._state.host.call_later(RETRY_MS, self._try_again)
 
     def _trouble(self, text: str) -> None:
@@ -353,7 +352,7 @@ class Writer:
         if not self._state.write_failure and not self._state.is_closed:
             self.disk_is_full = False
             self._outbox.must_write = True
-            self._agenda.dirty()
+            self._parts.wakeups.dirty()
 
     def _try_again(self) -> None:
         if self._state.is_closed:

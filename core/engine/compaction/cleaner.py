@@ -34,13 +34,14 @@ cleaner from going round for ever when there is nothing to gain: a whole turn ha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 
+from curbstone.core.engine.compaction.eviction import Skipping
 from curbstone.core.engine.compaction.relocate import Copying
 from curbstone.core.engine.compaction.retention import Holding
-from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.log.log import IDLE_BYTES_MAX, Log
-from curbstone.core.engine.write_queue import Outbox
+from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.values import Done
 
@@ -183,30 +184,46 @@ class Cleaner:
     """The cleaner of one queue."""
 
     __slots__ = (
-        "_cap", "_erase", "_erased", "_holding", "_log", "_outbox", "_pending", "_publish", "copying", "for_settles",
+        "_cap", "_end_deliveries", "_erase", "_erased", "_log", "_parts", "_publish", "_skipping", "copying",
+        "for_settles", "holding",
     )  # fmt: skip
 
-    def __init__(self, log: Log, pending: Pending, outbox: Outbox, holding: Holding) -> None:
-        self._log = log
-        self._holding = holding
-        self._pending = pending
-        self._outbox = outbox
+    def __init__(self, parts: Parts, end_deliveries: Callable[[str, list[int]], None]) -> None:
+        """`end_deliveries(group, seqs)` makes deliveries stale, whoever holds them."""
+        self._parts = parts
+        self._end_deliveries = end_deliveries
+        log = self._log = parts.log
+        self.holding = Holding(parts)
+        self._skipping: Skipping | None = None
+        """None until a queue that may give up messages needs room."""
         self._publish = _ForPublish(log)
         self.for_settles = ForSettles(log)
         self._cap = _ForCap(log)
         self._erase = _Reason(log)
         self._erased: list[Done] = []
-        self.copying = Copying(log, pending)
+        self.copying = Copying(parts)
 
     # --- what is asked for
 
-    def can_make_room(self, size: int, largest: int | None = None) -> bool:
-        """Return whether cleaning may make room for a publish of `size` bytes; if so, cleaning begins.
+    def make_room(self, size: int, largest: int | None = None) -> bool:
+        """Begin to make room for a publish of `size` bytes, or return False if nothing helps.
 
-        The publish goes into one batch, or into several of up to `largest` bytes each.
+        The publish goes into one batch, or into several of up to `largest` bytes each. If cleaning is not enough,
+        groups that allow it give up messages.
         """
-        live, room = self._pending.runs.bytes_live, self._log.room
-        self._holding.give_way()
+        state = self._parts.state
+        if not (state.meta.skips or state.options.drops_oldest):
+            return self.clean_for(size, largest)
+        skipping = self._skipping = self._skipping or Skipping(self._parts, self._end_deliveries)
+        piece = size if largest is None else largest
+        if skipping.is_due(size, piece) and skipping.give_up(size, piece):
+            return self.clean_for(size, largest)
+        return self.clean_for(size, largest) or (skipping.give_up(size, piece) and self.clean_for(size, largest))
+
+    def clean_for(self, size: int, largest: int | None = None) -> bool:
+        """Like `make_room`, but no messages are given up."""
+        live, room = self._parts.index.runs.bytes_live, self._log.room
+        self.holding.give_way()
         if not room.fits_compacted(size, live + room.tries_bytes, size if largest is None else largest):
             return False
         return self._publish.may_help(live, drops=self.droppable() > 0)
@@ -216,7 +233,7 @@ class Cleaner:
         """Whether cleaning may bring back room for a publish; nothing begins."""
         oldest = self._log.segments[0]
         can_drop = len(self._log.segments) > 1 and not (oldest.runs or oldest.states)
-        return can_drop or self._publish.gains(self._pending.runs.bytes_live)
+        return can_drop or self._publish.gains(self._parts.index.runs.bytes_live)
 
     def unblocked(self) -> None:
         """A publish was taken, or none waits any more."""
@@ -231,7 +248,7 @@ class Cleaner:
 
     def trim(self) -> bool:
         """Begin to shrink the log of an idle, empty queue; return False if there is nothing to shrink now."""
-        if self._log.bytes <= IDLE_BYTES_MAX or self._holding.idles():
+        if self._log.bytes <= IDLE_BYTES_MAX or self.holding.idles():
             return False
         self.erase()
         return True
@@ -247,13 +264,13 @@ class Cleaner:
         if oldest <= self._publish.through and self._publish.state is CLEANING:
             return True
         room = self._log.room
-        if room.excess > 0 and self._cap.wants(self._pending.runs.bytes_live + room.tries_bytes):
+        if room.excess > 0 and self._cap.wants(self._parts.index.runs.bytes_live + room.tries_bytes):
             return True
         left = room.left - room.kept
         if left >= -(room.slack_bytes // 4):
             self.for_settles.state = RESTING
             return False
-        return self.for_settles.wants(left, owes_records=self._outbox.owes_records)
+        return self.for_settles.wants(left, owes_records=self._parts.write_queue.owes_records)
 
     @property
     def has_work(self) -> bool:
@@ -283,8 +300,8 @@ class Cleaner:
         count = int(emptied)
         while count < len(segments) - 1 and not segments[count].runs and not segments[count].states:
             count += 1
-        may_hold = count and not emptied and self._holding.is_on and self.recycles
-        return self._holding.may_go(count) if may_hold else count
+        may_hold = count and not emptied and self.holding.is_on and self.recycles
+        return self.holding.may_go(count) if may_hold else count
 
     # --- what became of it
 

@@ -15,15 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from curbstone.core.engine.facts.losses import Losses
 from curbstone.core.engine.index.group import Group
-from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.index.runs import Run, mask_of
 from curbstone.core.engine.log.format import Reason
-from curbstone.core.engine.log.log import Log
-from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.wakeups import Agenda
-from curbstone.core.engine.write_queue import Outbox
+from curbstone.core.engine.parts import Parts
 from curbstone.core.values import UNNAMED
 
 WORTH_CLEANING = 8
@@ -33,24 +28,11 @@ WORTH_CLEANING = 8
 class Skipping:
     """The skipping of one queue."""
 
-    __slots__ = ("_agenda", "_end_deliveries", "_futile", "_losses", "_outbox", "_pending", "_room", "_state")
+    __slots__ = ("_end_deliveries", "_futile", "_parts")
 
-    def __init__(
-        self,
-        state: QueueState,
-        agenda: Agenda,
-        log: Log,
-        pending: Pending,
-        losses: Losses,
-        outbox: Outbox,
-        end_deliveries: Callable[[str, list[int]], None],
-    ) -> None:
-        self._state = state
-        self._agenda = agenda
-        self._room = log.room
-        self._pending = pending
-        self._losses = losses
-        self._outbox = outbox
+    def __init__(self, parts: Parts, end_deliveries: Callable[[str, list[int]], None]) -> None:
+        """`end_deliveries(group, seqs)` makes deliveries stale, whoever holds them."""
+        self._parts = parts
         self._end_deliveries = end_deliveries
         self._futile: tuple[int, int] | None = None
         """How many bytes were wanted, and how many pending messages had to stay, when giving up last made no room."""
@@ -60,50 +42,51 @@ class Skipping:
 
         It has `size` bytes, of which up to `largest` go into one batch.
         """
-        return not self._room.fits_compacted(size, self._live + self._state.options.cap // WORTH_CLEANING, largest)
+        return not self._fits(size, largest, self._live + self._parts.state.options.cap // WORTH_CLEANING)
 
     @property
     def _live(self) -> int:
-        return self._pending.runs.bytes_live + self._room.tries_bytes
+        return self._parts.index.runs.bytes_live + self._parts.log.room.tries_bytes
 
     def give_up(self, size: int, largest: int) -> bool:
         """Give up as much as such a publish needs. If that can't be enough, change nothing and return False."""
         whole, partly = self._groups()
-        staying = sum([group.pending for group in self._pending.groups.values()])
+        staying = sum([group.pending for group in self._parts.index.groups.values()])
         staying -= sum([group.pending for group in whole]) + sum([group.pending - len(group.wip) for group in partly])
         if self._futile is not None and size >= self._futile[0] and staying >= self._futile[1]:
             return False
         end = self._end(size, largest, whole, partly)
         self._futile = None if end else (size, staying)
         for group in whole:
-            position = group.first_pending(self._state.committed_end)
+            position = group.first_pending(self._parts.state.committed_end)
             if position < end:
-                lost, ended = self._pending.clear_below(group, end)
+                lost, ended = self._parts.index.clear_below(group, end)
                 self._end_deliveries(group.name, ended)
                 self._given_up(group, lost, end, [(position, end - position)])
         for group in partly:
             if group.pending:
-                lost, ranges = self._pending.clear_unheld(group, end)
+                lost, ranges = self._parts.index.clear_unheld(group, end)
                 self._given_up(group, lost, end, ranges)
-        self._agenda.changed()
+        self._parts.wakeups.changed()
         return end > 0
 
     def _groups(self) -> tuple[list[Group], list[Group]]:
         """Return the groups that give up everything, and those that keep messages which somebody holds."""
-        skips = self._state.meta.skips
-        groups = [self._pending.groups[name] for name in sorted(self._pending.groups)]
-        whole = [group for group in groups if group.name in skips]
-        return whole, [group for group in groups if group.name not in skips] if self._state.options.drops_oldest else []
+        state = self._parts.state
+        groups = [group for _name, group in sorted(self._parts.index.groups.items())]
+        whole = [group for group in groups if group.name in state.meta.skips]
+        partly = [group for group in groups if group.name not in state.meta.skips] if state.options.drops_oldest else []
+        return whole, partly
 
     def _given_up(self, group: Group, lost: int, end: int, ranges: list[tuple[int, int]]) -> None:
         """A group has given up messages below `end`: have that written, and count it."""
         if not ranges:
             return
-        self._outbox.settled_ranges(group.name, Reason.SKIPPED, ranges)
-        self._losses.add(group.name, lost, min(end, group.first_pending(end)))
-        if group.name not in self._state.meta.groups:
-            self._state.stats.overflowed += lost
-        self._agenda.wake(group.name)
+        self._parts.write_queue.settled_ranges(group.name, Reason.SKIPPED, ranges)
+        self._parts.facts.losses.add(group.name, lost, min(end, group.first_pending(end)))
+        if group.name not in self._parts.state.meta.groups:
+            self._parts.state.stats.overflowed += lost
+        self._parts.wakeups.wake(group.name)
 
     def _end(self, size: int, largest: int, whole: list[Group], partly: list[Group]) -> int:
         """Return the seq below which messages are to be given up, or 0 if that can't make enough room."""
@@ -112,19 +95,19 @@ class Skipping:
         last: Run | None = None
         names = frozenset([group.name for group in whole])
         held = {group.name: sorted(group.wip) for group in partly}
-        first = min([group.first_pending(self._state.committed_end) for group in (*whole, *partly)])
-        run = self._pending.runs.at_or_after(first)
+        first = min([group.first_pending(self._parts.state.committed_end) for group in (*whole, *partly)])
+        run = self._parts.index.runs.at_or_after(first)
         while run is not None:
             is_boundary = last is not None and run.segment is not last.segment
             if is_boundary and freed >= size and self._fits(size, largest, live - freed):
                 break
             freed += _freed(run, names, held)
             last = run
-            run = self._pending.runs.at_or_after(run.last + 1)
+            run = self._parts.index.runs.at_or_after(run.last + 1)
         return last.last + 1 if last is not None and freed and self._fits(size, largest, live - freed) else 0
 
     def _fits(self, size: int, largest: int, live: int) -> bool:
-        return self._room.fits_compacted(size, live, largest)
+        return self._parts.log.room.fits_compacted(size, live, largest)
 
 
 def _freed(run: Run, whole: frozenset[str], held: Mapping[str, list[int]]) -> int:

@@ -14,12 +14,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from curbstone.core.engine.index.copies import Where
-from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.index.runs import Run, seqs_of
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, Released, entry_bytes
-from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.room import RELEASE_BYTES
+from curbstone.core.engine.parts import Parts
 from curbstone.core.message import Message
 
 COPY_BYTES_MAX = 128 * 1024
@@ -39,11 +38,10 @@ class Copy(NamedTuple):
 class Copying:
     """See the module's docstring."""
 
-    __slots__ = ("_asked", "_log", "_oldest", "_part", "_pending", "_todo", "_under_way")
+    __slots__ = ("_asked", "_oldest", "_part", "_parts", "_todo", "_under_way")
 
-    def __init__(self, log: Log, pending: Pending) -> None:
-        self._log = log
-        self._pending = pending
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
         self._oldest: Segment | None = None
         self._todo: list[Run] = []
         """Runs of the oldest segment, the first at the end."""
@@ -56,9 +54,9 @@ class Copying:
 
     def next(self) -> Copy | None:
         """Return what to copy next, or None if there is nothing to copy or it must be read from the disk first."""
-        if len(self._log.segments) == 1:
+        if len(self._parts.log.segments) == 1:
             return None
-        oldest = self._log.segments[0]
+        oldest = self._parts.log.segments[0]
         if not oldest.runs:
             return self._states_of(oldest) if oldest.states else None
         todo = self._todo
@@ -66,9 +64,9 @@ class Copying:
             todo.pop()
         if self._oldest is not oldest or not todo:  # the second: more runs may have come there since they were listed
             self._oldest = oldest
-            self._todo = sorted(self._pending.runs.in_segment(oldest), key=lambda run: run.offset, reverse=True)
+            self._todo = sorted(self._parts.index.runs.in_segment(oldest), key=lambda run: run.offset, reverse=True)
             self._asked.clear()
-        limit = min(COPY_BYTES_MAX, self._log.room.segment_bytes - HEADS_BYTES)
+        limit = min(COPY_BYTES_MAX, self._parts.log.room.segment_bytes - HEADS_BYTES)
         return None if self._must_read(limit) else self._messages_of(oldest, limit)
 
     def _is_left(self, run: Run) -> bool:
@@ -83,9 +81,9 @@ class Copying:
         is_under_way = False
         for run in reversed(self._todo):
             is_missing = run.messages is None and self._is_left(run)
-            if is_missing and (run not in self._asked or self._pending.reader.is_loading(run)):
+            if is_missing and (run not in self._asked or self._parts.index.reader.is_loading(run)):
                 self._asked[run] = None
-                self._pending.load(run)  # also if it is being read for others: cleaning goes on when that is over
+                self._parts.index.load(run)  # also if it is being read for others: cleaning goes on when that is over
                 is_under_way = True
             total += run.end - run.offset
             if total >= limit:
@@ -94,9 +92,9 @@ class Copying:
 
     def _states_of(self, oldest: Segment) -> Copy | None:
         """Return the records of the oldest segment that still count; they take no more room than was kept for them."""
-        most = self._most_states(self._log.records_span)
+        most = self._most_states(self._parts.log.records_span)
         if most <= 0:  # happens only if the cap was made smaller: the messages stay, but a crash forgets their tries
-            for group in self._pending.groups.values():
+            for group in self._parts.index.groups.values():
                 group.lose_records(oldest)
             return None
         states = self._states_in(oldest)
@@ -104,11 +102,11 @@ class Copying:
         return Copy([], states[:most], is_last)
 
     def _states_in(self, oldest: Segment) -> list[Released]:
-        return [state for group in self._pending.groups.values() for state in group.states_in(oldest)]
+        return [state for group in self._parts.index.groups.values() for state in group.states_in(oldest)]
 
     def _most_states(self, span: int, beside: int = 0) -> int:
         """Return how many records fit into `span` bytes of a batch, with `beside` bytes of messages in it."""
-        free = self._log.room.free - 4 * (SEGMENT_BYTES + BATCH_BYTES) - beside
+        free = self._parts.log.room.free - 4 * (SEGMENT_BYTES + BATCH_BYTES) - beside
         return min(COPY_BYTES_MAX, span, free) // RELEASE_BYTES
 
     def _messages_of(self, oldest: Segment, limit: int) -> Copy | None:
@@ -122,7 +120,7 @@ class Copying:
                 continue
             if run.messages is None:
                 if not copies:  # it was read, but had to make way in memory for others
-                    self._pending.load(run)
+                    self._parts.index.load(run)
                 break
             live = [run.messages[seq - run.first] for seq in seqs_of(run.first, run.live())]
             messages = [message for message in live if message is not None]
@@ -138,7 +136,7 @@ class Copying:
             self._todo.pop()
         copies.sort(key=lambda message: message.seq)
         states = self._states_in(oldest) if oldest.states and not self._todo else []
-        segment_bytes = self._log.room.segment_bytes
+        segment_bytes = self._parts.log.room.segment_bytes
         if len(states) > max(self._most_states(max(segment_bytes - total, segment_bytes // 8), total), 0):
             states = []
         # Runs that came into the segment since they were listed are copied by the next batch.
@@ -150,10 +148,10 @@ class Copying:
         """The copies are on disk: have their runs point there."""
         for run, size in self._under_way:
             if run.live() and run.segment is not segment:
-                self._pending.runs.move(run, segment, start, end, size)
+                self._parts.index.runs.move(run, segment, start, end, size)
         self._under_way = []
         if self._part:
-            self._pending.split(self._part, Where(segment, start, end))
+            self._parts.index.split(self._part, Where(segment, start, end))
             self._part = []
 
     def failed(self) -> None:

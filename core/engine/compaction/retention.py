@@ -6,21 +6,17 @@ held back only while half of the cap is free beside them, so no publish waits fo
 
 from __future__ import annotations
 
-from curbstone.core.engine.log.log import Log
-from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.parts import Parts
 
 
 class Holding:
     """Decides what one queue holds back."""
 
-    __slots__ = ("_agenda", "_log", "_settled_ms", "_state", "_through")
+    __slots__ = ("_parts", "_settled_ms", "_through")
 
-    def __init__(self, state: QueueState, agenda: Agenda, log: Log) -> None:
-        self._state = state
-        self._agenda = agenda
-        self._log = log
-        self._settled_ms = state.host.now_ms()
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._settled_ms = parts.state.host.now_ms()
         """Engine time when something was settled last. After a start it is not known, so the start counts."""
         self._through = 0
         """The number of the last segment that is not held back, because room was needed when it was there."""
@@ -28,15 +24,15 @@ class Holding:
     @property
     def is_on(self) -> bool:
         """Whether the queue has the option."""
-        return self._state.options.undo > 0
+        return self._parts.state.options.undo > 0
 
     def settled(self) -> None:
         """A commit has settled something."""
-        self._settled_ms = self._state.host.now_ms()
+        self._settled_ms = self._parts.state.host.now_ms()
 
     def give_way(self) -> None:
         """Room is needed: hold back none of the segments that there are now."""
-        self._through = self._log.active.number
+        self._through = self._parts.log.active.number
 
     def idles(self) -> bool:
         """Return whether an empty, idle queue keeps its log for now; if so, it has a turn when the time is over."""
@@ -44,9 +40,9 @@ class Holding:
 
     def may_go(self, dead: int) -> int:
         """Return how many of the `dead` oldest segments, in which nothing is live, may go now."""
-        room, now_ms = self._log.room, self._state.host.now_ms()
+        room, now_ms = self._parts.log.room, self._parts.state.host.now_ms()
         free = room.publish_left - room.promised
-        segments = self._log.segments[:dead]
+        segments = self._parts.log.segments[:dead]
         for segment in segments:
             segment.dead_ms = segment.dead_ms or now_ms
         for count, segment in enumerate(segments):
@@ -58,8 +54,8 @@ class Holding:
 
     def _is_early(self, since_ms: int) -> bool:
         """Return whether what could go since then is still held back; if so, the queue has a turn when that is over."""
-        due_ms = since_ms + int(self._state.options.undo * 1000)
-        if self._state.host.now_ms() >= due_ms:
+        due_ms = since_ms + int(self._parts.state.options.undo * 1000)
+        if self._parts.state.host.now_ms() >= due_ms:
             return False
-        self._agenda.at(due_ms)
+        self._parts.wakeups.at(due_ms)
         return True

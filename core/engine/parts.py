@@ -1,0 +1,26 @@
+"""The parts of one queue that everything else in it works with; it is passed whole to whoever needs some of them."""
+
+from __future__ import annotations
+
+from curbstone.core.engine.facts.facts import Notes
+from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.log.log import Log
+from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.write_queue import Outbox
+
+
+class Parts:
+    """`engine.queue` makes one for each queue. Folders above `engine/index/` take it; those below it are its fields."""
+
+    __slots__ = ("facts", "index", "log", "state", "wakeups", "write_queue")
+
+    def __init__(
+        self, state: QueueState, wakeups: Agenda, log: Log, index: Pending, facts: Notes, write_queue: Outbox
+    ) -> None:
+        self.state = state
+        self.wakeups = wakeups
+        self.log = log
+        self.index = index
+        self.facts = facts
+        self.write_queue = write_queue
