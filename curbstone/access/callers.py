@@ -3,35 +3,10 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-
-class Certified(Protocol):
-    """A verified client certificate."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The alternative names, with their kinds."""
-
-    @property
-    def subject(self) -> str:
-        """The complete subject."""
-
-
-class Asker(Protocol):
-    """One end of a connection."""
-
-    @property
-    def host(self) -> str:
-        """The address."""
-
-    @property
-    def port(self) -> int:
-        """The port."""
-
-    @property
-    def certificate(self) -> Certified | None:
-        """The client certificate, if one was verified."""
+if TYPE_CHECKING:
+    from curbstone.net.peer import Peer
 
 
 class Caller(NamedTuple):
@@ -44,11 +19,11 @@ class Caller(NamedTuple):
     """The names in its certificate, if the TLS handshake verified one."""
 
     @classmethod
-    def of(cls, asker: Asker, protocol: str) -> Caller:
+    def of(cls, peer: Peer, protocol: str) -> Caller:
         """Return the caller at the other end of a connection."""
-        certificate = asker.certificate
+        certificate = peer.certificate
         names = (*certificate.names, certificate.subject) if certificate is not None else ()
-        return cls(asker.host, asker.port, protocol, names)
+        return cls(peer.host, peer.port, protocol, names)
 
     def __str__(self) -> str:
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from curbstone.access.identity import Identity
 from curbstone.access.rights import Right
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName
 from curbstone.core.port_staging import Staging, Upload
 from curbstone.core.values import TTL_MS_MAX, Done, Look
 
-
-class Checks(Protocol):
-    """Checks rights; `Access` implements it."""
-
-    identity: Identity
-
-    def check(self, right: Right, name: QueueName) -> None:
-        """Raise NotAllowed or NotLoggedIn without this right on a queue."""
-
-    def refusal(self, right: Right, target: str) -> CurbstoneError:
-        """Return the error for a missing right, and note the refusal in the audit."""
+if TYPE_CHECKING:
+    from curbstone.access.door import Access
 
 
 class AccessStaging:
     """The staged transactions of one identity, which go only to queues it may send to."""
 
-    def __init__(self, access: Checks, staging: Staging) -> None:
+    def __init__(self, access: Access, staging: Staging) -> None:
         self._access = access
         self._staging = staging
         self._owner = access.identity.owner

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from curbstone.access.rights import Right
 from curbstone.core.message import Message
@@ -10,28 +10,14 @@ from curbstone.core.names import QueueName
 from curbstone.core.port import Queue, Transaction
 from curbstone.core.values import Done
 
-
-class Sends(Protocol):
-    """Checks rights; `Access` implements it."""
-
-    @property
-    def home(self) -> str:
-        """The project of names without one."""
-
-    def check(self, right: Right, name: QueueName) -> None:
-        """Raise NotAllowed or NotLoggedIn without this right on a queue."""
-
-    def check_topic(self, right: Right, event: str, project: str = "") -> None:
-        """Like `check`, for an event of a project, which by default is the home."""
-
-    def ensure(self, name: QueueName, right: Right) -> Queue:
-        """Return a queue, created if the identity may do so; raise NotAllowed, NotLoggedIn or NoSuchQueue."""
+if TYPE_CHECKING:
+    from curbstone.access.door import Access
 
 
 class AccessTransaction:
     """A transaction of the engine. It checks the right to send once more when it is committed."""
 
-    def __init__(self, access: Sends, transaction: Transaction) -> None:
+    def __init__(self, access: Access, transaction: Transaction) -> None:
         self._access = access
         self._transaction = transaction
         self._queues: set[QueueName] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from curbstone.access.rights import Right
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
@@ -14,7 +14,7 @@ from curbstone.core.names import QueueName
 from curbstone.mqks import arguments, codec, stats_query
 from curbstone.mqks.arguments import ALL, Consume
 from curbstone.mqks.codec import Request
-from curbstone.mqks.consumer import Owner, QueueConsumer
+from curbstone.mqks.consumer import QueueConsumer
 from curbstone.mqks.errors import RequestError
 from curbstone.mqks.limits import WORK_US_MAX, Limits
 from curbstone.mqks.login import Login
@@ -24,35 +24,16 @@ if TYPE_CHECKING:
     from curbstone.access.door import Access
     from curbstone.core.port import Consumer
     from curbstone.core.values import Done
+    from curbstone.mqks.session import Session
 
 PUBLISH = b"publish"
-
-
-class Connection(Owner, Protocol):
-    """The connection that requests come from."""
-
-    held: bool
-    """Whether deliveries are paused because the socket is full."""
-    updates: dict[QueueConsumer, bytes]
-    """The --update lines that its consumers get when the socket takes more."""
-    work_us: int
-    """An estimate of what the requests of this turn have cost, in microseconds."""
-
-    def start(self, request: Request, call: Callable[[Done], object], size: int = 0) -> None:
-        """Hand a request to the engine, and answer it when the engine calls back."""
-
-    def confirm(self, request: Request) -> None:
-        """Answer a request that was carried out."""
-
-    def refuse(self, request_id: bytes, error: RequestError | CurbstoneError) -> None:
-        """Answer with an error."""
 
 
 class Actions:
     """The actions of one connection, and its consumers."""
 
-    def __init__(self, connection: Connection, registry: Registry, limits: Limits, login: Login) -> None:
-        self._connection = connection
+    def __init__(self, session: Session, registry: Registry, limits: Limits, login: Login) -> None:
+        self._session = session
         self._registry = registry
         self._traffic = registry.traffic
         self._limits = limits
@@ -88,16 +69,14 @@ class Actions:
 
             self._access.publish_event(event, [message], done)
 
-        self._connection.start(request, start, len(data))
+        self._session.start(request, start, len(data))
 
     def check_rights(self) -> None:
         """End the consumers that have lost their right, each with an error."""
         for consumer in list(self.consumers.values()):
             if not self._access.may(Right.RECEIVE, consumer.queue_name):
                 self.end_consumer(consumer)
-                self._connection.refuse(
-                    consumer.id, RequestError(f"no right to receive on queue {consumer.queue_name}")
-                )
+                self._session.refuse(consumer.id, RequestError(f"no right to receive on queue {consumer.queue_name}"))
 
     @property
     def _access(self) -> Access:
@@ -108,13 +87,13 @@ class Actions:
         return QueueName(self._access.home, name.queue)
 
     def _ping(self, request: Request) -> None:
-        self._connection.write(codec.ok(request.request_id, request.rest))
+        self._session.write(codec.ok(request.request_id, request.rest))
 
     def _eval(self, request: Request) -> None:
         self._access.check_server(Right.METRICS)
         text = stats_query.answer(arguments.text_of(request.rest).strip(), self._registry)
-        self._connection.work_us += 50 + 2 * len(self._registry.engine.queues()) + self._access.events_bound // 4
-        self._connection.write(codec.ok(request.request_id, text.encode()))
+        self._session.work_us += 50 + 2 * len(self._registry.engine.queues()) + self._access.events_bound // 4
+        self._session.write(codec.ok(request.request_id, text.encode()))
 
     def _consume(self, request: Request) -> None:
         wish = arguments.parse_consume(request.rest, self._limits.window_max)
@@ -131,7 +110,7 @@ class Actions:
         if wish.unused and not self._registry.may_go(wish.queue):
             raise RequestError(f"queue {wish.queue} was made to stay; it can't be consumed with the wish that it goes")
         # The queue is bound first, because that can be refused.
-        self._connection.start(request, lambda done: self._access.occupy(wish.queue, events, seconds, done))
+        self._session.start(request, lambda done: self._access.occupy(wish.queue, events, seconds, done))
         self._work(wish.queue, events)
         if wish.unused or unused:
             self._registry.made(wish.queue, was_to_go=True)
@@ -150,7 +129,7 @@ class Actions:
     def _new_consumer(self, consumer_id: bytes, wish: Consume) -> QueueConsumer:
         options = f" --window={wish.window}" if wish.window else ""
         options += " --manual-ack" if wish.manual_ack else ""
-        consumer = QueueConsumer(consumer_id, wish.queue, options, wish.manual_ack, self._connection, self._traffic)
+        consumer = QueueConsumer(consumer_id, wish.queue, options, wish.manual_ack, self._session, self._traffic)
         queue = self._access.ensure(wish.queue, Right.RECEIVE)
         window = wish.window or self._limits.window
         engine = queue.subscribe(
@@ -161,7 +140,7 @@ class Actions:
             on_closed=lambda error: self._lost(consumer, error),
         )
         consumer.bind(queue, engine)
-        if self._connection.held:
+        if self._session.held:
             engine.hold()
         return consumer
 
@@ -174,7 +153,7 @@ class Actions:
 
     def _work(self, name: QueueName, events: frozenset[str]) -> None:
         """Count the cost of changed bindings, which are written as a whole and told to all consumers."""
-        self._connection.work_us += 100 + len(events) * (1 + len(self._registry.consumers_of(name)) // 10)
+        self._session.work_us += 100 + len(events) * (1 + len(self._registry.consumers_of(name)) // 10)
 
     def _bindings(self, wish: Consume | arguments.Rebind) -> frozenset[str]:
         try:
@@ -188,10 +167,10 @@ class Actions:
         self._access.check(Right.MANAGE, wish.queue)
         before = self._bindings(wish)
         if wish.binding.masks:
-            self._connection.work_us += WORK_US_MAX  # even if they are refused
+            self._session.work_us += WORK_US_MAX  # even if they are refused
         events = wish.binding.apply(before)
         is_new = not self._has(wish.queue)
-        self._connection.start(request, lambda done: self._access.rebind(wish.queue, events, done))
+        self._session.start(request, lambda done: self._access.rebind(wish.queue, events, done))
         self._work(wish.queue, before | events)
         if is_new:
             self._registry.made(wish.queue, was_to_go=False)
@@ -217,7 +196,7 @@ class Actions:
         consumer = self._consumer(consumer_id)
         seqs = consumer.take_all() if msg_id == ALL else consumer.take(msg_id)
         if not seqs:  # settled before, perhaps by the same request before a reconnect
-            self._connection.confirm(request)
+            self._session.confirm(request)
             return
         name = consumer.queue_name
         registry = self._registry
@@ -230,12 +209,12 @@ class Actions:
             settle(consumer.engine, seqs, done)
             registry.settling(name)
 
-        self._connection.start(request, start)
+        self._session.start(request, start)
 
     def _delete_consumer(self, request: Request) -> None:
         consumer = self._consumer(arguments.only_word(request.rest, "consumer_id"))
         consumer.owner.end_consumer(consumer)
-        self._connection.confirm(request)
+        self._session.confirm(request)
 
     def _delete_queue(self, request: Request) -> None:
         name = arguments.queue_of(arguments.text_of(arguments.only_word(request.rest, "queue")))
@@ -246,7 +225,7 @@ class Actions:
         def start(done: Done) -> None:
             self._access.delete(name, lambda outcome: done(outcome if isinstance(outcome, CurbstoneError) else None))
 
-        self._connection.start(request, start)
+        self._session.start(request, start)
 
     def _consumer(self, consumer_id: bytes) -> QueueConsumer:
         """Return the consumer with that id on this connection; raise RequestError."""
@@ -260,7 +239,7 @@ class Actions:
         if self.consumers.get(consumer.id) is consumer:
             del self.consumers[consumer.id]
             self._login.holds(len(self.consumers))
-        self._connection.updates.pop(consumer, None)
+        self._session.updates.pop(consumer, None)
         consumer.engine.close()
         self._registry.remove(consumer)
 

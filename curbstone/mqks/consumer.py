@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from curbstone.core.message import Delivery
 from curbstone.core.names import QueueName
@@ -11,22 +11,10 @@ from curbstone.mqks import codec
 
 if TYPE_CHECKING:
     from curbstone.core.port import Consumer, Queue
+    from curbstone.mqks.session import Session
 
 PRUNE_AT = 1000
 """How many ids of settled messages may be left over before they are removed."""
-
-
-class Owner(Protocol):
-    """The connection of a consumer."""
-
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-
-    def update(self, consumer: QueueConsumer, line: bytes) -> None:
-        """Send a line with the queue's current bindings. It replaces an earlier such line that was not sent yet."""
-
-    def end_consumer(self, consumer: QueueConsumer) -> None:
-        """End a consumer of this connection."""
 
 
 class QueueConsumer:
@@ -41,7 +29,7 @@ class QueueConsumer:
         queue_name: QueueName,
         options: str,
         manual_ack: bool,
-        owner: Owner,
+        owner: Session,
         traffic: Traffic,
     ) -> None:
         self.id = consumer_id

@@ -9,8 +9,7 @@ but no queue is deleted because of that. After the next start the consumers have
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from curbstone.core.errors import NoSuchQueue
 from curbstone.core.names import QueueName
@@ -21,6 +20,7 @@ from curbstone.mqks.consumer import QueueConsumer
 
 if TYPE_CHECKING:
     from curbstone.access.gate import Gate
+    from curbstone.core.host import Host, Timer
 
 RETURN_MS = 60_000
 """How long a queue with this option stays at least after a start, so that its consumers can connect again."""
@@ -32,27 +32,17 @@ USED_POLL_MS = 1000
 """How often to look whether a queue is unused that still has consumers over other protocols."""
 
 
-class Timer(Protocol):
-    """A pending call."""
-
-    def cancel(self) -> object:
-        """Cancel the call."""
-
-
-CallLater = Callable[[int, Callable[[], None]], Timer]
-
-
 class Registry:
-    """The shared state of all connections; see the module's docstring. `call_later(delay_ms, fn)` is the host's."""
+    """The shared state of all connections; see the module's docstring."""
 
-    def __init__(self, gate: Gate, call_later: CallLater) -> None:
+    def __init__(self, gate: Gate, host: Host) -> None:
         self.gate = gate
         self.engine = gate.everyone
         """The server's own access, for what the registry does by itself."""
-        self.traffic = Traffic()
+        self.traffic: Traffic = Traffic()
         self.sessions: set[object] = set()
         self._is_open = True
-        self._call_later = call_later
+        self._host = host
         self._by_queue: dict[QueueName, dict[QueueConsumer, None]] = {}
         self._timers: dict[QueueName, Timer] = {}
         self._may_go: dict[str, bool] = {}
@@ -186,7 +176,7 @@ class Registry:
             if self._uid(name) == uid:  # otherwise it was deleted and made again meanwhile
                 self._delete_if_unused(name)
 
-        self._timers[name] = self._call_later(delay_ms, due)
+        self._timers[name] = self._host.call_later(delay_ms, due)
 
     def _stop_timer(self, name: QueueName) -> None:
         timer = self._timers.pop(name, None)

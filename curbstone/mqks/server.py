@@ -38,7 +38,7 @@ class MqksServer(TcpServer):
         self.limits = limits or Limits()
         super().__init__(turns or Turns(host), entrance)
         self.host = host
-        self.registry = Registry(gate, host.call_later)
+        self.registry = Registry(gate, host)
         self.reports = ErrorLog(host.call_later)
         self._is_open = False
 

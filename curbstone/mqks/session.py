@@ -88,13 +88,16 @@ class Session:
         self._line = ReceiveDeadline(limits.line_ms, limits.line_bytes_per_s)
         self._output: list[bytes] = []
         self.held = False
+        """Whether deliveries are paused because the socket is full."""
         self.updates: dict[QueueConsumer, bytes] = {}
+        """The --update lines that consumers get when the socket takes more."""
         self._is_first = True
         self._waiting: deque[Line] = deque()
         """Lines that wait for their turn."""
         self._is_due = False
         self._is_input_over = False
         self.work_us = 0
+        """An estimate of what the requests of this turn have cost, in microseconds."""
         self._errors = 0
         self._unconfirmed = Unconfirmed(limits.unconfirmed_max, limits.unconfirmed_bytes_max)
         self.ending = False
@@ -342,6 +345,7 @@ class Session:
     # --- answers that wait for the disk
 
     def confirm(self, request: Request) -> None:
+        """Answer a request that was carried out."""
         if request.confirm:
             self.write(codec.ok(request.request_id))
 

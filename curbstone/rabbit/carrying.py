@@ -11,17 +11,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull, Unavailable
 from curbstone.core.message import Message
 from curbstone.core.values import UNNAMED, Done
 from curbstone.rabbit import ladder
 from curbstone.rabbit.door import Channel, Properties
-from curbstone.rabbit.inside import Engine
 from curbstone.rabbit.mapping import properties_of
 from curbstone.rabbit.publisher import Parcel
 from curbstone.rabbit.sending import EVENT_UID
 from curbstone.rabbit.unit import Addressed, Unit, encode
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.engine import Engine
 
 WAITS_MS = 2048
 """After so long the messages that have to wait are tried again. It is one step of the ladder."""

@@ -8,12 +8,15 @@ change, here or elsewhere, carries out what is missing. Every step is idempotent
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.values import Done
-from curbstone.rabbit.inside import Engine, Queue
 from curbstone.rabbit.registry import Known
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.engine import Engine
+    from curbstone.rabbit.queue import Queue
 
 
 def change(engine: Engine, queue: Queue, after: Known, do: str, on_done: Done, **members: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, StaleDelivery, Unavailable
 from curbstone.core.holders import Standing
@@ -12,8 +13,10 @@ from curbstone.core.values import Done, Who
 from curbstone.rabbit import dead
 from curbstone.rabbit.door import AmqpError, Arrived, Channel
 from curbstone.rabbit.handing import admit
-from curbstone.rabbit.inside import Queue
 from curbstone.rabbit.settling import Settling
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.queue import Queue
 
 AUTO_WINDOW = 256
 PREFETCH_MAX = 65_535

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.values import UNNAMED, Counts, Done
-from curbstone.rabbit.inside import Queue
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.queue import Queue
 
 LOOK_MS_MIN = 250
 LOOK_MS_MAX = 2000

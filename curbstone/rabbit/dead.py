@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 from curbstone.core import headers
 from curbstone.core.errors import CurbstoneError
@@ -15,9 +16,11 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.core.values import Done
 from curbstone.rabbit.door import Properties
-from curbstone.rabbit.inside import Queue
 from curbstone.rabbit.mapping import whole
 from curbstone.rabbit.settling import Settling
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.queue import Queue
 
 PREFIX = b"x-dead-"
 ERROR_CHARS_MAX = 1000

@@ -9,10 +9,14 @@ given a minute for the first consumer to come.
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.values import UNNAMED
-from curbstone.rabbit.inside import Engine, Queue
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.engine import Engine
+    from curbstone.rabbit.queue import Queue
 
 TELL_MS = 1000
 HEARD_MS = 3 * TELL_MS

@@ -27,7 +27,7 @@ from curbstone.core.options import CAP_BYTES_MAX, QueueOptions
 from curbstone.core.schemas import NoSchemas, Schemas
 from curbstone.core.stats import Commits, Stats
 from curbstone.core.values import Capability, Done, EngineInfo, Health, Leased, Published
-from curbstone.rabbit import changing, guard, infrastructure, inside, lacking, remote, sending
+from curbstone.rabbit import changing, guard, infrastructure, lacking, remote, sending
 from curbstone.rabbit.changing import replace_known
 from curbstone.rabbit.disuse import Disuse
 from curbstone.rabbit.door import Channel, Door
@@ -155,7 +155,7 @@ class Engine:
         """Return the errands that declare and delete a queue. An exclusive queue needs the connection it belongs to."""
         return self._private_errands if name.is_private else self._errands
 
-    def registered(self, queue: inside.Queue) -> Known | None:
+    def registered(self, queue: Queue) -> Known | None:
         """Return a queue's definition in the registry, or None if it is not there."""
         return self._log.known.by_uid.get(queue.uid)
 
@@ -208,7 +208,7 @@ class Engine:
         else:
             self.know(queue, after)
 
-    def know(self, queue: inside.Queue, known: Known) -> None:
+    def know(self, queue: Queue, known: Known) -> None:
         """Set a queue's definition, as this gateway knows it."""
         self._count_events(queue.name, queue.known.bindings, known.bindings)
         queue.know(known)
@@ -230,11 +230,10 @@ class Engine:
             self.past.add(queue.stats)
         queue.close(reason)
 
-    def could_not_make(self, queue: inside.Queue, error: CurbstoneError) -> None:
+    def could_not_make(self, queue: Queue, error: CurbstoneError) -> None:
         """Note that the registry did not accept a new queue."""
-        mine = self._queues.get(queue.name)
-        if mine is queue:
-            self._forget(mine, error)
+        if self._queues.get(queue.name) is queue:
+            self._forget(queue, error)
 
     def _private_lost(self, reason: str) -> None:
         """End the private queues, which are gone with their connection."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.values import UNNAMED
 from curbstone.rabbit import dead, ladder
 from curbstone.rabbit.door import Arrived
-from curbstone.rabbit.inside import Queue
 from curbstone.rabbit.mapping import due_of, message_of, number_of, tries_of, uid_of
 from curbstone.rabbit.publisher import Parcel
 from curbstone.rabbit.settling import Settling
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.queue import Queue
 
 
 def admit(queue: Queue, group: str, arrived: Arrived, settling: Settling) -> Delivery | None:

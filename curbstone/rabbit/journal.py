@@ -14,16 +14,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull
 from curbstone.core.values import Done
 from curbstone.rabbit.carrying import Carrying
 from curbstone.rabbit.door import AmqpError, Arrived, Channel, Connection, Properties
-from curbstone.rabbit.inside import Engine
 from curbstone.rabbit.link import Link
 from curbstone.rabbit.publisher import Parcel
 from curbstone.rabbit.settling import Settling
 from curbstone.rabbit.unit import UNIT_BYTES_MAX, Addressed, Unit, decode, encode
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.engine import Engine
 
 WINDOW = 100
 """How many units are carried out at the same time."""

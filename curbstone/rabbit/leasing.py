@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.holders import waiting_call
@@ -11,9 +12,11 @@ from curbstone.core.host import Timer
 from curbstone.core.message import Delivery
 from curbstone.core.values import UNNAMED, Answer, Done, Holder, Lease, Outcome, Who
 from curbstone.rabbit import dead
-from curbstone.rabbit.inside import Queue
 from curbstone.rabbit.settling import Settling
 from curbstone.rabbit.taking import Taken, Takes, Want
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.queue import Queue
 
 Popped = Callable[[Delivery | None | CurbstoneError], None]
 Settled = Callable[[CurbstoneError | None, int, list[str]], None]

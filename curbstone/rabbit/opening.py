@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from curbstone.core.errors import Conflict, CurbstoneError, NoSuchQueue
 from curbstone.core.values import UNNAMED, Done
 from curbstone.rabbit.door import NOT_FOUND, AmqpError, Channel
 from curbstone.rabbit.event_keys import event_key
-from curbstone.rabbit.inside import Queue
 from curbstone.rabbit.ladder import end_pattern
 from curbstone.rabbit.link import unavailable
 from curbstone.rabbit.registry import Known
 from curbstone.rabbit.topology import private_arguments, queue_arguments
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.queue import Queue
 
 GROUPS_MAX = 1000
 Step = Callable[[Done], None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, NotSupported, Unavailable
 from curbstone.core.holders import holders
@@ -41,7 +41,6 @@ from curbstone.rabbit.consumer import Consumer, gone
 from curbstone.rabbit.counting import Counting
 from curbstone.rabbit.door import LOST, NOT_FOUND, AmqpError
 from curbstone.rabbit.guard import Guard
-from curbstone.rabbit.inside import Engine, Taker
 from curbstone.rabbit.lacking import NoReading
 from curbstone.rabbit.leasing import Leasing
 from curbstone.rabbit.link import Link
@@ -51,6 +50,9 @@ from curbstone.rabbit.registry import Known
 from curbstone.rabbit.settling import Settling
 from curbstone.rabbit.storing import Storing
 from curbstone.rabbit.taking import Want
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.engine import Engine
 
 
 class Queue:
@@ -364,9 +366,8 @@ class Queue:
         """The consumers of this gateway."""
         return list(self.consumers)
 
-    def left(self, consumer: Taker) -> None:
+    def left(self, consumer: Consumer) -> None:
         """Note that a consumer has ended."""
-        assert isinstance(consumer, Consumer)
         self.consumers.pop(consumer, None)
 
     def channel_lost(self, error: AmqpError, fail: Callable[[CurbstoneError], None]) -> None:

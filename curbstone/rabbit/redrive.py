@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchQueue, QueueFull
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.values import May, Moved, Redriven
 from curbstone.rabbit.dead import origin, without_provenance
-from curbstone.rabbit.inside import Queue
 from curbstone.rabbit.taking import Taken, Takes
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.queue import Queue
 
 AT_ONCE = 100
 STAYING_MAX = 1000

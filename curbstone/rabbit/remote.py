@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.values import Outcome, Stale, WasThere
 from curbstone.rabbit.inbox import Inbox
-from curbstone.rabbit.inside import Engine, Queue
 from curbstone.rabbit.numbers import time_of
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.engine import Engine
+    from curbstone.rabbit.queue import Queue
 
 CLOCKS_APART_MS_MAX = 60_000
 ANY_MS_MAX = 500

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from curbstone.core.errors import (
     CurbstoneError,
@@ -19,10 +20,13 @@ from curbstone.core.names import QueueName
 from curbstone.core.values import Done, Published
 from curbstone.rabbit import lacking
 from curbstone.rabbit.event_keys import routing_key
-from curbstone.rabbit.inside import Engine, Queue
 from curbstone.rabbit.job import Job
 from curbstone.rabbit.mapping import properties_of
 from curbstone.rabbit.publisher import Parcel
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.engine import Engine
+    from curbstone.rabbit.queue import Queue
 
 EVENT_UID = "event"
 """Takes the place of a queue's uid in the id of a message that is not published to one queue."""

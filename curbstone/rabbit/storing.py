@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull
 from curbstone.core.message import Message
 from curbstone.core.values import UNNAMED, Done, Published
 from curbstone.rabbit import ladder, whole
-from curbstone.rabbit.inside import Queue
 from curbstone.rabbit.job import Job
 from curbstone.rabbit.mapping import properties_of
 from curbstone.rabbit.numbers import AT_ONCE_MAX
 from curbstone.rabbit.opening import together
 from curbstone.rabbit.publisher import Parcel
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.queue import Queue
 
 
 class Storing:

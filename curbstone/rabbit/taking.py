@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.host import Timer
@@ -15,8 +16,10 @@ from curbstone.core.message import Delivery
 from curbstone.core.values import UNKNOWN, UNNAMED, Who
 from curbstone.rabbit.door import AmqpError, Arrived, Channel
 from curbstone.rabbit.handing import admit
-from curbstone.rabbit.inside import Queue
 from curbstone.rabbit.settling import Settling
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.queue import Queue
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 """An answer takes no more messages once their bodies are this large."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from curbstone.core import port
 from curbstone.core.errors import CurbstoneError, StaleDelivery
@@ -18,10 +18,12 @@ from curbstone.core.names import DEFAULT_PROJECT
 from curbstone.core.values import Done
 from curbstone.rabbit import whole
 from curbstone.rabbit.consumer import Consumer
-from curbstone.rabbit.inside import Engine
 from curbstone.rabbit.opening import Step, together
 from curbstone.rabbit.queue import Queue
 from curbstone.rabbit.unit import Addressed
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.engine import Engine
 
 
 class _Wish(NamedTuple):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from curbstone.core.values import UNNAMED
-from curbstone.rabbit.inside import Engine
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.engine import Engine
 
 TELL_MS = 1000
 

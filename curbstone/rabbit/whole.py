@@ -3,55 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from curbstone.core.errors import CurbstoneError, NotSupported
+from curbstone.core.errors import NotSupported
 from curbstone.core.message import Message
-from curbstone.core.names import QueueName
-from curbstone.core.options import QueueOptions
 from curbstone.rabbit import lacking
 from curbstone.rabbit.event_keys import routing_key
-from curbstone.rabbit.guard import Guard
 from curbstone.rabbit.unit import Addressed
 
-
-class Target(Protocol):
-    """The part of a queue that is needed here."""
-
-    @property
-    def name(self) -> QueueName:
-        """The project and name of the queue."""
-
-    @property
-    def uid(self) -> str:
-        """The uid of the queue. A queue that is deleted and created again has another one."""
-
-    @property
-    def options(self) -> QueueOptions:
-        """The options in force."""
-
-    @property
-    def guard(self) -> Guard:
-        """The rules for messages that enter the queue."""
-
-    def refusal(self) -> CurbstoneError | None:
-        """Return why nothing can be published to the queue now, or None if it can."""
+if TYPE_CHECKING:
+    from curbstone.rabbit.queue import Queue
 
 
-def to_queue(target: Target, messages: Sequence[Message], numbers: Iterable[int], now_ms: int) -> list[Addressed]:
+def to_queue(queue: Queue, messages: Sequence[Message], numbers: Iterable[int], now_ms: int) -> list[Addressed]:
     """Address messages to a queue. Raise the error of the first one that is not accepted."""
-    refusal = target.refusal()
+    refusal = queue.refusal()
     if refusal is not None:
         raise refusal
-    ttl_ms = int(target.options.ttl * 1000)
+    ttl_ms = int(queue.options.ttl * 1000)
     found = []
     lacking.check_keys(messages)
     for message, number in zip(messages, numbers, strict=True):
-        if (unfit := target.guard.unfit(message)) is not None:
+        if (unfit := queue.guard.unfit(message)) is not None:
             raise unfit
         copy = _numbered(message, number, now_ms, ttl_ms, message.groups)
         due_ms = now_ms + message.delay_ms if message.delay_ms > 0 else 0
-        found.append(Addressed(target.name, target.uid, copy, due_ms))
+        found.append(Addressed(queue.name, queue.uid, copy, due_ms))
     return found
 
 
