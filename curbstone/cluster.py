@@ -48,7 +48,7 @@ class NoBackups:
 def prepare(host: AsyncioHost, loop: asyncio.AbstractEventLoop, settings: Settings) -> ServedEngine:
     """Return the engine that `--engine` asks for. It is not connected yet. Raise Unavailable if it can't be made."""
     try:
-        from curbstone.rabbit.connection import PikaDoor
+        from curbstone.rabbit.amqp.connection import PikaDoor
     except ImportError as error:
         raise Unavailable(f"--engine needs pika; pip install 'curbstone[cluster]' brings it ({error})") from error
     from curbstone.rabbit.engine import Engine

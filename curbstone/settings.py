@@ -31,8 +31,8 @@ from curbstone.net.address import LOOPBACK, Address, parse_address
 from curbstone.net.certificates import CertificateFiles
 from curbstone.net.limits import BUFFERED_BYTES_MAX
 from curbstone.net.peer import Networks
-from curbstone.rabbit.address import Address as ClusterAddress
-from curbstone.rabbit.address import parse as parse_cluster
+from curbstone.rabbit.amqp.address import Address as ClusterAddress
+from curbstone.rabbit.amqp.address import parse as parse_cluster
 
 ENVIRONMENT_PREFIX = "CURBSTONE_"
 MESSAGE_BYTES_MAX = 1 << 30

@@ -44,12 +44,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "core/engine": ("log", "facts", "index", "delivery", "compaction", "commit", "recovery"),
     "curbstone": ("repair", "drill", "backup", "tracing", "cli"),
     "gateway": ("http", "formats", "websocket", "resources"),
+    "rabbit": ("amqp", "shared", "publishing", "consuming"),
 }
 ABOVE_THE_LAYERS = {
     "core": set[str](),
     "core/engine": {"broker", "declaring", "queue"},
     "curbstone": {"serve"},
     "gateway": {"app", "handover", "http_protocol", "routes", "server"},
+    "rabbit": {"engine", "queue", "transaction"},
 }
 MAY_IMPORT_UPWARD = {
     "curbstone/cli/serve.py": {"serve"},  # once it is known that this is what is wanted
@@ -98,9 +100,9 @@ DOORS = {
     "net/entrance.py",
     "net/tcp.py",
     "net/tls.py",
-    "rabbit/connection.py",
-    "rabbit/io_services.py",
-    "rabbit/wire.py",
+    "rabbit/amqp/connection.py",
+    "rabbit/amqp/io_services.py",
+    "rabbit/amqp/socket_filter.py",
 }
 # Not part of the server: it runs in Spark's processes, and no simulator runs it.
 CLIENTS = {"spark"}

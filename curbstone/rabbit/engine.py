@@ -27,23 +27,25 @@ from curbstone.core.options import CAP_BYTES_MAX, QueueOptions
 from curbstone.core.schemas import NoSchemas, Schemas
 from curbstone.core.stats import Commits, Stats
 from curbstone.core.values import Capability, Done, EngineInfo, Health, Leased, Published
-from curbstone.rabbit import changing, guard, infrastructure, lacking, remote, sending
-from curbstone.rabbit.changing import replace_known
-from curbstone.rabbit.disuse import Disuse
-from curbstone.rabbit.door import Channel, Door
-from curbstone.rabbit.event_keys import binding_of, event_key, takes
-from curbstone.rabbit.inbox import Inbox
-from curbstone.rabbit.job import Soon
-from curbstone.rabbit.journal import Journal
-from curbstone.rabbit.link import Errands, Link
-from curbstone.rabbit.notes import Notes
-from curbstone.rabbit.numbers import Numbers
-from curbstone.rabbit.publisher import Publisher
+from curbstone.rabbit.amqp.link import Errands, Link
+from curbstone.rabbit.amqp.port import Channel, Door
+from curbstone.rabbit.consuming import remote_leases
+from curbstone.rabbit.publishing import fan_out, publish_checks
+from curbstone.rabbit.publishing.journal import Journal
+from curbstone.rabbit.publishing.publish_job import Soon
+from curbstone.rabbit.publishing.publisher import Publisher
 from curbstone.rabbit.queue import Queue, as_entry
-from curbstone.rabbit.registry import Change, Entry, Known, RegistryLog
-from curbstone.rabbit.topology import Names
+from curbstone.rabbit.shared import infrastructure, queue_change, unsupported
+from curbstone.rabbit.shared.event_keys import binding_of, event_key, takes
+from curbstone.rabbit.shared.gateway_rpc import Inbox
+from curbstone.rabbit.shared.idle_deletion import Disuse
+from curbstone.rabbit.shared.ids import Numbers
+from curbstone.rabbit.shared.queue_change import replace_known
+from curbstone.rabbit.shared.registry import Change, Entry, Known, RegistryLog
+from curbstone.rabbit.shared.topology import Names
+from curbstone.rabbit.shared.unsettled import Unsettled
+from curbstone.rabbit.shared.warnings import Notes
 from curbstone.rabbit.transaction import Transaction
-from curbstone.rabbit.unsettled import Unsettled
 
 PUBLISHING_LINKS = 4
 CONSUMING_LINKS = 4
@@ -74,7 +76,7 @@ class Engine:
         self.max_cap = max(max_cap, self.defaults.cap)
         self.schemas = schemas or NoSchemas()
         self.troubles = Notes()
-        self.staging = lacking.NoStaging()
+        self.staging = unsupported.NoStaging()
         self.commits = Commits()
         self.leased = Leased()
         self.past = Stats()
@@ -95,7 +97,7 @@ class Engine:
         number = secrets.randbelow(256) if first_number is None else first_number
         self._log = RegistryLog(host, self._control, self.names.registry, life, self._changed, self._read)
         self.inbox = Inbox(
-            host, self._control, self.names, number, self._numbered, partial(remote.answer, self), self._dropped
+            host, self._control, self.names, number, self._numbered, partial(remote_leases.answer, self), self._dropped
         )
         self._starting: set[str] = {"registry", "number", "infrastructure"}
         self._on_ready: Callable[[], None] | None = None
@@ -297,17 +299,19 @@ class Engine:
             raise shutting_down()
         queue = self._queues.get(name)
         options = (queue.options if queue is not None else self.defaults).merged(changes, name.project)
-        guard.check_options(name, options, queue.known if queue is not None else None, self.max_cap, self.schemas)
+        publish_checks.check_options(
+            name, options, queue.known if queue is not None else None, self.max_cap, self.schemas
+        )
         if queue is None:
             made = self._create(name, options)
             made.when_open(lambda error: self._made(made, changes, on_done, error))
             return
         if options == queue.options:
             plain = replace_known(queue.known, options=replace(options, groups=(), dead_letter=""))
-            changing.make_sure(queue, plain, on_done)
+            queue_change.make_sure(queue, plain, on_done)
         else:
             after = replace_known(queue.known, options=options)
-            changing.change(self, queue, after, "options", on_done, options=lacking.registered(changes))
+            queue_change.change(self, queue, after, "options", on_done, options=unsupported.registered(changes))
 
     def _made(self, queue: Queue, changes: Mapping[str, object], on_done: Done, error: CurbstoneError | None) -> None:
         """Finish a creation. If another gateway was quicker, with other options, merge ours into its queue."""
@@ -393,13 +397,13 @@ class Engine:
     def _rebind(
         self, queue: Queue, after: Known, asked: frozenset[str], do: str, on_done: Done, **members: Any
     ) -> None:
-        guard.check_bindings(queue.name, queue.options, after.bindings)
+        publish_checks.check_bindings(queue.name, queue.options, after.bindings)
         for binding in after.bindings:
             event_key(queue.name, binding)
         if after == queue.known:
-            changing.make_sure(queue, replace_known(after, bindings=after.bindings ^ asked), on_done)
+            queue_change.make_sure(queue, replace_known(after, bindings=after.bindings ^ asked), on_done)
         else:
-            changing.change(self, queue, after, do, on_done, **members)
+            queue_change.change(self, queue, after, do, on_done, **members)
 
     def bindings(self, name: QueueName) -> frozenset[str]:
         """Return the events bound to a queue. Raise NoSuchQueue."""
@@ -423,11 +427,11 @@ class Engine:
         self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT
     ) -> None:
         """Publish to all queues bound to `event`, on any gateway. Confirmed when all of them have the messages."""
-        sending.publish_event(self, project, event, messages, on_done)
+        fan_out.publish_event(self, project, event, messages, on_done)
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
         """Publish to the private queue of another connection, on any gateway. If the queue is gone, nothing happens."""
-        sending.reply(self, self._queues.get(name), name, messages, on_done)
+        fan_out.reply(self, self._queues.get(name), name, messages, on_done)
         return True
 
     # --- the whole

@@ -36,20 +36,21 @@ from curbstone.core.values import (
     WasThere,
     Who,
 )
-from curbstone.rabbit import dead, lacking, remote
-from curbstone.rabbit.consumer import Consumer, gone
-from curbstone.rabbit.counting import Counting
-from curbstone.rabbit.door import LOST, NOT_FOUND, AmqpError
-from curbstone.rabbit.guard import Guard
-from curbstone.rabbit.lacking import NoReading
-from curbstone.rabbit.leasing import Leasing
-from curbstone.rabbit.link import Link
-from curbstone.rabbit.opening import Opening
-from curbstone.rabbit.redrive import Redrive
-from curbstone.rabbit.registry import Known
-from curbstone.rabbit.settling import Settling
-from curbstone.rabbit.storing import Storing
-from curbstone.rabbit.taking import Want
+from curbstone.rabbit.amqp.link import Link
+from curbstone.rabbit.amqp.port import LOST, NOT_FOUND, AmqpError
+from curbstone.rabbit.amqp.settling import Settling
+from curbstone.rabbit.consuming import dead_letters, remote_leases
+from curbstone.rabbit.consuming.consumer import Consumer, gone
+from curbstone.rabbit.consuming.leasing import Leasing
+from curbstone.rabbit.consuming.pull import Want
+from curbstone.rabbit.consuming.redrive import Redrive
+from curbstone.rabbit.publishing.publish_checks import Guard
+from curbstone.rabbit.publishing.queue_publishing import Storing
+from curbstone.rabbit.shared import unsupported
+from curbstone.rabbit.shared.counting import Counting
+from curbstone.rabbit.shared.declare import Opening
+from curbstone.rabbit.shared.registry import Known
+from curbstone.rabbit.shared.unsupported import NoReading
 
 if TYPE_CHECKING:
     from curbstone.rabbit.engine import Engine
@@ -159,10 +160,10 @@ class Queue:
     ) -> None:
         """See `core.port.Queue.publish`."""
         if key is not None:
-            raise NotSupported(lacking.KEYS)
+            raise NotSupported(unsupported.KEYS)
         if numbered is not None:
-            raise NotSupported(lacking.NUMBERS)
-        lacking.check_keys(messages)
+            raise NotSupported(unsupported.NUMBERS)
+        unsupported.check_keys(messages)
         refusal = self.refusal()
         if refusal is not None or not messages:
             self.engine.host.call_soon(partial(on_done, refusal, 0, len(messages)))
@@ -171,7 +172,7 @@ class Queue:
 
     def last_number(self, producer: bytes) -> LastNumber | None:
         """Not here."""
-        raise NotSupported(lacking.NUMBERS)
+        raise NotSupported(unsupported.NUMBERS)
 
     # --- consumers
 
@@ -233,11 +234,11 @@ class Queue:
         if self.is_closed:
             self.engine.host.call_soon(partial(on_done, gone(self.name), 0, []))
             return
-        remote.settle(self, tokens, outcome, on_done, delay_ms, error, owner)
+        remote_leases.settle(self, tokens, outcome, on_done, delay_ms, error, owner)
 
     def extend(self, tokens: list[str], duration_ms: int, on_done: Stale, owner: str = NOBODY) -> None:
         """Extend leases of any gateway to `duration_ms` from now; `on_done` gets the stale tokens."""
-        remote.extend(self, tokens, duration_ms, on_done, owner)
+        remote_leases.extend(self, tokens, duration_ms, on_done, owner)
 
     def give_back(self, leases: list[Lease]) -> None:
         """End leases that no client has seen, without counting a try."""
@@ -249,7 +250,7 @@ class Queue:
         Whether a message that is not leased exists can't be known. It is reported as existing, unless its number is
         impossible.
         """
-        remote.settle_seq(self, seq, on_done, owner)
+        remote_leases.settle_seq(self, seq, on_done, owner)
 
     def end_delivery(
         self,
@@ -265,8 +266,8 @@ class Queue:
         """Give a delivery back with one more try counted, or bury it if it was rejected, expired or tried too often."""
         tries = delivery.tries + 1
         most = self.options.max_tries
-        bury = partial(dead.bury, self, settling, tag, delivery)
-        if reason == dead.REJECTED:
+        bury = partial(dead_letters.bury, self, settling, tag, delivery)
+        if reason == dead_letters.REJECTED:
             self.stats.rejected += 1
             bury(reason, tries, error, on_done)
             return
@@ -274,10 +275,10 @@ class Queue:
         seq = delivery.message.seq
         wait_ms = self.options.nack_delay_ms(delivery.tries, seq) if delay_ms is None else delay_ms
         if most and tries >= most:
-            bury(dead.MAX_TRIES, tries, error, on_done)
+            bury(dead_letters.MAX_TRIES, tries, error, on_done)
         elif 0 < delivery.message.expires_ms <= self.engine.host.wall_ms():
             self.stats.expired += 1
-            bury(dead.EXPIRED, tries, "", on_done)
+            bury(dead_letters.EXPIRED, tries, "", on_done)
         elif wait_ms > 0:
             self._come_later(settling, tag, group, delivery, wait_ms, on_done)
         else:
@@ -328,12 +329,12 @@ class Queue:
         group: str | None = None,
     ) -> None:
         """A cluster can't."""
-        raise NotSupported(lacking.LOOKING)
+        raise NotSupported(unsupported.LOOKING)
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
         """Remove ready messages now, and delayed ones when they come due. Nothing can be kept for an undo."""
         if keep:
-            raise NotSupported(lacking.UNDOING)
+            raise NotSupported(unsupported.UNDOING)
         entry = {"do": "purged", "uid": self.uid, "number": self.engine.numbers.take(1)}
 
         def known(error: CurbstoneError | None) -> None:
@@ -351,12 +352,12 @@ class Queue:
 
     def undo(self, wish: UndoWish, on_done: Undoing) -> None:
         """A cluster can't."""
-        raise NotSupported(lacking.UNDOING)
+        raise NotSupported(unsupported.UNDOING)
 
     def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
         """Move up to `limit` dead letters; see `core.port.Queue.redrive`."""
         if seq:
-            raise NotSupported(lacking.TAKING_ONE)
+            raise NotSupported(unsupported.TAKING_ONE)
         Redrive(self, to, limit, on_done, may).begin()
 
     # --- trouble, and the end

@@ -16,11 +16,11 @@ from curbstone.core.errors import CurbstoneError, StaleDelivery
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import DEFAULT_PROJECT
 from curbstone.core.values import Done
-from curbstone.rabbit import whole
-from curbstone.rabbit.consumer import Consumer
-from curbstone.rabbit.opening import Step, together
+from curbstone.rabbit.consuming.consumer import Consumer
+from curbstone.rabbit.publishing import atomic
+from curbstone.rabbit.publishing.unit import Addressed
 from curbstone.rabbit.queue import Queue
-from curbstone.rabbit.unit import Addressed
+from curbstone.rabbit.shared.declare import Step, together
 
 if TYPE_CHECKING:
     from curbstone.rabbit.engine import Engine
@@ -154,9 +154,9 @@ class Transaction:
         for target, messages in self._publishes.items():
             numbers = [self._engine.numbers.take(1) for _ in messages]
             if isinstance(target, Queue):
-                found += whole.to_queue(target, messages, numbers, now_ms)
+                found += atomic.to_queue(target, messages, numbers, now_ms)
             else:
-                found += whole.to_event(*target, messages, numbers, now_ms)
+                found += atomic.to_event(*target, messages, numbers, now_ms)
         return found
 
     @staticmethod

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from curbstone.rabbit.address import parse
-from curbstone.rabbit.connection import PikaDoor
-from curbstone.rabbit.door import AmqpError, Arrived, Channel, Connection, Properties
+from curbstone.rabbit.amqp.address import parse
+from curbstone.rabbit.amqp.connection import PikaDoor
+from curbstone.rabbit.amqp.port import AmqpError, Arrived, Channel, Connection, Properties
 from tests.authority import Authority
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from curbstone.core.host import Host
-from curbstone.rabbit.door import (
+from curbstone.rabbit.amqp.port import (
     LOCKED,
     LOST,
     NOT_FOUND,
@@ -26,7 +26,7 @@ from curbstone.rabbit.door import (
     Returned,
     Settled,
 )
-from curbstone.rabbit.topology import NAME_BYTES_MAX
+from curbstone.rabbit.shared.topology import NAME_BYTES_MAX
 from tests.engines.model_queue import ModelConsumer, ModelQueue, Stored, topic_takes
 
 NODE = "model:5672"
@@ -132,7 +132,7 @@ class ModelBroker:
 
 
 class ModelConnection:
-    """See `rabbit.door.Connection`."""
+    """See `rabbit.amqp.port.Connection`."""
 
     node = NODE
     version = "3.10.8"
@@ -171,7 +171,7 @@ class ModelConnection:
 
 
 class ModelChannel:
-    """See `rabbit.door.Channel`."""
+    """See `rabbit.amqp.port.Channel`."""
 
     def __init__(self, connection: ModelConnection, on_closed: Callable[[AmqpError], None]) -> None:
         self._connection = connection

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from curbstone.rabbit.door import Arrived, Properties
+from curbstone.rabbit.amqp.port import Arrived, Properties
 
 if TYPE_CHECKING:
     from tests.engines.model import ModelBroker, ModelChannel

@@ -11,7 +11,7 @@ from curbstone.core.errors import CurbstoneError, NotSupported
 from curbstone.core.port import Queue
 from curbstone.core.values import Capability, Lease, Outcome, Undone, UndoWish
 from curbstone.rabbit.queue import Queue as ClusterQueue
-from curbstone.rabbit.registry import Known
+from curbstone.rabbit.shared.registry import Known
 from tests.engines.test_messages import TRACEPARENT
 from tests.engines.worlds import PATIENCE_MS, ModelWorld, NodeWorld, World
 

@@ -12,29 +12,29 @@ from hypothesis import strategies as st
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions
-from curbstone.rabbit import ladder
-from curbstone.rabbit.address import parse
-from curbstone.rabbit.numbers import AT_ONCE_MAX, Numbers, time_of
-from curbstone.rabbit.registry import Entry, Known, Registry, RegistryLog
-from curbstone.rabbit.topology import LADDER_STEP_MS, LADDER_STEPS
+from curbstone.rabbit.amqp.address import parse
+from curbstone.rabbit.shared import delay_ladder
+from curbstone.rabbit.shared.ids import AT_ONCE_MAX, Numbers, time_of
+from curbstone.rabbit.shared.registry import Entry, Known, Registry, RegistryLog
+from curbstone.rabbit.shared.topology import LADDER_STEP_MS, LADDER_STEPS
 from tests.engines.worlds import START_MS
 from tests.sim.world import SimHost
 
 
 @given(st.integers(1, 12 * 86_400_000))
 def test_a_ladder_is_never_too_short_and_has_few_steps(delay_ms: int) -> None:
-    step, key = ladder.way(delay_ms, "cs/p/a.b#g")
+    step, key = delay_ladder.way(delay_ms, "cs/p/a.b#g")
     words = key.split(".", LADDER_STEPS)
     bits = [int(word) for word in words[:LADDER_STEPS]]
     assert words[LADDER_STEPS] == "cs/p/a.b#g"
     waits_ms = [LADDER_STEP_MS << (LADDER_STEPS - 1 - place) for place, bit in enumerate(bits) if bit]
     assert delay_ms <= sum(waits_ms) <= delay_ms * 129 / 128 + LADDER_STEP_MS
-    assert len(waits_ms) <= ladder.BITS_MAX
+    assert len(waits_ms) <= delay_ladder.BITS_MAX
     assert waits_ms[0] == LADDER_STEP_MS << step
 
 
 def test_a_delay_beyond_the_ladder_takes_it_again() -> None:
-    step, _ = ladder.way(400 * 86_400_000, "q")
+    step, _ = delay_ladder.way(400 * 86_400_000, "q")
     assert step == LADDER_STEPS - 1
 
 

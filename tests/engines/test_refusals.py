@@ -13,7 +13,7 @@ from curbstone.core.errors import Conflict, CurbstoneError, EventRefused, Messag
 from curbstone.core.message import Message
 from curbstone.core.names import queue_name
 from curbstone.core.port import Queue
-from curbstone.rabbit.door import REFUSED, AmqpError, Properties
+from curbstone.rabbit.amqp.port import REFUSED, AmqpError, Properties
 from tests.engines.model import ModelChannel
 from tests.engines.worlds import DEFAULTS, ModelWorld, NodeWorld, World
 

@@ -9,7 +9,7 @@ from curbstone.core.message import Message
 from curbstone.core.names import private_name
 from curbstone.core.port import Queue
 from curbstone.core.values import Outcome
-from curbstone.rabbit.door import Properties
+from curbstone.rabbit.amqp.port import Properties
 from curbstone.rabbit.engine import Engine
 from tests.engines.worlds import ModelWorld, Peer
 

@@ -12,10 +12,10 @@ from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, 
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.port import Queue
-from curbstone.rabbit.door import AmqpError
+from curbstone.rabbit.amqp.port import AmqpError
 from curbstone.rabbit.engine import Engine
-from curbstone.rabbit.numbers import time_of
-from curbstone.rabbit.unit import UNIT_BYTES_MAX, Addressed, Unit, decode, encode
+from curbstone.rabbit.publishing.unit import UNIT_BYTES_MAX, Addressed, Unit, decode, encode
+from curbstone.rabbit.shared.ids import time_of
 from tests.engines.model import ModelBroker, ModelConnection
 from tests.engines.worlds import DEFAULTS, ModelWorld, NodeWorld, World
 

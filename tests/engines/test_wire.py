@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from pika import channel as pika_channel
 from pika import frame, spec
 
-from curbstone.rabbit import frames
-from curbstone.rabbit.address import parse
-from curbstone.rabbit.connection import PikaDoor
-from curbstone.rabbit.door import Arrived, Properties
-from curbstone.rabbit.wire import Wire
+from curbstone.rabbit.amqp import frames
+from curbstone.rabbit.amqp.address import parse
+from curbstone.rabbit.amqp.connection import PikaDoor
+from curbstone.rabbit.amqp.port import Arrived, Properties
+from curbstone.rabbit.amqp.socket_filter import Wire
 
 FRAME_MAX = 4096
 SHORT = st.text(max_size=60)

@@ -21,8 +21,8 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import MIB, QueueOptions
 from curbstone.core.port import Broker, Consumer, Queue
-from curbstone.rabbit.address import parse
-from curbstone.rabbit.connection import PikaDoor
+from curbstone.rabbit.amqp.address import parse
+from curbstone.rabbit.amqp.connection import PikaDoor
 from curbstone.rabbit.engine import Engine
 from curbstone.schemas import JsonSchemas
 from curbstone.tracing.engine import traced

@@ -1,0 +1,281 @@
+"""Takes single messages, for pops and leases. Each queue and group has a channel, on which one `get` follows another.
+
+A call that waits for a message is a consumer with a window of 1 until it has one. Messages that were taken stay
+unsettled on the channel until they are settled. When the channel is lost, they go back to the broker.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.host import Timer
+from curbstone.core.message import Delivery
+from curbstone.core.values import UNKNOWN, UNNAMED, Who
+from curbstone.rabbit.amqp.port import AmqpError, Arrived, Channel
+from curbstone.rabbit.amqp.settling import Settling
+from curbstone.rabbit.consuming.delivery import admit
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.queue import Queue
+
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
+"""An answer takes no more messages once their bodies are this large."""
+
+Taken = tuple[Delivery, int, Settling]
+"""A delivery, its tag, and the `Settling` of its channel."""
+
+
+class Want:
+    """A call for up to `count` messages; see `core.port_reading.Waiter`."""
+
+    def __init__(
+        self, takes: Takes, count: int, wait_ms: int, on_done: Callable[[list[Taken] | CurbstoneError], None], who: Who
+    ) -> None:
+        self.count = count
+        self.wait_ms = wait_ms
+        self.taken: list[Taken] = []
+        self.size = 0
+        self.is_over = False
+        self.who = who
+        self.timer: Timer | None = None
+        self.tag = ""
+        """The tag of the consumer that waits for it."""
+        self._takes = takes
+        self._on_done = on_done
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes no more messages."""
+        return len(self.taken) >= self.count or self.size >= ANSWER_BYTES_MAX
+
+    def take(self, taken: Taken) -> None:
+        """Take a message."""
+        message = taken[0].message
+        self.size += len(message.body) + len(message.headers)
+        self.taken.append(taken)
+
+    def end(self, result: list[Taken] | CurbstoneError) -> None:
+        """Answer, once."""
+        if not self.is_over:
+            self.is_over = True
+            if self.timer is not None:
+                self.timer.cancel()
+            self._on_done(result)
+
+    def cancel(self) -> bool:
+        """Give the call up. Messages that it has already go back."""
+        if self.is_over:
+            return False
+        self.is_over = True
+        if self.timer is not None:
+            self.timer.cancel()
+        self._takes.give_up(self)
+        return True
+
+
+class Takes:
+    """The channel of one queue and group, and the calls that want messages."""
+
+    def __init__(self, queue: Queue, group: str) -> None:
+        self._queue = queue
+        self._group = group
+        self._wants: deque[Want] = deque()
+        """The calls served by `get`, the first one now."""
+        self._waiting: dict[str, Want] = {}
+        """The calls that wait as consumers, by the tag of the consumer."""
+        self._settling: Settling | None = None
+        self._is_opening = False
+        self._is_getting = False
+        self._numbers = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait as consumers."""
+        return len(self._waiting)
+
+    @property
+    def has_wants(self) -> bool:
+        """Whether any call wants a message, by `get` or as a consumer."""
+        return bool(self._waiting) or any(not want.is_over for want in self._wants)
+
+    @property
+    def patient(self) -> list[Want]:
+        """The calls that wait for a message to come, and have none yet."""
+        calls = (*self._waiting.values(), *self._wants)
+        return [want for want in calls if want.wait_ms > 0 and not want.is_over and not want.taken]
+
+    @property
+    def _name(self) -> str:
+        return self._queue.engine.names.queue(self._queue.name, self._group)
+
+    def want(
+        self,
+        count: int,
+        wait_ms: int,
+        on_done: Callable[[list[Taken] | CurbstoneError], None],
+        who: Who = UNKNOWN,
+    ) -> Want:
+        """Take up to `count` messages now; or if there are none, one message within `wait_ms`. `who` calls."""
+        want = Want(self, count, wait_ms, on_done, who)
+        if wait_ms > 0:
+            want.timer = self._queue.engine.host.call_later(wait_ms, lambda: self._time_out(want))
+        self._wants.append(want)
+        self._queue.opening.with_groups({self._group} - {UNNAMED}, self._opened_queue)
+        return want
+
+    def _opened_queue(self, error: CurbstoneError | None) -> None:
+        if error is not None:
+            self._fail(error)
+        else:
+            self._go_on()
+
+    @property
+    def _is_paused(self) -> bool:
+        return self._queue.options.paused
+
+    def queue_paused(self) -> None:
+        """Act on a change of the option `paused`: while it is set, waiting calls have no consumer."""
+        if self._is_paused:
+            for want in list(self._waiting.values()):
+                self._stop_waiting(want)
+                self._wants.append(want)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._is_paused:
+            self._refuse_all()
+            return
+        if not self._wants or self._is_getting or self._is_opening:
+            return
+        if self._settling is None or not self._settling.channel.is_open:
+            self._open()
+            return
+        while self._wants and self._wants[0].is_over:
+            self._wants.popleft()
+        if not self._wants:
+            return
+        self._is_getting = True
+        self._settling.channel.get(self._name, self._got)
+
+    def _refuse_all(self) -> None:
+        """End the calls that have messages already or do not wait, with what they have. The others keep waiting."""
+        wants, self._wants = self._wants, deque()
+        for want in wants:
+            if want.taken or want.wait_ms <= 0:
+                want.end(want.taken)
+            elif not want.is_over:
+                self._wants.append(want)
+
+    def _open(self) -> None:
+        connection = self._queue.link.connection
+        if connection is None:
+            self._fail(Unavailable(f"RabbitMQ can not be reached: {self._queue.link.trouble}"))
+            return
+        self._is_opening = True
+
+        def opened(channel: Channel) -> None:
+            self._is_opening = False
+            self._settling = Settling(self._queue.engine.host, channel)
+            self._settling.set_window(1, lambda _error: None)
+            channel.on_cancelled(self._cancelled)
+            self._go_on()
+
+        connection.channel(opened, self._lost)
+
+    def _got(self, error: AmqpError | None, arrived: Arrived | None) -> None:
+        self._is_getting = False
+        settling = self._settling
+        if error is not None or settling is None:
+            return  # `_lost` follows
+        want = self._wants[0] if self._wants else None
+        if arrived is None:
+            if want is not None and not self._is_paused:
+                self._wants.popleft()
+                self._nothing_there(want)
+        else:
+            settling.delivered(arrived.tag)
+            delivery = admit(self._queue, self._group, arrived, settling)
+            if delivery is not None:
+                self._give(want, (delivery, arrived.tag, settling))
+        self._go_on()
+
+    def _give(self, want: Want | None, taken: Taken) -> None:
+        if want is None or want.is_over:
+            taken[2].give_back(taken[1])
+            return
+        want.take(taken)
+        if want.is_full:
+            self._wants.popleft()
+            want.end(want.taken)
+
+    def _nothing_there(self, want: Want) -> None:
+        if want.taken or want.wait_ms <= 0 or want.is_over:
+            want.end(want.taken)
+            return
+        assert self._settling is not None
+        self._numbers += 1
+        want.tag = f"w{self._numbers}"
+        self._waiting[want.tag] = want
+        tag = want.tag
+        self._settling.channel.consume(
+            self._name, tag, lambda arrived: self._arrived(tag, arrived), lambda _error: None
+        )
+        self._queue.changed()
+
+    def _arrived(self, tag: str, arrived: Arrived) -> None:
+        settling = self._settling
+        assert settling is not None
+        settling.delivered(arrived.tag)
+        want = self._waiting.get(tag)
+        if want is None:
+            settling.give_back(arrived.tag)
+            return
+        delivery = admit(self._queue, self._group, arrived, settling)
+        if delivery is not None:
+            want.take((delivery, arrived.tag, settling))
+            self._stop_waiting(want)
+            want.end(want.taken)
+
+    def _stop_waiting(self, want: Want) -> None:
+        if self._waiting.pop(want.tag, None) is not None and self._settling is not None:
+            self._settling.channel.cancel(want.tag, lambda _error: None)
+            self._queue.changed()
+
+    def _time_out(self, want: Want) -> None:
+        if not want.is_over:
+            self._stop_waiting(want)
+            want.end(want.taken)
+
+    def give_up(self, want: Want) -> None:
+        """Forget a call that is over."""
+        self._stop_waiting(want)
+        for _delivery, tag, settling in want.taken:
+            settling.give_back(tag)
+
+    def _cancelled(self, _tag: str) -> None:
+        self._queue.look_after_loss(self._fail)
+
+    def _lost(self, error: AmqpError) -> None:
+        self._is_opening = self._is_getting = False
+        self._settling = None
+        self._queue.channel_lost(error, self._fail)
+
+    def _fail(self, error: CurbstoneError) -> None:
+        wants = [*self._wants, *self._waiting.values()]
+        self._wants.clear()
+        self._waiting.clear()
+        for want in wants:
+            want.end(error)
+
+    def close(self, error: CurbstoneError) -> None:
+        """End all calls with this error, because the queue is gone or the server stops."""
+        self._fail(error)
+        settling, self._settling = self._settling, None
+        if settling is not None and settling.channel.is_open:
+            settling.flush()
+            channel = settling.channel
+            self._queue.engine.closing(channel)
+            channel.qos(1, lambda _error: channel.close(lambda: self._queue.engine.closed(channel)))

@@ -1,0 +1,101 @@
+"""Publishing to queues that this gateway need not know: those bound to an event, and other gateways' private queues."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from curbstone.core.errors import (
+    CurbstoneError,
+    EventRefused,
+    NoSuchQueue,
+    NotSupported,
+    QueueFull,
+    Unavailable,
+    shutting_down,
+)
+from curbstone.core.headers import key_of
+from curbstone.core.message import Message
+from curbstone.core.names import QueueName
+from curbstone.core.values import Done, Published
+from curbstone.rabbit.publishing.publish_job import Job
+from curbstone.rabbit.publishing.publisher import Parcel
+from curbstone.rabbit.shared import unsupported
+from curbstone.rabbit.shared.event_keys import routing_key
+from curbstone.rabbit.shared.mapping import properties_of
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.engine import Engine
+    from curbstone.rabbit.queue import Queue
+
+EVENT_UID = "event"
+"""Takes the place of a queue's uid in the id of a message that is not published to one queue."""
+
+
+def publish_event(engine: Engine, project: str, event: str, messages: list[Message], on_done: Published) -> None:
+    """See `Engine.publish_event`."""
+    key = routing_key(project, event)
+    if not messages or engine.is_stopping:
+        refusal = shutting_down() if engine.is_stopping else None
+        engine.host.call_soon(partial(on_done, refusal, 0, len(messages)))
+        return
+    now_ms = engine.host.wall_ms()
+    first = engine.numbers.take(len(messages))
+    job = Job(engine.soon, len(messages), first, on_done, _nothing)
+    for place, message in enumerate(messages):
+        if message.delay_ms > 0:
+            job.ended(place, NotSupported(unsupported.EVENT_DELAY))
+            continue
+        if key_of(message.headers):
+            job.ended(place, NotSupported(unsupported.ORDERING))
+            continue
+        copy = Message(message.body, message.headers)
+        copy.seq, copy.timestamp_ms = first + place, now_ms
+        copy.expires_ms = now_ms + message.ttl_ms if message.ttl_ms else 0
+        properties = properties_of(copy, f"{EVENT_UID}-{first + place}", now_ms=now_ms)
+        parcel = Parcel(engine.names.events, key, properties, copy.body, False, several=True)
+        engine.publisher.send(key, parcel, partial(_event_told, engine, key, copy, partial(job.ended, place)))
+
+
+def _event_told(engine: Engine, key: str, message: Message, on_done: Done, error: CurbstoneError | None) -> None:
+    """Act on the outcome of an event's message. If a queue refused it, and it is not known which, ask each of them."""
+    bound = engine.bound_by_key(key)
+    if not isinstance(error, QueueFull) or not bound:
+        on_done(error)
+        return
+    left = len(bound)
+    refused: dict[QueueName, CurbstoneError] = {}
+
+    def told(queue: Queue, failed: CurbstoneError | None) -> None:
+        nonlocal left
+        left -= 1
+        if failed is not None and not isinstance(failed, NoSuchQueue):
+            refused[queue.name] = failed
+        if not left:
+            on_done(EventRefused(refused, len(bound) - len(refused)) if refused else None)
+
+    for queue in bound:
+        queue.storing.store(message, 0, partial(told, queue))
+
+
+def reply(engine: Engine, queue: Queue | None, name: QueueName, messages: list[Message], on_done: Published) -> None:
+    """See `Engine.reply`. `queue` is given if the private queue belongs to this gateway."""
+
+    def done(error: CurbstoneError | None, first_seq: int, count: int) -> None:
+        on_done(error if isinstance(error, Unavailable) else None, first_seq, count)
+
+    if queue is not None:
+        queue.publish(messages, done)
+        return
+    now_ms = engine.host.wall_ms()
+    first = engine.numbers.take(len(messages))
+    job = Job(engine.soon, len(messages), first, done, _nothing)
+    for place, message in enumerate(messages):
+        message.timestamp_ms = now_ms
+        properties = properties_of(message, f"{EVENT_UID}-{first + place}", now_ms=now_ms)
+        parcel = Parcel("", engine.names.queue(name), properties, message.body, True)
+        engine.publisher.send(str(name), parcel, partial(job.ended, place))
+
+
+def _nothing(_count: int) -> None:
+    """Do nothing, as no queue of this gateway counts these messages."""

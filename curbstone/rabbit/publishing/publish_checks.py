@@ -1,0 +1,72 @@
+"""The rules for messages that enter a queue: `publish_paused`, the largest size, and the schema.
+
+Each gateway checks the messages that are published through it. RabbitMQ itself puts some messages into queues, which no
+gateway can check. These are the copies of an event, so a queue with such rules can't be bound to an event; and messages
+that expired in another queue, if this is its dead-letter queue.
+"""
+
+from __future__ import annotations
+
+from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, MessageTooLarge, PublishPaused, SchemaViolation
+from curbstone.core.message import Message
+from curbstone.core.names import QueueName
+from curbstone.core.options import QueueOptions
+from curbstone.core.schemas import Door, Schemas
+from curbstone.rabbit.shared import unsupported
+from curbstone.rabbit.shared.registry import Known
+
+CHECK_MS_MAX = 250
+"""A body whose check could take longer is refused, because the check is made on the event loop."""
+
+
+class Guard:
+    """The rules of one queue, from its current options."""
+
+    __slots__ = ("_bytes_max", "_door", "_paused")
+
+    def __init__(self, name: QueueName, options: QueueOptions, schemas: Schemas) -> None:
+        text = f"queue {name} takes no messages until its option publish_paused is false"
+        self._paused = PublishPaused(text) if options.publish_paused else None
+        self._bytes_max = options.max_message_size
+        self._door = Door(lambda: schemas, options.schema) if options.schema else None
+
+    def refusal(self) -> CurbstoneError | None:
+        """Return why the queue takes no messages at all, or None if it does."""
+        return self._paused
+
+    def unfit(self, message: Message) -> CurbstoneError | None:
+        """Return why the queue does not take this message, or None if it does."""
+        size = len(message.body)
+        if size > self._bytes_max:
+            return MessageTooLarge(f"the message has {size} bytes, the queue's max_message_size is {self._bytes_max}")
+        if self._door is None:
+            return None
+        if self._door.most_ms(message.body) > CHECK_MS_MAX:
+            return SchemaViolation(f"checking it could take more than the {CHECK_MS_MAX} ms that a cluster allows")
+        return self._door.check(message.body)
+
+
+def check_options(name: QueueName, options: QueueOptions, known: Known | None, max_cap: int, schemas: Schemas) -> None:
+    """Raise the error that keeps a queue, existing or new, from having these options."""
+    unsupported.check_options(options)
+    if options.dead_letter == str(name):
+        raise BadRequest("bad option dead_letter: a queue can't be its own")
+    if options.schema and (known is None or options.schema != known.options.schema):
+        schemas.rule(options.schema)
+    if known is None:
+        if options.cap > max_cap and not name.is_private:
+            raise BadRequest(f"bad option cap: {options.cap} is more than the server's --max-cap of {max_cap}")
+        return
+    for option in ("cap", "overflow"):
+        now = getattr(known.options, option)
+        if getattr(options, option) != now:
+            raise Conflict(f"the {option} of queue {name} is {now}: on a cluster it is fixed when the queue is made")
+    check_bindings(name, options, known.bindings)
+
+
+def check_bindings(name: QueueName, options: QueueOptions, bindings: frozenset[str]) -> None:
+    """Raise Conflict if a queue with these options can't be bound to these events."""
+    option = "schema" if options.schema else "publish_paused" if options.publish_paused else ""
+    if option and bindings:
+        why = "RabbitMQ puts the copies of an event into a queue, past what would check them"
+        raise Conflict(f"on a cluster queue {name} can't have the option {option} and be bound to events: {why}")

@@ -1,0 +1,252 @@
+"""Publishing. Every message is confirmed by the broker before it is reported as stored.
+
+The queues are shared out among a few connections. A queue always has the same one, so the order of its messages is
+kept. When a connection is lost, its unconfirmed messages are sent again on the next one, in order; a message may be
+stored twice, but none is left out. A message that the broker refuses is sent again for a second, because that also
+happens while a queue changes its leader; after that the queue counts as full. After `UNCONFIRMED_MS_MAX` without a
+confirm, the outcome is reported as unknown.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import lru_cache, partial
+from itertools import takewhile
+from typing import NamedTuple
+from zlib import crc32
+
+from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull, Unavailable
+from curbstone.core.host import Host
+from curbstone.rabbit.amqp.link import AGAIN_MS, Link
+from curbstone.rabbit.amqp.port import REFUSED, AmqpError, Channel, Connection, Properties
+
+REFUSED_MS_MAX = 1000
+REFUSED_AGAIN_MS = 50
+UNCONFIRMED_MS_MAX = 30_000
+UNCONFIRMED_BYTES_MAX = 256 * 1024 * 1024
+LOOK_MS = 1000
+PLACES_KEPT = 4096
+
+Outcome = Callable[[CurbstoneError | None], None]
+
+
+class Parcel(NamedTuple):
+    """A message with its address."""
+
+    exchange: str
+    key: str
+    properties: Properties
+    body: bytes
+    mandatory: bool
+    several: bool = False
+    """Whether it goes to several queues.
+
+    Then it is not sent again after a refusal, because the queues that took it would store it once more.
+    """
+
+
+class _Sent:
+    """A parcel until it is confirmed."""
+
+    __slots__ = ("began_ms", "is_over", "is_returned", "on_done", "parcel", "refused_ms")
+
+    def __init__(self, parcel: Parcel, on_done: Outcome, began_ms: int) -> None:
+        self.parcel = parcel
+        self.on_done = on_done
+        self.began_ms = began_ms
+        self.refused_ms = 0
+        self.is_returned = False
+        self.is_over = False
+
+
+class Shard:
+    """One connection for publishing."""
+
+    def __init__(self, host: Host, link: Link, publisher: Publisher) -> None:
+        self._host = host
+        self._link = link
+        self._publisher = publisher
+        self._channel: Channel | None = None
+        self._next_tag = 1
+        self._unconfirmed: dict[int, _Sent] = {}
+        """The parcels that were sent, by tag, in the order they were sent."""
+        self._waiting: deque[_Sent] = deque()
+        """Parcels that were not sent yet, or that were sent over a connection that is lost."""
+        self._by_id: dict[str, int] = {}
+        """The last tag that each message was sent with, by its id. A message may be under way twice."""
+        link.when(self._up, self._down)
+
+    def __len__(self) -> int:
+        return len(self._unconfirmed) + len(self._waiting)
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be published now; empty if it can."""
+        return self._link.trouble or self._link.blocked
+
+    @property
+    def blocked(self) -> str:
+        """Why the broker takes no messages; empty if it does."""
+        return self._link.blocked
+
+    def send(self, sent: _Sent) -> None:
+        """Publish, now or as soon as there is a connection."""
+        channel = self._channel
+        if channel is None or not channel.is_open:
+            self._waiting.append(sent)
+            return
+        exchange, key, properties, body, mandatory, _several = sent.parcel
+        sent.is_returned = False
+        try:
+            channel.publish(exchange, key, properties, body, mandatory=mandatory)
+        except AmqpError as error:  # it was not sent, so the broker does not count it
+            self._host.call_soon(partial(self._end, sent, Unavailable(f"the message can't be sent: {error}")))
+            return
+        self._unconfirmed[self._next_tag] = sent
+        if mandatory and properties.message_id:
+            self._by_id[properties.message_id] = self._next_tag
+        self._next_tag += 1
+
+    def _up(self, connection: Connection) -> None:
+        def opened(channel: Channel) -> None:
+            def ready(error: AmqpError | None) -> None:
+                if error is None and self._link.connection is connection:
+                    self._channel = channel
+                    self._next_tag = 1
+                    waiting, self._waiting = self._waiting, deque()
+                    for sent in waiting:
+                        if not sent.is_over:
+                            self.send(sent)
+
+            channel.confirms(self._confirmed, self._returned, ready)
+
+        connection.channel(opened, lambda error: self._closed(connection, error))
+
+    def _closed(self, connection: Connection, error: AmqpError) -> None:
+        """Act on the end of a channel whose connection goes on, which a message that is too large causes."""
+        if self._link.connection is connection:
+            self._down(str(error))
+            if error.code == REFUSED and self._waiting:  # it does not say which message, so the oldest is given up
+                text = f"it is not known whether the message was stored: RabbitMQ closed the channel: {error}"
+                self._end(self._waiting.popleft(), Unavailable(text))
+            self._host.call_later(AGAIN_MS, lambda: self._up_again(connection))
+
+    def _up_again(self, connection: Connection) -> None:
+        if self._link.connection is connection:
+            self._up(connection)
+
+    def _down(self, _reason: str) -> None:
+        self._channel = None
+        self._waiting.extendleft(reversed(self._unconfirmed.values()))
+        self._unconfirmed.clear()
+        self._by_id.clear()
+
+    def _confirmed(self, tag: int, multiple: bool, is_stored: bool) -> None:
+        unconfirmed = self._unconfirmed
+        tags = [tag] if tag in unconfirmed else []
+        if multiple:
+            tags = list(takewhile(lambda each: each <= tag, unconfirmed))
+        for each, sent in [(each, unconfirmed.pop(each)) for each in tags]:
+            name = sent.parcel.properties.message_id
+            if sent.parcel.mandatory and name and self._by_id.get(name) == each:
+                del self._by_id[name]
+            if not is_stored:
+                self._refused(sent)
+            elif sent.is_returned:
+                self._end(sent, NoSuchQueue(f"no such queue: {sent.parcel.key}"))
+            else:
+                self._end(sent, None)
+
+    def _returned(self, properties: Properties) -> None:
+        """Note that no queue gets a message. Its confirm follows."""
+        sent = self._unconfirmed.get(self._by_id.get(properties.message_id or "", 0))
+        if sent is not None:
+            sent.is_returned = True
+
+    def _refused(self, sent: _Sent) -> None:
+        now_ms = self._host.now_ms()
+        sent.refused_ms = sent.refused_ms or now_ms
+        if sent.parcel.several or now_ms - sent.refused_ms >= REFUSED_MS_MAX:
+            self._end(sent, QueueFull("the queue is at its cap"))
+            return
+
+        def again() -> None:
+            if not sent.is_over:
+                self.send(sent)
+
+        self._host.call_later(REFUSED_AGAIN_MS, again)
+
+    def _end(self, sent: _Sent, error: CurbstoneError | None) -> None:
+        if not sent.is_over:
+            sent.is_over = True
+            self._publisher.ended(sent, error)
+
+    def look(self, now_ms: int) -> None:
+        """Give up the messages that were not confirmed in time."""
+        late = [
+            sent
+            for sent in [*self._unconfirmed.values(), *self._waiting]
+            if now_ms - sent.began_ms > UNCONFIRMED_MS_MAX
+        ]
+        if not late:
+            return
+        why = self.trouble or "its confirm did not come"
+        for sent in late:
+            self._end(sent, Unavailable(f"it is not known whether the message was stored: {why}"))
+        self._waiting = deque(sent for sent in self._waiting if not sent.is_over)
+
+
+class Publisher:
+    """All shards."""
+
+    def __init__(self, host: Host, links: list[Link]) -> None:
+        self._host = host
+        self._shards = [Shard(host, link, self) for link in links]
+        self._shard_of = lru_cache(maxsize=PLACES_KEPT)(self._choose)
+        self._bytes = 0
+        self._looks = False
+        self.is_stopping = False
+        self.under_way = 0
+        """How many parcels have no outcome yet, including those that wait to be sent again."""
+
+    @property
+    def troubles(self) -> list[str]:
+        """Return why messages can't be taken now."""
+        return [shard.trouble for shard in self._shards if shard.trouble]
+
+    def _choose(self, place: str) -> Shard:
+        return self._shards[crc32(place.encode()) % len(self._shards)]
+
+    def send(self, place: str, parcel: Parcel, on_done: Outcome) -> None:
+        """Publish. Parcels with the same `place` keep their order. `on_done` is called in a later turn of the loop."""
+        shard = self._shard_of(place)
+        refusal = ""
+        if self._bytes > UNCONFIRMED_BYTES_MAX:
+            refusal = "too much is on its way to RabbitMQ and not confirmed; try again later"
+        elif shard.blocked:
+            refusal = f"RabbitMQ takes no messages: {shard.blocked}"
+        if refusal:
+            self._host.call_soon(partial(on_done, Unavailable(refusal)))
+            return
+        self._bytes += len(parcel.body)
+        self.under_way += 1
+        shard.send(_Sent(parcel, on_done, self._host.now_ms()))
+        if not self._looks:
+            self._looks = True
+            self._host.call_later(LOOK_MS, self._look)
+
+    def ended(self, sent: _Sent, error: CurbstoneError | None) -> None:
+        """Report the outcome of a parcel."""
+        self._bytes -= len(sent.parcel.body)
+        self.under_way -= 1
+        sent.on_done(error)
+
+    def _look(self) -> None:
+        self._looks = False
+        now_ms = self._host.now_ms()
+        for shard in self._shards:
+            shard.look(now_ms)
+        if self.under_way:
+            self._looks = True
+            self._host.call_later(LOOK_MS, self._look)

@@ -1,0 +1,176 @@
+"""Publishing into one queue: messages one by one, as a whole, or after a delay."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull
+from curbstone.core.message import Message
+from curbstone.core.values import UNNAMED, Done, Published
+from curbstone.rabbit.publishing import atomic
+from curbstone.rabbit.publishing.publish_job import Job
+from curbstone.rabbit.publishing.publisher import Parcel
+from curbstone.rabbit.shared import delay_ladder
+from curbstone.rabbit.shared.declare import together
+from curbstone.rabbit.shared.ids import AT_ONCE_MAX
+from curbstone.rabbit.shared.mapping import properties_of
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.queue import Queue
+
+
+class Storing:
+    """See the module's docstring."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._opening = queue.opening
+
+    def publish(self, messages: list[Message], on_done: Published, *, as_a_whole: bool) -> None:
+        """See `core.port.Queue.publish`."""
+        if as_a_whole:
+            self._publish_as_a_whole(messages, on_done)
+            return
+        for start in range(0, len(messages), AT_ONCE_MAX):
+            piece = messages[start : start + AT_ONCE_MAX] if len(messages) > AT_ONCE_MAX else messages
+            unknown = set(self._queue.options.groups).union(*[each.groups for each in piece if each.groups])
+            unknown -= self._opening.groups
+            if unknown or not self._opening.is_open:
+                self._opening.with_groups(unknown, partial(self._publish_or_refuse, piece, on_done))
+            else:
+                self._publish(piece, on_done)
+
+    def _publish_as_a_whole(self, messages: list[Message], on_done: Published) -> None:
+        """Have the journal publish all of the messages, or none."""
+        engine, count = self._queue.engine, len(messages)
+        first = 0
+        began_us = engine.host.now_us()
+
+        def refused(error: CurbstoneError | None) -> None:
+            if error is not None:
+                engine.host.call_soon(partial(on_done, error, 0, count))
+
+        def stored() -> None:
+            self._count_stored(began_us, count)
+            on_done(None, first, count)
+
+        def opened(error: CurbstoneError | None) -> None:
+            nonlocal first
+            try:
+                if error is not None:
+                    raise error
+                if count > AT_ONCE_MAX:
+                    raise MessageTooLarge(f"a batch on a cluster has at most {AT_ONCE_MAX} messages")
+                first = engine.numbers.take(count)
+                numbers = range(first, first + count)
+                addressed = atomic.to_queue(self._queue, messages, numbers, engine.host.wall_ms())
+            except CurbstoneError as wrong:
+                refused(wrong)
+            else:
+                engine.journal.begin(addressed, refused, stored)
+
+        self._opening.with_groups({group for message in messages for group in message.groups}, opened)
+
+    def _publish_or_refuse(self, messages: list[Message], on_done: Published, error: CurbstoneError | None) -> None:
+        if error is not None:
+            on_done(error, 0, len(messages))
+        else:
+            self._publish(messages, on_done)
+
+    def _publish(self, messages: list[Message], on_done: Published) -> None:
+        engine = self._queue.engine
+        first = engine.numbers.take(len(messages))
+        now_ms = engine.host.wall_ms()
+        began_us = engine.host.now_us()
+
+        job = Job(engine.soon, len(messages), first, on_done, partial(self._count_stored, began_us))
+        unfit, ttl_ms = self._queue.guard.unfit, int(self._queue.options.ttl * 1000)
+        for place, message in enumerate(messages):
+            if (error := unfit(message)) is not None:
+                job.ended(place, error)
+                continue
+            message.seq = first + place
+            message.timestamp_ms = now_ms
+            lives_ms = message.ttl_ms or ttl_ms
+            message.expires_ms = now_ms + lives_ms if lives_ms else 0
+            self._send(message, job, place, now_ms)
+        self._queue.changed()
+
+    def _count_stored(self, began_us: int, count: int) -> None:
+        stats, engine = self._queue.stats, self._queue.engine
+        stats.published += count
+        stats.commits += 1
+        engine.commits.took_us.add(engine.host.now_us() - began_us)
+        engine.commits.messages.add(count)
+
+    def _send(self, message: Message, job: Job, place: int, now_ms: int) -> None:
+        groups = message.groups or (UNNAMED, *self._queue.options.groups)
+        on_done = partial(job.ended, place)
+        if message.delay_ms > 0:
+            job.several(place, len(groups))
+            for group in groups:
+                self.send_later(message, group, message.delay_ms, 0, on_done)
+            return
+        identifier = self._queue.message_id(message.seq)
+        if len(groups) == 1:
+            text = self._queue.engine.names.queue(self._queue.name, groups[0]) if groups[0] else self._opening.text
+            properties = properties_of(message, identifier, now_ms=now_ms)
+            self._send_parcel(3, Parcel("", text, properties, message.body, True), on_done)
+            return
+        names = [self._queue.engine.names.queue(self._queue.name, group) for group in groups]
+        properties = properties_of(message, identifier, now_ms=now_ms, copies=names[1:])
+
+        def done(error: CurbstoneError | None) -> None:
+            if not isinstance(error, QueueFull):
+                on_done(error)
+                return
+            alone = properties_of(message, identifier, now_ms=now_ms)  # without the queues that get it as well
+            together(
+                [partial(self._send_parcel, 3, Parcel("", name, alone, message.body, True)) for name in names], on_done
+            )
+
+        self._send_parcel(3, Parcel("", names[0], properties, message.body, True, several=True), done)
+
+    def _send_parcel(self, times: int, parcel: Parcel, on_done: Done) -> None:
+        """Publish a parcel. If the broker does not know a queue that is in the registry, make the queue again first."""
+        self._queue.engine.publisher.send(self._opening.text, parcel, partial(self._sent, times, parcel, on_done))
+
+    def _sent(self, times: int, parcel: Parcel, on_done: Done, error: CurbstoneError | None) -> None:
+        if error is None or not isinstance(error, NoSuchQueue) or times <= 1 or self._queue.is_closed:
+            on_done(error)
+            return
+        self._opening.again(lambda failed: on_done(failed) if failed else self._send_parcel(times - 1, parcel, on_done))
+
+    def store(self, message: Message, delay_ms: int, on_done: Done) -> None:
+        """Publish a message of a transaction, which has its number and its times already."""
+        message.delay_ms = delay_ms
+
+        def opened(error: CurbstoneError | None) -> None:
+            if error is not None:
+                on_done(error)
+                return
+            engine = self._queue.engine
+            job = Job(engine.soon, 1, message.seq, lambda failed, _first, _count: on_done(failed), lambda _count: None)
+            self._send(message, job, 0, engine.host.wall_ms())
+            self._queue.changed()
+
+        self._opening.with_groups(set(message.groups), opened)
+
+    def send_later(self, message: Message, group: str, delay_ms: int, tries: int, on_done: Done) -> None:
+        """Publish a copy of a message to one group after a delay, with the number of its earlier tries."""
+        engine = self._queue.engine
+
+        def bound(error: CurbstoneError | None) -> None:
+            if error is not None:
+                on_done(error)
+                return
+            now_ms = engine.host.wall_ms()
+            properties = properties_of(
+                message, self._queue.message_id(message.seq), now_ms=now_ms, due_ms=now_ms + delay_ms, tries=tries
+            )
+            path = delay_ladder.way(delay_ms, engine.names.queue(self._queue.name, group))
+            parcel = Parcel(engine.names.step(path.step), path.key, properties, message.body, False)
+            engine.publisher.send(self._opening.text, parcel, on_done)
+
+        self._opening.with_ladder(group, bound)

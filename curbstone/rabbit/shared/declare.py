@@ -1,0 +1,357 @@
+"""Makes a queue in RabbitMQ, or finds it there. Each gateway does this once before it uses a queue.
+
+All calls are idempotent, so it does not matter if other gateways do the same, or if one of them died half-way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from curbstone.core.errors import Conflict, CurbstoneError, NoSuchQueue
+from curbstone.core.values import UNNAMED, Done
+from curbstone.rabbit.amqp.link import unavailable
+from curbstone.rabbit.amqp.port import NOT_FOUND, AmqpError, Channel
+from curbstone.rabbit.shared.delay_ladder import end_pattern
+from curbstone.rabbit.shared.event_keys import event_key
+from curbstone.rabbit.shared.registry import Known
+from curbstone.rabbit.shared.topology import private_arguments, queue_arguments
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.queue import Queue
+
+GROUPS_MAX = 1000
+Step = Callable[[Done], None]
+
+
+def together(steps: Sequence[Step], on_done: Done) -> None:
+    """Take all steps at once. `on_done` is called after the last, with the first error; at once if there are none."""
+    left = len(steps)
+    first: CurbstoneError | None = None
+
+    def done(error: CurbstoneError | None) -> None:
+        nonlocal left, first
+        first = first or error
+        left -= 1
+        if not left:
+            on_done(first)
+
+    for step in steps:
+        step(done)
+    if not steps:
+        on_done(None)
+
+
+def in_turn(steps: Sequence[Step], on_done: Done) -> None:
+    """Take one step after the other, until one fails."""
+
+    def go_on(place: int, error: CurbstoneError | None) -> None:
+        if error is not None or place == len(steps):
+            on_done(error)
+        else:
+            steps[place](partial(go_on, place + 1))
+
+    go_on(0, None)
+
+
+class Opening:
+    """The objects of one queue in RabbitMQ."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._names = queue.engine.names
+        self._errands = queue.engine.errands_for(queue.name)
+        self.text = self._names.queue(queue.name)
+        """The name of the queue in RabbitMQ."""
+        self.is_open = False
+        self.groups: set[str] = set()
+        """The groups whose queues are known to exist."""
+        self._wanted: set[str] = set()
+        self._laddered: set[str] = set()
+        self._is_working = False
+        self._is_new = False
+        """Whether this gateway creates the queue, and the registry has not accepted it yet."""
+        self._waiting: list[Done] = []
+        self._refused: CurbstoneError | None = None
+
+    def make(self) -> None:
+        """Put the queue, which is new, into the registry, and then make it."""
+        self._is_new = not self._queue.name.is_private
+        self._start()
+
+    def when_open(self, on_open: Done) -> None:
+        """See `Queue.when_open`."""
+        self.with_groups(set(), on_open)
+
+    def with_groups(self, groups: set[str], on_open: Done) -> None:
+        """Like `when_open`, and for the queues of these groups, too."""
+        groups = groups - {UNNAMED}
+        if self._refused is not None:
+            on_open(self._refused)
+        elif self.is_open and groups <= self.groups and not self._waiting:
+            on_open(None)
+        else:
+            self._wanted |= groups
+            self._waiting.append(on_open)
+            self._start()
+
+    def _start(self) -> None:
+        if not self._is_working and self._refused is None:
+            self._is_working = True
+            in_turn([self._register, self._register_groups, self._declare, self._bind], self._done)
+
+    def _done(self, error: CurbstoneError | None) -> None:
+        self._is_working = False
+        self.is_open = error is None and self._refused is None
+        waiting, self._waiting = self._waiting, []
+        for on_open in waiting:
+            on_open(self._refused or error)
+        if error is None and not self._wanted <= self.groups:
+            self._start()
+        elif error is not None:
+            self._wanted.clear()
+
+    # --- the steps
+
+    def _register(self, on_done: Done) -> None:
+        if not self._is_new:
+            on_done(None)
+            return
+
+        def registered(error: CurbstoneError | None) -> None:
+            self._is_new = error is not None
+            if error is not None:
+                self._queue.engine.could_not_make(self._queue, error)
+            on_done(error)
+
+        self._queue.engine.propose(self._queue.known.as_entry(), registered)
+
+    def _register_groups(self, on_done: Done) -> None:
+        queue = self._queue
+        unknown = sorted(self._wanted - queue.known.groups)
+        if queue.name.is_private or not unknown:
+            on_done(None)
+        elif len(queue.known.groups) + len(unknown) > GROUPS_MAX:
+            on_done(Conflict(f"a queue on a cluster has at most {GROUPS_MAX} groups"))
+        else:
+            entries = [{"do": "group", "uid": queue.uid, "group": group} for group in unknown]
+            together([partial(queue.engine.propose, entry) for entry in entries], on_done)
+
+    def _declare(self, on_done: Done) -> None:
+        groups = (set(self._queue.options.groups) | self._wanted) - self.groups
+        steps: list[Step] = [] if self.is_open else [partial(self._declare_one, UNNAMED)]
+        steps += [partial(self._declare_one, group) for group in sorted(groups)]
+
+        def declared(error: CurbstoneError | None) -> None:
+            if error is None:
+                self.groups |= groups
+            on_done(error)
+
+        together(steps, declared)
+
+    def _declare_one(self, group: str, on_done: Done) -> None:
+        queue = self._queue
+        text = self._names.queue(queue.name, group)
+        private = queue.name.is_private
+        arguments = (
+            private_arguments(self._names, queue.options, queue.engine.numbers.gateway)
+            if private
+            else queue_arguments(self._names, text, queue.options)
+        )
+
+        def run(channel: Channel, done: Callable[[AmqpError | None], None]) -> None:
+            channel.declare_queue(
+                text,
+                lambda error, _messages, _consumers: done(error),
+                exclusive=private,
+                durable=not private,
+                arguments=arguments,
+            )
+
+        self._errand(run, on_done, f"queue {queue.name} can't be made")
+
+    def _bind(self, on_done: Done) -> None:
+        queue = self._queue
+        steps = [
+            partial(self._bind_one, group, event)
+            for event in sorted(queue.known.bindings)
+            for group in (UNNAMED, *queue.options.groups)
+        ]
+        if queue.options.dead_letter:
+            steps.append(partial(self._bind_dead, queue.options.dead_letter))
+        together([] if self.is_open else steps, on_done)
+
+    def _bind_one(self, group: str, event: str, on_done: Done, *, unbind: bool = False) -> None:
+        text = self._names.queue(self._queue.name, group)
+        key = event_key(self._queue.name, event)
+
+        def run(channel: Channel, done: Callable[[AmqpError | None], None]) -> None:
+            (channel.unbind_queue if unbind else channel.bind_queue)(text, self._names.events, key, done)
+
+        self._errand(run, on_done, f"queue {self._queue.name} can't be bound")
+
+    def _bind_dead(self, dead_letter: str, on_done: Done, *, unbind: bool = False) -> None:
+        """Bind the dead-letter queue, which is made first, to the messages that the broker lets expire here."""
+        engine = self._queue.engine
+        target = engine.ensure(engine.name_of(dead_letter))
+        texts = [self._names.queue(self._queue.name, group) for group in (UNNAMED, *self._queue.options.groups)]
+
+        def bind(text: str, done: Done) -> None:
+            def run(channel: Channel, done: Callable[[AmqpError | None], None]) -> None:
+                (channel.unbind_queue if unbind else channel.bind_queue)(
+                    target.opening.text, self._names.dead, text, done
+                )
+
+            self._errand(run, done, f"the dead letters of {self._queue.name} can't be bound")
+
+        def opened(error: CurbstoneError | None) -> None:
+            if error is not None:
+                on_done(error)
+            else:
+                together([partial(bind, text) for text in texts], on_done)
+
+        target.when_open(opened)
+
+    def _errand(
+        self,
+        run: Callable[[Channel, Callable[[AmqpError | None], None]], None],
+        on_done: Done,
+        what: str,
+    ) -> None:
+        self._errands.do(run, lambda error: on_done(unavailable(error, what) if error else None))
+
+    # --- changes
+
+    def changed(self, before: Known, after: Known, on_done: Done) -> None:
+        """Carry out a change of the registry in RabbitMQ. The definition `after` is in force already."""
+        steps: list[Step] = []
+        old, new = set(before.options.groups), set(after.options.groups)
+        steps += [partial(self._bind_one, UNNAMED, event) for event in sorted(after.bindings - before.bindings)]
+        steps += [
+            partial(self._bind_one, group, event, unbind=True)
+            for event in sorted(before.bindings - after.bindings)
+            for group in (UNNAMED, *sorted(old & new))
+        ]
+        steps += [
+            partial(self._bind_one, group, event)
+            for group in sorted(new)
+            for event in sorted(after.bindings if group not in old else after.bindings - before.bindings)
+        ]
+        steps += [partial(self._delete_one, group) for group in sorted(old - new)]
+        self.groups -= old - new
+        self._laddered -= old - new
+        if before.options.dead_letter != after.options.dead_letter or (old != new and after.options.dead_letter):
+            if before.options.dead_letter and before.options.dead_letter != after.options.dead_letter:
+                steps.append(partial(self._bind_dead, before.options.dead_letter, unbind=True))
+            if after.options.dead_letter:
+                steps.append(partial(self._bind_dead, after.options.dead_letter))
+
+        def opened(error: CurbstoneError | None) -> None:
+            if error is not None:
+                on_done(error)
+            else:
+                together(steps, on_done)
+
+        self.with_groups(new, opened)
+
+    def with_ladder(self, group: str, on_done: Done) -> None:
+        """Bind a group's queue to the end of the ladder."""
+        if group in self._laddered:
+            on_done(None)
+            return
+        text = self._names.queue(self._queue.name, group)
+
+        def run(channel: Channel, done: Callable[[AmqpError | None], None]) -> None:
+            channel.bind_queue(text, self._names.due, end_pattern(text), done)
+
+        def bound(error: CurbstoneError | None) -> None:
+            if error is None:
+                self._laddered.add(group)
+            on_done(error)
+
+        self._errand(run, bound, f"delays for queue {self._queue.name} can't be set up")
+
+    def again(self, on_open: Done) -> None:
+        """Make the queue again, because the broker does not know it although it was known to exist."""
+        if self.is_open:
+            self.is_open = False
+            self._wanted |= self.groups
+            self.groups.clear()
+            self._laddered.clear()
+        self.when_open(on_open)
+
+    # --- looking, emptying, the end
+
+    def _texts(self) -> list[str]:
+        groups = self._queue.known.groups | self.groups
+        return [self._names.queue(self._queue.name, group) for group in (UNNAMED, *sorted(groups))]
+
+    def look(self, on_done: Done) -> None:
+        """Find out whether the queue exists. `on_done` gets NoSuchQueue if it does not."""
+
+        def looked(error: AmqpError | None) -> None:
+            if error is not None and error.code == NOT_FOUND:
+                on_done(NoSuchQueue(f"no such queue: {self._queue.name}"))
+            else:
+                on_done(unavailable(error, "the queue can't be looked at") if error else None)
+
+        self._errands.do(
+            lambda channel, done: channel.declare_queue(self.text, lambda error, *_: done(error), passive=True), looked
+        )
+
+    def count(self, group: str, on_done: Callable[[AmqpError | None, int, int], None]) -> None:
+        """Tell how many messages are ready, and how many consumers there are; none if that can't be known."""
+        text = self._names.queue(self._queue.name, group)
+        found = (0, 0)
+
+        def run(channel: Channel, done: Callable[[AmqpError | None], None]) -> None:
+            def declared(error: AmqpError | None, messages: int, consumers: int) -> None:
+                nonlocal found
+                found = (messages, consumers)
+                done(error)
+
+            channel.declare_queue(text, declared, passive=True)
+
+        self._errands.do(run, lambda error: on_done(error, *found))
+
+    def purge(self, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
+        """Remove the ready messages of all groups; `on_done` gets how many entries those were."""
+        removed = 0
+
+        def purge_one(text: str, done: Done) -> None:
+            def run(channel: Channel, ended: Callable[[AmqpError | None], None]) -> None:
+                def purged(error: AmqpError | None, count: int) -> None:
+                    nonlocal removed
+                    removed += count
+                    ended(error)
+
+                channel.purge_queue(text, purged)
+
+            self._errand(run, done, f"queue {self._queue.name} can't be purged")
+
+        def opened(error: CurbstoneError | None) -> None:
+            if error is not None:
+                on_done(error, 0)
+            else:
+                together([partial(purge_one, text) for text in self._texts()], lambda failed: on_done(failed, removed))
+
+        self.with_groups(set(self._queue.known.groups), opened)
+
+    def _delete_one(self, group: str, on_done: Done) -> None:
+        text = self._names.queue(self._queue.name, group)
+        what = f"queue {self._queue.name} can't be deleted"
+        self._errand(lambda channel, done: channel.delete_queue(text, done), on_done, what)
+
+    def delete(self, on_done: Done) -> None:
+        """Delete the queue and those of all its groups."""
+        groups = self._queue.known.groups | self.groups
+        together([partial(self._delete_one, group) for group in (UNNAMED, *sorted(groups))], on_done)
+
+    def close(self, error: CurbstoneError) -> None:
+        """Refuse all that wait, because the queue is gone or the server stops."""
+        self._refused = error
+        self.is_open = False
+        waiting, self._waiting = self._waiting, []
+        for on_open in waiting:
+            on_open(error)

@@ -1,0 +1,66 @@
+"""Changes of a queue's definition.
+
+A change applies here at once, so that changes add up. Then it is put into the registry, for all gateways, and then it
+is carried out in RabbitMQ. A gateway may die half-way, or lose its connection. Then the next one that asks for the
+change, here or elsewhere, carries out what is missing. Every step is idempotent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from curbstone.core.errors import CurbstoneError, NoSuchQueue
+from curbstone.core.values import Done
+from curbstone.rabbit.shared.registry import Known
+
+if TYPE_CHECKING:
+    from curbstone.rabbit.engine import Engine
+    from curbstone.rabbit.queue import Queue
+
+
+def change(engine: Engine, queue: Queue, after: Known, do: str, on_done: Done, **members: Any) -> None:
+    """Change a queue's definition. If that fails, this gateway goes back to the one in the registry."""
+    before = queue.known
+    engine.know(queue, after)
+    queue.changes_under_way += 1
+
+    def ended(error: CurbstoneError | None) -> None:
+        if error is not None and not queue.is_closed:
+            engine.know(queue, engine.registered(queue) or before)
+        queue.change_ended()
+        on_done(error)
+
+    def registered(error: CurbstoneError | None) -> None:
+        if error is not None or queue.is_closed:
+            ended(error or NoSuchQueue(f"no such queue: {queue.name}"))
+        else:
+            queue.opening.changed(before, after, ended)
+
+    def opened(error: CurbstoneError | None) -> None:
+        if error is not None:
+            ended(error)
+        elif queue.name.is_private:
+            registered(None)
+        else:
+            engine.propose({"do": do, "uid": queue.uid, **members}, registered)
+
+    queue.when_open(opened)
+
+
+def make_sure(queue: Queue, without: Known, on_done: Done) -> None:
+    """Carry out again in RabbitMQ the difference between `without` and the queue's definition."""
+
+    def opened(error: CurbstoneError | None) -> None:
+        if error is not None or queue.is_closed:
+            on_done(error or NoSuchQueue(f"no such queue: {queue.name}"))
+        else:
+            queue.opening.changed(without, queue.known, on_done)
+
+    queue.when_open(opened)
+
+
+def replace_known(known: Known, **changes: Any) -> Known:
+    """Return a queue's definition with some fields changed."""
+    changed = replace(known, **changes)
+    return replace(changed, groups=(changed.groups - set(known.options.groups)) | set(changed.options.groups))

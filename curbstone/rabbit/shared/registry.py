@@ -1,0 +1,331 @@
+"""The registry: the definitions of all queues, as entries of one stream that all gateways read in the same order.
+
+`Registry` is pure. It applies entries, so all gateways that applied the same entries know the same queues.
+`RegistryLog` writes and reads entries. A change counts once its own entry was read back; the first of two creations
+wins. An entry names its queue by the uid, so an entry that comes twice, or too late, changes nothing.
+
+After SNAPSHOT_EVERY entries a gateway adds a snapshot, so that the stream can forget its beginning.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.host import Host
+from curbstone.core.names import QueueName
+from curbstone.core.options import QueueOptions
+from curbstone.core.values import Done
+from curbstone.rabbit.amqp.link import Link
+from curbstone.rabbit.amqp.port import AmqpError, Arrived, Channel, Connection, Properties
+from curbstone.rabbit.shared import unsupported
+from curbstone.rabbit.shared.topology import registry_arguments
+
+SNAPSHOT_EVERY = 10_000
+ANSWER_MS_MAX = 15_000
+DELETED_MAX = 1000
+WINDOW = 1000
+TAG = "registry"
+
+logger = logging.getLogger("curbstone.rabbit")
+Entry = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Known:
+    """The definition of one queue."""
+
+    name: QueueName
+    uid: str
+    options: QueueOptions
+    bindings: frozenset[str] = frozenset()
+    unused_s: float | None = None
+    groups: frozenset[str] = frozenset()
+    """The groups that were declared, or named by messages or consumers."""
+    purged: int = 0
+    """Delayed messages with a smaller number have been purged."""
+    deleted: tuple[int, ...] = ()
+    """Messages of the unnamed group to be dropped when their turn comes; the last DELETED_MAX of them."""
+
+    def as_entry(self) -> Entry:
+        """Return the entry that creates this queue."""
+        return {
+            "do": "make",
+            "project": self.name.project,
+            "queue": self.name.queue,
+            "uid": self.uid,
+            "options": unsupported.registered(self.options.as_json()),
+            "bindings": sorted(self.bindings),
+            "unused_s": self.unused_s,
+            "groups": sorted(self.groups),
+            "purged": self.purged,
+            "deleted": self.deleted,
+        }
+
+
+def _known(entry: Entry) -> Known:
+    name = QueueName(entry["project"], entry["queue"])
+    options = QueueOptions().merged(entry["options"], name.project)
+    return Known(
+        name,
+        entry["uid"],
+        options,
+        frozenset(entry["bindings"]),
+        entry["unused_s"],
+        frozenset(entry["groups"]) | frozenset(options.groups),
+        entry["purged"],
+        tuple(entry.get("deleted", ())),
+    )
+
+
+@dataclass(slots=True)
+class Change:
+    """The effect of an entry: the queue's definition before and after it."""
+
+    before: Known | None = None
+    after: Known | None = None
+
+
+@dataclass(slots=True)
+class Registry:
+    """All queues, by name and by uid."""
+
+    by_name: dict[QueueName, Known] = field(default_factory=dict)
+    by_uid: dict[str, Known] = field(default_factory=dict)
+
+    def apply(self, entry: Entry) -> Change:
+        """Apply an entry. An entry that makes no sense any more changes nothing."""
+        do = entry["do"]
+        if do == "make":
+            return self._make(_known(entry))
+        known = self.by_uid.get(entry.get("uid", ""))
+        if known is None:
+            return Change()
+        if do == "gone":
+            del self.by_uid[known.uid], self.by_name[known.name]
+            return Change(before=known)
+        return self._put(known, _changed(known, entry))
+
+    def _make(self, known: Known) -> Change:
+        if known.name in self.by_name:
+            return Change()
+        self.by_name[known.name] = self.by_uid[known.uid] = known
+        return Change(after=known)
+
+    def _put(self, before: Known, after: Known) -> Change:
+        self.by_name[after.name] = self.by_uid[after.uid] = after
+        return Change(before, after)
+
+    def snapshot(self) -> Entry:
+        """Return an entry that holds the whole registry."""
+        return {"do": "snapshot", "queues": [known.as_entry() for known in self.by_name.values()]}
+
+    def restore(self, entry: Entry) -> None:
+        """Replace the whole registry by a snapshot."""
+        self.by_name.clear()
+        self.by_uid.clear()
+        for each in entry["queues"]:
+            self._make(_known(each))
+
+
+def _changed(known: Known, entry: Entry) -> Known:
+    match entry["do"]:
+        case "options":
+            options = known.options.merged(entry["options"], known.name.project)
+            groups = known.groups | frozenset(options.groups)
+            return _with(known, options=options, groups=groups)
+        case "bind":
+            bindings = (known.bindings | frozenset(entry["add"])) - frozenset(entry["remove"])
+            return _with(known, bindings=bindings)
+        case "bindings":
+            return _with(known, bindings=frozenset(entry["events"]))
+        case "occupy":
+            return _with(known, bindings=frozenset(entry["events"]), unused_s=entry["unused_s"])
+        case "group":
+            return _with(known, groups=known.groups | {entry["group"]})
+        case "purged":
+            purged = max(known.purged, entry["number"])
+            return _with(known, purged=purged, deleted=tuple(seq for seq in known.deleted if seq > purged))
+        case "deleted":
+            others = [seq for seq in known.deleted if seq != entry["seq"]]
+            return _with(known, deleted=(*others, entry["seq"])[-DELETED_MAX:])
+        case "dropped":
+            return _with(known, deleted=tuple(seq for seq in known.deleted if seq != entry["seq"]))
+        case _:
+            return known
+
+
+def _with(known: Known, **changes: Any) -> Known:
+    values = {name: getattr(known, name) for name in Known.__slots__}
+    return Known(**{**values, **changes})
+
+
+class RegistryLog:
+    """Writes and reads the stream.
+
+    `on_change(entry, change)` is called for each entry that changes something, in order. `on_read()` is called once,
+    when all entries that existed at the start have been read.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        link: Link,
+        stream: str,
+        life: str,
+        on_change: Callable[[Entry, Change], None],
+        on_read: Callable[[], None],
+    ) -> None:
+        """`life` names this gateway from this start to its end."""
+        self.known = Registry()
+        self._host = host
+        self._link = link
+        self._stream = stream
+        self._life = life
+        self._on_change = on_change
+        self._on_read = on_read
+        self._channel: Channel | None = None
+        self._is_reading = False
+        self._number = 0
+        self._next_offset: int | None = None
+        """The offset after the last entry that was applied."""
+        self._first_offset: int | None = None
+        self._early: list[tuple[int, Entry]] = []
+        """Entries before the first snapshot of a stream that has forgotten its beginning."""
+        self._since_snapshot = 0
+        self._proposed: dict[str, tuple[Entry, Done, int]] = {}
+        """Entries that were written and not read back yet, by key: the entry, its callback, and the deadline."""
+        self._is_watching = False
+        link.when(self._up, self._down)
+
+    def propose(self, entry: Entry, on_done: Done) -> None:
+        """Write an entry. `on_done` gets None right after it was applied, or Unavailable if that is not known."""
+        self._number += 1
+        key = f"{self._life}.{self._number}"
+        self._proposed[key] = (entry, on_done, self._host.now_ms() + ANSWER_MS_MAX)
+        self._write(key, entry)
+        self._watch()
+
+    def catch_up(self, on_done: Done) -> None:
+        """Call back when all changes that other gateways have made so far are known here."""
+        self.propose({"do": "mark"}, on_done)
+
+    def _write(self, key: str, entry: Entry) -> None:
+        channel = self._channel
+        if channel is not None and channel.is_open:
+            body = json.dumps({**entry, "key": key}, separators=(",", ":")).encode()
+            channel.publish("", self._stream, Properties({}, content_type="application/json"), body, mandatory=False)
+
+    def _up(self, connection: Connection) -> None:
+        self._is_reading = False
+
+        def failed(error: AmqpError) -> None:
+            if self._link.connection is connection:
+                logger.warning("the registry can't be read over %s: %s", connection.node, error)
+                self._link.leave()
+
+        def opened(channel: Channel) -> None:
+            self._channel = channel
+            channel.on_cancelled(lambda _tag: self._link.leave())  # for example, if the node's replica is removed
+            channel.declare_queue(self._stream, lambda *_: None, arguments=registry_arguments())
+            channel.qos(WINDOW, lambda _error: None)
+            start: object = "first" if self._next_offset is None else self._next_offset
+            channel.consume(
+                self._stream,
+                TAG,
+                partial(self._arrived, channel),
+                lambda error: self._consuming() if error is None else None,
+                arguments={"x-stream-offset": start},
+            )
+
+        connection.channel(opened, failed)
+
+    def _consuming(self) -> None:
+        """Write entries again that may be lost, and a mark: once it is read back, all earlier entries were read."""
+        for key, (entry, _on_done, _deadline_ms) in list(self._proposed.items()):
+            self._write(key, entry)
+        if self._next_offset is None or not self._is_reading:
+            self.propose({"do": "mark"}, self._caught_up)
+
+    def _caught_up(self, error: CurbstoneError | None) -> None:
+        if error is not None:
+            return
+        if not self._is_reading:
+            self._is_reading = True
+            self._on_read()
+
+    def _down(self, _reason: str) -> None:
+        self._channel = None
+
+    def _arrived(self, channel: Channel, arrived: Arrived) -> None:
+        channel.ack(arrived.tag)
+        offset = int(str(arrived.properties.headers.get("x-stream-offset", 0)))
+        if self._next_offset is not None and offset < self._next_offset:
+            return  # the stream delivers whole chunks, so also entries from before the offset that was asked for
+        self._next_offset = offset + 1
+        try:
+            entry: Entry = json.loads(arrived.body)
+            self._read(offset, entry)
+        except (ValueError, KeyError, TypeError, CurbstoneError) as error:
+            logger.error("entry %d of the registry is not understood: %s", offset, error)
+
+    def _read(self, offset: int, entry: Entry) -> None:
+        if self._first_offset is None:
+            self._first_offset = offset
+        self._since_snapshot += 1
+        if entry["do"] == "snapshot":
+            self._since_snapshot = 0
+            if self._first_offset > 0:  # the beginning of the stream is gone, so start from this snapshot
+                self._first_offset = 0
+                early = [(place, each) for place, each in self._early if place >= entry["next"]]
+                self._restore(entry)
+                for _place, each in early:
+                    self._apply(each)
+                self._early.clear()
+            return
+        if self._first_offset > 0:
+            self._early.append((offset, entry))
+        self._apply(entry)
+        if self._since_snapshot >= SNAPSHOT_EVERY and str(entry.get("key", "")).startswith(self._life + "."):
+            self._since_snapshot = 0
+            snapshot = {**self.known.snapshot(), "next": offset + 1}
+            self._write(f"{self._life}.snapshot", snapshot)
+
+    def _restore(self, entry: Entry) -> None:
+        before = dict(self.known.by_uid)
+        self.known.restore(entry)
+        for uid, known in before.items():
+            if uid not in self.known.by_uid:
+                self._on_change({"do": "gone", "uid": uid}, Change(before=known))
+        for known in list(self.known.by_name.values()):
+            self._on_change(known.as_entry(), Change(before.get(known.uid), known))
+
+    def _apply(self, entry: Entry) -> None:
+        change = self.known.apply(entry)
+        if change.before is not None or change.after is not None:
+            self._on_change(entry, change)
+        proposed = self._proposed.pop(entry.get("key", ""), None)
+        if proposed is not None:
+            proposed[1](None)
+
+    def _watch(self) -> None:
+        if not self._is_watching:
+            self._is_watching = True
+            self._host.call_later(1000, self._look)
+
+    def _look(self) -> None:
+        self._is_watching = False
+        now_ms = self._host.now_ms()
+        for key, (entry, on_done, deadline_ms) in list(self._proposed.items()):
+            if deadline_ms <= now_ms:
+                del self._proposed[key]
+                on_done(Unavailable(f"it is not known whether that was done: {self._link.trouble or 'no answer'}"))
+            else:  # a stream without a leader loses entries silently, so write it again: entries may come twice
+                self._write(key, entry)
+        if self._proposed:
+            self._watch()
