@@ -48,7 +48,7 @@ class NoBackups:
 def prepare(host: AsyncioHost, loop: asyncio.AbstractEventLoop, settings: Settings) -> ServedEngine:
     """Return the engine that `--engine` asks for. It is not connected yet. Raise Unavailable if it can't be made."""
     try:
-        from curbstone.rabbit.amqp.connection import PikaDoor
+        from curbstone.rabbit.amqp.connection import PikaConnector
     except ImportError as error:
         raise Unavailable(f"--engine needs pika; pip install 'curbstone[cluster]' brings it ({error})") from error
     from curbstone.rabbit.engine import Engine
@@ -65,7 +65,7 @@ def prepare(host: AsyncioHost, loop: asyncio.AbstractEventLoop, settings: Settin
     log.info("curbstone %s, engine %s", __version__, address)
     return Engine(
         host,
-        PikaDoor(address, loop),
+        PikaConnector(address, loop),
         prefix=settings.engine_prefix,
         defaults=QueueOptions(cap=settings.cap, max_message_size=settings.max_message_size),
         max_cap=settings.max_cap,

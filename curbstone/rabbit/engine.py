@@ -27,24 +27,24 @@ from curbstone.core.options import CAP_BYTES_MAX, QueueOptions
 from curbstone.core.schemas import NoSchemas, Schemas
 from curbstone.core.stats import Commits, Stats
 from curbstone.core.values import Capability, Done, EngineInfo, Health, Leased, Published
-from curbstone.rabbit.amqp.link import Errands, Link
-from curbstone.rabbit.amqp.port import Channel, Door
+from curbstone.rabbit.amqp.link import Calls, Link
+from curbstone.rabbit.amqp.port import Channel, Connector
 from curbstone.rabbit.consuming import remote_leases
 from curbstone.rabbit.publishing import fan_out, publish_checks
 from curbstone.rabbit.publishing.journal import Journal
-from curbstone.rabbit.publishing.publish_job import Soon
+from curbstone.rabbit.publishing.publish_job import NextTurn
 from curbstone.rabbit.publishing.publisher import Publisher
 from curbstone.rabbit.queue import Queue, as_entry
 from curbstone.rabbit.shared import infrastructure, queue_change, unsupported
 from curbstone.rabbit.shared.event_keys import binding_of, event_key, takes
-from curbstone.rabbit.shared.gateway_rpc import Inbox
-from curbstone.rabbit.shared.idle_deletion import Disuse
-from curbstone.rabbit.shared.ids import Numbers
+from curbstone.rabbit.shared.gateway_rpc import GatewayRpc
+from curbstone.rabbit.shared.idle_deletion import IdleDeletion
+from curbstone.rabbit.shared.ids import MessageIds
 from curbstone.rabbit.shared.queue_change import replace_known
 from curbstone.rabbit.shared.registry import Change, Entry, Known, RegistryLog
 from curbstone.rabbit.shared.topology import Names
 from curbstone.rabbit.shared.unsettled import Unsettled
-from curbstone.rabbit.shared.warnings import Notes
+from curbstone.rabbit.shared.warnings import Warnings
 from curbstone.rabbit.transaction import Transaction
 
 PUBLISHING_LINKS = 4
@@ -61,7 +61,7 @@ class Engine:
     def __init__(
         self,
         host: Host,
-        door: Door,
+        connector: Connector,
         *,
         prefix: str = "cs/",
         defaults: QueueOptions | None = None,
@@ -70,40 +70,40 @@ class Engine:
         schemas: Schemas | None = None,
     ) -> None:
         self.host = host
-        self.soon = Soon(host)
+        self.next_turn = NextTurn(host)
         self.names = Names(prefix)
         self.defaults = defaults or QueueOptions()
         self.max_cap = max(max_cap, self.defaults.cap)
         self.schemas = schemas or NoSchemas()
-        self.troubles = Notes()
+        self.troubles = Warnings()
         self.staging = unsupported.NoStaging()
         self.commits = Commits()
         self.leased = Leased()
         self.past = Stats()
         self.is_stopping = False
-        self.numbers = Numbers(host)
+        self.ids = MessageIds(host)
         self._queues: dict[QueueName, Queue] = {}
         self._events: dict[str, int] = {}
         """For each event, how many queues known here are bound to it."""
-        self._control = Link(host, door, "curbstone control")
-        self._errands = Errands(host, self._control)
-        publishing = [Link(host, door, f"curbstone publishing {n}") for n in range(PUBLISHING_LINKS)]
-        self._consuming = [Link(host, door, f"curbstone consuming {n}") for n in range(CONSUMING_LINKS)]
+        self._control = Link(host, connector, "curbstone control")
+        self._calls = Calls(host, self._control)
+        publishing = [Link(host, connector, f"curbstone publishing {n}") for n in range(PUBLISHING_LINKS)]
+        self._consuming = [Link(host, connector, f"curbstone consuming {n}") for n in range(CONSUMING_LINKS)]
         self._links = [self._control, *publishing, *self._consuming]
-        self._private_errands = Errands(host, self._consuming[0])
+        self._private_calls = Calls(host, self._consuming[0])
         self._consuming[0].when(lambda _connection: None, self._private_lost)
         self.publisher = Publisher(host, publishing)
-        life = secrets.token_hex(6)
+        run_id = secrets.token_hex(6)
         number = secrets.randbelow(256) if first_number is None else first_number
-        self._log = RegistryLog(host, self._control, self.names.registry, life, self._changed, self._read)
-        self.inbox = Inbox(
+        self._log = RegistryLog(host, self._control, self.names.registry, run_id, self._changed, self._read)
+        self.rpc = GatewayRpc(
             host, self._control, self.names, number, self._numbered, partial(remote_leases.answer, self), self._dropped
         )
         self._starting: set[str] = {"registry", "number", "infrastructure"}
         self._on_ready: Callable[[], None] | None = None
         self._closing: set[Channel] = set()
         self.unsettled = Unsettled(self)
-        self.disuse = Disuse(self)
+        self.idle_deletion = IdleDeletion(self)
         self.journal = Journal(self, self._consuming[-1])
 
     # --- the start
@@ -113,9 +113,9 @@ class Engine:
         self._on_ready = on_ready
         for link in self._links:
             link.start()
-        infrastructure.make(self.names, self._errands, partial(self._infrastructure_made))
+        infrastructure.make(self.names, self._calls, partial(self._infrastructure_made))
         self.unsettled.start()
-        self.disuse.start()
+        self.idle_deletion.start()
 
     @property
     def waits_for(self) -> str:
@@ -125,20 +125,18 @@ class Engine:
     def _infrastructure_made(self, error: CurbstoneError | None) -> None:
         if error is not None:
             logger.error("%s", error)
-            self.host.call_later(
-                1000, lambda: infrastructure.make(self.names, self._errands, self._infrastructure_made)
-            )
+            self.host.call_later(1000, lambda: infrastructure.make(self.names, self._calls, self._infrastructure_made))
         else:
-            self._begun("infrastructure")
+            self._ready("infrastructure")
 
     def _numbered(self, number: int) -> None:
-        self.numbers.gateway = number
-        self._begun("number")
+        self.ids.gateway = number
+        self._ready("number")
 
     def _read(self) -> None:
-        self._begun("registry")
+        self._ready("registry")
 
-    def _begun(self, what: str) -> None:
+    def _ready(self, what: str) -> None:
         self._starting.discard(what)
         if not self._starting and self._on_ready is not None:
             on_ready, self._on_ready = self._on_ready, None
@@ -153,9 +151,9 @@ class Engine:
             return self._consuming[0]
         return self._consuming[hash(name) % len(self._consuming)]
 
-    def errands_for(self, name: QueueName) -> Errands:
-        """Return the errands that declare and delete a queue. An exclusive queue needs the connection it belongs to."""
-        return self._private_errands if name.is_private else self._errands
+    def calls_for(self, name: QueueName) -> Calls:
+        """Return the `Calls` that declare and delete a queue. An exclusive queue needs the connection it belongs to."""
+        return self._private_calls if name.is_private else self._calls
 
     def registered(self, queue: Queue) -> Known | None:
         """Return a queue's definition in the registry, or None if it is not there."""
@@ -243,9 +241,9 @@ class Engine:
             self._forget(queue, Unavailable(f"the connection to RabbitMQ was lost: {reason}"))
 
     def _dropped(self, text: str) -> None:
-        """End a private queue that had no room for a message, and tell its client."""
+        """End a private queue that had no room for a message, and notify its client."""
         for queue in self.private_queues():
-            if queue.opening.text == text:
+            if queue.declaration.text == text:
                 self._end_private(queue, QueueFull(f"queue {queue.name} is at its cap"), lambda _error: None)
 
     # --- queues
@@ -290,7 +288,7 @@ class Engine:
         self.names.queue(name)  # raises BadRequest if it is too long
         queue = Queue(self, Known(name, secrets.token_hex(6), options, groups=frozenset(options.groups)))
         self._queues[name] = queue
-        queue.opening.make()
+        queue.declaration.make()
         return queue
 
     def declare(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> None:
@@ -331,7 +329,7 @@ class Engine:
     ) -> None:
         """Delete a queue with all its messages; `on_done` gets whether there was one.
 
-        `reason` is told to the consumer of a private queue.
+        `reason` is passed to the consumer of a private queue.
         """
         queue = self._queues.get(name)
         if queue is None:
@@ -347,7 +345,7 @@ class Engine:
             if error is not None:
                 on_done(error)
             else:
-                queue.opening.delete(lambda failed: on_done(failed or True))
+                queue.declaration.delete(lambda failed: on_done(failed or True))
 
         def opened(_error: CurbstoneError | None) -> None:
             self.propose(as_entry(queue, "gone"), registered)
@@ -356,7 +354,7 @@ class Engine:
 
     def _end_private(self, queue: Queue, reason: CurbstoneError, on_done: Done) -> None:
         self._forget(queue, reason)
-        queue.opening.delete(on_done)
+        queue.declaration.delete(on_done)
 
     # --- events
 

@@ -42,13 +42,13 @@ from curbstone.rabbit.amqp.settling import Settling
 from curbstone.rabbit.consuming import dead_letters, remote_leases
 from curbstone.rabbit.consuming.consumer import Consumer, gone
 from curbstone.rabbit.consuming.leasing import Leasing
-from curbstone.rabbit.consuming.pull import Want
+from curbstone.rabbit.consuming.pull import Pull
 from curbstone.rabbit.consuming.redrive import Redrive
-from curbstone.rabbit.publishing.publish_checks import Guard
-from curbstone.rabbit.publishing.queue_publishing import Storing
+from curbstone.rabbit.publishing.publish_checks import PublishChecks
+from curbstone.rabbit.publishing.queue_publishing import QueuePublishing
 from curbstone.rabbit.shared import unsupported
 from curbstone.rabbit.shared.counting import Counting
-from curbstone.rabbit.shared.declare import Opening
+from curbstone.rabbit.shared.declare import Declaration
 from curbstone.rabbit.shared.registry import Known
 from curbstone.rabbit.shared.unsupported import NoReading
 
@@ -63,7 +63,7 @@ class Queue:
         self.engine = engine
         self.known = known
         """The definition in the registry, with the changes that this gateway asked for and has not read back yet."""
-        self.guard = Guard(known.name, known.options, engine.schemas)
+        self.checks = PublishChecks(known.name, known.options, engine.schemas)
         self.stats = Stats()
         self.damaged: list[str] = []
         self.is_closed = False
@@ -71,8 +71,8 @@ class Queue:
         self.reading = NoReading()
         self.link: Link = engine.link_for(known.name)
         """The connection that the queue is consumed over."""
-        self.opening = Opening(self)
-        self.storing = Storing(self)
+        self.declaration = Declaration(self)
+        self.publishing = QueuePublishing(self)
         self.leasing = Leasing(self)
         self.counting = Counting(self)
         self.changed = self.counting.changed
@@ -101,7 +101,7 @@ class Queue:
         before = self.options
         self.known = known
         if self.options != before:
-            self.guard = Guard(self.name, self.options, self.engine.schemas)
+            self.checks = PublishChecks(self.name, self.options, self.engine.schemas)
         if self.options.paused != before.paused:
             for consumer in list(self.consumers):
                 consumer.queue_paused()
@@ -124,7 +124,7 @@ class Queue:
 
     def when_open(self, on_open: Done) -> None:
         """Call at once if the queue is known to exist, otherwise when it does, or with the error."""
-        self.opening.when_open(on_open)
+        self.declaration.when_open(on_open)
 
     def when_changed(self, on_done: Callable[[], None]) -> None:
         """Call when all changes of the queue that were asked for here are done; at once if there are none."""
@@ -147,7 +147,7 @@ class Queue:
         """Return why nothing can be published to the queue now, or None if it can."""
         if self.engine.is_stopping:
             return Unavailable("the server is shutting down")
-        return gone(self.name) if self.is_closed else self.guard.refusal()
+        return gone(self.name) if self.is_closed else self.checks.refusal()
 
     def publish(
         self,
@@ -168,7 +168,7 @@ class Queue:
         if refusal is not None or not messages:
             self.engine.host.call_soon(partial(on_done, refusal, 0, len(messages)))
             return
-        self.storing.publish(messages, on_done, as_a_whole=atomic and len(messages) > 1)
+        self.publishing.publish(messages, on_done, as_a_whole=atomic and len(messages) > 1)
 
     def last_number(self, producer: bytes) -> LastNumber | None:
         """Not here."""
@@ -192,7 +192,7 @@ class Queue:
             self, deliver, who, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed
         )
         self.consumers[consumer] = None
-        self.opening.with_groups({group} - {UNNAMED}, consumer.queue_opened)
+        self.declaration.with_groups({group} - {UNNAMED}, consumer.queue_opened)
         return consumer
 
     def pop(
@@ -202,7 +202,7 @@ class Queue:
         group: str = UNNAMED,
         wait_ms: int = 0,
         is_wanted: Callable[[], bool] | None = None,
-    ) -> Want:
+    ) -> Pull:
         """Take one message and settle it."""
         return self.leasing.pop(on_done, group, wait_ms, is_wanted)
 
@@ -216,7 +216,7 @@ class Queue:
         wait_ms: int = 0,
         owner: str = NOBODY,
         who: Who = UNKNOWN,
-    ) -> Want:
+    ) -> Pull:
         """Take up to `count` messages, each for `duration_ms`."""
         return self.leasing.lease(count, duration_ms, on_done, group, wait_ms, owner, who)
 
@@ -263,29 +263,29 @@ class Queue:
         error: str,
         on_done: Done,
     ) -> None:
-        """Give a delivery back with one more try counted, or bury it if it was rejected, expired or tried too often."""
+        """Requeue a delivery, counting a try, or dead-letter it if it was rejected, expired or tried too often."""
         tries = delivery.tries + 1
         most = self.options.max_tries
-        bury = partial(dead_letters.bury, self, settling, tag, delivery)
+        dead_letter = partial(dead_letters.move, self, settling, tag, delivery)
         if reason == dead_letters.REJECTED:
             self.stats.rejected += 1
-            bury(reason, tries, error, on_done)
+            dead_letter(reason, tries, error, on_done)
             return
         self.stats.released += 1
         seq = delivery.message.seq
         wait_ms = self.options.nack_delay_ms(delivery.tries, seq) if delay_ms is None else delay_ms
         if most and tries >= most:
-            bury(dead_letters.MAX_TRIES, tries, error, on_done)
+            dead_letter(dead_letters.MAX_TRIES, tries, error, on_done)
         elif 0 < delivery.message.expires_ms <= self.engine.host.wall_ms():
             self.stats.expired += 1
-            bury(dead_letters.EXPIRED, tries, "", on_done)
+            dead_letter(dead_letters.EXPIRED, tries, "", on_done)
         elif wait_ms > 0:
-            self._come_later(settling, tag, group, delivery, wait_ms, on_done)
+            self._requeue_later(settling, tag, group, delivery, wait_ms, on_done)
         else:
             settling.give_back(tag)
             settling.fence(lambda lost: on_done(self.engine.lost(lost)))
 
-    def _come_later(
+    def _requeue_later(
         self, settling: Settling, tag: int, group: str, delivery: Delivery, delay_ms: int, on_done: Done
     ) -> None:
         def sent(failed: CurbstoneError | None) -> None:
@@ -295,7 +295,7 @@ class Queue:
                 settling.ack(tag)
             settling.fence(lambda lost: on_done(failed or self.engine.lost(lost)))
 
-        self.storing.send_later(delivery.message, group, delay_ms, delivery.tries + 1, sent)
+        self.publishing.send_later(delivery.message, group, delay_ms, delivery.tries + 1, sent)
 
     # --- looking, emptying
 
@@ -335,13 +335,13 @@ class Queue:
         """Remove ready messages now, and delayed ones when they come due. Nothing can be kept for an undo."""
         if keep:
             raise NotSupported(unsupported.UNDOING)
-        entry = {"do": "purged", "uid": self.uid, "number": self.engine.numbers.take(1)}
+        entry = {"do": "purged", "uid": self.uid, "number": self.engine.ids.take(1)}
 
         def known(error: CurbstoneError | None) -> None:
             if error is not None:
                 on_done(error, 0)
             else:
-                self.opening.purge(purged)
+                self.declaration.purge(purged)
 
         def purged(error: CurbstoneError | None, count: int) -> None:
             self.stats.purged += count
@@ -350,7 +350,7 @@ class Queue:
 
         self.engine.propose(entry, known)
 
-    def undo(self, wish: UndoWish, on_done: Undoing) -> None:
+    def undo(self, settlement: UndoWish, on_done: Undoing) -> None:
         """A cluster can't."""
         raise NotSupported(unsupported.UNDOING)
 
@@ -362,17 +362,12 @@ class Queue:
 
     # --- trouble, and the end
 
-    @property
-    def takers(self) -> list[Consumer]:
-        """The consumers of this gateway."""
-        return list(self.consumers)
-
     def left(self, consumer: Consumer) -> None:
         """Note that a consumer has ended."""
         self.consumers.pop(consumer, None)
 
     def channel_lost(self, error: AmqpError, fail: Callable[[CurbstoneError], None]) -> None:
-        """Find out why a channel of a consumer or taker has ended by itself, and call `fail` with it."""
+        """Find out why a channel has ended by itself, and call `fail` with it."""
         if error.code == NOT_FOUND or self.is_closed:
             self.look_after_loss(fail)
         elif error.code == LOST:
@@ -392,7 +387,7 @@ class Queue:
             else:
                 fail(Unavailable("RabbitMQ ended the consumer; it may have held a message for too long"))
 
-        self.opening.look(looked)
+        self.declaration.look(looked)
 
     def close(self, error: CurbstoneError) -> None:
         """End the consumers and give leased messages back, because the queue is gone or the server stops."""
@@ -402,7 +397,7 @@ class Queue:
         for consumer in list(self.consumers):
             consumer.end(error)
         self.leasing.close(error)
-        self.opening.close(error)
+        self.declaration.close(error)
         self.counting.close()
 
     def __repr__(self) -> str:

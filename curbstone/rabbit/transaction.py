@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from curbstone.rabbit.engine import Engine
 
 
-class _Wish(NamedTuple):
+class _Settlement(NamedTuple):
     """Deliveries to be settled. If a message is delivered again meanwhile, that is another delivery."""
 
     consumer: Consumer
@@ -46,7 +46,7 @@ class Transaction:
         self._engine = engine
         self._publishes: dict[Queue | tuple[str, str], list[Message]] = {}
         """The messages for each queue, or for each event of a project."""
-        self._wishes: list[_Wish] = []
+        self._settlements: list[_Settlement] = []
         self._asked: dict[Consumer, set[Delivery]] = {}
 
     def publish(self, queue: port.Queue, message: Message) -> None:
@@ -61,17 +61,17 @@ class Transaction:
     def ack(self, consumer: port.Consumer, seqs: Sequence[int]) -> None:
         """Add an ack. Raise StaleDelivery."""
         mine, deliveries = self._ask(consumer, seqs)
-        self._wishes.append(_Wish(mine, deliveries, lambda done: mine.ack(seqs, done)))
+        self._settlements.append(_Settlement(mine, deliveries, lambda done: mine.ack(seqs, done)))
 
     def nack(self, consumer: port.Consumer, seqs: Sequence[int], delay_ms: int | None = None, error: str = "") -> None:
         """Add a nack. Raise StaleDelivery."""
         mine, deliveries = self._ask(consumer, seqs)
-        self._wishes.append(_Wish(mine, deliveries, lambda done: mine.nack(seqs, delay_ms, error, done)))
+        self._settlements.append(_Settlement(mine, deliveries, lambda done: mine.nack(seqs, delay_ms, error, done)))
 
     def reject(self, consumer: port.Consumer, seqs: Sequence[int], error: str = "") -> None:
         """Add a reject. Raise StaleDelivery."""
         mine, deliveries = self._ask(consumer, seqs)
-        self._wishes.append(_Wish(mine, deliveries, lambda done: mine.reject(seqs, error, done)))
+        self._settlements.append(_Settlement(mine, deliveries, lambda done: mine.reject(seqs, error, done)))
 
     def _ask(self, consumer: port.Consumer, seqs: Sequence[int]) -> tuple[Consumer, list[Delivery]]:
         assert isinstance(consumer, Consumer)
@@ -84,14 +84,14 @@ class Transaction:
 
     def commit(self, on_done: Done) -> None:
         """Publish all messages or none, then settle the deliveries."""
-        for wish in self._wishes:
-            for delivery in wish.deliveries:
+        for settlement in self._settlements:
+            for delivery in settlement.deliveries:
                 seq = delivery.message.seq
-                if wish.consumer.unsettled.get(seq) is not delivery:
+                if settlement.consumer.unsettled.get(seq) is not delivery:
                     stale = StaleDelivery(f"message {seq} is not unsettled here any more")
                     self._engine.host.call_soon(partial(on_done, stale))
                     return
-        claimed = [(wish, self._claim(wish)) for wish in self._wishes]
+        claimed = [(settlement, self._claim(settlement)) for settlement in self._settlements]
         total = sum(map(len, self._publishes.values()))
         if not total:
             self._published(None, claimed, on_done)
@@ -106,7 +106,7 @@ class Transaction:
 
     def _published_one(
         self,
-        claimed: list[tuple[_Wish, list[Delivery]]],
+        claimed: list[tuple[_Settlement, list[Delivery]]],
         on_done: Done,
         error: CurbstoneError | None,
         _first_seq: int,
@@ -116,7 +116,7 @@ class Transaction:
 
     # --- several messages
 
-    def _publish_as_a_whole(self, claimed: list[tuple[_Wish, list[Delivery]]], on_done: Done) -> None:
+    def _publish_as_a_whole(self, claimed: list[tuple[_Settlement, list[Delivery]]], on_done: Done) -> None:
         left = 2
         first: CurbstoneError | None = None
 
@@ -144,7 +144,7 @@ class Transaction:
         for target, messages in self._publishes.items():
             if isinstance(target, Queue):
                 groups = {group for message in messages for group in message.groups}
-                steps.append(partial(target.opening.with_groups, groups))
+                steps.append(partial(target.declaration.with_groups, groups))
         together(steps, opened)
 
     def _addressed(self) -> list[Addressed]:
@@ -152,7 +152,7 @@ class Transaction:
         now_ms = self._engine.host.wall_ms()
         found: list[Addressed] = []
         for target, messages in self._publishes.items():
-            numbers = [self._engine.numbers.take(1) for _ in messages]
+            numbers = [self._engine.ids.take(1) for _ in messages]
             if isinstance(target, Queue):
                 found += atomic.to_queue(target, messages, numbers, now_ms)
             else:
@@ -160,18 +160,20 @@ class Transaction:
         return found
 
     @staticmethod
-    def _claim(wish: _Wish) -> list[Delivery]:
-        """Take the deliveries out of their consumer, so that nobody else settles them meanwhile."""
-        return wish.consumer.claim(wish.seqs)
+    def _claim(settlement: _Settlement) -> list[Delivery]:
+        """Take the deliveries out of their consumer, so that nothing else settles them meanwhile."""
+        return settlement.consumer.claim(settlement.seqs)
 
     def _published(
-        self, error: CurbstoneError | None, claimed: list[tuple[_Wish, list[Delivery]]], on_done: Done
+        self, error: CurbstoneError | None, claimed: list[tuple[_Settlement, list[Delivery]]], on_done: Done
     ) -> None:
-        for wish, deliveries in claimed:
-            wish.consumer.unclaim(deliveries)
-        alive = [wish for wish, _deliveries in claimed if not wish.consumer.closed]
+        for settlement, deliveries in claimed:
+            settlement.consumer.unclaim(deliveries)
+        alive = [settlement for settlement, _deliveries in claimed if not settlement.consumer.closed]
         if error is None and len(alive) < len(claimed):
-            error = StaleDelivery("a consumer has ended; its deliveries come again, what was to be sent is sent")
+            error = StaleDelivery(
+                "a consumer has ended: its messages are delivered again, but the messages of the transaction are sent"
+            )
         if error is not None or not alive:
             self._engine.host.call_soon(partial(on_done, error))
             return
@@ -185,5 +187,5 @@ class Transaction:
             if not left:
                 on_done(first)
 
-        for wish in alive:
-            wish.end(settled)
+        for settlement in alive:
+            settlement.end(settled)

@@ -58,8 +58,8 @@ class Load:
         dice = Random(self._rng.random())
 
         def run() -> None:
-            is_over = self._drained if work in (self._take_over_stomp, self._lease_over_http) else self._stop
-            while not is_over.is_set():
+            is_done = self._drained if work in (self._take_over_stomp, self._lease_over_http) else self._stop
+            while not is_done.is_set():
                 try:
                     work(queue, name, dice.choice(list(self.gateways)))
                 except (OSError, http.client.HTTPException, Refused):

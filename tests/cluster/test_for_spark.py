@@ -60,8 +60,8 @@ def arrived(server: ServerProcess, queue: str, last: str) -> list[str]:
     position = 1
     with httpx.Client(timeout=PATIENCE_S, trust_env=False) as client:
         while last not in bodies:
-            wish = {"wait": PATIENCE_S // 3, "after": position}
-            there = client.get(f"{path}/offsets", params=wish).json()
+            settlement = {"wait": PATIENCE_S // 3, "after": position}
+            there = client.get(f"{path}/offsets", params=settlement).json()
             assert there["next"] > position, f"{last} did not come; there are {len(bodies)}"
             page = client.get(f"{path}/browse", params={"from": position})
             bodies += [json.loads(line)["message"] for line in page.text.splitlines()]

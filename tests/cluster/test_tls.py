@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from curbstone.rabbit.amqp.address import parse
-from curbstone.rabbit.amqp.connection import PikaDoor
+from curbstone.rabbit.amqp.connection import PikaConnector
 from curbstone.rabbit.amqp.port import AmqpError, Arrived, Channel, Connection, Properties
 from tests.authority import Authority
 
@@ -59,14 +59,14 @@ async def tls_before(url: str, authority: Authority) -> AsyncIterator[int]:
 
 
 class Client:
-    """A connection through the door, or why there is none."""
+    """A connection through the connector, or why there is none."""
 
     def __init__(self, port: int, ca: Path) -> None:
         loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[Connection] = loop.create_future()
         self.lost: asyncio.Future[str] = loop.create_future()
-        door = PikaDoor(parse(f"amqps://127.0.0.1:{port}/", ca=str(ca)), loop)
-        door.connect("test", self.opened.set_result, self.lost.set_result, lambda _reason: None)
+        connector = PikaConnector(parse(f"amqps://127.0.0.1:{port}/", ca=str(ca)), loop)
+        connector.connect("test", self.opened.set_result, self.lost.set_result, lambda _reason: None)
 
     async def channel(self) -> Channel:
         """Open a channel."""

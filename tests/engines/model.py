@@ -1,4 +1,4 @@
-"""A model of a RabbitMQ cluster in memory, behind the same door as the real one; each of its traps is a switch.
+"""A model of a RabbitMQ cluster in memory, behind the same Protocols as the real one; each of its traps is a switch.
 
 Every call takes a turn of the host to arrive, and its answer another, as over a network.
 """
@@ -60,7 +60,7 @@ class ModelBroker:
         on_lost: Callable[[str], None],
         on_blocked: Callable[[str], None],
     ) -> None:
-        """See `Door.connect`."""
+        """See `Connector.connect`."""
         if self.is_down:
             self.host.call_soon(lambda: on_lost(f"{NODE}: refused"))
             return

@@ -14,7 +14,7 @@ from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions
 from curbstone.rabbit.amqp.address import parse
 from curbstone.rabbit.shared import delay_ladder
-from curbstone.rabbit.shared.ids import AT_ONCE_MAX, Numbers, time_of
+from curbstone.rabbit.shared.ids import AT_ONCE_MAX, MessageIds, time_of
 from curbstone.rabbit.shared.registry import Entry, Known, Registry, RegistryLog
 from curbstone.rabbit.shared.topology import LADDER_STEP_MS, LADDER_STEPS
 from tests.engines.worlds import START_MS
@@ -23,7 +23,7 @@ from tests.sim.world import SimHost
 
 @given(st.integers(1, 12 * 86_400_000))
 def test_a_ladder_is_never_too_short_and_has_few_steps(delay_ms: int) -> None:
-    step, key = delay_ladder.way(delay_ms, "cs/p/a.b#g")
+    step, key = delay_ladder.route(delay_ms, "cs/p/a.b#g")
     words = key.split(".", LADDER_STEPS)
     bits = [int(word) for word in words[:LADDER_STEPS]]
     assert words[LADDER_STEPS] == "cs/p/a.b#g"
@@ -34,13 +34,13 @@ def test_a_ladder_is_never_too_short_and_has_few_steps(delay_ms: int) -> None:
 
 
 def test_a_delay_beyond_the_ladder_takes_it_again() -> None:
-    step, _ = delay_ladder.way(400 * 86_400_000, "q")
+    step, _ = delay_ladder.route(400 * 86_400_000, "q")
     assert step == LADDER_STEPS - 1
 
 
 def test_numbers_are_unique_ascending_and_tell_the_time() -> None:
     host = SimHost(Random(0), START_MS)
-    numbers = Numbers(host)
+    numbers = MessageIds(host)
     numbers.gateway = 255
     last = 0
     for count in (1, 5, AT_ONCE_MAX, 1, AT_ONCE_MAX - 1, 2):

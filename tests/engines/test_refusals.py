@@ -164,7 +164,7 @@ def test_a_committed_message_that_can_never_be_stored_is_kept_with_the_lost(
     def refuses(_message: Message, _delay_ms: int, on_done: Any) -> None:
         on_done(Conflict("it has too many groups"))
 
-    monkeypatch.setattr(model.engine.get(queue.name).storing, "store", refuses)
+    monkeypatch.setattr(model.engine.get(queue.name).publishing, "store", refuses)
     answers = commit(model, queue, other)
     model.until(lambda: answers)
     assert answers == [(None,)] and model.bodies(other) == [BODY] and model.bodies(queue) == []

@@ -185,7 +185,7 @@ def test_a_subscriber_that_is_too_slow_is_ended_and_costs_the_others_nothing(mod
 def other(model: ModelWorld) -> Engine:
     """Start another gateway, which has another number."""
     engine = model.gateway()
-    assert engine.numbers.gateway != model.engine.numbers.gateway
+    assert engine.ids.gateway != model.engine.ids.gateway
     return engine
 
 
@@ -194,7 +194,7 @@ def test_the_first_of_two_creations_wins_and_both_have_one_queue(model: ModelWor
     name = model.fresh()
     mine, theirs = model.engine.ensure(name), second.ensure(name)
     found = [*outcomes(mine, "a"), *outcomes(theirs, "b")]
-    model.until(lambda: mine.opening.is_open and theirs.opening.is_open)
+    model.until(lambda: mine.declaration.is_open and theirs.declaration.is_open)
     model.pass_time(50)
     assert mine.uid == theirs.uid and not found
     assert sorted(model.bodies(mine)) == ["a", "b"]
@@ -240,7 +240,7 @@ def test_one_ack_may_name_leases_of_all_gateways_and_calls_each_of_them_once(mod
         model.answer(engine.catch_up)
         ((lease,),) = model.answer(lambda done, engine=engine: engine.get(queue.name).lease(1, 60_000, done))  # type: ignore[misc]
         tokens.append(lease.token)
-    number = engines[1].numbers.gateway
+    number = engines[1].ids.gateway
     made_up = [f"{number}-{life}.x" for life in range(1000)] + ["999-a.x", "1000000-a.x", "x", ""]
     published: list[str] = []
     publish = model.model.publish
@@ -296,7 +296,7 @@ def test_who_loses_the_registry_for_a_while_misses_nothing(model: ModelWorld) ->
 def halfway(model: ModelWorld, second: Engine, queue: Queue) -> None:
     """What this gateway changes of a queue gets into the registry and no further, as if it died there."""
     assert model.answer(second.get(queue.name).when_open) == (None,)
-    cast(Any, second.get(queue.name)).opening.changed = lambda *_: None
+    cast(Any, second.get(queue.name)).declaration.changed = lambda *_: None
 
 
 def test_a_binding_whose_gateway_died_half_way_is_made_for_who_asks_again(model: ModelWorld) -> None:

@@ -190,7 +190,7 @@ def test_a_unit_under_way_is_carried_out_when_its_channel_alone_is_lost(model: M
 
 
 class Mortal:
-    """A door to the model for a gateway that can die as of kill -9: no more of it goes out, and it hears nothing."""
+    """A connector for a gateway that can die as of kill -9: it sends and receives nothing any more."""
 
     def __init__(self, model: ModelBroker) -> None:
         self._model = model
@@ -198,7 +198,7 @@ class Mortal:
         self.is_dead = False
 
     def connect(self, name: str, on_open: Any, on_lost: Callable[[str], None], on_blocked: Any) -> None:
-        """See `Door.connect`."""
+        """See `Connector.connect`."""
 
         def opened(connection: ModelConnection) -> None:
             self.connections.append(connection)
@@ -213,8 +213,8 @@ def test_all_or_nothing_when_the_gateway_dies(model: ModelWorld, seed: int) -> N
     """Its connections end one after the other, each with what is on its way there."""
     random = Random(seed)
     print("seed", seed)
-    door = Mortal(model.model)
-    mortal = Engine(model.host, door, defaults=DEFAULTS, first_number=9)
+    connector = Mortal(model.model)
+    mortal = Engine(model.host, connector, defaults=DEFAULTS, first_number=9)
     ready: list[bool] = []
     mortal.start(lambda: ready.append(True))
     model.until(lambda: ready)
@@ -229,9 +229,9 @@ def test_all_or_nothing_when_the_gateway_dies(model: ModelWorld, seed: int) -> N
         transaction.commit(outcomes.append)
     for _ in range(random.randrange(20)):
         model.host.turn()
-    door.is_dead = True
-    random.shuffle(door.connections)
-    for connection in door.connections:
+    connector.is_dead = True
+    random.shuffle(connector.connections)
+    for connection in connector.connections:
         connection.end("killed")
         for _ in range(random.randrange(3)):
             model.host.turn()

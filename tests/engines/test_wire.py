@@ -17,9 +17,9 @@ from pika import frame, spec
 
 from curbstone.rabbit.amqp import frames
 from curbstone.rabbit.amqp.address import parse
-from curbstone.rabbit.amqp.connection import PikaDoor
+from curbstone.rabbit.amqp.connection import PikaConnector
 from curbstone.rabbit.amqp.port import Arrived, Properties
-from curbstone.rabbit.amqp.socket_filter import Wire
+from curbstone.rabbit.amqp.socket_filter import SocketFilter
 
 FRAME_MAX = 4096
 SHORT = st.text(max_size=60)
@@ -100,10 +100,10 @@ class FakePika:
                 self._seen.append((message[0].method.consumer_tag, message[0].method.delivery_tag, message[2]))
 
 
-def wire_of(seen: list[object]) -> Wire:
+def wire_of(seen: list[object]) -> SocketFilter:
     """Return a wire on which the consumer "ours" of channel 1, and the confirms of channel 2, are taken."""
     turns: list[Callable[[], None]] = []
-    wire = Wire(turns.append, FakePika(seen))
+    wire = SocketFilter(turns.append, FakePika(seen))
 
     def take(arrived: Arrived) -> None:
         seen.append(("ours", arrived.tag, arrived.body))
@@ -199,7 +199,7 @@ async def test_a_node_that_does_not_listen_says_so() -> None:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
         lost: asyncio.Future[str] = loop.create_future()
-        door = PikaDoor(parse(f"amqp://127.0.0.1:{port}/"), loop)
-        door.connect("test", lambda _connection: None, lost.set_result, lambda _reason: None)
+        connector = PikaConnector(parse(f"amqp://127.0.0.1:{port}/"), loop)
+        connector.connect("test", lambda _connection: None, lost.set_result, lambda _reason: None)
         text = await asyncio.wait_for(lost, 60)
     assert text.startswith(f"127.0.0.1:{port}: ") and f"[Errno {errno.ECONNREFUSED}]" in text

@@ -22,7 +22,7 @@ from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import MIB, QueueOptions
 from curbstone.core.port import Broker, Consumer, Queue
 from curbstone.rabbit.amqp.address import parse
-from curbstone.rabbit.amqp.connection import PikaDoor
+from curbstone.rabbit.amqp.connection import PikaConnector
 from curbstone.rabbit.engine import Engine
 from curbstone.schemas import JsonSchemas
 from curbstone.tracing.engine import traced
@@ -270,8 +270,8 @@ class NodeWorld(World):
     def gateway(self) -> Engine:
         """Start one more gateway, or the first; all tests share what they share, under a prefix of their own."""
         prefix = f"{secrets.token_hex(4)}/" if not self.engines else self.engines[0].names.prefix
-        door = PikaDoor(parse(self._url), self._loop)
-        engine = Engine(self.host, door, prefix=prefix, defaults=DEFAULTS, schemas=JsonSchemas())
+        connector = PikaConnector(parse(self._url), self._loop)
+        engine = Engine(self.host, connector, prefix=prefix, defaults=DEFAULTS, schemas=JsonSchemas())
         self.engines.append(engine)
         ready: list[bool] = []
         engine.start(lambda: ready.append(True))

@@ -35,15 +35,15 @@ from curbstone.rabbit.amqp.port import (
     Returned,
     Settled,
 )
-from curbstone.rabbit.amqp.socket_filter import Wire
+from curbstone.rabbit.amqp.socket_filter import SocketFilter
 
 HEARTBEAT_S = 10
 CONNECT_S_MAX = 5
 CHANNELS_MAX = 2047
 
 
-class PikaDoor:
-    """See `rabbit.amqp.port.Door`."""
+class PikaConnector:
+    """See `rabbit.amqp.port.Connector`."""
 
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
         self._address = address
@@ -58,7 +58,7 @@ class PikaDoor:
         on_lost: Callable[[str], None],
         on_blocked: Callable[[str], None],
     ) -> None:
-        """See `Door.connect`."""
+        """See `Connector.connect`."""
         host, port = self._address.nodes[self._next % len(self._address.nodes)]
         self._next += 1
         parameters = pika.ConnectionParameters(
@@ -102,8 +102,8 @@ def _reason(error: object) -> str:
 
 def _behind(error: object) -> BaseException | None:
     several = getattr(error, "exceptions", None) or ()
-    told = (*several[-1:], getattr(error, "exception", None), *getattr(error, "args", ())[:1])
-    return next((each for each in told if isinstance(each, BaseException)), None)
+    causes = (*several[-1:], getattr(error, "exception", None), *getattr(error, "args", ())[:1])
+    return next((each for each in causes if isinstance(each, BaseException)), None)
 
 
 class PikaConnection:
@@ -112,16 +112,16 @@ class PikaConnection:
     def __init__(self, raw: Any, node: str, services: IoServices) -> None:
         self._raw = raw
         self._loop = services.get_native_ioloop()
-        self._wire = services.wire
-        self._wire.on_received = self._received
+        self._socket_filter = services.socket_filter
+        self._socket_filter.on_received = self._received
         self.node = node
         self.version = str((raw.server_properties or {}).get("version", ""))
 
     def channel(self, on_open: Callable[[Channel], None], on_closed: Callable[[AmqpError], None]) -> None:
         """See `Connection.channel`."""
         if not self._raw.is_open:
-            return  # all users of the connection are told of its end
-        channel = PikaChannel(on_closed, self._wire)
+            return  # all users of the connection are notified of its end
+        channel = PikaChannel(on_closed, self._socket_filter)
         try:
             self._raw.channel(on_open_callback=lambda raw: on_open(channel.opened(raw)))
         except exceptions.NoFreeChannels:
@@ -140,9 +140,9 @@ class PikaConnection:
 class PikaChannel:
     """See `rabbit.amqp.port.Channel`."""
 
-    def __init__(self, on_closed: Callable[[AmqpError], None], wire: Wire) -> None:
+    def __init__(self, on_closed: Callable[[AmqpError], None], socket_filter: SocketFilter) -> None:
         self._on_closed = on_closed
-        self._wire = wire
+        self._socket_filter = socket_filter
         self._raw: Any
         self._number = 0
         self._frame_max = 0
@@ -185,15 +185,15 @@ class PikaChannel:
             self._on_closed(error)
 
     def _leave_wire(self) -> None:
-        """Stop taking frames from the wire, because another channel may get this number soon."""
-        self._wire.confirmed.pop(self._number, None)
+        """Stop taking frames from the socket filter, because another channel may get this number soon."""
+        self._socket_filter.confirmed.pop(self._number, None)
         for tag in list(self._tags):
             self._forget(tag)
 
     def _forget(self, tag: str) -> None:
         if tag in self._tags:
             self._tags.remove(tag)
-            del self._wire.consumers[self._number, tag.encode()]
+            del self._socket_filter.consumers[self._number, tag.encode()]
 
     def _call(self, start: Callable[[Callable[..., None]], object], done: Callable[[Any], None], fail: Settled) -> None:
         """Make a call that gets an answer. `done(frame)` is called, or `fail(error)` if the channel ends first."""
@@ -221,7 +221,7 @@ class PikaChannel:
             on_confirm(method.delivery_tag, method.multiple, isinstance(method, spec.Basic.Ack))
 
         if self.is_open:
-            self._wire.confirmed[self._number] = on_confirm
+            self._socket_filter.confirmed[self._number] = on_confirm
         self._raw.add_on_return_callback(lambda _raw, _method, properties, _body: on_return(_properties(properties)))
         self._simple(lambda done: self._raw.confirm_delivery(confirmed, done), on_done)
 
@@ -235,7 +235,7 @@ class PikaChannel:
             )
         except frames.Unsayable as error:
             raise AmqpError(REFUSED, str(error)) from error
-        self._wire.write(data)
+        self._socket_filter.write(data)
 
     def declare_queue(
         self,
@@ -309,7 +309,7 @@ class PikaChannel:
 
         if self.is_open:
             self._tags.add(tag)
-            self._wire.consumers[self._number, tag.encode()] = on_message
+            self._socket_filter.consumers[self._number, tag.encode()] = on_message
         self._simple(
             lambda done: self._raw.basic_consume(
                 queue, delivered, consumer_tag=tag, arguments=arguments, callback=done

@@ -160,7 +160,7 @@ _known_short = lru_cache(maxsize=1024)(_short)
 
 
 class Delivered(NamedTuple):
-    """A delivered message, found in the bytes that came."""
+    """A delivered message, found in received bytes."""
 
     consumer: bytes
     arrived: Arrived

@@ -13,7 +13,7 @@ from typing import Any
 
 from pika.adapters.utils import nbio_interface
 
-from curbstone.rabbit.amqp.socket_filter import Wire
+from curbstone.rabbit.amqp.socket_filter import SocketFilter
 
 
 class _Timer(nbio_interface.AbstractTimerReference):  # type: ignore[misc]
@@ -43,11 +43,11 @@ class _Task(nbio_interface.AbstractIOReference):  # type: ignore[misc]
 
 
 class IoServices(nbio_interface.AbstractIOServices):  # type: ignore[misc]
-    """The services for one connection. Once it is made, its bytes go through `wire`."""
+    """The services for one connection. Once it is made, its bytes go through `socket_filter`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.wire: Wire
+        self.socket_filter: SocketFilter
 
     def get_native_ioloop(self) -> asyncio.AbstractEventLoop:
         """Return the loop."""
@@ -97,10 +97,12 @@ class IoServices(nbio_interface.AbstractIOServices):  # type: ignore[misc]
     ) -> _Task:
         """See pika."""
 
-        async def connect() -> tuple[Wire, Any]:
-            self.wire = Wire(self._loop.call_soon, protocol_factory())
+        async def connect() -> tuple[SocketFilter, Any]:
+            self.socket_filter = SocketFilter(self._loop.call_soon, protocol_factory())
             name = server_hostname if ssl_context is not None else None
-            await self._loop.create_connection(lambda: self.wire, sock=sock, ssl=ssl_context, server_hostname=name)
-            return self.wire, self.wire.get_protocol()
+            await self._loop.create_connection(
+                lambda: self.socket_filter, sock=sock, ssl=ssl_context, server_hostname=name
+            )
+            return self.socket_filter, self.socket_filter.get_protocol()
 
         return _Task(self._loop, connect(), on_done)

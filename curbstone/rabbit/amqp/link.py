@@ -1,6 +1,6 @@
 """One connection that is made again whenever it is lost, to the next node, until the server stops.
 
-`Errands` makes calls over it that may break their channel, such as declarations and deletions.
+`Calls` makes calls over it that may break their channel, such as declarations and deletions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from curbstone.core.errors import Unavailable
 from curbstone.core.host import Host
-from curbstone.rabbit.amqp.port import LOST, AmqpError, Channel, Connection, Door
+from curbstone.rabbit.amqp.port import LOST, AmqpError, Channel, Connection, Connector
 
 AGAIN_MS = 200
 """The pause between the loss of a connection and the next try, and between two tries."""
@@ -22,11 +22,11 @@ logger = logging.getLogger("curbstone.rabbit")
 
 
 class Link:
-    """A connection to any node. Those who asked by `when` are told when it is made and when it is lost."""
+    """A connection to any node. `when` registers callbacks for when it is made and lost."""
 
-    def __init__(self, host: Host, door: Door, name: str) -> None:
+    def __init__(self, host: Host, connector: Connector, name: str) -> None:
         self._host = host
-        self._door = door
+        self._connector = connector
         self._name = name
         self._up: list[Callable[[Connection], None]] = []
         self._down: list[Callable[[str], None]] = []
@@ -44,7 +44,7 @@ class Link:
 
     def start(self) -> None:
         """Connect."""
-        self._door.connect(self._name, self._opened, self._lost, self._now_blocked)
+        self._connector.connect(self._name, self._opened, self._lost, self._now_blocked)
 
     def close(self) -> None:
         """End the connection, and do not connect again."""
@@ -88,7 +88,7 @@ class Link:
         logger.warning("%s: %s", self._name, f"RabbitMQ takes no messages: {reason}" if reason else "no longer blocked")
 
 
-class Errand:
+class Call:
     """A call with a channel of its own. `run(channel, done)` makes the call, and `done(error)` ends it."""
 
     def __init__(
@@ -102,17 +102,17 @@ class Errand:
         self.deadline_ms = deadline_ms
 
 
-class Errands:
+class Calls:
     """Calls over a link, a few at a time.
 
-    Calls that a lost connection leaves unanswered are made again, as all of them are idempotent. An errand's `on_done`
+    Calls that a lost connection leaves unanswered are made again, as all of them are idempotent. A call's `on_done`
     gets the error of AMQP or None, or the error LOST after CALL_MS_MAX.
     """
 
     def __init__(self, host: Host, link: Link) -> None:
         self._host = host
         self._link = link
-        self._waiting: deque[Errand] = deque()
+        self._waiting: deque[Call] = deque()
         self._idle: list[Channel] = []
         self._opening = 0
         self._busy = 0
@@ -130,7 +130,7 @@ class Errands:
         on_done: Callable[[AmqpError | None], None],
     ) -> None:
         """Make a call as soon as possible."""
-        self._waiting.append(Errand(run, on_done, self._host.now_ms() + CALL_MS_MAX))
+        self._waiting.append(Call(run, on_done, self._host.now_ms() + CALL_MS_MAX))
         self._fill()
         self._watch()
 
@@ -156,21 +156,21 @@ class Errands:
 
         connection.channel(opened, lambda _error: None)
 
-    def _start(self, channel: Channel, errand: Errand) -> None:
+    def _start(self, channel: Channel, call: Call) -> None:
         self._busy += 1
 
         def done(error: AmqpError | None) -> None:
             self._busy -= 1
-            if error is not None and error.code == LOST and self._host.now_ms() < errand.deadline_ms:
-                self._waiting.appendleft(errand)
+            if error is not None and error.code == LOST and self._host.now_ms() < call.deadline_ms:
+                self._waiting.appendleft(call)
                 self._watch()
             else:
-                self._host.call_soon(lambda: errand.on_done(error))
+                self._host.call_soon(lambda: call.on_done(error))
             if channel.is_open:
                 self._idle.append(channel)
             self._host.call_soon(self._fill)
 
-        errand.run(channel, done)
+        call.run(channel, done)
 
     def _down(self, _reason: str) -> None:
         self._opening = 0
@@ -184,10 +184,10 @@ class Errands:
     def _look(self) -> None:
         self._timer_set = False
         now_ms = self._host.now_ms()
-        late = [errand for errand in self._waiting if errand.deadline_ms <= now_ms]
-        self._waiting = deque(errand for errand in self._waiting if errand.deadline_ms > now_ms)
-        for errand in late:
-            errand.on_done(AmqpError(LOST, self._link.trouble or "RabbitMQ does not answer"))
+        late = [call for call in self._waiting if call.deadline_ms <= now_ms]
+        self._waiting = deque(call for call in self._waiting if call.deadline_ms > now_ms)
+        for call in late:
+            call.on_done(AmqpError(LOST, self._link.trouble or "RabbitMQ does not answer"))
         if self._waiting:
             self._watch()
 

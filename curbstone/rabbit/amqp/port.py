@@ -1,7 +1,7 @@
 """The part of AMQP that the engine uses, as Protocols and plain values.
 
 `rabbit.amqp.connection` implements it; the tests have a model of a broker behind the same Protocols. All methods are
-called on the host's thread, and all callbacks come there. Breaking a rule of AMQP closes the channel it was broken on:
+called on the host's thread, and so are all callbacks. Breaking a rule of AMQP closes the channel it was broken on:
 then all calls that wait on the channel get the error, and so does `on_closed`.
 """
 
@@ -40,7 +40,7 @@ class Properties(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """A message that came by a delivery or a `get`."""
+    """A message from a delivery or a `get`."""
 
     tag: int
     redelivered: bool
@@ -156,8 +156,8 @@ class Connection(Protocol):
         """Close the connection; `on_lost` is called."""
 
 
-class Door(Protocol):
-    """The way to the cluster."""
+class Connector(Protocol):
+    """Makes connections to the cluster."""
 
     def connect(
         self,

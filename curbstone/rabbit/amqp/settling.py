@@ -1,4 +1,4 @@
-"""Settling on one channel. The acks of a turn are joined, and they are done when a round trip after them has come back.
+"""Settling on one channel. The acks of a turn are joined, and they are done when a later round trip has returned.
 
 A channel hands at most 32 commands at a time to a quorum queue and keeps the rest, and when the channel is closed, the
 commands it keeps are lost. So deliveries are acked in as few commands as possible, and a channel is closed only after a

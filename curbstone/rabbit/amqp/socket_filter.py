@@ -14,7 +14,7 @@ from curbstone.rabbit.amqp import frames
 from curbstone.rabbit.amqp.port import Arrived, Confirmed
 
 
-class Wire(asyncio.Protocol):
+class SocketFilter(asyncio.Protocol):
     """A protocol for the socket, and a transport for pika. `protocol` is pika's own protocol."""
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object], protocol: Any) -> None:
@@ -24,11 +24,11 @@ class Wire(asyncio.Protocol):
         self._gathered: list[bytes] = []
         self._rest = b""
         """The bytes of a frame that is not complete yet."""
-        self._is_over = False
+        self._is_done = False
         self.consumers: dict[tuple[int, bytes], Callable[[Arrived], None]] = {}
-        """The takers of deliveries, by channel and consumer tag."""
+        """The consumers of deliveries, by channel and consumer tag."""
         self.confirmed: dict[int, Confirmed] = {}
-        """The takers of confirms, by channel."""
+        """The consumers of confirms, by channel."""
         self.on_received: Callable[[int], None] = lambda _count: None
         """Called with the number of bytes that pika does not see, so that it knows that the node is alive."""
 
@@ -41,7 +41,7 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """See asyncio.Protocol. Pass the end on to pika."""
-        self._is_over = True
+        self._is_done = True
         self._gathered.clear()
         self._protocol.connection_lost(exc)
 
@@ -54,7 +54,7 @@ class Wire(asyncio.Protocol):
         if self._rest:
             data = self._rest + data
         at = given = taken = 0
-        while at + frames.AROUND <= len(data) and not self._is_over:
+        while at + frames.AROUND <= len(data) and not self._is_done:
             kind, channel, size = frames.START.unpack_from(data, at)
             end = at + frames.AROUND + size
             if kind not in frames.KINDS:  # for example, if the node speaks another version
@@ -92,7 +92,7 @@ class Wire(asyncio.Protocol):
         return found.end
 
     def _give(self, data: bytes, start: int, end: int) -> None:
-        if end > start and not self._is_over:
+        if end > start and not self._is_done:
             self._protocol.data_received(data[start:end])
 
     # --- pika's transport
@@ -110,7 +110,7 @@ class Wire(asyncio.Protocol):
 
     def abort(self) -> None:
         """End the connection at once. Bytes that were not sent are dropped."""
-        self._is_over = True
+        self._is_done = True
         self._gathered.clear()
         self._transport.abort()
 

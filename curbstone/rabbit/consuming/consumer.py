@@ -100,7 +100,7 @@ class Consumer:
 
     def _opened(self, channel: Channel) -> None:
         if self.closed:
-            channel.close(_nothing)
+            channel.close(_ignore)
             return
         self._settling = Settling(self.queue.engine.host, channel)
         channel.on_cancelled(self._cancelled)
@@ -162,7 +162,7 @@ class Consumer:
             self.queue.look_after_loss(self._lose)
 
     def _lose(self, error: CurbstoneError) -> None:
-        """End the consumer with an error, and tell the client."""
+        """End the consumer with an error, and notify the client."""
         if self.closed:
             return
         self.closed = True
@@ -170,7 +170,7 @@ class Consumer:
         self.unsettled.clear()
         self._gathered.clear()
         if self._settling is not None:
-            self._settling.channel.close(_nothing)
+            self._settling.channel.close(_ignore)
         for on_open in self._on_open:
             on_open()
         self._on_open.clear()
@@ -282,7 +282,7 @@ class Consumer:
     def settle_all(
         self, ended: list[tuple[Delivery, str]], delay_ms: int | None, error: str, on_done: Done | None
     ) -> None:
-        """Give back or bury claimed deliveries. `on_done` is called when all of it is done."""
+        """Requeue or dead-letter claimed deliveries. `on_done` is called when all of it is done."""
         settling = self._settling
         assert settling is not None
         left = len(ended) + 1
@@ -365,9 +365,5 @@ def gone(name: object) -> NoSuchQueue:
     return NoSuchQueue(f"no such queue: {name}")
 
 
-def _ignore(_error: AmqpError | None) -> None:
-    """Ignore an error that the end of the channel tells, too."""
-
-
-def _nothing() -> None:
-    """Do nothing, as nobody waits for this."""
+def _ignore(*_outcome: object) -> None:
+    """Ignore an outcome; the end of the channel reports the same error."""

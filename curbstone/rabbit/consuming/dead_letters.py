@@ -1,7 +1,7 @@
-"""Dead letters. A letter is published with its provenance, confirmed, and only then settled in the queue it died in.
+"""Dead letters. A dead letter is published with its provenance, confirmed, and only then settled in the queue it died in.
 
-After a crash between the two both exist, so a letter may come twice, but none is lost. If the dead-letter queue refuses
-the letter, the message is held and buried again later.
+After a crash between the two both exist, so a dead letter may be stored twice, but none is lost. If the dead-letter
+queue refuses it, the message is held, and this is tried again later.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def without_provenance(block: bytes) -> bytes:
     return b"".join(line for line in block.splitlines(keepends=True) if not line.startswith(PREFIX))
 
 
-def letter(queue: Queue, delivery: Delivery, reason: str, tries: int, error: str) -> Message:
+def make(queue: Queue, delivery: Delivery, reason: str, tries: int, error: str) -> Message:
     """Return the dead letter of a message: a new message with its provenance."""
     message = delivery.message
     provenance = [
@@ -71,7 +71,7 @@ def provenance_of_expired(properties: Properties, name_of_queue: str, tries: int
 
 
 def origin(message: Message) -> QueueName | None:
-    """Return the queue that a letter came from, or None if it does not say."""
+    """Return the queue that a dead letter was in before, or None if it does not say."""
     for name, value in headers.decode(message.headers):
         if name == "x-dead-queue":
             try:
@@ -81,7 +81,7 @@ def origin(message: Message) -> QueueName | None:
     return None
 
 
-def bury(
+def move(
     queue: Queue,
     settling: Settling,
     tag: int,
@@ -99,22 +99,22 @@ def bury(
             settling.fence(lambda failed: on_done(queue.engine.lost(failed)))
         return
     target = queue.engine.ensure(parse_queue_name(queue.options.dead_letter))
-    told = on_done
+    waiting = on_done
 
     def done(failed: CurbstoneError | None, _first: int, _count: int) -> None:
-        nonlocal told
+        nonlocal waiting
         if failed is None:
             queue.stats.dead_lettered += 1
             settling.ack(tag)
-            if told is not None:
-                finished = told
+            if waiting is not None:
+                finished = waiting
                 settling.fence(lambda lost: finished(queue.engine.lost(lost)))
             return
-        if told is not None:
-            told(failed)
-            told = None
+        if waiting is not None:
+            waiting(failed)
+            waiting = None
         if settling.channel.is_open:
             queue.engine.host.call_later(TRY_AGAIN_MS, again)
 
-    again = partial(target.publish, [letter(queue, delivery, reason, tries, error)], done)
+    again = partial(target.publish, [make(queue, delivery, reason, tries, error)], done)
     again()

@@ -10,7 +10,7 @@ from curbstone.core.values import UNNAMED
 from curbstone.rabbit.amqp.port import Arrived
 from curbstone.rabbit.amqp.settling import Settling
 from curbstone.rabbit.consuming import dead_letters
-from curbstone.rabbit.publishing.publisher import Parcel
+from curbstone.rabbit.publishing.publisher import Outgoing
 from curbstone.rabbit.shared import delay_ladder
 from curbstone.rabbit.shared.mapping import due_of, message_of, number_of, tries_of, uid_of
 
@@ -33,9 +33,9 @@ def admit(queue: Queue, group: str, arrived: Arrived, settling: Settling) -> Del
         engine.propose({"do": "dropped", "uid": queue.uid, "seq": number}, _known)
         return None
     if due_ms > now_ms:
-        climb_again(queue, group, arrived, due_ms - now_ms, settling)
+        delay_further(queue, group, arrived, due_ms - now_ms, settling)
         return None
-    message = message_of(arrived, number if number is not None else engine.numbers.take(1))
+    message = message_of(arrived, number if number is not None else engine.ids.take(1))
     tries = tries_of(properties)
     if arrived.exchange == engine.names.dead:
         from_queue = engine.names.of_queue(arrived.key)
@@ -48,11 +48,11 @@ def admit(queue: Queue, group: str, arrived: Arrived, settling: Settling) -> Del
     delivery = Delivery(message, tries, due_ms or message.timestamp_ms)
     if 0 < message.expires_ms <= now_ms:
         queue.stats.expired += 1
-        dead_letters.bury(queue, settling, arrived.tag, delivery, dead_letters.EXPIRED, tries)
+        dead_letters.move(queue, settling, arrived.tag, delivery, dead_letters.EXPIRED, tries)
         return None
     most = queue.options.max_tries
     if most and tries >= most:
-        dead_letters.bury(queue, settling, arrived.tag, delivery, dead_letters.MAX_TRIES, tries)
+        dead_letters.move(queue, settling, arrived.tag, delivery, dead_letters.MAX_TRIES, tries)
         return None
     queue.stats.delivered += 1
     queue.stats.redelivered += tries > 0
@@ -60,7 +60,7 @@ def admit(queue: Queue, group: str, arrived: Arrived, settling: Settling) -> Del
 
 
 def _known(_error: CurbstoneError | None) -> None:
-    """Ignore the outcome. Gateways that do not hear of it only remember the deletion for longer."""
+    """Ignore the outcome: a gateway that does not get the entry only remembers the deletion for longer."""
 
 
 def _is_of_the_past(queue: Queue, number: int, uid: str) -> bool:
@@ -68,10 +68,10 @@ def _is_of_the_past(queue: Queue, number: int, uid: str) -> bool:
     return (bool(uid) and uid != queue.uid) or number < queue.purged
 
 
-def climb_again(queue: Queue, group: str, arrived: Arrived, delay_ms: int, settling: Settling) -> None:
-    """Send a message that came too early up the ladder again, and settle it once that is confirmed."""
+def delay_further(queue: Queue, group: str, arrived: Arrived, delay_ms: int, settling: Settling) -> None:
+    """Send a message that arrived too early up the ladder again, and settle it once that is confirmed."""
     engine = queue.engine
-    path = delay_ladder.way(delay_ms, engine.names.queue(queue.name, group))
+    path = delay_ladder.route(delay_ms, engine.names.queue(queue.name, group))
     headers = {name: value for name, value in arrived.properties.headers.items() if name.startswith("x-cs-")}
     properties = arrived.properties._replace(headers=headers, expiration=None)
 
@@ -81,5 +81,5 @@ def climb_again(queue: Queue, group: str, arrived: Arrived, delay_ms: int, settl
         elif settling.channel.is_open:
             settling.give_back(arrived.tag)
 
-    parcel = Parcel(engine.names.step(path.step), path.key, properties, arrived.body, False)
-    engine.publisher.send(str(queue.name), parcel, done)
+    outgoing = Outgoing(engine.names.step(path.step), path.key, properties, arrived.body, False)
+    engine.publisher.send(str(queue.name), outgoing, done)

@@ -13,7 +13,7 @@ from curbstone.core.message import Delivery
 from curbstone.core.values import UNNAMED, Answer, Done, Holder, Lease, Outcome, Who
 from curbstone.rabbit.amqp.settling import Settling
 from curbstone.rabbit.consuming import dead_letters
-from curbstone.rabbit.consuming.pull import Taken, Takes, Want
+from curbstone.rabbit.consuming.pull import Pull, Pulled, Puller
 
 if TYPE_CHECKING:
     from curbstone.rabbit.queue import Queue
@@ -39,7 +39,7 @@ class Leasing:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._takes: dict[str, Takes] = {}
+        self._pullers: dict[str, Puller] = {}
         self._held: dict[str, _Held] = {}
         """The leases, by token."""
         self.attempts = 0
@@ -52,12 +52,12 @@ class Leasing:
     @property
     def waiting(self) -> int:
         """How many calls wait for a message. The broker counts each as a consumer."""
-        return sum(takes.waiting for takes in self._takes.values())
+        return sum(puller.waiting for puller in self._pullers.values())
 
     @property
     def is_used(self) -> bool:
         """Whether clients have leases or wait for messages."""
-        return bool(self._held) or any(takes.has_wants for takes in self._takes.values())
+        return bool(self._held) or any(puller.has_pulls for puller in self._pullers.values())
 
     def all(self) -> list[Lease]:
         """Return the leases that this gateway gave."""
@@ -65,25 +65,25 @@ class Leasing:
 
     def calls(self) -> list[Holder]:
         """Return a holder for each call that waits for a message on this gateway."""
-        wants = [(group, want) for group, takes in self._takes.items() for want in takes.patient]
-        return [waiting_call(group, want.count, want.who) for group, want in wants]
+        pulls = [(group, pull) for group, puller in self._pullers.items() for pull in puller.waiting_pulls]
+        return [waiting_call(group, pull.count, pull.who) for group, pull in pulls]
 
     def queue_paused(self) -> None:
         """The queue's option `paused` has changed."""
-        for takes in self._takes.values():
-            takes.queue_paused()
+        for puller in self._pullers.values():
+            puller.queue_paused()
 
-    def _of(self, group: str) -> Takes:
+    def _of(self, group: str) -> Puller:
         self.attempts += 1
-        takes = self._takes.get(group)
-        if takes is None:
-            takes = self._takes[group] = Takes(self._queue, group)
-        return takes
+        puller = self._pullers.get(group)
+        if puller is None:
+            puller = self._pullers[group] = Puller(self._queue, group)
+        return puller
 
-    def pop(self, on_done: Popped, group: str, wait_ms: int, is_wanted: Callable[[], bool] | None) -> Want:
+    def pop(self, on_done: Popped, group: str, wait_ms: int, is_wanted: Callable[[], bool] | None) -> Pull:
         """See `core.port.Queue.pop`."""
 
-        def taken(result: list[Taken] | CurbstoneError) -> None:
+        def taken(result: list[Pulled] | CurbstoneError) -> None:
             if isinstance(result, CurbstoneError):
                 on_done(result)
                 return
@@ -103,14 +103,14 @@ class Leasing:
 
             settling.fence(lambda lost: fenced(self._queue.engine.lost(lost)))
 
-        return self._of(group).want(1, wait_ms, taken)
+        return self._of(group).pull(1, wait_ms, taken)
 
     def lease(
         self, count: int, duration_ms: int, on_done: Answer, group: str, wait_ms: int, owner: str, who: Who
-    ) -> Want:
+    ) -> Pull:
         """See `core.port.Queue.lease`."""
 
-        def taken(result: list[Taken] | CurbstoneError) -> None:
+        def taken(result: list[Pulled] | CurbstoneError) -> None:
             if isinstance(result, CurbstoneError):
                 on_done(result)
                 return
@@ -118,13 +118,13 @@ class Leasing:
             self._queue.changed()
             self._queue.engine.host.call_soon(lambda: on_done(leases))
 
-        return self._of(group).want(count, wait_ms, taken, who)
+        return self._of(group).pull(count, wait_ms, taken, who)
 
-    def _add(self, taken: Taken, group: str, duration_ms: int, owner: str, who: Who) -> Lease:
+    def _add(self, taken: Pulled, group: str, duration_ms: int, owner: str, who: Who) -> Lease:
         delivery, tag, settling = taken
         delivery.handed_ms = self._queue.engine.host.now_ms()
         lease = Lease(delivery, group, delivery.handed_ms + duration_ms, owner, who)
-        lease.token = f"{self._queue.engine.inbox.address}.{secrets.token_urlsafe(16)}"
+        lease.token = f"{self._queue.engine.rpc.address}.{secrets.token_urlsafe(16)}"
         held = self._held[lease.token] = _Held(lease, tag, settling)
         self._queue.engine.leased.add(lease, self._queue.name)
         self._arm(held, duration_ms)
@@ -232,8 +232,8 @@ class Leasing:
             held.timer.cancel()
             self._queue.engine.leased.drop(held.lease)
         self._held.clear()
-        for takes in self._takes.values():
-            takes.close(error)
+        for puller in self._pullers.values():
+            puller.close(error)
 
 
 def _ignore(_error: CurbstoneError | None) -> None:

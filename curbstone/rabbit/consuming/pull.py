@@ -24,26 +24,31 @@ if TYPE_CHECKING:
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 """An answer takes no more messages once their bodies are this large."""
 
-Taken = tuple[Delivery, int, Settling]
+Pulled = tuple[Delivery, int, Settling]
 """A delivery, its tag, and the `Settling` of its channel."""
 
 
-class Want:
+class Pull:
     """A call for up to `count` messages; see `core.port_reading.Waiter`."""
 
     def __init__(
-        self, takes: Takes, count: int, wait_ms: int, on_done: Callable[[list[Taken] | CurbstoneError], None], who: Who
+        self,
+        puller: Puller,
+        count: int,
+        wait_ms: int,
+        on_done: Callable[[list[Pulled] | CurbstoneError], None],
+        who: Who,
     ) -> None:
         self.count = count
         self.wait_ms = wait_ms
-        self.taken: list[Taken] = []
+        self.taken: list[Pulled] = []
         self.size = 0
-        self.is_over = False
+        self.is_done = False
         self.who = who
         self.timer: Timer | None = None
         self.tag = ""
         """The tag of the consumer that waits for it."""
-        self._takes = takes
+        self._puller = puller
         self._on_done = on_done
 
     @property
@@ -51,40 +56,40 @@ class Want:
         """Whether it takes no more messages."""
         return len(self.taken) >= self.count or self.size >= ANSWER_BYTES_MAX
 
-    def take(self, taken: Taken) -> None:
+    def take(self, taken: Pulled) -> None:
         """Take a message."""
         message = taken[0].message
         self.size += len(message.body) + len(message.headers)
         self.taken.append(taken)
 
-    def end(self, result: list[Taken] | CurbstoneError) -> None:
+    def end(self, result: list[Pulled] | CurbstoneError) -> None:
         """Answer, once."""
-        if not self.is_over:
-            self.is_over = True
+        if not self.is_done:
+            self.is_done = True
             if self.timer is not None:
                 self.timer.cancel()
             self._on_done(result)
 
     def cancel(self) -> bool:
         """Give the call up. Messages that it has already go back."""
-        if self.is_over:
+        if self.is_done:
             return False
-        self.is_over = True
+        self.is_done = True
         if self.timer is not None:
             self.timer.cancel()
-        self._takes.give_up(self)
+        self._puller.abandon(self)
         return True
 
 
-class Takes:
-    """The channel of one queue and group, and the calls that want messages."""
+class Puller:
+    """The channel of one queue and group, and the calls that pull messages."""
 
     def __init__(self, queue: Queue, group: str) -> None:
         self._queue = queue
         self._group = group
-        self._wants: deque[Want] = deque()
+        self._pulls: deque[Pull] = deque()
         """The calls served by `get`, the first one now."""
-        self._waiting: dict[str, Want] = {}
+        self._waiting: dict[str, Pull] = {}
         """The calls that wait as consumers, by the tag of the consumer."""
         self._settling: Settling | None = None
         self._is_opening = False
@@ -97,34 +102,34 @@ class Takes:
         return len(self._waiting)
 
     @property
-    def has_wants(self) -> bool:
-        """Whether any call wants a message, by `get` or as a consumer."""
-        return bool(self._waiting) or any(not want.is_over for want in self._wants)
+    def has_pulls(self) -> bool:
+        """Whether any call pulls a message, by `get` or as a consumer."""
+        return bool(self._waiting) or any(not pull.is_done for pull in self._pulls)
 
     @property
-    def patient(self) -> list[Want]:
-        """The calls that wait for a message to come, and have none yet."""
-        calls = (*self._waiting.values(), *self._wants)
-        return [want for want in calls if want.wait_ms > 0 and not want.is_over and not want.taken]
+    def waiting_pulls(self) -> list[Pull]:
+        """The calls that wait and have no message yet."""
+        calls = (*self._waiting.values(), *self._pulls)
+        return [pull for pull in calls if pull.wait_ms > 0 and not pull.is_done and not pull.taken]
 
     @property
     def _name(self) -> str:
         return self._queue.engine.names.queue(self._queue.name, self._group)
 
-    def want(
+    def pull(
         self,
         count: int,
         wait_ms: int,
-        on_done: Callable[[list[Taken] | CurbstoneError], None],
+        on_done: Callable[[list[Pulled] | CurbstoneError], None],
         who: Who = UNKNOWN,
-    ) -> Want:
+    ) -> Pull:
         """Take up to `count` messages now; or if there are none, one message within `wait_ms`. `who` calls."""
-        want = Want(self, count, wait_ms, on_done, who)
+        pull = Pull(self, count, wait_ms, on_done, who)
         if wait_ms > 0:
-            want.timer = self._queue.engine.host.call_later(wait_ms, lambda: self._time_out(want))
-        self._wants.append(want)
-        self._queue.opening.with_groups({self._group} - {UNNAMED}, self._opened_queue)
-        return want
+            pull.timer = self._queue.engine.host.call_later(wait_ms, lambda: self._time_out(pull))
+        self._pulls.append(pull)
+        self._queue.declaration.with_groups({self._group} - {UNNAMED}, self._opened_queue)
+        return pull
 
     def _opened_queue(self, error: CurbstoneError | None) -> None:
         if error is not None:
@@ -139,35 +144,35 @@ class Takes:
     def queue_paused(self) -> None:
         """Act on a change of the option `paused`: while it is set, waiting calls have no consumer."""
         if self._is_paused:
-            for want in list(self._waiting.values()):
-                self._stop_waiting(want)
-                self._wants.append(want)
+            for pull in list(self._waiting.values()):
+                self._stop_waiting(pull)
+                self._pulls.append(pull)
         self._go_on()
 
     def _go_on(self) -> None:
         if self._is_paused:
             self._refuse_all()
             return
-        if not self._wants or self._is_getting or self._is_opening:
+        if not self._pulls or self._is_getting or self._is_opening:
             return
         if self._settling is None or not self._settling.channel.is_open:
             self._open()
             return
-        while self._wants and self._wants[0].is_over:
-            self._wants.popleft()
-        if not self._wants:
+        while self._pulls and self._pulls[0].is_done:
+            self._pulls.popleft()
+        if not self._pulls:
             return
         self._is_getting = True
         self._settling.channel.get(self._name, self._got)
 
     def _refuse_all(self) -> None:
         """End the calls that have messages already or do not wait, with what they have. The others keep waiting."""
-        wants, self._wants = self._wants, deque()
-        for want in wants:
-            if want.taken or want.wait_ms <= 0:
-                want.end(want.taken)
-            elif not want.is_over:
-                self._wants.append(want)
+        pulls, self._pulls = self._pulls, deque()
+        for pull in pulls:
+            if pull.taken or pull.wait_ms <= 0:
+                pull.end(pull.taken)
+            elif not pull.is_done:
+                self._pulls.append(pull)
 
     def _open(self) -> None:
         connection = self._queue.link.connection
@@ -190,36 +195,36 @@ class Takes:
         settling = self._settling
         if error is not None or settling is None:
             return  # `_lost` follows
-        want = self._wants[0] if self._wants else None
+        pull = self._pulls[0] if self._pulls else None
         if arrived is None:
-            if want is not None and not self._is_paused:
-                self._wants.popleft()
-                self._nothing_there(want)
+            if pull is not None and not self._is_paused:
+                self._pulls.popleft()
+                self._nothing_there(pull)
         else:
             settling.delivered(arrived.tag)
             delivery = admit(self._queue, self._group, arrived, settling)
             if delivery is not None:
-                self._give(want, (delivery, arrived.tag, settling))
+                self._give(pull, (delivery, arrived.tag, settling))
         self._go_on()
 
-    def _give(self, want: Want | None, taken: Taken) -> None:
-        if want is None or want.is_over:
+    def _give(self, pull: Pull | None, taken: Pulled) -> None:
+        if pull is None or pull.is_done:
             taken[2].give_back(taken[1])
             return
-        want.take(taken)
-        if want.is_full:
-            self._wants.popleft()
-            want.end(want.taken)
+        pull.take(taken)
+        if pull.is_full:
+            self._pulls.popleft()
+            pull.end(pull.taken)
 
-    def _nothing_there(self, want: Want) -> None:
-        if want.taken or want.wait_ms <= 0 or want.is_over:
-            want.end(want.taken)
+    def _nothing_there(self, pull: Pull) -> None:
+        if pull.taken or pull.wait_ms <= 0 or pull.is_done:
+            pull.end(pull.taken)
             return
         assert self._settling is not None
         self._numbers += 1
-        want.tag = f"w{self._numbers}"
-        self._waiting[want.tag] = want
-        tag = want.tag
+        pull.tag = f"w{self._numbers}"
+        self._waiting[pull.tag] = pull
+        tag = pull.tag
         self._settling.channel.consume(
             self._name, tag, lambda arrived: self._arrived(tag, arrived), lambda _error: None
         )
@@ -229,30 +234,30 @@ class Takes:
         settling = self._settling
         assert settling is not None
         settling.delivered(arrived.tag)
-        want = self._waiting.get(tag)
-        if want is None:
+        pull = self._waiting.get(tag)
+        if pull is None:
             settling.give_back(arrived.tag)
             return
         delivery = admit(self._queue, self._group, arrived, settling)
         if delivery is not None:
-            want.take((delivery, arrived.tag, settling))
-            self._stop_waiting(want)
-            want.end(want.taken)
+            pull.take((delivery, arrived.tag, settling))
+            self._stop_waiting(pull)
+            pull.end(pull.taken)
 
-    def _stop_waiting(self, want: Want) -> None:
-        if self._waiting.pop(want.tag, None) is not None and self._settling is not None:
-            self._settling.channel.cancel(want.tag, lambda _error: None)
+    def _stop_waiting(self, pull: Pull) -> None:
+        if self._waiting.pop(pull.tag, None) is not None and self._settling is not None:
+            self._settling.channel.cancel(pull.tag, lambda _error: None)
             self._queue.changed()
 
-    def _time_out(self, want: Want) -> None:
-        if not want.is_over:
-            self._stop_waiting(want)
-            want.end(want.taken)
+    def _time_out(self, pull: Pull) -> None:
+        if not pull.is_done:
+            self._stop_waiting(pull)
+            pull.end(pull.taken)
 
-    def give_up(self, want: Want) -> None:
+    def abandon(self, pull: Pull) -> None:
         """Forget a call that is over."""
-        self._stop_waiting(want)
-        for _delivery, tag, settling in want.taken:
+        self._stop_waiting(pull)
+        for _delivery, tag, settling in pull.taken:
             settling.give_back(tag)
 
     def _cancelled(self, _tag: str) -> None:
@@ -264,11 +269,11 @@ class Takes:
         self._queue.channel_lost(error, self._fail)
 
     def _fail(self, error: CurbstoneError) -> None:
-        wants = [*self._wants, *self._waiting.values()]
-        self._wants.clear()
+        pulls = [*self._pulls, *self._waiting.values()]
+        self._pulls.clear()
         self._waiting.clear()
-        for want in wants:
-            want.end(error)
+        for pull in pulls:
+            pull.end(error)
 
     def close(self, error: CurbstoneError) -> None:
         """End all calls with this error, because the queue is gone or the server stops."""

@@ -9,7 +9,7 @@ from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.values import May, Moved, Redriven
 from curbstone.rabbit.consuming.dead_letters import origin, without_provenance
-from curbstone.rabbit.consuming.pull import Taken, Takes
+from curbstone.rabbit.consuming.pull import Pulled, Puller
 
 if TYPE_CHECKING:
     from curbstone.rabbit.queue import Queue
@@ -19,7 +19,10 @@ STAYING_MAX = 1000
 
 
 class Redrive:
-    """Moves up to `limit` letters to one queue, or each to the queue it came from. `on_done` is called once."""
+    """Moves up to `limit` dead letters to one queue, or each to the queue it was in before.
+
+    `on_done` is called once.
+    """
 
     def __init__(self, queue: Queue, to: QueueName | None, limit: int, on_done: Moved, may: May | None) -> None:
         self._queue = queue
@@ -27,18 +30,18 @@ class Redrive:
         self._left = limit
         self._on_done = on_done
         self._may = may
-        self._takes = Takes(queue, "")
+        self._puller = Puller(queue, "")
         self._moved = 0
         self._under_way = 0
-        self._staying: list[Taken] = []
+        self._staying: list[Pulled] = []
         self._stayed: dict[str, int] = {}
         self._full: QueueFull | None = None
 
     def begin(self) -> None:
-        """Start. Raise NoSuchQueue or BadRequest if the letters can't be moved anywhere."""
+        """Start. Raise NoSuchQueue or BadRequest if the dead letters can't be moved anywhere."""
         if self._to is not None:
             if self._to == self._queue.name:
-                raise BadRequest("bad to: the letters are in this very queue")
+                raise BadRequest("bad to: the dead letters are in this queue")
             self._queue.engine.get(self._to)
         self._go_on()
 
@@ -46,9 +49,9 @@ class Redrive:
         if self._left <= 0 or (self._to is not None and self._full) or len(self._staying) >= STAYING_MAX:
             self._finish(None, more=True)
         else:
-            self._takes.want(min(self._left, AT_ONCE), 0, self._taken)
+            self._puller.pull(min(self._left, AT_ONCE), 0, self._taken)
 
-    def _taken(self, result: list[Taken] | CurbstoneError) -> None:
+    def _taken(self, result: list[Pulled] | CurbstoneError) -> None:
         if isinstance(result, CurbstoneError):
             self._finish(result, more=True)
         elif not result:
@@ -58,12 +61,12 @@ class Redrive:
             for taken in result:
                 self._move(taken)
 
-    def _move(self, taken: Taken) -> None:
+    def _move(self, taken: Pulled) -> None:
         target = self._target(taken[0].message)
         if isinstance(target, str):
             self._stays(taken, target)
             return
-        letter = taken[0].message
+        message = taken[0].message
 
         def done(error: CurbstoneError | None, _first: int, _count: int) -> None:
             if error is None:
@@ -76,12 +79,12 @@ class Redrive:
                 self._full = error
             self._stays(taken, str(error))
 
-        target.publish([Message(letter.body, without_provenance(letter.headers))], done)
+        target.publish([Message(message.body, without_provenance(message.headers))], done)
 
     def _target(self, message: Message) -> Queue | str:
         name = self._to or origin(message)
         if name is None or name == self._queue.name:
-            return "no dead letter: it says no other queue that it came from"
+            return "not a dead letter: it does not name the queue it came from"
         if self._to is None and self._may is not None and not self._may(name):
             return f"no right to send to queue {name}"
         try:
@@ -92,7 +95,7 @@ class Redrive:
             return f"larger than the max_message_size of queue {name}"
         return target
 
-    def _stays(self, taken: Taken, why: str) -> None:
+    def _stays(self, taken: Pulled, why: str) -> None:
         self._staying.append(taken)
         self._stayed[why] = self._stayed.get(why, 0) + 1
         self._ended()
@@ -109,6 +112,6 @@ class Redrive:
             error.members = {**error.members, "moved": self._moved}
         for _delivery, tag, settling in self._staying:
             settling.give_back(tag)
-        self._takes.close(NoSuchQueue(""))
+        self._puller.close(NoSuchQueue(""))
         redriven = Redriven(self._moved, self._stayed, more)
         self._queue.engine.host.call_soon(lambda: self._on_done(error, redriven))

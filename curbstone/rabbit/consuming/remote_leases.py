@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.values import Outcome, Stale, WasThere
-from curbstone.rabbit.shared.gateway_rpc import Inbox
+from curbstone.rabbit.shared.gateway_rpc import GatewayRpc
 from curbstone.rabbit.shared.ids import time_of
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ class _Shares(NamedTuple):
     nobodys: list[str]
 
 
-def _shares(inbox: Inbox, tokens: list[str]) -> _Shares:
+def _shares(rpc: GatewayRpc, tokens: list[str]) -> _Shares:
     shares = _Shares([], {}, [])
     for token in tokens:
         address = token.partition(".")[0]
-        number = inbox.number_of(address)
-        if inbox.is_mine(address):
+        number = rpc.number_of(address)
+        if rpc.is_mine(address):
             shares.mine.append(token)
         elif number is None:
             shares.nobodys.append(token)
@@ -52,8 +52,8 @@ def settle(
     queue: Queue, tokens: list[str], outcome: Outcome, on_done: Settled, delay_ms: int | None, error: str, owner: str
 ) -> None:
     """See `Queue.settle_leases`."""
-    inbox = queue.engine.inbox
-    mine, others, nobodys = _shares(inbox, tokens)
+    rpc = queue.engine.rpc
+    mine, others, nobodys = _shares(rpc, tokens)
     left = len(others) + 1
     settled = 0
     stale = list(nobodys)
@@ -85,14 +85,14 @@ def settle(
                 text = answer["error"]
                 done(Unavailable(text) if text else None, answer["settled"], answer["stale"])
 
-        inbox.call(number, {**call, "tokens": some}, answered)
+        rpc.call(number, {**call, "tokens": some}, answered)
     queue.leasing.settle(mine, outcome, done, delay_ms, error, owner)
 
 
 def extend(queue: Queue, tokens: list[str], duration_ms: int, on_done: Stale, owner: str) -> None:
     """See `Queue.extend`."""
-    inbox = queue.engine.inbox
-    mine, others, nobodys = _shares(inbox, tokens)
+    rpc = queue.engine.rpc
+    mine, others, nobodys = _shares(rpc, tokens)
     left = len(others) + 1
     stale = list(nobodys)
 
@@ -109,7 +109,7 @@ def extend(queue: Queue, tokens: list[str], duration_ms: int, on_done: Stale, ow
         def answered(answer: dict[str, Any] | None, some: list[str] = some) -> None:
             done(some if answer is None or answer.get("gone") else answer["stale"])
 
-        inbox.call(number, {**call, "tokens": some}, answered)
+        rpc.call(number, {**call, "tokens": some}, answered)
     gone = queue.leasing.extend(mine, duration_ms, owner)
     queue.engine.host.call_soon(lambda: done(gone))
 
@@ -131,7 +131,7 @@ def settle_seq(queue: Queue, seq: int, on_done: WasThere, owner: str) -> None:
         else:
             on_done(None, bool(answer["settled"]))
 
-    engine.inbox.call_all({"do": "settle_seq", "uid": queue.uid, "seq": seq, "owner": owner}, ANY_MS_MAX, answered)
+    engine.rpc.call_all({"do": "settle_seq", "uid": queue.uid, "seq": seq, "owner": owner}, ANY_MS_MAX, answered)
 
 
 def _may_be_there(queue: Queue, seq: int) -> bool:
@@ -140,31 +140,31 @@ def _may_be_there(queue: Queue, seq: int) -> bool:
     return is_of_the_past and seq > queue.purged and seq not in queue.known.deleted
 
 
-def answer(engine: Engine, what: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
-    """Carry out a call of another gateway. `say` takes the answer."""
+def answer(engine: Engine, what: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> None:
+    """Carry out a call of another gateway. `reply` takes the answer."""
     queue = engine.by_uid(what.get("uid", ""))
     match what["do"]:
         case "settle" if queue is not None:
 
             def settled(error: CurbstoneError | None, count: int, stale: list[str]) -> None:
-                say({"error": str(error) if error else "", "settled": count, "stale": stale})
+                reply({"error": str(error) if error else "", "settled": count, "stale": stale})
 
             outcome = Outcome(what["outcome"])
             queue.leasing.settle(what["tokens"], outcome, settled, what["delay_ms"], what["error"], what["owner"])
         case "extend" if queue is not None:
-            say({"stale": queue.leasing.extend(what["tokens"], what["duration_ms"], what["owner"])})
+            reply({"stale": queue.leasing.extend(what["tokens"], what["duration_ms"], what["owner"])})
         case "settle_seq" if queue is not None:
             was_mine = queue.leasing.settle_seq(what["seq"], what["owner"])
             if was_mine is not None:
-                say({"settled": was_mine})
+                reply({"settled": was_mine})
         case "unsettled":
-            engine.unsettled.hear(what["from"], what["counts"])
+            engine.unsettled.receive(what["from"], what["counts"])
         case "used":
-            engine.disuse.hear(what["uids"])
+            engine.idle_deletion.receive(what["uids"])
         case "carried out":
             engine.journal.carried_out(what["number"])
-            say({})
+            reply({})
         case "full":
             engine.journal.mark_full(what["uid"])
         case _:
-            say({"gone": True})
+            reply({"gone": True})

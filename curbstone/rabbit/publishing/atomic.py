@@ -24,8 +24,8 @@ def to_queue(queue: Queue, messages: Sequence[Message], numbers: Iterable[int], 
     found = []
     unsupported.check_keys(messages)
     for message, number in zip(messages, numbers, strict=True):
-        if (unfit := queue.guard.unfit(message)) is not None:
-            raise unfit
+        if (rejection := queue.checks.rejection(message)) is not None:
+            raise rejection
         copy = _numbered(message, number, now_ms, ttl_ms, message.groups)
         due_ms = now_ms + message.delay_ms if message.delay_ms > 0 else 0
         found.append(Addressed(queue.name, queue.uid, copy, due_ms))

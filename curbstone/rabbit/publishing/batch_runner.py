@@ -2,8 +2,8 @@
 
 A message for several groups is published to each group by itself. So is a message for an event, once a queue has
 refused it: a message that one queue refuses must not be stored again in the others. Messages that are refused or not
-confirmed become a unit of their own, which waits on the ladder of delays and comes back to `cs/tx` from there. So they
-hold up nothing else, and no gateway has to remember them.
+confirmed become a unit of their own, which waits on the ladder of delays and returns to `cs/tx` from there. So they
+delay nothing else, and no gateway has to remember them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from curbstone.core.message import Message
 from curbstone.core.values import UNNAMED, Done
 from curbstone.rabbit.amqp.port import Channel, Properties
 from curbstone.rabbit.publishing.fan_out import EVENT_UID
-from curbstone.rabbit.publishing.publisher import Parcel
+from curbstone.rabbit.publishing.publisher import Outgoing
 from curbstone.rabbit.publishing.unit import Addressed, Unit, encode
 from curbstone.rabbit.shared import delay_ladder
 from curbstone.rabbit.shared.mapping import properties_of
@@ -33,7 +33,7 @@ AGAIN_MS = 500
 logger = logging.getLogger("curbstone.rabbit")
 
 
-class Carrying:
+class BatchRunner:
     """See the module's docstring."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Carrying:
         on_full: Callable[[str], None],
         on_done: Callable[[], None],
     ) -> None:
-        """`channel` is the one that the unit came over. If it is lost, the unit is delivered again to some gateway.
+        """`channel` is the one that delivered the unit. If it is lost, the unit is delivered again to some gateway.
 
         `on_full(uid)` is called for each queue that is at its cap, and `on_done` when the unit may be settled.
         """
@@ -86,7 +86,7 @@ class Carrying:
     def _publish_all(self, parts: list[Addressed]) -> None:
         self._left += len(parts)
         for each in parts:
-            self._publish(each, partial(self._told, each))
+            self._publish(each, partial(self._published, each))
 
     def _publish(self, addressed: Addressed, on_done: Done) -> None:
         engine = self._engine
@@ -94,18 +94,18 @@ class Carrying:
         now_ms = engine.host.wall_ms()
         if name is None:
             properties = properties_of(message, f"{EVENT_UID}-{message.seq}", now_ms=now_ms)
-            parcel = Parcel(engine.names.events, place, properties, message.body, False, several=True)
-            engine.publisher.send(place, parcel, on_done)
+            outgoing = Outgoing(engine.names.events, place, properties, message.body, False, several=True)
+            engine.publisher.send(place, outgoing, on_done)
         elif name.is_private:
             properties = properties_of(message, f"{place}-{message.seq}", now_ms=now_ms)
-            parcel = Parcel("", engine.names.queue(name), properties, message.body, True)
-            engine.publisher.send(str(name), parcel, on_done)
+            outgoing = Outgoing("", engine.names.queue(name), properties, message.body, True)
+            engine.publisher.send(str(name), outgoing, on_done)
         elif (queue := engine.by_uid(place)) is not None:
-            queue.storing.store(message, max(due_ms - now_ms, 1) if due_ms else 0, on_done)
+            queue.publishing.store(message, max(due_ms - now_ms, 1) if due_ms else 0, on_done)
         else:
             on_done(NoSuchQueue(f"no such queue: {name}"))  # it was deleted after the commit, with its messages
 
-    def _told(self, addressed: Addressed, error: CurbstoneError | None) -> None:
+    def _published(self, addressed: Addressed, error: CurbstoneError | None) -> None:
         """Act on the outcome of a message."""
         if isinstance(error, QueueFull) and addressed.name is None:
             self._publish_to_each(addressed)
@@ -134,7 +134,9 @@ class Carrying:
         )
         properties = properties_of(message, f"{addressed.place}-{message.seq}", now_ms=engine.host.wall_ms())
         self._left += 1
-        engine.publisher.send(lost, Parcel(lost, "", properties, message.body, False), partial(self._told, addressed))
+        engine.publisher.send(
+            lost, Outgoing(lost, "", properties, message.body, False), partial(self._published, addressed)
+        )
 
     def _ended(self) -> None:
         self._left -= 1
@@ -148,10 +150,10 @@ class Carrying:
     def _wait(self) -> None:
         """Send the remaining messages up the ladder, to be tried again."""
         engine = self._engine
-        number = engine.numbers.take(1)
-        path = delay_ladder.way(WAITS_MS, engine.names.transactions)
+        number = engine.ids.take(1)
+        path = delay_ladder.route(WAITS_MS, engine.names.transactions)
         rest = encode(Unit(self._unit.origin, number, self._waiting))
-        parcel = Parcel(engine.names.step(path.step), path.key, Properties({}, f"tx-{number}"), rest, False)
+        outgoing = Outgoing(engine.names.step(path.step), path.key, Properties({}, f"tx-{number}"), rest, False)
 
         def waits(error: CurbstoneError | None) -> None:
             if not self._channel.is_open:
@@ -165,7 +167,7 @@ class Carrying:
             if self._channel.is_open and not engine.is_stopping:
                 self._wait()
 
-        engine.publisher.send(engine.names.transactions, parcel, waits)
+        engine.publisher.send(engine.names.transactions, outgoing, waits)
 
 
 def _copy_for(message: Message, group: str) -> Message:

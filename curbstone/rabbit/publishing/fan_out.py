@@ -18,8 +18,8 @@ from curbstone.core.headers import key_of
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.values import Done, Published
-from curbstone.rabbit.publishing.publish_job import Job
-from curbstone.rabbit.publishing.publisher import Parcel
+from curbstone.rabbit.publishing.publish_job import PublishJob
+from curbstone.rabbit.publishing.publisher import Outgoing
 from curbstone.rabbit.shared import unsupported
 from curbstone.rabbit.shared.event_keys import routing_key
 from curbstone.rabbit.shared.mapping import properties_of
@@ -40,8 +40,8 @@ def publish_event(engine: Engine, project: str, event: str, messages: list[Messa
         engine.host.call_soon(partial(on_done, refusal, 0, len(messages)))
         return
     now_ms = engine.host.wall_ms()
-    first = engine.numbers.take(len(messages))
-    job = Job(engine.soon, len(messages), first, on_done, _nothing)
+    first = engine.ids.take(len(messages))
+    job = PublishJob(engine.next_turn, len(messages), first, on_done, _nothing)
     for place, message in enumerate(messages):
         if message.delay_ms > 0:
             job.ended(place, NotSupported(unsupported.EVENT_DELAY))
@@ -53,11 +53,11 @@ def publish_event(engine: Engine, project: str, event: str, messages: list[Messa
         copy.seq, copy.timestamp_ms = first + place, now_ms
         copy.expires_ms = now_ms + message.ttl_ms if message.ttl_ms else 0
         properties = properties_of(copy, f"{EVENT_UID}-{first + place}", now_ms=now_ms)
-        parcel = Parcel(engine.names.events, key, properties, copy.body, False, several=True)
-        engine.publisher.send(key, parcel, partial(_event_told, engine, key, copy, partial(job.ended, place)))
+        outgoing = Outgoing(engine.names.events, key, properties, copy.body, False, several=True)
+        engine.publisher.send(key, outgoing, partial(_event_published, engine, key, copy, partial(job.ended, place)))
 
 
-def _event_told(engine: Engine, key: str, message: Message, on_done: Done, error: CurbstoneError | None) -> None:
+def _event_published(engine: Engine, key: str, message: Message, on_done: Done, error: CurbstoneError | None) -> None:
     """Act on the outcome of an event's message. If a queue refused it, and it is not known which, ask each of them."""
     bound = engine.bound_by_key(key)
     if not isinstance(error, QueueFull) or not bound:
@@ -66,7 +66,7 @@ def _event_told(engine: Engine, key: str, message: Message, on_done: Done, error
     left = len(bound)
     refused: dict[QueueName, CurbstoneError] = {}
 
-    def told(queue: Queue, failed: CurbstoneError | None) -> None:
+    def stored(queue: Queue, failed: CurbstoneError | None) -> None:
         nonlocal left
         left -= 1
         if failed is not None and not isinstance(failed, NoSuchQueue):
@@ -75,7 +75,7 @@ def _event_told(engine: Engine, key: str, message: Message, on_done: Done, error
             on_done(EventRefused(refused, len(bound) - len(refused)) if refused else None)
 
     for queue in bound:
-        queue.storing.store(message, 0, partial(told, queue))
+        queue.publishing.store(message, 0, partial(stored, queue))
 
 
 def reply(engine: Engine, queue: Queue | None, name: QueueName, messages: list[Message], on_done: Published) -> None:
@@ -88,13 +88,13 @@ def reply(engine: Engine, queue: Queue | None, name: QueueName, messages: list[M
         queue.publish(messages, done)
         return
     now_ms = engine.host.wall_ms()
-    first = engine.numbers.take(len(messages))
-    job = Job(engine.soon, len(messages), first, done, _nothing)
+    first = engine.ids.take(len(messages))
+    job = PublishJob(engine.next_turn, len(messages), first, done, _nothing)
     for place, message in enumerate(messages):
         message.timestamp_ms = now_ms
         properties = properties_of(message, f"{EVENT_UID}-{first + place}", now_ms=now_ms)
-        parcel = Parcel("", engine.names.queue(name), properties, message.body, True)
-        engine.publisher.send(str(name), parcel, partial(job.ended, place))
+        outgoing = Outgoing("", engine.names.queue(name), properties, message.body, True)
+        engine.publisher.send(str(name), outgoing, partial(job.ended, place))
 
 
 def _nothing(_count: int) -> None:

@@ -21,8 +21,8 @@ from curbstone.core.values import Done
 from curbstone.rabbit.amqp.link import Link
 from curbstone.rabbit.amqp.port import AmqpError, Arrived, Channel, Connection, Properties
 from curbstone.rabbit.amqp.settling import Settling
-from curbstone.rabbit.publishing.batch_runner import Carrying
-from curbstone.rabbit.publishing.publisher import Parcel
+from curbstone.rabbit.publishing.batch_runner import BatchRunner
+from curbstone.rabbit.publishing.publisher import Outgoing
 from curbstone.rabbit.publishing.unit import UNIT_BYTES_MAX, Addressed, Unit, decode, encode
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ TAG = "tx"
 logger = logging.getLogger("curbstone.rabbit")
 
 _Taken = dict[int, None]
-"""The last units that came over one channel.
+"""The last units delivered over one channel.
 
 If a lost connection left a unit twice in the queue, it is carried out once. Units that are not settled when the channel
 ends are delivered again over the next channel, and are new there.
@@ -85,17 +85,20 @@ class Journal:
         self._full[uid] = self._engine.host.now_ms() + FULL_MS
 
     def begin(self, messages: list[Addressed], on_committed: Done, on_done: Callable[[], None]) -> None:
-        """Publish messages as a whole. `on_committed` tells whether they will be published; if so, `on_done` when."""
+        """Publish messages as a whole.
+
+        `on_committed` is called when they are certain to be published, or with an error; then `on_done` when they are.
+        """
         engine = self._engine
         refusal = self._refusal(messages)
         if refusal is not None:
             engine.host.call_soon(partial(on_committed, refusal))
             return
-        number = engine.numbers.take(1)
-        body = encode(Unit(engine.inbox.address, number, messages))
+        number = engine.ids.take(1)
+        body = encode(Unit(engine.rpc.address, number, messages))
         self._begun[number] = _Begun(on_committed, on_done)
-        parcel = Parcel("", engine.names.transactions, Properties({}, f"tx-{number}"), body, True)
-        engine.publisher.send(engine.names.transactions, parcel, partial(self._confirmed, number))
+        outgoing = Outgoing("", engine.names.transactions, Properties({}, f"tx-{number}"), body, True)
+        engine.publisher.send(engine.names.transactions, outgoing, partial(self._confirmed, number))
 
     def _refusal(self, messages: list[Addressed]) -> CurbstoneError | None:
         """Return why messages can't be committed, or None. A queue is full while committed messages wait for room."""
@@ -113,7 +116,7 @@ class Journal:
     def _confirmed(self, number: int, error: CurbstoneError | None) -> None:
         begun = self._begun.get(number)
         if begun is None:
-            return  # the unit was carried out before its confirm came
+            return  # the unit was carried out before its confirm
         if error is not None:
             del self._begun[number]
             if isinstance(error, QueueFull):
@@ -125,7 +128,7 @@ class Journal:
         self._engine.host.call_later(wait_ms, partial(self.carried_out, number))
 
     def carried_out(self, number: int) -> None:
-        """Note that a unit was carried out, or that nobody waits for it any longer."""
+        """Note that a unit was carried out, or that it is no longer waited for."""
         begun = self._begun.pop(number, None)
         if begun is not None:
             begun.known(None)
@@ -186,7 +189,7 @@ class Journal:
 
         def caught_up(error: CurbstoneError | None) -> None:
             if error is None:
-                carrying.begin()
+                runner.begin()
             else:
                 self._engine.host.call_later(AGAIN_MS, look)
 
@@ -194,23 +197,23 @@ class Journal:
             if settling.channel.is_open and not self._engine.is_stopping:  # otherwise some gateway gets it again
                 self._engine.catch_up(caught_up)
 
-        carrying = Carrying(self._engine, unit, settling.channel, self._tell_full, stored)
-        if carrying.knows_all:
-            carrying.begin()
+        runner = BatchRunner(self._engine, unit, settling.channel, self._send_full, stored)
+        if runner.knows_all:
+            runner.begin()
         else:
             look()
 
-    def _tell_full(self, uid: str) -> None:
+    def _send_full(self, uid: str) -> None:
         self.mark_full(uid)
-        self._engine.inbox.tell_all({"do": "full", "uid": uid})
+        self._engine.rpc.broadcast({"do": "full", "uid": uid})
 
     def _tell_carried_out(self, unit: Unit) -> None:
-        inbox = self._engine.inbox
-        number = inbox.number_of(unit.origin)
-        if inbox.is_mine(unit.origin):
+        rpc = self._engine.rpc
+        number = rpc.number_of(unit.origin)
+        if rpc.is_mine(unit.origin):
             self.carried_out(unit.number)
         elif number is not None:
-            inbox.call(number, {"do": "carried out", "number": unit.number}, lambda _answer: None)
+            rpc.call(number, {"do": "carried out", "number": unit.number}, lambda _answer: None)
 
     # --- the end
 
@@ -235,4 +238,4 @@ class Journal:
 
 
 def _ignore(_error: AmqpError | None) -> None:
-    """Ignore an error that the end of the channel tells, too."""
+    """Ignore an error that the end of the channel reports, too."""

@@ -19,7 +19,7 @@ CHECK_MS_MAX = 250
 """A body whose check could take longer is refused, because the check is made on the event loop."""
 
 
-class Guard:
+class PublishChecks:
     """The rules of one queue, from its current options."""
 
     __slots__ = ("_bytes_max", "_door", "_paused")
@@ -34,7 +34,7 @@ class Guard:
         """Return why the queue takes no messages at all, or None if it does."""
         return self._paused
 
-    def unfit(self, message: Message) -> CurbstoneError | None:
+    def rejection(self, message: Message) -> CurbstoneError | None:
         """Return why the queue does not take this message, or None if it does."""
         size = len(message.body)
         if size > self._bytes_max:

@@ -10,7 +10,7 @@ from curbstone.core.host import Host
 from curbstone.core.values import Published
 
 
-class Soon:
+class NextTurn:
     """Calls functions in the next turn of the loop, all in one turn: a turn for each would double the cost."""
 
     def __init__(self, host: Host) -> None:
@@ -33,16 +33,16 @@ class Soon:
                 self._host.call_soon(fn)
 
 
-class Job:
+class PublishJob:
     """Gathers the outcomes of messages and reports them in order. Neighbours with the same outcome share one report."""
 
-    __slots__ = ("_ends", "_first", "_is_due", "_left", "_next", "_on_done", "_on_stored", "_outcomes", "_soon")
+    __slots__ = ("_ends", "_first", "_is_due", "_left", "_next", "_on_done", "_on_stored", "_outcomes", "_next_turn")
 
     def __init__(
-        self, soon: Soon, count: int, first: int, on_done: Published, on_stored: Callable[[int], None]
+        self, next_turn: NextTurn, count: int, first: int, on_done: Published, on_stored: Callable[[int], None]
     ) -> None:
         """`first` is the number of the first of `count` messages. `on_stored(count)` is called before `on_done`."""
-        self._soon = soon
+        self._next_turn = next_turn
         self._first = first
         self._on_done = on_done
         self._on_stored = on_stored
@@ -69,9 +69,9 @@ class Job:
         self._ends[place] = 1
         if not self._is_due:
             self._is_due = True
-            self._soon.call(self._tell)
+            self._next_turn.call(self._report)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self._is_due = False
         ends, outcomes = self._ends, self._outcomes
         count = len(ends)

@@ -31,7 +31,7 @@ PLACES_KEPT = 4096
 Outcome = Callable[[CurbstoneError | None], None]
 
 
-class Parcel(NamedTuple):
+class Outgoing(NamedTuple):
     """A message with its address."""
 
     exchange: str
@@ -47,17 +47,17 @@ class Parcel(NamedTuple):
 
 
 class _Sent:
-    """A parcel until it is confirmed."""
+    """A message until it is confirmed."""
 
-    __slots__ = ("began_ms", "is_over", "is_returned", "on_done", "parcel", "refused_ms")
+    __slots__ = ("began_ms", "is_done", "is_returned", "on_done", "outgoing", "refused_ms")
 
-    def __init__(self, parcel: Parcel, on_done: Outcome, began_ms: int) -> None:
-        self.parcel = parcel
+    def __init__(self, outgoing: Outgoing, on_done: Outcome, began_ms: int) -> None:
+        self.outgoing = outgoing
         self.on_done = on_done
         self.began_ms = began_ms
         self.refused_ms = 0
         self.is_returned = False
-        self.is_over = False
+        self.is_done = False
 
 
 class Shard:
@@ -70,9 +70,9 @@ class Shard:
         self._channel: Channel | None = None
         self._next_tag = 1
         self._unconfirmed: dict[int, _Sent] = {}
-        """The parcels that were sent, by tag, in the order they were sent."""
+        """The messages that were sent, by tag, in the order they were sent."""
         self._waiting: deque[_Sent] = deque()
-        """Parcels that were not sent yet, or that were sent over a connection that is lost."""
+        """Messages that were not sent yet, or that were sent over a connection that is lost."""
         self._by_id: dict[str, int] = {}
         """The last tag that each message was sent with, by its id. A message may be under way twice."""
         link.when(self._up, self._down)
@@ -96,7 +96,7 @@ class Shard:
         if channel is None or not channel.is_open:
             self._waiting.append(sent)
             return
-        exchange, key, properties, body, mandatory, _several = sent.parcel
+        exchange, key, properties, body, mandatory, _several = sent.outgoing
         sent.is_returned = False
         try:
             channel.publish(exchange, key, properties, body, mandatory=mandatory)
@@ -116,7 +116,7 @@ class Shard:
                     self._next_tag = 1
                     waiting, self._waiting = self._waiting, deque()
                     for sent in waiting:
-                        if not sent.is_over:
+                        if not sent.is_done:
                             self.send(sent)
 
             channel.confirms(self._confirmed, self._returned, ready)
@@ -148,13 +148,13 @@ class Shard:
         if multiple:
             tags = list(takewhile(lambda each: each <= tag, unconfirmed))
         for each, sent in [(each, unconfirmed.pop(each)) for each in tags]:
-            name = sent.parcel.properties.message_id
-            if sent.parcel.mandatory and name and self._by_id.get(name) == each:
+            name = sent.outgoing.properties.message_id
+            if sent.outgoing.mandatory and name and self._by_id.get(name) == each:
                 del self._by_id[name]
             if not is_stored:
                 self._refused(sent)
             elif sent.is_returned:
-                self._end(sent, NoSuchQueue(f"no such queue: {sent.parcel.key}"))
+                self._end(sent, NoSuchQueue(f"no such queue: {sent.outgoing.key}"))
             else:
                 self._end(sent, None)
 
@@ -167,19 +167,19 @@ class Shard:
     def _refused(self, sent: _Sent) -> None:
         now_ms = self._host.now_ms()
         sent.refused_ms = sent.refused_ms or now_ms
-        if sent.parcel.several or now_ms - sent.refused_ms >= REFUSED_MS_MAX:
+        if sent.outgoing.several or now_ms - sent.refused_ms >= REFUSED_MS_MAX:
             self._end(sent, QueueFull("the queue is at its cap"))
             return
 
         def again() -> None:
-            if not sent.is_over:
+            if not sent.is_done:
                 self.send(sent)
 
         self._host.call_later(REFUSED_AGAIN_MS, again)
 
     def _end(self, sent: _Sent, error: CurbstoneError | None) -> None:
-        if not sent.is_over:
-            sent.is_over = True
+        if not sent.is_done:
+            sent.is_done = True
             self._publisher.ended(sent, error)
 
     def look(self, now_ms: int) -> None:
@@ -191,10 +191,10 @@ class Shard:
         ]
         if not late:
             return
-        why = self.trouble or "its confirm did not come"
+        why = self.trouble or "RabbitMQ did not confirm it"
         for sent in late:
             self._end(sent, Unavailable(f"it is not known whether the message was stored: {why}"))
-        self._waiting = deque(sent for sent in self._waiting if not sent.is_over)
+        self._waiting = deque(sent for sent in self._waiting if not sent.is_done)
 
 
 class Publisher:
@@ -208,7 +208,7 @@ class Publisher:
         self._looks = False
         self.is_stopping = False
         self.under_way = 0
-        """How many parcels have no outcome yet, including those that wait to be sent again."""
+        """How many messages have no outcome yet, including those that wait to be sent again."""
 
     @property
     def troubles(self) -> list[str]:
@@ -218,8 +218,8 @@ class Publisher:
     def _choose(self, place: str) -> Shard:
         return self._shards[crc32(place.encode()) % len(self._shards)]
 
-    def send(self, place: str, parcel: Parcel, on_done: Outcome) -> None:
-        """Publish. Parcels with the same `place` keep their order. `on_done` is called in a later turn of the loop."""
+    def send(self, place: str, outgoing: Outgoing, on_done: Outcome) -> None:
+        """Publish. Messages with the same `place` keep their order. `on_done` is called in a later turn of the loop."""
         shard = self._shard_of(place)
         refusal = ""
         if self._bytes > UNCONFIRMED_BYTES_MAX:
@@ -229,16 +229,16 @@ class Publisher:
         if refusal:
             self._host.call_soon(partial(on_done, Unavailable(refusal)))
             return
-        self._bytes += len(parcel.body)
+        self._bytes += len(outgoing.body)
         self.under_way += 1
-        shard.send(_Sent(parcel, on_done, self._host.now_ms()))
+        shard.send(_Sent(outgoing, on_done, self._host.now_ms()))
         if not self._looks:
             self._looks = True
             self._host.call_later(LOOK_MS, self._look)
 
     def ended(self, sent: _Sent, error: CurbstoneError | None) -> None:
-        """Report the outcome of a parcel."""
-        self._bytes -= len(sent.parcel.body)
+        """Report the outcome of a message."""
+        self._bytes -= len(sent.outgoing.body)
         self.under_way -= 1
         sent.on_done(error)
 

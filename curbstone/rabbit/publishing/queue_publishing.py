@@ -9,8 +9,8 @@ from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, 
 from curbstone.core.message import Message
 from curbstone.core.values import UNNAMED, Done, Published
 from curbstone.rabbit.publishing import atomic
-from curbstone.rabbit.publishing.publish_job import Job
-from curbstone.rabbit.publishing.publisher import Parcel
+from curbstone.rabbit.publishing.publish_job import PublishJob
+from curbstone.rabbit.publishing.publisher import Outgoing
 from curbstone.rabbit.shared import delay_ladder
 from curbstone.rabbit.shared.declare import together
 from curbstone.rabbit.shared.ids import AT_ONCE_MAX
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from curbstone.rabbit.queue import Queue
 
 
-class Storing:
+class QueuePublishing:
     """See the module's docstring."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._opening = queue.opening
+        self._declaration = queue.declaration
 
     def publish(self, messages: list[Message], on_done: Published, *, as_a_whole: bool) -> None:
         """See `core.port.Queue.publish`."""
@@ -35,9 +35,9 @@ class Storing:
         for start in range(0, len(messages), AT_ONCE_MAX):
             piece = messages[start : start + AT_ONCE_MAX] if len(messages) > AT_ONCE_MAX else messages
             unknown = set(self._queue.options.groups).union(*[each.groups for each in piece if each.groups])
-            unknown -= self._opening.groups
-            if unknown or not self._opening.is_open:
-                self._opening.with_groups(unknown, partial(self._publish_or_refuse, piece, on_done))
+            unknown -= self._declaration.groups
+            if unknown or not self._declaration.is_open:
+                self._declaration.with_groups(unknown, partial(self._publish_or_refuse, piece, on_done))
             else:
                 self._publish(piece, on_done)
 
@@ -62,7 +62,7 @@ class Storing:
                     raise error
                 if count > AT_ONCE_MAX:
                     raise MessageTooLarge(f"a batch on a cluster has at most {AT_ONCE_MAX} messages")
-                first = engine.numbers.take(count)
+                first = engine.ids.take(count)
                 numbers = range(first, first + count)
                 addressed = atomic.to_queue(self._queue, messages, numbers, engine.host.wall_ms())
             except CurbstoneError as wrong:
@@ -70,7 +70,7 @@ class Storing:
             else:
                 engine.journal.begin(addressed, refused, stored)
 
-        self._opening.with_groups({group for message in messages for group in message.groups}, opened)
+        self._declaration.with_groups({group for message in messages for group in message.groups}, opened)
 
     def _publish_or_refuse(self, messages: list[Message], on_done: Published, error: CurbstoneError | None) -> None:
         if error is not None:
@@ -80,14 +80,14 @@ class Storing:
 
     def _publish(self, messages: list[Message], on_done: Published) -> None:
         engine = self._queue.engine
-        first = engine.numbers.take(len(messages))
+        first = engine.ids.take(len(messages))
         now_ms = engine.host.wall_ms()
         began_us = engine.host.now_us()
 
-        job = Job(engine.soon, len(messages), first, on_done, partial(self._count_stored, began_us))
-        unfit, ttl_ms = self._queue.guard.unfit, int(self._queue.options.ttl * 1000)
+        job = PublishJob(engine.next_turn, len(messages), first, on_done, partial(self._count_stored, began_us))
+        rejection, ttl_ms = self._queue.checks.rejection, int(self._queue.options.ttl * 1000)
         for place, message in enumerate(messages):
-            if (error := unfit(message)) is not None:
+            if (error := rejection(message)) is not None:
                 job.ended(place, error)
                 continue
             message.seq = first + place
@@ -104,7 +104,7 @@ class Storing:
         engine.commits.took_us.add(engine.host.now_us() - began_us)
         engine.commits.messages.add(count)
 
-    def _send(self, message: Message, job: Job, place: int, now_ms: int) -> None:
+    def _send(self, message: Message, job: PublishJob, place: int, now_ms: int) -> None:
         groups = message.groups or (UNNAMED, *self._queue.options.groups)
         on_done = partial(job.ended, place)
         if message.delay_ms > 0:
@@ -114,9 +114,9 @@ class Storing:
             return
         identifier = self._queue.message_id(message.seq)
         if len(groups) == 1:
-            text = self._queue.engine.names.queue(self._queue.name, groups[0]) if groups[0] else self._opening.text
+            text = self._queue.engine.names.queue(self._queue.name, groups[0]) if groups[0] else self._declaration.text
             properties = properties_of(message, identifier, now_ms=now_ms)
-            self._send_parcel(3, Parcel("", text, properties, message.body, True), on_done)
+            self._send_one(3, Outgoing("", text, properties, message.body, True), on_done)
             return
         names = [self._queue.engine.names.queue(self._queue.name, group) for group in groups]
         properties = properties_of(message, identifier, now_ms=now_ms, copies=names[1:])
@@ -127,20 +127,24 @@ class Storing:
                 return
             alone = properties_of(message, identifier, now_ms=now_ms)  # without the queues that get it as well
             together(
-                [partial(self._send_parcel, 3, Parcel("", name, alone, message.body, True)) for name in names], on_done
+                [partial(self._send_one, 3, Outgoing("", name, alone, message.body, True)) for name in names], on_done
             )
 
-        self._send_parcel(3, Parcel("", names[0], properties, message.body, True, several=True), done)
+        self._send_one(3, Outgoing("", names[0], properties, message.body, True, several=True), done)
 
-    def _send_parcel(self, times: int, parcel: Parcel, on_done: Done) -> None:
-        """Publish a parcel. If the broker does not know a queue that is in the registry, make the queue again first."""
-        self._queue.engine.publisher.send(self._opening.text, parcel, partial(self._sent, times, parcel, on_done))
+    def _send_one(self, times: int, outgoing: Outgoing, on_done: Done) -> None:
+        """Publish. If the broker does not know a queue that is in the registry, make the queue again first."""
+        self._queue.engine.publisher.send(
+            self._declaration.text, outgoing, partial(self._sent, times, outgoing, on_done)
+        )
 
-    def _sent(self, times: int, parcel: Parcel, on_done: Done, error: CurbstoneError | None) -> None:
+    def _sent(self, times: int, outgoing: Outgoing, on_done: Done, error: CurbstoneError | None) -> None:
         if error is None or not isinstance(error, NoSuchQueue) or times <= 1 or self._queue.is_closed:
             on_done(error)
             return
-        self._opening.again(lambda failed: on_done(failed) if failed else self._send_parcel(times - 1, parcel, on_done))
+        self._declaration.again(
+            lambda failed: on_done(failed) if failed else self._send_one(times - 1, outgoing, on_done)
+        )
 
     def store(self, message: Message, delay_ms: int, on_done: Done) -> None:
         """Publish a message of a transaction, which has its number and its times already."""
@@ -151,11 +155,13 @@ class Storing:
                 on_done(error)
                 return
             engine = self._queue.engine
-            job = Job(engine.soon, 1, message.seq, lambda failed, _first, _count: on_done(failed), lambda _count: None)
+            job = PublishJob(
+                engine.next_turn, 1, message.seq, lambda failed, _first, _count: on_done(failed), lambda _count: None
+            )
             self._send(message, job, 0, engine.host.wall_ms())
             self._queue.changed()
 
-        self._opening.with_groups(set(message.groups), opened)
+        self._declaration.with_groups(set(message.groups), opened)
 
     def send_later(self, message: Message, group: str, delay_ms: int, tries: int, on_done: Done) -> None:
         """Publish a copy of a message to one group after a delay, with the number of its earlier tries."""
@@ -169,8 +175,8 @@ class Storing:
             properties = properties_of(
                 message, self._queue.message_id(message.seq), now_ms=now_ms, due_ms=now_ms + delay_ms, tries=tries
             )
-            path = delay_ladder.way(delay_ms, engine.names.queue(self._queue.name, group))
-            parcel = Parcel(engine.names.step(path.step), path.key, properties, message.body, False)
-            engine.publisher.send(self._opening.text, parcel, on_done)
+            path = delay_ladder.route(delay_ms, engine.names.queue(self._queue.name, group))
+            outgoing = Outgoing(engine.names.step(path.step), path.key, properties, message.body, False)
+            engine.publisher.send(self._declaration.text, outgoing, on_done)
 
-        self._opening.with_ladder(group, bound)
+        self._declaration.with_ladder(group, bound)

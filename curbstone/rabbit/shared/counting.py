@@ -1,8 +1,8 @@
-"""The counts of one queue, as of the last time somebody looked.
+"""The counts of one queue, as of the last look.
 
 The broker says how many messages are ready and how many consumers there are. Each gateway knows how many messages its
-own clients have unsettled, and tells the others every second. How many messages are delayed, and how many bytes a queue
-takes, can't be known.
+own clients have unsettled, and sends it to the others every second. How many messages are delayed, and how many bytes a
+queue takes, can't be known.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LOOK_MS_MIN = 250
 LOOK_MS_MAX = 2000
-"""The longest time between two looks while somebody watches. After a change here the next look comes sooner."""
+"""The longest time between two looks while there are watchers. After a change here the next look is sooner."""
 
 
 class Counting:
@@ -32,29 +32,29 @@ class Counting:
         self._watchers: list[Callable[[], None]] = []
         self._pause_ms = LOOK_MS_MIN
         self._is_looking = False
-        self._told: object = None
+        self._last_notified: object = None
         self.is_sure = False
         """Whether RabbitMQ has answered the last look."""
         self._waiting: list[Done] = []
-        """Callbacks of those who wait for the next look."""
+        """Callbacks for the next look."""
 
     def counts(self, group: str) -> Counts:
         """Return the counts of a group as they are known."""
         queue = self._queue
         ready, _ = self._seen.get(group, (0, 0))
         consumers = sum(consumers for _, consumers in self._seen.values())
-        own = sum(consumer.surplus for consumer in queue.takers) + queue.leasing.waiting
-        wip = self.unsettled(group) + queue.engine.unsettled.elsewhere(queue.uid, group)
-        return Counts(ready, wip, 0, 0, max(consumers - own, len(queue.takers)))
+        own = sum(consumer.surplus for consumer in queue.consumers) + queue.leasing.waiting
+        wip = self.unsettled(group) + queue.engine.unsettled.of_other_gateways(queue.uid, group)
+        return Counts(ready, wip, 0, 0, max(consumers - own, len(queue.consumers)))
 
     def unsettled(self, group: str) -> int:
         """Return how many messages of a group the clients of this gateway have unsettled."""
         queue = self._queue
-        held = sum(len(consumer.unsettled) for consumer in queue.takers if consumer.group == group)
+        held = sum(len(consumer.unsettled) for consumer in queue.consumers if consumer.group == group)
         return held + queue.leasing.unsettled(group)
 
     def refresh(self, on_done: Done) -> None:
-        """Look, then call back. Requests that come together share one look."""
+        """Look, then call back. Simultaneous requests share one look."""
         self._waiting.append(on_done)
         if len(self._waiting) == 1:
             self._queue.engine.host.call_soon(self._look)
@@ -80,12 +80,15 @@ class Counting:
                 if error is not None:
                     seen(group, error, *self._seen.get(group, (0, 0)))
                 else:
-                    queue.opening.count(group, partial(seen, group))
+                    queue.declaration.count(group, partial(seen, group))
 
         queue.when_open(opened)
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
-        """See `Queue.watch`."""
+        """Call `fn` after each look that finds other counts, and when the queue is gone.
+
+        Return a function that ends it.
+        """
         self._watchers.append(fn)
         self.changed()
 
@@ -96,7 +99,7 @@ class Counting:
         return unwatch
 
     def changed(self) -> None:
-        """Look soon, if somebody watches, because something changed here."""
+        """Look soon if there are watchers, because something changed here."""
         self._pause_ms = LOOK_MS_MIN
         if self._watchers and not self._is_looking:
             self._is_looking = True
@@ -106,13 +109,13 @@ class Counting:
         if self._queue.is_closed or not self._watchers:
             self._is_looking = False
             return
-        self.refresh(self._tell)
+        self.refresh(self._notify)
 
-    def _tell(self, _error: CurbstoneError | None) -> None:
+    def _notify(self, _error: CurbstoneError | None) -> None:
         queue = self._queue
         now = [self.counts(group) for group in (UNNAMED, *queue.options.groups)]
-        if now != self._told:
-            self._told = now
+        if now != self._last_notified:
+            self._last_notified = now
             self._pause_ms = LOOK_MS_MIN
             for fn in list(self._watchers):
                 fn()
@@ -121,7 +124,7 @@ class Counting:
         queue.engine.host.call_later(self._pause_ms, self._look_again)
 
     def close(self) -> None:
-        """Tell all watchers that the queue is gone."""
+        """Notify all watchers that the queue is gone."""
         watchers, self._watchers = self._watchers, []
         for fn in watchers:
             fn()

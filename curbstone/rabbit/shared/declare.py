@@ -55,13 +55,13 @@ def in_turn(steps: Sequence[Step], on_done: Done) -> None:
     go_on(0, None)
 
 
-class Opening:
+class Declaration:
     """The objects of one queue in RabbitMQ."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._names = queue.engine.names
-        self._errands = queue.engine.errands_for(queue.name)
+        self._calls = queue.engine.calls_for(queue.name)
         self.text = self._names.queue(queue.name)
         """The name of the queue in RabbitMQ."""
         self.is_open = False
@@ -81,7 +81,7 @@ class Opening:
         self._start()
 
     def when_open(self, on_open: Done) -> None:
-        """See `Queue.when_open`."""
+        """Call at once if the queue is known to exist, otherwise when it does, or with the error."""
         self.with_groups(set(), on_open)
 
     def with_groups(self, groups: set[str], on_open: Done) -> None:
@@ -155,7 +155,7 @@ class Opening:
         text = self._names.queue(queue.name, group)
         private = queue.name.is_private
         arguments = (
-            private_arguments(self._names, queue.options, queue.engine.numbers.gateway)
+            private_arguments(self._names, queue.options, queue.engine.ids.gateway)
             if private
             else queue_arguments(self._names, text, queue.options)
         )
@@ -169,7 +169,7 @@ class Opening:
                 arguments=arguments,
             )
 
-        self._errand(run, on_done, f"queue {queue.name} can't be made")
+        self._call(run, on_done, f"queue {queue.name} can't be made")
 
     def _bind(self, on_done: Done) -> None:
         queue = self._queue
@@ -189,7 +189,7 @@ class Opening:
         def run(channel: Channel, done: Callable[[AmqpError | None], None]) -> None:
             (channel.unbind_queue if unbind else channel.bind_queue)(text, self._names.events, key, done)
 
-        self._errand(run, on_done, f"queue {self._queue.name} can't be bound")
+        self._call(run, on_done, f"queue {self._queue.name} can't be bound")
 
     def _bind_dead(self, dead_letter: str, on_done: Done, *, unbind: bool = False) -> None:
         """Bind the dead-letter queue, which is made first, to the messages that the broker lets expire here."""
@@ -200,10 +200,10 @@ class Opening:
         def bind(text: str, done: Done) -> None:
             def run(channel: Channel, done: Callable[[AmqpError | None], None]) -> None:
                 (channel.unbind_queue if unbind else channel.bind_queue)(
-                    target.opening.text, self._names.dead, text, done
+                    target.declaration.text, self._names.dead, text, done
                 )
 
-            self._errand(run, done, f"the dead letters of {self._queue.name} can't be bound")
+            self._call(run, done, f"the dead letters of {self._queue.name} can't be bound")
 
         def opened(error: CurbstoneError | None) -> None:
             if error is not None:
@@ -213,13 +213,13 @@ class Opening:
 
         target.when_open(opened)
 
-    def _errand(
+    def _call(
         self,
         run: Callable[[Channel, Callable[[AmqpError | None], None]], None],
         on_done: Done,
         what: str,
     ) -> None:
-        self._errands.do(run, lambda error: on_done(unavailable(error, what) if error else None))
+        self._calls.do(run, lambda error: on_done(unavailable(error, what) if error else None))
 
     # --- changes
 
@@ -270,7 +270,7 @@ class Opening:
                 self._laddered.add(group)
             on_done(error)
 
-        self._errand(run, bound, f"delays for queue {self._queue.name} can't be set up")
+        self._call(run, bound, f"delays for queue {self._queue.name} can't be set up")
 
     def again(self, on_open: Done) -> None:
         """Make the queue again, because the broker does not know it although it was known to exist."""
@@ -296,12 +296,12 @@ class Opening:
             else:
                 on_done(unavailable(error, "the queue can't be looked at") if error else None)
 
-        self._errands.do(
+        self._calls.do(
             lambda channel, done: channel.declare_queue(self.text, lambda error, *_: done(error), passive=True), looked
         )
 
     def count(self, group: str, on_done: Callable[[AmqpError | None, int, int], None]) -> None:
-        """Tell how many messages are ready, and how many consumers there are; none if that can't be known."""
+        """Count the ready messages, and the consumers; 0 if that can't be known."""
         text = self._names.queue(self._queue.name, group)
         found = (0, 0)
 
@@ -313,7 +313,7 @@ class Opening:
 
             channel.declare_queue(text, declared, passive=True)
 
-        self._errands.do(run, lambda error: on_done(error, *found))
+        self._calls.do(run, lambda error: on_done(error, *found))
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None]) -> None:
         """Remove the ready messages of all groups; `on_done` gets how many entries those were."""
@@ -328,7 +328,7 @@ class Opening:
 
                 channel.purge_queue(text, purged)
 
-            self._errand(run, done, f"queue {self._queue.name} can't be purged")
+            self._call(run, done, f"queue {self._queue.name} can't be purged")
 
         def opened(error: CurbstoneError | None) -> None:
             if error is not None:
@@ -341,7 +341,7 @@ class Opening:
     def _delete_one(self, group: str, on_done: Done) -> None:
         text = self._names.queue(self._queue.name, group)
         what = f"queue {self._queue.name} can't be deleted"
-        self._errand(lambda channel, done: channel.delete_queue(text, done), on_done, what)
+        self._call(lambda channel, done: channel.delete_queue(text, done), on_done, what)
 
     def delete(self, on_done: Done) -> None:
         """Delete the queue and those of all its groups."""

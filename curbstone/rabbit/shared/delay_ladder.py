@@ -19,23 +19,23 @@ QUEUE_BYTES_MAX = NAME_BYTES_MAX - 2 * LADDER_STEPS
 """The room in a routing key after the bits, each of which is followed by a dot."""
 
 
-class Way(NamedTuple):
+class Route(NamedTuple):
     """The step where a delayed message starts, and its routing key."""
 
     step: int
     key: str
 
 
-def way(delay_ms: int, queue: str) -> Way:
-    """Return the way of a message that comes to `queue` after a delay, no sooner.
+def route(delay_ms: int, queue: str) -> Route:
+    """Return the route of a message that reaches `queue` after a delay, no sooner.
 
-    A delay that is longer than the whole ladder needs the way again.
+    A delay that is longer than the whole ladder is sent up the ladder again.
     """
     steps = max(1, -(-delay_ms // LADDER_STEP_MS))
     surplus = max(0, steps.bit_length() - BITS_MAX)
     steps = min(_rounded(steps, surplus), STEPS_MAX)
     bits = ".".join(format(steps, f"0{LADDER_STEPS}b"))
-    return Way(steps.bit_length() - 1, f"{bits}.{_short(queue)}")
+    return Route(steps.bit_length() - 1, f"{bits}.{_short(queue)}")
 
 
 def _rounded(steps: int, surplus: int) -> int:

@@ -30,7 +30,7 @@ Answer = Callable[[dict[str, Any]], None]
 _GATEWAY = re.compile(r"[0-9]{1,3}")
 
 
-class Inbox:
+class GatewayRpc:
     """See the module's docstring."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Inbox:
         self._on_call = on_call
         self._on_dropped = on_dropped
         self._channel: Channel | None = None
-        self._life = secrets.token_hex(4)
+        self._run_id = secrets.token_hex(4)
         self._calls: dict[str, Answered] = {}
         self._next_call = 0
         link.when(self._up, self._down)
@@ -60,7 +60,7 @@ class Inbox:
     @property
     def address(self) -> str:
         """The address by which others call this gateway. It changes with each start."""
-        return f"{self._number}-{self._life}"
+        return f"{self._number}-{self._run_id}"
 
     def _up(self, connection: Connection) -> None:
         def lost(error: AmqpError) -> None:
@@ -121,20 +121,20 @@ class Inbox:
             self._host.call_soon(lambda: on_answer(None))
             return
         key = self._expect(on_answer)
-        self._send("", self._names.gateway(number), {**what, "key": key, "from": self.address, "life": ""}, key)
+        self._send("", self._names.gateway(number), {**what, "key": key, "from": self.address, "run_id": ""}, key)
 
     def call_all(self, what: dict[str, Any], wait_ms: int, on_answer: Answered) -> None:
         """Call all other gateways. The first one that has something to say answers, within `wait_ms`."""
         key = self._expect(on_answer, wait_ms)
-        self._send(self._names.gateways, "", {**what, "key": key, "from": self.address, "life": ""}, "")
+        self._send(self._names.gateways, "", {**what, "key": key, "from": self.address, "run_id": ""}, "")
 
-    def tell_all(self, what: dict[str, Any]) -> None:
-        """Tell all other gateways something that needs no answer."""
-        self._send(self._names.gateways, "", {**what, "from": self.address, "life": ""}, "")
+    def broadcast(self, what: dict[str, Any]) -> None:
+        """Send all other gateways a call that needs no answer."""
+        self._send(self._names.gateways, "", {**what, "from": self.address, "run_id": ""}, "")
 
     def _expect(self, on_answer: Answered, wait_ms: int = CALL_MS_MAX) -> str:
         self._next_call += 1
-        key = f"{self._life}.{self._next_call}"
+        key = f"{self._run_id}.{self._next_call}"
         self._calls[key] = on_answer
         self._host.call_later(wait_ms, lambda: self._end(key, None))
         return key
@@ -151,7 +151,7 @@ class Inbox:
             channel.publish(exchange, to, Properties({}, message_id=key or None), body, mandatory=bool(key))
 
     def _returned(self, properties: Properties) -> None:
-        """Answer a call that came back, because there is no such gateway."""
+        """Answer a call that was returned, because there is no such gateway."""
         self._end(properties.message_id or "", None)
 
     def _arrived(self, channel: Channel, arrived: Arrived) -> None:
@@ -164,9 +164,9 @@ class Inbox:
             what = json.loads(arrived.body)
             if "answer" in what:
                 self._end(what["key"], what["answer"])
-            elif what["from"] != self.address and what["life"] in ("", self._life):
+            elif what["from"] != self.address and what["run_id"] in ("", self._run_id):
                 self._on_call(what, lambda answer: self._answer(what, answer))
-            elif what["life"] not in ("", self._life):
+            elif what["run_id"] not in ("", self._run_id):
                 self._answer(what, {"gone": True})
         except (ValueError, KeyError, TypeError) as error:
             logger.error("a call of another gateway is not understood: %s", error)

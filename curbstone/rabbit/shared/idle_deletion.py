@@ -1,9 +1,9 @@
-"""Deletes queues that nobody, on any gateway, has tried to take from for as long as their option `unused` says.
+"""Deletes queues from which no client of any gateway has tried to take for as long as their option `unused` says.
 
-Each gateway tells the others every second which of these queues its clients use. A gateway that has heard of no use for
+Each gateway sends the others every second which of these queues its clients use. A gateway that has noticed no use for
 that long asks RabbitMQ whether the queue has consumers, which may be those of other programs, and deletes the queue if
 it has none. The time begins anew when a gateway starts. A queue that is deleted as soon as its last consumer leaves is
-given a minute for the first consumer to come.
+kept for a minute until its first consumer subscribes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from curbstone.rabbit.engine import Engine
     from curbstone.rabbit.queue import Queue
 
-TELL_MS = 1000
-HEARD_MS = 3 * TELL_MS
-"""News from other gateways may take so long to come."""
+SEND_EVERY_MS = 1000
+NEWS_MS = 3 * SEND_EVERY_MS
+"""How old the news from other gateways may be."""
 FIRST_MS = 60_000
 
 logger = logging.getLogger("curbstone.rabbit")
@@ -39,12 +39,12 @@ class _Use:
         self.is_asking = False
 
     def seen(self, now_ms: int) -> None:
-        """Note that somebody uses the queue."""
+        """Note that the queue is used."""
         self.last_ms = now_ms
         self.was_used = True
 
 
-class Disuse:
+class IdleDeletion:
     """See the module's docstring."""
 
     def __init__(self, engine: Engine) -> None:
@@ -54,9 +54,9 @@ class Disuse:
 
     def start(self) -> None:
         """Begin to look every second, until the server stops."""
-        self._engine.host.call_later(TELL_MS, self._look)
+        self._engine.host.call_later(SEND_EVERY_MS, self._look)
 
-    def hear(self, uids: list[str]) -> None:
+    def receive(self, uids: list[str]) -> None:
         """Note that clients of another gateway use these queues."""
         now_ms = self._engine.host.now_ms()
         for uid in uids:
@@ -71,11 +71,11 @@ class Disuse:
         self._uses = {queue.uid: self._uses.get(queue.uid) or _Use(now_ms) for queue in watched}
         used = [queue.uid for queue in watched if self._is_used(queue, now_ms)]
         if used:
-            self._engine.inbox.tell_all({"do": "used", "uids": used})
+            self._engine.rpc.broadcast({"do": "used", "uids": used})
         for queue in watched:
             if self._is_due(queue, now_ms):
                 self._ask(queue)
-        self._engine.host.call_later(TELL_MS, self._look)
+        self._engine.host.call_later(SEND_EVERY_MS, self._look)
 
     def _is_used(self, queue: Queue, now_ms: int) -> bool:
         """Return whether clients of this gateway have used the queue since the last look."""
@@ -83,7 +83,7 @@ class Disuse:
         attempts, delivered = queue.leasing.attempts, queue.stats.delivered
         was_served, was_polled = delivered != use.delivered, attempts != use.attempts
         use.attempts, use.delivered = attempts, delivered
-        if was_served or queue.takers or queue.leasing.is_used:
+        if was_served or queue.consumers or queue.leasing.is_used:
             use.seen(now_ms)
         elif was_polled:
             use.last_ms = now_ms
@@ -93,7 +93,7 @@ class Disuse:
         use, unused = self._uses[queue.uid], queue.options.unused
         assert unused is not None
         wait_ms = unused * 1000 if unused or use.was_used else FIRST_MS
-        return not use.is_asking and now_ms - use.last_ms >= wait_ms + HEARD_MS
+        return not use.is_asking and now_ms - use.last_ms >= wait_ms + NEWS_MS
 
     def _ask(self, queue: Queue) -> None:
         """Delete the queue, unless RabbitMQ knows of consumers or another gateway of leases."""

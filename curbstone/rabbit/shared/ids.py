@@ -15,7 +15,7 @@ AT_ONCE_MAX = 1 << COUNTER_BITS
 GATEWAYS_MAX = 1 << GATEWAY_BITS
 
 
-class Numbers:
+class MessageIds:
     """Gives the messages of one gateway their numbers."""
 
     def __init__(self, host: Host) -> None:

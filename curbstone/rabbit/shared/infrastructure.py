@@ -10,7 +10,7 @@ from functools import partial
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.values import Done
-from curbstone.rabbit.amqp.link import Errands, unavailable
+from curbstone.rabbit.amqp.link import Calls, unavailable
 from curbstone.rabbit.amqp.port import AmqpError, Channel
 from curbstone.rabbit.shared.declare import Step, in_turn, together
 from curbstone.rabbit.shared.delay_ladder import end_pattern, pattern
@@ -19,12 +19,12 @@ from curbstone.rabbit.shared.topology import LADDER_STEPS, Names, lost_arguments
 Run = Callable[[Channel, Callable[[AmqpError | None], None]], None]
 
 
-def make(names: Names, errands: Errands, on_done: Done) -> None:
+def make(names: Names, calls: Calls, on_done: Done) -> None:
     """Make all of them: first the exchanges, then the queues, then the bindings."""
 
     def step(run: Run) -> Step:
         def take(done: Done) -> None:
-            errands.do(run, lambda error: done(_told(error)))
+            calls.do(run, lambda error: done(_error_of(error)))
 
         return take
 
@@ -34,7 +34,7 @@ def make(names: Names, errands: Errands, on_done: Done) -> None:
     in_turn([phase(_exchanges(names)), phase(_queues(names)), phase(_bindings(names))], on_done)
 
 
-def _told(error: AmqpError | None) -> CurbstoneError | None:
+def _error_of(error: AmqpError | None) -> CurbstoneError | None:
     return unavailable(error, "what all queues share can't be made") if error else None
 
 

@@ -35,7 +35,7 @@ def change(engine: Engine, queue: Queue, after: Known, do: str, on_done: Done, *
         if error is not None or queue.is_closed:
             ended(error or NoSuchQueue(f"no such queue: {queue.name}"))
         else:
-            queue.opening.changed(before, after, ended)
+            queue.declaration.changed(before, after, ended)
 
     def opened(error: CurbstoneError | None) -> None:
         if error is not None:
@@ -55,7 +55,7 @@ def make_sure(queue: Queue, without: Known, on_done: Done) -> None:
         if error is not None or queue.is_closed:
             on_done(error or NoSuchQueue(f"no such queue: {queue.name}"))
         else:
-            queue.opening.changed(without, queue.known, on_done)
+            queue.declaration.changed(without, queue.known, on_done)
 
     queue.when_open(opened)
 

@@ -2,7 +2,7 @@
 
 `Registry` is pure. It applies entries, so all gateways that applied the same entries know the same queues.
 `RegistryLog` writes and reads entries. A change counts once its own entry was read back; the first of two creations
-wins. An entry names its queue by the uid, so an entry that comes twice, or too late, changes nothing.
+wins. An entry names its queue by the uid, so an entry that is read twice, or too late, changes nothing.
 
 After SNAPSHOT_EVERY entries a gateway adds a snapshot, so that the stream can forget its beginning.
 """
@@ -177,16 +177,16 @@ class RegistryLog:
         host: Host,
         link: Link,
         stream: str,
-        life: str,
+        run_id: str,
         on_change: Callable[[Entry, Change], None],
         on_read: Callable[[], None],
     ) -> None:
-        """`life` names this gateway from this start to its end."""
+        """`run_id` names this gateway from this start to its end."""
         self.known = Registry()
         self._host = host
         self._link = link
         self._stream = stream
-        self._life = life
+        self._run_id = run_id
         self._on_change = on_change
         self._on_read = on_read
         self._channel: Channel | None = None
@@ -206,7 +206,7 @@ class RegistryLog:
     def propose(self, entry: Entry, on_done: Done) -> None:
         """Write an entry. `on_done` gets None right after it was applied, or Unavailable if that is not known."""
         self._number += 1
-        key = f"{self._life}.{self._number}"
+        key = f"{self._run_id}.{self._number}"
         self._proposed[key] = (entry, on_done, self._host.now_ms() + ANSWER_MS_MAX)
         self._write(key, entry)
         self._watch()
@@ -291,10 +291,10 @@ class RegistryLog:
         if self._first_offset > 0:
             self._early.append((offset, entry))
         self._apply(entry)
-        if self._since_snapshot >= SNAPSHOT_EVERY and str(entry.get("key", "")).startswith(self._life + "."):
+        if self._since_snapshot >= SNAPSHOT_EVERY and str(entry.get("key", "")).startswith(self._run_id + "."):
             self._since_snapshot = 0
             snapshot = {**self.known.snapshot(), "next": offset + 1}
-            self._write(f"{self._life}.snapshot", snapshot)
+            self._write(f"{self._run_id}.snapshot", snapshot)
 
     def _restore(self, entry: Entry) -> None:
         before = dict(self.known.by_uid)
@@ -325,7 +325,7 @@ class RegistryLog:
             if deadline_ms <= now_ms:
                 del self._proposed[key]
                 on_done(Unavailable(f"it is not known whether that was done: {self._link.trouble or 'no answer'}"))
-            else:  # a stream without a leader loses entries silently, so write it again: entries may come twice
+            else:  # a stream without a leader loses entries silently, so write it again: entries may be read twice
                 self._write(key, entry)
         if self._proposed:
             self._watch()

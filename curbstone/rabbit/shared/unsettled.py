@@ -1,4 +1,4 @@
-"""How many messages clients have unsettled. Each gateway tells the others every second."""
+"""How many messages clients have unsettled. Each gateway sends its counts to the others every second."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from curbstone.core.values import UNNAMED
 if TYPE_CHECKING:
     from curbstone.rabbit.engine import Engine
 
-TELL_MS = 1000
+SEND_EVERY_MS = 1000
 
 
 class Unsettled:
-    """The counts of this gateway, which it tells the others, and those that it heard from them."""
+    """The counts of this gateway, and those received from the others."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._elsewhere: dict[str, tuple[int, dict[str, int]]] = {}
-        """For each other gateway, when it told its counts, and the counts."""
-        self._told: dict[str, int] = {}
+        self._of_others: dict[str, tuple[int, dict[str, int]]] = {}
+        """For each other gateway, when its counts were received, and the counts."""
+        self._last_sent: dict[str, int] = {}
 
     def start(self) -> None:
-        """Begin to tell the counts every second, until the server stops."""
-        self._engine.host.call_later(TELL_MS, self._tell)
+        """Begin to send the counts every second, until the server stops."""
+        self._engine.host.call_later(SEND_EVERY_MS, self._send)
 
-    def _tell(self) -> None:
+    def _send(self) -> None:
         if self._engine.is_stopping:
             return
         counts = {}
@@ -34,17 +34,17 @@ class Unsettled:
                 count = queue.counting.unsettled(group)
                 if count:
                     counts[f"{queue.uid}#{group}"] = count
-        if counts or self._told:
-            self._told = counts
-            self._engine.inbox.tell_all({"do": "unsettled", "counts": counts})
-        self._engine.host.call_later(TELL_MS, self._tell)
+        if counts or self._last_sent:
+            self._last_sent = counts
+            self._engine.rpc.broadcast({"do": "unsettled", "counts": counts})
+        self._engine.host.call_later(SEND_EVERY_MS, self._send)
 
-    def hear(self, gateway: str, counts: dict[str, int]) -> None:
-        """Take the counts that another gateway tells of its clients."""
-        self._elsewhere[gateway] = (self._engine.host.now_ms(), counts)
+    def receive(self, gateway: str, counts: dict[str, int]) -> None:
+        """Take the counts of the clients of another gateway."""
+        self._of_others[gateway] = (self._engine.host.now_ms(), counts)
 
-    def elsewhere(self, uid: str, group: str) -> int:
-        """Return how many messages clients of other gateways have unsettled, as they told last."""
-        since_ms = self._engine.host.now_ms() - 3 * TELL_MS
+    def of_other_gateways(self, uid: str, group: str) -> int:
+        """Return how many messages clients of other gateways have unsettled, by their last reports."""
+        since_ms = self._engine.host.now_ms() - 3 * SEND_EVERY_MS
         key = f"{uid}#{group}"
-        return sum(counts.get(key, 0) for when_ms, counts in self._elsewhere.values() if when_ms >= since_ms)
+        return sum(counts.get(key, 0) for when_ms, counts in self._of_others.values() if when_ms >= since_ms)

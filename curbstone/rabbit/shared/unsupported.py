@@ -19,7 +19,7 @@ KEYS = "Idempotency-Key needs the local engine: a cluster keeps no keys."
 NUMBERS = "Numbered producers need the local engine: a cluster keeps no numbers."
 ORDERING = "Ordering keys need the local engine: a cluster delivers messages of one key side by side."
 UNDOING = "Undo needs the local engine: a cluster forgets what was settled."
-TAKING_ONE = "Redriving one letter by its id needs the local engine: on a cluster only the next one can be taken."
+TAKING_ONE = "Redriving one dead letter by its id needs the local engine: on a cluster only the next one can be taken."
 EVENT_DELAY = (
     "A delay on a message for an event needs the local engine; on a cluster only messages for a queue have one."
 )

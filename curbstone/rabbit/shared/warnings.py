@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Notes:
+class Warnings:
     """Keeps one text for each matter. Listeners note here that they are full."""
 
     def __init__(self) -> None:
