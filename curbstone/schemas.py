@@ -40,8 +40,6 @@ _OLD = ("draft-03", "draft-04")
 
 
 class JsonSchemas:
-    """See `core.schemas.Schemas`."""
-
     def __init__(self) -> None:
         self._process = SchemaProcess(__name__)
 
@@ -66,8 +64,6 @@ class JsonSchemas:
 
 
 class _Rule:
-    """See `core.schemas.Rule`."""
-
     def __init__(self, schema: str, validator: Validator, parts: int, costs: Costs, process: SchemaProcess) -> None:
         self._schema = schema
         self._parts = parts
@@ -76,11 +72,9 @@ class _Rule:
         self._process = process
 
     def most_ms(self, body: bytes) -> float:
-        """See `core.schemas.Rule`."""
         return self._costs.most_ms(body)
 
     def check(self, body: bytes) -> CurbstoneError | None:
-        """See `core.schemas.Rule`."""
         return self.check_looking(body, LOOKS_MAX)
 
     def check_looking(self, body: bytes, looks_max: int) -> CurbstoneError | None:
@@ -99,7 +93,6 @@ class _Rule:
         return SchemaViolation("it breaks a rule that the schema does not name")
 
     def check_apart(self, body: bytes) -> CurbstoneError | None:
-        """See `core.schemas.Rule`."""
         try:
             answer = self._process.check(self._schema, body)
         except CheckFailed:

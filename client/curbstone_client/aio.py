@@ -215,7 +215,6 @@ class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
         return confirm
 
     def lane(self, destination: str, *, is_keyed: bool = False) -> Lane:
-        """See `Publisher.lane`."""
         return self._publisher.lane(destination, is_keyed=is_keyed)
 
     def subscribe(

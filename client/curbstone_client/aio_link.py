@@ -87,19 +87,16 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------ what the loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from this class
         self._link.opened(self._token, self._loop.time())
         self._tick()
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
         self._link.receive(data, self._loop.time())
         if self._link.due < self._timer_at:
             self._arm()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See asyncio.Protocol."""
         self._transport = None
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(str(error) if error else "the server closed the connection")

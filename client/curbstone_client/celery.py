@@ -97,15 +97,12 @@ class QoS(virtual.QoS):
         return not self.prefetch_count or len(self._delivered) < self.prefetch_count
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        """See virtual.QoS."""
         self._delivered[delivery_tag] = message
 
     def ack(self, delivery_tag: str) -> None:
-        """See virtual.QoS."""
         self._end(delivery_tag, lambda delivery: delivery.ack())
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """See virtual.QoS."""
         self._end(delivery_tag, lambda delivery: delivery.nack(0) if requeue else delivery.reject("rejected"))
 
     def restore_unacked(self) -> None:
@@ -114,7 +111,6 @@ class QoS(virtual.QoS):
             self.reject(delivery_tag, requeue=True)
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
-        """See virtual.QoS."""
         self.restore_unacked()
 
     def _end(self, delivery_tag: str, how: Any) -> None:
@@ -182,7 +178,6 @@ class CurbstoneChannel(virtual.Channel):
         self.connection.publish(self._client.queue(_plain(queue)), message, delay)
 
     def _keep_for_a_while(self, queue: str) -> None:
-        """See that a queue for answers that nobody waits for any more is not created for good."""
         now = time.monotonic()
         if queue in self.connection.declared or self._seen_until.get(queue, 0.0) > now:
             return
@@ -203,7 +198,6 @@ class CurbstoneChannel(virtual.Channel):
         return client
 
     def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
-        """See kombu."""
         return to_rabbitmq_queue_arguments(arguments, **kwargs)
 
     def _new_queue(
@@ -257,7 +251,6 @@ class CurbstoneChannel(virtual.Channel):
             self._client.queue(_plain(queue)).delete()
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
-        """See virtual.Channel."""
         if queue in self.connection.heard:
             self.connection.end_heard(queue)
         else:
@@ -297,7 +290,6 @@ class CurbstoneChannel(virtual.Channel):
             self.connection.listen(self, queue, messages)
 
     def basic_cancel(self, consumer_tag: str) -> None:
-        """See virtual.Channel."""
         queue = self._tag_to_queue.get(consumer_tag)
         super().basic_cancel(consumer_tag)
         if queue is None or queue in self._tag_to_queue.values():
@@ -370,7 +362,6 @@ class Transport(virtual.Transport):
     # ------------------------------------------------------------ what kombu calls
 
     def driver_version(self) -> str:
-        """See kombu."""
         return __version__
 
     def establish_connection(self) -> Transport:

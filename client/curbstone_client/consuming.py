@@ -229,13 +229,11 @@ class Consumer(Generic[S]):
     # ------------------------------------------------------------ see `link.Role`
 
     def up(self) -> None:
-        """See `Role`: subscribe again."""
         self.epoch += 1
         for subscription in self._subscriptions.values():
             self._link.write(subscription.request())
 
     def down(self) -> None:
-        """See `Role`: drop what was not handed out (the server delivers it again), and end all outcomes as Unknown."""
         self.epoch += 1
         for subscription in self._subscriptions.values():
             subscription.inbox.clear()
@@ -249,11 +247,9 @@ class Consumer(Generic[S]):
             self.on_lost()
 
     def unreachable(self, error: ClientError) -> None:
-        """See `Role`: end all subscriptions."""
         self._end_subscriptions(error)
 
     def collect(self) -> None:
-        """See `Role`: write the gathered acks, with one receipt for all acks of a subscription."""
         if not self._with_acks:
             return
         opened, self._with_acks = self._with_acks, []
@@ -266,7 +262,6 @@ class Consumer(Generic[S]):
                 self._link.output.append(b"ACK\nid:%b\nreceipt:%b\n\n\0" % (ids, receipt))
 
     def receipts(self, pieces: list[bytes]) -> None:
-        """See `Role`."""
         for piece in pieces:
             receipt, _, more = piece.partition(b"\n")
             settled = self._waiting.pop(receipt, None)
@@ -278,7 +273,6 @@ class Consumer(Generic[S]):
                 settled.finish(error_of(headers, headers.get("x-error", "")) if headers is not None else None)
 
     def delivered(self, deliveries: list[Delivery]) -> None:
-        """See `Role`."""
         make = self._make
         epoch = self.epoch
         prefixes = self._prefixes
@@ -303,7 +297,6 @@ class Consumer(Generic[S]):
             woken.arrived()
 
     def failed(self, receipt: bytes | None, error: ClientError) -> None:
-        """See `Role`: a subscription that is refused ends, and does not come again on the next connection."""
         if receipt is None:
             return
         if receipt.startswith(b"s."):
@@ -314,7 +307,6 @@ class Consumer(Generic[S]):
             settled.finish(error)
 
     def tick(self, now: float) -> float:
-        """See `Role`."""
         return _NEVER
 
     # ------------------------------------------------------------ inside

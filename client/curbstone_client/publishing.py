@@ -255,7 +255,6 @@ class Publisher(Generic[C]):
     # ------------------------------------------------------------ see `link.Role`
 
     def up(self) -> None:
-        """See `Role`: send all unconfirmed messages again, in order."""
         if self._is_numbered and NUMBERS not in self._link.features:
             self._go_without_numbers()
         for lane in self._held:
@@ -266,7 +265,6 @@ class Publisher(Generic[C]):
             self._link.write(confirm.frame)
 
     def down(self) -> None:
-        """See `Role`: mark the messages that may have been stored, which is all but held ones that were not probed."""
         for confirm in self._unconfirmed.values():
             lane = confirm.lane
             if lane.held is None or confirm is lane.probe or confirm.receipt not in lane.held:
@@ -287,7 +285,6 @@ class Publisher(Generic[C]):
         """See `Role`. This connection has no subscriptions."""
 
     def receipts(self, pieces: list[bytes]) -> None:
-        """See `Role`."""
         unconfirmed = self._unconfirmed
         pop = unconfirmed.pop
         size = 0
@@ -314,7 +311,6 @@ class Publisher(Generic[C]):
             self._progress()
 
     def tick(self, now: float) -> float:
-        """See `Role`: try held lanes again whose time has come."""
         due = _NEVER
         for lane in self._held:
             if lane.probe is None and lane.held and self._link.is_up:

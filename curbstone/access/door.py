@@ -149,7 +149,6 @@ class Access:
         return [queue for queue in self._broker.queues() if self.identity.on_queue(queue.name) & right]
 
     def declare(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> None:
-        """See `Broker.declare`."""
         self.check(Right.MANAGE, name)
         letters = changes.get("dead_letter")
         if isinstance(letters, str) and letters:
@@ -158,7 +157,6 @@ class Access:
         self._broker.declare(name, changes, self._noted("change queue", name, self._options, on_done))
 
     def delete(self, name: QueueName, on_done: Callable[[bool | CurbstoneError], None]) -> None:
-        """See `Broker.delete`."""
         self.check(Right.MANAGE, name)
         note = self._deed("delete queue", name)
 
@@ -172,7 +170,6 @@ class Access:
     def purge(
         self, name: QueueName, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False
     ) -> None:
-        """See `Queue.purge`."""
         queue = self.queue(name, Right.MANAGE)
         note = self._deed("purge queue", name)
 
@@ -184,7 +181,6 @@ class Access:
         queue.purge(purged, keep=keep)
 
     def undo(self, name: QueueName, wish: UndoWish, on_done: Undoing) -> None:
-        """See `Queue.undo`."""
         queue = self.queue(name, Right.MANAGE)
         note = self._deed("undo", name)
 
@@ -246,16 +242,13 @@ class Access:
 
     @property
     def events_bound(self) -> int:
-        """See `Broker.events_bound`."""
         return self._broker.events_bound
 
     def bound_count(self, event: str, project: str) -> int:
-        """See `Broker.bound_count`."""
         self.check_topic(Right.SEND, event, project)
         return self._broker.bound_count(event, project)
 
     def publish_event(self, event: str, messages: list[Message], on_done: Published, project: str = "") -> None:
-        """See `Broker.publish_event`."""
         self.check_topic(Right.SEND, event, project)
         self._broker.publish_event(event, messages, on_done, project or self.home)
 
@@ -300,7 +293,6 @@ class Access:
         return self._broker.bindings(name)
 
     def unused_s(self, name: QueueName) -> float | None:
-        """See `Broker.unused_s`."""
         self.find(name)
         return self._broker.unused_s(name)
 
@@ -312,7 +304,6 @@ class Access:
         self._broker.occupy(name, events, unused_s, on_done)
 
     def rebind(self, name: QueueName, events: frozenset[str], on_done: Done) -> None:
-        """See `Broker.rebind`."""
         self.check(Right.MANAGE, name)
         self._check_change(name, events, None)
         self._broker.rebind(name, events, self._noted("bind queue", name, self._occupied, on_done))
@@ -385,7 +376,6 @@ class Access:
         return self.queue(name, Right.RECEIVE) if name is not None else None
 
     def extend(self, queue: Queue, tokens: list[str], duration_ms: int, on_done: Stale) -> None:
-        """See `Queue.extend`."""
         queue.extend(tokens, duration_ms, on_done, self.identity.owner)
 
     def settle_by_id(self, queue: Queue, seq: int, on_done: Callable[[CurbstoneError | None, bool], None]) -> None:
@@ -425,21 +415,17 @@ class Access:
 
     @property
     def engine(self) -> EngineInfo:
-        """See `Broker.engine`."""
         return self._broker.engine
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """See `Broker.capabilities`."""
         return self._broker.capabilities
 
     @property
     def shares_queues(self) -> bool:
-        """See `Broker.shares_queues`."""
         return self._broker.shares_queues
 
     def catch_up(self, on_done: Done) -> None:
-        """See `Broker.catch_up`."""
         self._broker.catch_up(on_done)
 
     def may_be_new(self, name: QueueName) -> bool:

@@ -63,12 +63,10 @@ class NoVerifier:
     """The verifier if no issuers are listed."""
 
     def take(self, issuers: Sequence[Issuer]) -> None:
-        """See `Verifier.take`."""
+        """Do nothing: there are no issuers."""
 
     def known(self, _token: str) -> Claims | None:
-        """See `Verifier.known`."""
         return None
 
     def verify(self, _token: str, on_done: Verified) -> None:
-        """See `Verifier.verify`."""
         on_done(NotLoggedIn(FAILED))

@@ -59,7 +59,6 @@ class JwtVerifier:
         self._known.clear()
 
     def known(self, token: str) -> Claims | None:
-        """See `Verifier.known`."""
         mark = _mark(token)
         claims = self._known.get(mark)
         if claims is not None and claims.expires_ms + LEEWAY_S * 1000 <= self._host.wall_ms():
@@ -68,7 +67,6 @@ class JwtVerifier:
         return claims
 
     def verify(self, token: str, on_done: Verified) -> None:
-        """See `Verifier.verify`."""
         claims = self.known(token)
         if claims is not None:
             on_done(claims)

@@ -125,7 +125,6 @@ class LoginGate:
     # --- who comes in
 
     def enter(self, credentials: Credentials, caller: Caller) -> Access | None:
-        """See `Gate.enter`."""
         secret = parse_secret(credentials.secret) if credentials.secret else None
         if secret is not None:
             return self._by_secret(secret, credentials.user, caller)
@@ -148,7 +147,6 @@ class LoginGate:
         return self._welcome(user, Origin("password", user.name, kept), caller)
 
     def admit(self, credentials: Credentials, caller: Caller, on_done: Admitted) -> None:
-        """See `Gate.admit`."""
         try:
             access = self.enter(credentials, caller)
         except CurbstoneError as error:
@@ -375,7 +373,6 @@ class LoginGate:
         return self.tickets.make(access, way, queue)
 
     def use_ticket(self, text: str, way: str, queue: QueueName | None, caller: Caller) -> Access:
-        """See `Gate.use_ticket`."""
         secret = parse_secret(text)
         access = self.tickets.use(secret, way, queue) if secret is not None and secret.kind == TICKET else None
         user = self._user(self._of(access)) if access is not None and not access.identity.end_reason else None

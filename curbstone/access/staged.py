@@ -47,18 +47,14 @@ class AccessStaging:
         parts: Sequence[str] | None,
         on_done: Callable[[CurbstoneError | None, bool, int], None],
     ) -> None:
-        """See `Staging.commit`."""
         self._staging.commit(project, identifier, parts, on_done, owner=self._owner, check=self._check)
 
     @property
     def bytes_max(self) -> int:
-        """See `Staging.bytes_max`."""
         return self._staging.bytes_max
 
     def drop(self, project: str, identifier: str, on_done: Done) -> None:
-        """See `Staging.drop`."""
         self._staging.drop(project, identifier, on_done, owner=self._owner)
 
     def look(self, project: str, identifier: str) -> Look:
-        """See `Staging.look`."""
         return self._staging.look(project, identifier, owner=self._owner)

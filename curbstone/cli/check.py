@@ -44,7 +44,6 @@ class ReadOnlyFile(OsFile):
         self._redo = redo
 
     def read(self, offset: int, size: int) -> bytes:
-        """See `File.read`."""
         return laid_over(super().read(offset, size), offset, self._redo)
 
     def write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
@@ -84,11 +83,9 @@ class ReadOnlyDisk:
         return ReadOnlyFile(fd, self._redo.get(path, ()))
 
     def open_lasting(self, path: str, *, create: bool = False) -> ReadOnlyFile:
-        """See `Disk.open_lasting`."""
         return self.open(path, create=create)
 
     def list_dir(self, path: str) -> list[str]:
-        """See `Disk.list_dir`."""
         fd = os.open(self.root / path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             return os.listdir(fd)

@@ -57,7 +57,6 @@ class MqksServer(TcpServer):
         self.reports.close()
 
     def connection(self, peer: Peer, visit: Visit) -> _Client:
-        """See `TcpServer.connection`."""
         return _Client(self, peer, visit)
 
     def word(self, text: str) -> bytes:
@@ -75,7 +74,6 @@ class _Client(Connection[Session]):
         self._timer: Timer | None = None
 
     def open(self) -> Session:
-        """See `Connection.open`."""
         host = self._host
         session = Session(
             self._server.registry,
@@ -91,27 +89,22 @@ class _Client(Connection[Session]):
         return session
 
     def receive(self, data: bytes) -> None:
-        """See `Connection.receive`."""
         session = self._session
         session.receive(data, self._host.now_ms())
         if self._timer is None and session.tick_ms:
             self._timer = self._host.call_later(session.tick_ms, self._tick)
 
     def reading(self, on: bool) -> None:
-        """See `Stream.reading`."""
         self._session.reading(on, self._host.now_ms())
 
     def ended(self) -> None:
-        """See `Connection.ended`."""
         if self._timer is not None:
             self._timer.cancel()
 
     def shutdown(self) -> None:
-        """See `Connection.shutdown`."""
         self._session.shut_down()
 
     def send_away(self, reason: str) -> None:
-        """See `Connection.send_away`."""
         self._session.send_away(reason)
 
     def _tick(self) -> None:

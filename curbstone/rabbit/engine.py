@@ -56,7 +56,7 @@ logger = logging.getLogger("curbstone.rabbit")
 
 
 class Engine:
-    """See the module's docstring. All methods are called on the host's thread."""
+    """All methods are called on the host's thread."""
 
     def __init__(
         self,

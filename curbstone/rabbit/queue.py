@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 class Queue:
-    """See the module's docstring. Each gateway that knows the queue has such an object."""
+    """Each gateway that knows the queue has such an object."""
 
     def __init__(self, engine: Engine, known: Known) -> None:
         self.engine = engine
@@ -158,7 +158,6 @@ class Queue:
         key: IdempotencyKey | None = None,
         numbered: Numbered | None = None,
     ) -> None:
-        """See `core.port.Queue.publish`."""
         if key is not None:
             raise NotSupported(unsupported.KEYS)
         if numbered is not None:

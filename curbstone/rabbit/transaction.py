@@ -40,8 +40,6 @@ class _Settlement(NamedTuple):
 
 
 class Transaction:
-    """See `core.port.Transaction`."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._publishes: dict[Queue | tuple[str, str], list[Message]] = {}

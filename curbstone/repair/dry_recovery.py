@@ -139,11 +139,9 @@ class _Untouched:
         self.close = disk.close
 
     def open(self, path: str, *, create: bool = False) -> _UntouchedFile:
-        """See `Disk.open`."""
         return _UntouchedFile(self._disk.open(path, create=create))
 
     def open_lasting(self, path: str, *, create: bool = False) -> _UntouchedFile:
-        """See `Disk.open_lasting`."""
         return self.open(path, create=create)
 
     def remove(self, path: str) -> None:
@@ -164,15 +162,12 @@ class _Still:
     """A host that never runs anything. Implements `core.host.Host`."""
 
     def now_ms(self) -> int:
-        """See `Host.now_ms`."""
         return self.wall_ms()
 
     def now_us(self) -> int:
-        """See `Host.now_us`."""
         return time.monotonic_ns() // 1000
 
     def wall_ms(self) -> int:
-        """See `Host.wall_ms`."""
         return time.time_ns() // 1_000_000
 
     def call_soon(self, fn: Callable[[], object]) -> object:

@@ -36,8 +36,6 @@ def traced(broker: Broker, host: Host, tracer: Tracer) -> Broker:
 
 
 class TracedBroker(BrokerPort):
-    """See `core.port.Broker`."""
-
     def __init__(self, broker: Broker, host: Host, tracer: Tracer) -> None:
         self._broker = broker
         self._host = host
@@ -60,31 +58,25 @@ class TracedBroker(BrokerPort):
         return found
 
     def get(self, name: QueueName) -> Queue:
-        """See `Broker.get`."""
         return self._traced(self._broker.get(name))
 
     def ensure(self, name: QueueName) -> Queue:
-        """See `Broker.ensure`."""
         return self._traced(self._broker.ensure(name))
 
     def queues(self) -> Sequence[Queue]:
-        """See `Broker.queues`."""
         return [self._traced(queue) for queue in self._broker.queues()]
 
     def private_queues(self) -> Sequence[Queue]:
-        """See `Broker.private_queues`."""
         return [self._traced(queue) for queue in self._broker.private_queues()]
 
     def publish_event(
         self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT
     ) -> None:
-        """See `Broker.publish_event`."""
         spans = PublishSpans(self._tracer, f"publish {project}/{event}", f"{project}/{event}", messages)
         with published(spans):
             self._broker.publish_event(event, messages, spans.then(on_done), project)
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
-        """See `Broker.reply`."""
         spans = PublishSpans(self._tracer, "publish reply", "", messages)
         with published(spans):
             is_there = self._broker.reply(name, messages, spans.then(on_done))
@@ -93,12 +85,10 @@ class TracedBroker(BrokerPort):
         return is_there
 
     def transaction(self) -> Transaction:
-        """See `Broker.transaction`."""
         return TracedTransaction(self._broker.transaction(), self._tracer)
 
     @property
     def staging(self) -> Staging:
-        """See `Broker.staging`."""
         return TracedStaging(self._broker.staging, self._tracer)  # type: ignore[abstract]  # the rest is passed on
 
 
@@ -111,26 +101,21 @@ class TracedTransaction:
         self._settling: list[tuple[TracedConsumer, Sequence[int], str]] = []
 
     def publish(self, queue: Queue, message: Message) -> None:
-        """See `Transaction.publish`."""
         assert isinstance(queue, TracedQueue)
         self._spans.add(message)
         self._transaction.publish(queue.inner, message)
 
     def publish_event(self, event: str, message: Message, project: str = DEFAULT_PROJECT) -> None:
-        """See `Transaction.publish_event`."""
         self._spans.add(message)
         self._transaction.publish_event(event, message, project)
 
     def ack(self, consumer: Consumer, seqs: Sequence[int]) -> None:
-        """See `Transaction.ack`."""
         self._transaction.ack(self._settled(consumer, seqs, "ack"), seqs)
 
     def nack(self, consumer: Consumer, seqs: Sequence[int], delay_ms: int | None = None, error: str = "") -> None:
-        """See `Transaction.nack`."""
         self._transaction.nack(self._settled(consumer, seqs, "nack"), seqs, delay_ms, error)
 
     def reject(self, consumer: Consumer, seqs: Sequence[int], error: str = "") -> None:
-        """See `Transaction.reject`."""
         self._transaction.reject(self._settled(consumer, seqs, "reject"), seqs, error)
 
     def _settled(self, consumer: Consumer, seqs: Sequence[int], outcome: str) -> Consumer:
@@ -140,7 +125,6 @@ class TracedTransaction:
         return consumer.inner
 
     def commit(self, on_done: Done) -> None:
-        """See `Transaction.commit`."""
         deliveries: list[tuple[TracedConsumer, dict[int, Span], str]] = []
 
         def done(error: CurbstoneError | None) -> None:
@@ -179,7 +163,6 @@ class TracedStaging(StagingPort):
         on_done: Callable[[CurbstoneError | None, bool, int], None],
         **more: Any,
     ) -> None:
-        """See `Staging.commit`."""
         span = begin_publish(self._tracer, "publish staged transaction", project)
 
         def done(error: CurbstoneError | None, was_done: bool, count: int) -> None:

@@ -61,7 +61,6 @@ class TracedQueue(QueuePort):
         return getattr(self.inner, name)
 
     def publish(self, messages: list[Message], on_done: Published, **more: Any) -> None:
-        """See `Queue.publish`."""
         spans = PublishSpans(self._tracer, f"publish {self._name}", self._name, messages)
         with published(spans):
             self.inner.publish(messages, spans.then(on_done), **more)
@@ -81,7 +80,6 @@ class TracedQueue(QueuePort):
         on_closed: Callable[[CurbstoneError], None],
         **more: Any,
     ) -> Consumer:
-        """See `Queue.subscribe`."""
         spans = ConsumerSpans(self, group, auto)
 
         def closed(error: CurbstoneError) -> None:
@@ -121,8 +119,6 @@ class TracedQueue(QueuePort):
     # --- leases
 
     def lease(self, count: int, duration_ms: int, on_done: Answer, **more: Any) -> Waiter:
-        """See `Queue.lease`."""
-
         def done(answer: list[Lease] | CurbstoneError) -> None:
             if not isinstance(answer, CurbstoneError):
                 for lease in answer:
@@ -156,8 +152,6 @@ class TracedQueue(QueuePort):
         on_done: Callable[[CurbstoneError | None, int, list[str]], None],
         **more: Any,
     ) -> None:
-        """See `Queue.settle_leases`."""
-
         def done(refusal: CurbstoneError | None, settled: int, stale: list[str]) -> None:
             if refusal is None:
                 self._end([*{*tokens} - {*stale}], outcome.value)
@@ -166,13 +160,10 @@ class TracedQueue(QueuePort):
         self.inner.settle_leases(tokens, outcome, done, **more)
 
     def give_back(self, leases: list[Lease]) -> None:
-        """See `Queue.give_back`."""
         self._end([lease.token for lease in leases], "returned")
         self.inner.give_back(leases)
 
     def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
-        """See `Queue.settle_by_id`."""
-
         def done(error: CurbstoneError | None, was_there: bool) -> None:
             if was_there:
                 held = [(token, lease) for token, (_, lease) in self._leased.items() if lease.group == UNNAMED]
@@ -222,8 +213,6 @@ class ConsumerSpans:
 
 
 class TracedConsumer(ConsumerPort):
-    """See `core.port.Consumer`."""
-
     def __init__(self, consumer: Consumer, spans: ConsumerSpans) -> None:
         self.inner = consumer
         self.spans = spans
@@ -233,21 +222,17 @@ class TracedConsumer(ConsumerPort):
 
     @property
     def unsettled(self) -> Mapping[int, Delivery]:
-        """See `Consumer.unsettled`."""
         return self.inner.unsettled
 
     def ack(self, seqs: Sequence[int], on_done: Done | None = None) -> None:
-        """See `Consumer.ack`."""
         self._settle("ack", seqs, on_done, lambda done: self.inner.ack(seqs, done))
 
     def nack(
         self, seqs: Sequence[int], delay_ms: int | None = None, error: str = "", on_done: Done | None = None
     ) -> None:
-        """See `Consumer.nack`."""
         self._settle("nack", seqs, on_done, lambda done: self.inner.nack(seqs, delay_ms, error, done))
 
     def reject(self, seqs: Sequence[int], error: str = "", on_done: Done | None = None) -> None:
-        """See `Consumer.reject`."""
         self._settle("reject", seqs, on_done, lambda done: self.inner.reject(seqs, error, done))
 
     def _settle(self, outcome: str, seqs: Sequence[int], on_done: Done | None, call: Callable[[Done], None]) -> None:
@@ -267,6 +252,5 @@ class TracedConsumer(ConsumerPort):
         spans.extend(self.spans.take(seqs).values())
 
     def close(self) -> None:
-        """See `Consumer.close`."""
         self.inner.close()
         self.spans.end_all()

@@ -43,8 +43,6 @@ CHANNELS_MAX = 2047
 
 
 class PikaConnector:
-    """See `rabbit.amqp.port.Connector`."""
-
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
         self._address = address
         self._loop = loop
@@ -58,7 +56,6 @@ class PikaConnector:
         on_lost: Callable[[str], None],
         on_blocked: Callable[[str], None],
     ) -> None:
-        """See `Connector.connect`."""
         host, port = self._address.nodes[self._next % len(self._address.nodes)]
         self._next += 1
         parameters = pika.ConnectionParameters(
@@ -107,8 +104,6 @@ def _behind(error: object) -> BaseException | None:
 
 
 class PikaConnection:
-    """See `rabbit.amqp.port.Connection`."""
-
     def __init__(self, raw: Any, node: str, services: IoServices) -> None:
         self._raw = raw
         self._loop = services.get_native_ioloop()
@@ -118,7 +113,6 @@ class PikaConnection:
         self.version = str((raw.server_properties or {}).get("version", ""))
 
     def channel(self, on_open: Callable[[Channel], None], on_closed: Callable[[AmqpError], None]) -> None:
-        """See `Connection.channel`."""
         if not self._raw.is_open:
             return  # all users of the connection are notified of its end
         channel = PikaChannel(on_closed, self._socket_filter)
@@ -132,14 +126,11 @@ class PikaConnection:
         self._raw.bytes_received += count  # pika considers a connection dead if this does not grow
 
     def close(self) -> None:
-        """See `Connection.close`."""
         if not (self._raw.is_closed or self._raw.is_closing):
             self._raw.close()
 
 
 class PikaChannel:
-    """See `rabbit.amqp.port.Channel`."""
-
     def __init__(self, on_closed: Callable[[AmqpError], None], socket_filter: SocketFilter) -> None:
         self._on_closed = on_closed
         self._socket_filter = socket_filter
@@ -165,7 +156,6 @@ class PikaChannel:
 
     @property
     def is_open(self) -> bool:
-        """See `Channel.is_open`."""
         return bool(self._raw.is_open)
 
     def _ended(self, reason: Any) -> None:
@@ -214,8 +204,6 @@ class PikaChannel:
         self._call(start, lambda _frame: on_done(None), on_done)
 
     def confirms(self, on_confirm: Confirmed, on_return: Returned, on_done: Settled) -> None:
-        """See `Channel.confirms`."""
-
         def confirmed(frame: Any) -> None:
             method = frame.method
             on_confirm(method.delivery_tag, method.multiple, isinstance(method, spec.Basic.Ack))
@@ -226,7 +214,6 @@ class PikaChannel:
         self._simple(lambda done: self._raw.confirm_delivery(confirmed, done), on_done)
 
     def publish(self, exchange: str, key: str, properties: Properties, body: bytes, *, mandatory: bool) -> None:
-        """See `Channel.publish`."""
         if not self.is_open:
             raise AmqpError(LOST, "the channel is closed")
         try:
@@ -247,7 +234,6 @@ class PikaChannel:
         durable: bool = True,
         arguments: Mapping[str, object] | None = None,
     ) -> None:
-        """See `Channel.declare_queue`."""
         self._call(
             lambda done: self._raw.queue_declare(
                 name, passive=passive, durable=durable, exclusive=exclusive, arguments=arguments, callback=done
@@ -257,11 +243,9 @@ class PikaChannel:
         )
 
     def delete_queue(self, name: str, on_done: Settled) -> None:
-        """See `Channel.delete_queue`."""
         self._simple(lambda done: self._raw.queue_delete(name, callback=done), on_done)
 
     def purge_queue(self, name: str, on_done: Counted) -> None:
-        """See `Channel.purge_queue`."""
         self._call(
             lambda done: self._raw.queue_purge(name, callback=done),
             lambda frame: on_done(None, frame.method.message_count),
@@ -269,28 +253,23 @@ class PikaChannel:
         )
 
     def bind_queue(self, name: str, exchange: str, key: str, on_done: Settled) -> None:
-        """See `Channel.bind_queue`."""
         self._simple(lambda done: self._raw.queue_bind(name, exchange, key, callback=done), on_done)
 
     def unbind_queue(self, name: str, exchange: str, key: str, on_done: Settled) -> None:
-        """See `Channel.unbind_queue`."""
         self._simple(lambda done: self._raw.queue_unbind(name, exchange, key, callback=done), on_done)
 
     def declare_exchange(
         self, name: str, kind: str, on_done: Settled, *, arguments: Mapping[str, object] | None = None
     ) -> None:
-        """See `Channel.declare_exchange`."""
         self._simple(
             lambda done: self._raw.exchange_declare(name, kind, durable=True, arguments=arguments, callback=done),
             on_done,
         )
 
     def bind_exchange(self, name: str, source: str, key: str, on_done: Settled) -> None:
-        """See `Channel.bind_exchange`."""
         self._simple(lambda done: self._raw.exchange_bind(name, source, key, callback=done), on_done)
 
     def qos(self, count: int, on_done: Settled) -> None:
-        """See `Channel.qos`."""
         self._simple(lambda done: self._raw.basic_qos(prefetch_count=count, callback=done), on_done)
 
     def consume(
@@ -302,8 +281,6 @@ class PikaChannel:
         *,
         arguments: Mapping[str, object] | None = None,
     ) -> None:
-        """See `Channel.consume`."""
-
         def delivered(_raw: Any, method: Any, properties: Any, body: bytes) -> None:
             on_message(_arrived(method, properties, body))
 
@@ -318,8 +295,6 @@ class PikaChannel:
         )
 
     def on_cancelled(self, call: Callable[[str], None]) -> None:
-        """See `Channel.on_cancelled`."""
-
         def cancelled(frame: Any) -> None:
             self._forget(frame.method.consumer_tag)
             call(frame.method.consumer_tag)
@@ -359,17 +334,14 @@ class PikaChannel:
         on_done(None, arrived)
 
     def ack(self, tag: int, *, multiple: bool = False) -> None:
-        """See `Channel.ack`."""
         if self.is_open:
             self._raw.basic_ack(tag, multiple)
 
     def reject(self, tag: int, *, requeue: bool) -> None:
-        """See `Channel.reject`."""
         if self.is_open:
             self._raw.basic_reject(tag, requeue)
 
     def close(self, on_done: Callable[[], None]) -> None:
-        """See `Channel.close`."""
         if not self.is_open:
             on_done()
             return

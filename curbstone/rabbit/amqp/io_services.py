@@ -60,11 +60,9 @@ class IoServices(nbio_interface.AbstractIOServices):  # type: ignore[misc]
     stop = close = run
 
     def add_callback_threadsafe(self, callback: Callable[..., None]) -> None:
-        """See pika."""
         self._loop.call_soon_threadsafe(callback)
 
     def call_later(self, delay: float, callback: Callable[..., None]) -> _Timer:
-        """See pika."""
         return _Timer(self._loop.call_later(delay, callback))
 
     def getaddrinfo(
@@ -77,14 +75,12 @@ class IoServices(nbio_interface.AbstractIOServices):  # type: ignore[misc]
         proto: int = 0,
         flags: int = 0,
     ) -> _Task:
-        """See pika."""
         found = self._loop.getaddrinfo(host, port, family=family, type=socktype, proto=proto, flags=flags)
         return _Task(self._loop, found, on_done)
 
     def connect_socket(
         self, sock: socket.socket, resolved_addr: tuple[str, int], on_done: Callable[[BaseException | None], None]
     ) -> _Task:
-        """See pika."""
         return _Task(self._loop, self._loop.sock_connect(sock, resolved_addr), on_done)
 
     def create_streaming_connection(
@@ -95,8 +91,6 @@ class IoServices(nbio_interface.AbstractIOServices):  # type: ignore[misc]
         ssl_context: ssl.SSLContext | None = None,
         server_hostname: str | None = None,
     ) -> _Task:
-        """See pika."""
-
         async def connect() -> tuple[SocketFilter, Any]:
             self.socket_filter = SocketFilter(self._loop.call_soon, protocol_factory())
             name = server_hostname if ssl_context is not None else None

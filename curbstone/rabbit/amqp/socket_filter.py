@@ -35,7 +35,6 @@ class SocketFilter(asyncio.Protocol):
     # --- the socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from this class
         self._protocol.connection_made(self)
 
@@ -46,7 +45,6 @@ class SocketFilter(asyncio.Protocol):
         self._protocol.connection_lost(exc)
 
     def eof_received(self) -> bool | None:
-        """See asyncio.Protocol."""
         return bool(self._protocol.eof_received())
 
     def data_received(self, data: bytes) -> None:

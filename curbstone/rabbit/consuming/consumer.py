@@ -23,8 +23,6 @@ PREFETCH_MAX = 65_535
 
 
 class Consumer:
-    """See `core.port.Consumer`."""
-
     def __init__(
         self,
         queue: Queue,
@@ -79,7 +77,6 @@ class Consumer:
     # --- the channel
 
     def when_open(self, on_open: Callable[[], None]) -> None:
-        """See `core.port.Consumer.when_open`."""
         if self.closed:
             on_open()
         elif self._is_open:

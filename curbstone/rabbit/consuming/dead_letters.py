@@ -1,4 +1,4 @@
-"""Dead letters. A dead letter is published with its provenance, confirmed, and only then settled in the queue it died in.
+"""Dead letters: each is published with its provenance, confirmed, and only then settled in the queue it died in.
 
 After a crash between the two both exist, so a dead letter may be stored twice, but none is lost. If the dead-letter
 queue refuses it, the message is held, and this is tried again later.

@@ -81,8 +81,6 @@ class Leasing:
         return puller
 
     def pop(self, on_done: Popped, group: str, wait_ms: int, is_wanted: Callable[[], bool] | None) -> Pull:
-        """See `core.port.Queue.pop`."""
-
         def taken(result: list[Pulled] | CurbstoneError) -> None:
             if isinstance(result, CurbstoneError):
                 on_done(result)
@@ -108,8 +106,6 @@ class Leasing:
     def lease(
         self, count: int, duration_ms: int, on_done: Answer, group: str, wait_ms: int, owner: str, who: Who
     ) -> Pull:
-        """See `core.port.Queue.lease`."""
-
         def taken(result: list[Pulled] | CurbstoneError) -> None:
             if isinstance(result, CurbstoneError):
                 on_done(result)

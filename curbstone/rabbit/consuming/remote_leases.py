@@ -51,7 +51,6 @@ def _shares(rpc: GatewayRpc, tokens: list[str]) -> _Shares:
 def settle(
     queue: Queue, tokens: list[str], outcome: Outcome, on_done: Settled, delay_ms: int | None, error: str, owner: str
 ) -> None:
-    """See `Queue.settle_leases`."""
     rpc = queue.engine.rpc
     mine, others, nobodys = _shares(rpc, tokens)
     left = len(others) + 1
@@ -90,7 +89,6 @@ def settle(
 
 
 def extend(queue: Queue, tokens: list[str], duration_ms: int, on_done: Stale, owner: str) -> None:
-    """See `Queue.extend`."""
     rpc = queue.engine.rpc
     mine, others, nobodys = _shares(rpc, tokens)
     left = len(others) + 1
@@ -115,7 +113,6 @@ def extend(queue: Queue, tokens: list[str], duration_ms: int, on_done: Stale, ow
 
 
 def settle_seq(queue: Queue, seq: int, on_done: WasThere, owner: str) -> None:
-    """See `Queue.settle_by_id`."""
     engine = queue.engine
     settled = queue.leasing.settle_seq(seq, owner)
     if settled is not None or not _may_be_there(queue, seq):

@@ -34,8 +34,6 @@ logger = logging.getLogger("curbstone.rabbit")
 
 
 class BatchRunner:
-    """See the module's docstring."""
-
     def __init__(
         self,
         engine: Engine,

@@ -33,7 +33,6 @@ EVENT_UID = "event"
 
 
 def publish_event(engine: Engine, project: str, event: str, messages: list[Message], on_done: Published) -> None:
-    """See `Engine.publish_event`."""
     key = routing_key(project, event)
     if not messages or engine.is_stopping:
         refusal = shutting_down() if engine.is_stopping else None

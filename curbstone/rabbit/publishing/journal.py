@@ -66,8 +66,6 @@ class _Begun:
 
 
 class Journal:
-    """See the module's docstring."""
-
     def __init__(self, engine: Engine, link: Link) -> None:
         self._engine = engine
         self._link = link

@@ -21,14 +21,11 @@ if TYPE_CHECKING:
 
 
 class QueuePublishing:
-    """See the module's docstring."""
-
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._declaration = queue.declaration
 
     def publish(self, messages: list[Message], on_done: Published, *, as_a_whole: bool) -> None:
-        """See `core.port.Queue.publish`."""
         if as_a_whole:
             self._publish_as_a_whole(messages, on_done)
             return

@@ -23,8 +23,6 @@ LOOK_MS_MAX = 2000
 
 
 class Counting:
-    """See the module's docstring."""
-
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._seen: dict[str, tuple[int, int]] = {}

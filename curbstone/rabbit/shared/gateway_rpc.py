@@ -31,8 +31,6 @@ _GATEWAY = re.compile(r"[0-9]{1,3}")
 
 
 class GatewayRpc:
-    """See the module's docstring."""
-
     def __init__(
         self,
         host: Host,

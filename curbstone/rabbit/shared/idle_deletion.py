@@ -45,8 +45,6 @@ class _Use:
 
 
 class IdleDeletion:
-    """See the module's docstring."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._uses: dict[str, _Use] = {}

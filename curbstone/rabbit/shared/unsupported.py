@@ -52,8 +52,6 @@ def _refuse(text: str) -> NoReturn:
 
 
 class NoReading:
-    """See `core.port_reading.Reading`, which a cluster does not have."""
-
     @property
     def next(self) -> int:
         """Not here."""
@@ -93,8 +91,6 @@ class NoReading:
 
 
 class NoStaging:
-    """See `core.port.Staging`, which a cluster does not have."""
-
     bytes = 0
     bytes_max = 0
 
