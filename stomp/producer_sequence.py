@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from curbstone.access.producer_sequence import NUMBER_MAX, numbered, runs
+from curbstone.core.errors import BadRequest
 from curbstone.core.message import Message
 from curbstone.core.values import Numbered
 from curbstone.stomp import header_values
@@ -17,20 +19,19 @@ from curbstone.stomp.codec import Head
 from curbstone.stomp.destinations import Destination, Kind
 from curbstone.stomp.errors import ProtocolError
 
-NUMBER_MAX = 10**15 - 1
 PRODUCER, SEQ, AFTER = HEADERS = ("x-producer", "x-seq", "x-after")
 
-NO_NUMBER = "a SEND with x-producer has an x-seq, or a receipt whose last part, behind a dot, is its number"
+NO_NUMBER = "a SEND with x-producer needs x-seq, or a receipt whose part after the last dot is its number"
 
 
-class Wish(NamedTuple):
-    """What the head of one SEND says of its number, in `x-seq` and `x-after`; None for a missing header."""
+class SequenceHeaders(NamedTuple):
+    """The `x-seq` and `x-after` of one SEND; None for a missing header."""
 
     seq: int | None
     after: int | None
 
 
-class Piece(NamedTuple):
+class Run(NamedTuple):
     """Messages with consecutive numbers, and their receipts."""
 
     messages: list[Message]
@@ -38,52 +39,43 @@ class Piece(NamedTuple):
     numbered: Numbered
 
 
-def wish_of(head: Head, destination: Destination) -> Wish | None:
+def sequence_headers(head: Head, destination: Destination) -> SequenceHeaders | None:
     """Return the `x-seq` and `x-after` of a SEND, or None without them; raise ProtocolError if it can't be numbered."""
     if destination.kind is not Kind.QUEUE or destination.private:
-        raise ProtocolError("only what is sent to a queue can be numbered", head.lines[PRODUCER])
+        raise ProtocolError("only a SEND to a queue that outlives the connection can be numbered", head.lines[PRODUCER])
     if "transaction" in head.headers:
-        raise ProtocolError("a SEND of a transaction can't be numbered", head.lines[PRODUCER])
+        raise ProtocolError("a SEND in a transaction can't be numbered", head.lines[PRODUCER])
     seq = header_values.number(head, SEQ, 1, NUMBER_MAX)
     after = header_values.number(head, AFTER, 0, NUMBER_MAX)
-    return None if seq is None and after is None else Wish(seq, after)
+    return None if seq is None and after is None else SequenceHeaders(seq, after)
 
 
-def pieces(
-    producer: bytes, messages: list[Message], receipts: list[bytes | None], wishes: dict[int, Wish]
-) -> Iterable[Piece]:
-    """Cut a producer's messages of one read, for one queue, where their numbers have gaps; raise ProtocolError."""
-    if not wishes and (first := _number(receipts[0])) and receipts == _in_a_row(receipts[0], first, len(receipts)):
-        return [Piece(messages, receipts, Numbered(producer, first, first - 1))]
-    return _cut(producer, messages, receipts, wishes)
+def runs_of(
+    producer: bytes, messages: list[Message], receipts: list[bytes | None], given: dict[int, SequenceHeaders]
+) -> Iterable[Run]:
+    """Cut a producer's messages of one read, for one queue, where their numbers have gaps; raise ProtocolError.
+
+    `given` has the headers of those messages that have any, by place in `messages`.
+    """
+    if not given and (first := _number(receipts[0])) and receipts == _in_a_row(receipts[0], first, len(receipts)):
+        return [Run(messages, receipts, Numbered(producer, first, first - 1))]
+    numbers = [_numbered(producer, receipt, given.get(at)) for at, receipt in enumerate(receipts)]
+    return [Run(messages[start:end], receipts[start:end], numbers[start]) for start, end in runs(numbers)]
 
 
 def _in_a_row(receipt: bytes | None, first: int, count: int) -> list[bytes]:
     """Return the receipts that a client sends if its numbers are consecutive, which is true of nearly every read."""
     assert receipt is not None
-    lane = receipt[: receipt.rfind(b".") + 1]
-    return [b"%b%d" % (lane, number) for number in range(first, first + count)]
+    prefix = receipt[: receipt.rfind(b".") + 1]
+    return [b"%b%d" % (prefix, number) for number in range(first, first + count)]
 
 
-def _cut(
-    producer: bytes, messages: list[Message], receipts: list[bytes | None], wishes: dict[int, Wish]
-) -> Iterable[Piece]:
-    numbers = [_number(receipt) if at not in wishes else 0 for at, receipt in enumerate(receipts)]
-    for at, wish in wishes.items():
-        numbers[at] = _number(receipts[at]) if wish.seq is None else wish.seq
-    starts = [0]
-    starts += [
-        at
-        for at in range(1, len(numbers))
-        if numbers[at] != numbers[at - 1] + 1 or (at in wishes and wishes[at].after not in (None, numbers[at - 1]))
-    ]
-    for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
-        first = numbers[start]
-        after = wishes[start].after if start in wishes else None
-        if after is not None and after >= first:
-            raise ProtocolError(f"x-after {after} is not below the number {first}")
-        numbered = Numbered(producer, first, first - 1 if after is None else after)
-        yield Piece(messages[start:end], receipts[start:end], numbered)
+def _numbered(producer: bytes, receipt: bytes | None, given: SequenceHeaders | None) -> Numbered:
+    seq, after = given or (None, None)
+    try:
+        return numbered(AFTER, producer, _number(receipt) if seq is None else seq, after)
+    except BadRequest as error:
+        raise ProtocolError(str(error)) from None
 
 
 def _number(receipt: bytes | None) -> int:

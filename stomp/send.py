@@ -76,12 +76,12 @@ _DESTINATIONS_MAX = 2048
 class SendPlan:
     """The meaning of a SEND's head, worked out once for all frames that share the head."""
 
-    __slots__ = ("block", "key", "options", "target", "transaction", "wish")
+    __slots__ = ("block", "key", "numbers", "options", "target", "transaction")
 
     def __init__(
         self, target: Target, block: bytes, options: dict[str, Any] | None, transaction: str | None, key: str = ""
     ) -> None:
-        self.wish: producer_sequence.Wish | None = None
+        self.numbers: producer_sequence.SequenceHeaders | None = None
         self.target = target
         self.block = block
         self.options = options
@@ -130,15 +130,15 @@ class Publisher:
             options["ttl_ms"] = ttl
         if groups := header_values.groups(head, "x-ks-groups"):
             options["groups"] = groups
-        key, wish = self._key(head, target.destination), None
+        key, numbers = self._key(head, target.destination), None
         if producer_sequence.PRODUCER in headers and extensions.NUMBERS in self._connection.features:
             if key:
                 raise ProtocolError(f"a SEND with {producer_sequence.PRODUCER} has no {KEY}", head.lines[KEY])
-            target, wish = self._numbered(head, target.destination)
+            target, numbers = self._numbered(head, target.destination)
         block = self._block(head) + header_values.ordering_key(head, *ORDERING_KEYS)
         plan = SendPlan(target, block, options or None, headers.get("transaction"), key)
-        plan.wish = wish
-        return plan, not has_arguments and wish is None and headers.keys().isdisjoint(_ONCE)
+        plan.numbers = numbers
+        return plan, not has_arguments and numbers is None and headers.keys().isdisjoint(_ONCE)
 
     @staticmethod
     def _key(head: Head, destination: Destination) -> str:
@@ -160,8 +160,8 @@ class Publisher:
         target = plan.target
         if not target.messages:
             self.opened.append(target)
-        if plan.wish is not None:
-            target.wishes[len(target.messages)] = plan.wish
+        if plan.numbers is not None:
+            target.numbers[len(target.messages)] = plan.numbers
         target.messages.append(plan.message(body))
         target.receipts.append(receipt)
 
@@ -198,25 +198,27 @@ class Publisher:
         if self._producing is not None:
             self._producing.leave()
 
-    def _numbered(self, head: Head, destination: Destination) -> tuple[Target, producer_sequence.Wish | None]:
+    def _numbered(
+        self, head: Head, destination: Destination
+    ) -> tuple[Target, producer_sequence.SequenceHeaders | None]:
         """Return the target of a numbered producer's SEND, and the number in its head."""
-        wish = producer_sequence.wish_of(head, destination)
+        numbers = producer_sequence.sequence_headers(head, destination)
         connection = self._connection
         producer = connection.access.producer(head.headers[producer_sequence.PRODUCER])
         if self._producing is None:
             self._producing = connection.access.producing(connection.fail)
             self.has_numbers = True
-        return self._targets.get(destination, producer), wish
+        return self._targets.get(destination, producer), numbers
 
     def _flush_numbered(self, target: Target, messages: list[Message], receipts: list[bytes | None]) -> None:
-        wishes, target.wishes = target.wishes, {}
+        numbers, target.numbers = target.numbers, {}
         try:
             self._claim(target)
-            for piece in producer_sequence.pieces(target.producer, messages, receipts, wishes):
+            for run in producer_sequence.runs_of(target.producer, messages, receipts, numbers):
                 try:
-                    _Run(self._connection, target, piece.messages, piece.receipts, numbered=piece.numbered)
+                    _Run(self._connection, target, run.messages, run.receipts, numbered=run.numbered)
                 except CurbstoneError as error:
-                    self._connection.refuse(error, piece.receipts)
+                    self._connection.refuse(error, run.receipts)
         except ProtocolError as error:
             self._connection.fail(error)
 

@@ -7,19 +7,19 @@ from weakref import WeakValueDictionary
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.stomp.destinations import Destination, Kind
-from curbstone.stomp.producer_sequence import Wish
+from curbstone.stomp.producer_sequence import SequenceHeaders
 
 
 class Target:
     """A queue or topic that the connection sends to, and the messages collected for it."""
 
-    __slots__ = ("__weakref__", "destination", "messages", "name", "producer", "receipts", "wishes")
+    __slots__ = ("__weakref__", "destination", "messages", "name", "producer", "receipts", "numbers")
 
     def __init__(self, destination: Destination, producer: bytes) -> None:
         self.producer = producer
         """The key of a numbered producer, if the messages are one's; else empty."""
-        self.wishes: dict[int, Wish] = {}
-        """For a numbered producer: the numbers that heads give, by the message's place in `messages`."""
+        self.numbers: dict[int, SequenceHeaders] = {}
+        """For a numbered producer: the numbers in headers, by the message's place in `messages`."""
         self.destination = destination
         self.name: QueueName = destination.queue
         self.messages: list[Message] = []

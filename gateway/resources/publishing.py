@@ -11,7 +11,7 @@ from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest
 from curbstone.core.message import Message
 from curbstone.gateway.formats.idempotency import HEADER, key_of
-from curbstone.gateway.formats.numbers import DUPLICATE, NUMBERED, numbered_of
+from curbstone.gateway.formats.producer_headers import DUPLICATE, NUMBERED, numbered_of
 from curbstone.gateway.http.answers import answer, answers_for
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.problem import Problem

@@ -5,7 +5,7 @@ object with `message`, or as a single binary frame. `{"token"}` logs in again.
 
 Each message is answered in the order the messages came: after its commit by an empty text frame or `{"id":…}`, or by an
 error in place of that. A message to an event is confirmed when all queues that are bound to the event have it. Messages
-after a refused one are stored and confirmed as usual, but see `socket_numbers.py` for a numbered producer.
+after a refused one are stored and confirmed as usual, but see `producer_sequence.py` for a numbered producer.
 
 The connection is closed, after everything before is answered, if a frame is no part of a message, so that it is unknown
 where the next message begins, or if the destination or the right to it is gone.
@@ -26,8 +26,8 @@ from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.login import token_in
+from curbstone.gateway.websocket.producer_sequence import MEMBERS, REPEATED, ProducerSequence, gap_frame
 from curbstone.gateway.websocket.session import close_for, error_frame
-from curbstone.gateway.websocket.socket_numbers import MEMBERS, REPEATED, SocketNumbers, gap_frame
 from curbstone.gateway.websocket.targets import Target
 from curbstone.gateway.websocket.unanswered import Batch, Unanswered
 from curbstone.net.wire import GOING_AWAY, Wire
@@ -57,7 +57,7 @@ class PublishSession:
         *,
         groups: tuple[str, ...] = (),
         traffic: Traffic | None = None,
-        numbers: SocketNumbers | None = None,
+        numbers: ProducerSequence | None = None,
     ) -> None:
         """`numbers` is given if the client is a numbered producer."""
         self._target = target
@@ -203,7 +203,7 @@ class PublishSession:
         if plain:
             self._unanswered.publish(self._target, plain, _size(plain))
 
-    def _publish_numbered(self, messages: list[Message], numbers: SocketNumbers) -> None:
+    def _publish_numbered(self, messages: list[Message], numbers: ProducerSequence) -> None:
         """Publish messages in order, those with consecutive numbers together."""
         for run, numbered in numbers.runs(messages):
             if isinstance(numbered, CurbstoneError):

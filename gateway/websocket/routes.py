@@ -21,11 +21,11 @@ from curbstone.gateway.limits import WINDOW_MAX
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.consume_session import ConsumeSession
 from curbstone.gateway.websocket.login import SocketLogin
+from curbstone.gateway.websocket.producer_sequence import ProducerSequence
 from curbstone.gateway.websocket.publish_session import PublishSession
 from curbstone.gateway.websocket.queues_session import QueuesSession
 from curbstone.gateway.websocket.session import Opener, Session, SocketRequest
 from curbstone.gateway.websocket.socket_leases import SocketLeases
-from curbstone.gateway.websocket.socket_numbers import SocketNumbers
 from curbstone.gateway.websocket.subscription import Subscription
 from curbstone.gateway.websocket.targets import ToEvent, ToQueue
 
@@ -125,7 +125,7 @@ class WebSocketRoutes:
         leases = _leases_of(query, connections.host) if protocol == ConsumeSession.subprotocol else None
         if protocol == PublishSession.subprotocol:
             target = ToQueue(queue, access.key, confirm_ids=confirms)
-            numbers = SocketNumbers(access, queue, query["producer"]) if "producer" in query else None
+            numbers = ProducerSequence(access, queue, query["producer"]) if "producer" in query else None
             return PublishSession(target, login, self._settings, groups=groups, traffic=traffic, numbers=numbers)
         subscription = Subscription(
             queue,

@@ -1,9 +1,9 @@
 """The message numbers of a publishing WebSocket that is a numbered producer (`?producer=`); repeats are stored once.
 
-The first frame tells the producer's last number in the queue. Each message has the number after that of the message
+The first frame has the producer's last number in the queue. Each message has the number after that of the message
 before. `seq` in its metadata gives it another number. If an application's own numbers have gaps, `after` gives the
-number before this one. A message that is refused has its number all the same: those behind it are refused, too, until
-another message is stored under that number, or one says with `after` that it is left out.
+number before this one. A refused message keeps its number: the messages after it are refused, too, until another
+message is stored under that number, or one says with `after` that it is left out.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from curbstone.access.producer_sequence import number, numbered, runs
 from curbstone.core.errors import BadRequest, CurbstoneError, NumberGap
 from curbstone.core.message import Message
 from curbstone.core.values import Numbered
 from curbstone.gateway.formats.idempotency import MEMBER
-from curbstone.gateway.formats.numbers import number, numbered
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.websocket.codec import text_frame
 
@@ -33,7 +33,7 @@ REPEATED = text_frame(b'{"duplicate":true}')
 """Confirms a message that had been stored before and was not stored again."""
 
 
-class SocketNumbers:
+class ProducerSequence:
     """The numbered producer of one connection."""
 
     def __init__(self, access: Access, queue: Queue, name: str) -> None:
@@ -42,7 +42,7 @@ class SocketNumbers:
         self._queue = queue
         self._name = name
         self._producer = access.producer(name)
-        self._wishes: dict[int, tuple[object, object]] = {}
+        self._given: dict[int, tuple[object, object]] = {}
         """(`seq`, `after`) in metadata, by the `id()` of messages that are not published yet."""
         self._next = 1
         queue.last_number(self._producer)
@@ -68,7 +68,7 @@ class SocketNumbers:
         if MEMBER in fields:
             raise BadRequest(f"a producer with numbers needs no {MEMBER}")
         if _SEQ in fields or _AFTER in fields:
-            self._wishes[id(message)] = fields.get(_SEQ), fields.get(_AFTER)
+            self._given[id(message)] = fields.get(_SEQ), fields.get(_AFTER)
 
     def skip(self, fields: Mapping[str, Any]) -> None:
         """Give a number to a message with these metadata, which was refused before it was published."""
@@ -79,32 +79,23 @@ class SocketNumbers:
 
     def runs(self, messages: list[Message]) -> Iterator[tuple[list[Message], Numbered | CurbstoneError]]:
         """Yield messages in runs of consecutive numbers; a message with a bad number by itself, with the error."""
-        run: list[Message] = []
-        first = Numbered(self._producer, 0, 0)
+        good: list[Message] = []
+        numbers: list[Numbered] = []
         for message in messages:
-            seq, after = self._wishes.pop(id(message), (None, None))
+            seq, after = self._given.pop(id(message), (None, None))
             try:
-                one = self._numbered(self._next if seq is None else seq, after)
+                own = number(_SEQ, self._next if seq is None else seq, 1)
+                one = numbered(_AFTER, self._producer, own, None if after is None else number(_AFTER, after, 0))
             except CurbstoneError as error:
-                if run:
-                    yield run, first
-                run = []
+                yield from [(good[start:end], numbers[start]) for start, end in runs(numbers)]
+                good, numbers = [], []
                 self.skip({} if seq is None else {_SEQ: seq})
                 yield [message], error
                 continue
-            if run and (one.first, one.after) != (first.first + len(run), one.first - 1):
-                yield run, first
-                run = []
-            if not run:
-                first = one
-            run.append(message)
-            self._next = one.first + 1
-        if run:
-            yield run, first
-
-    def _numbered(self, seq: object, after: object) -> Numbered:
-        own = number(_SEQ, seq, 1)
-        return numbered(_AFTER, self._producer, own, own - 1 if after is None else number(_AFTER, after, 0))
+            good.append(message)
+            numbers.append(one)
+            self._next = own + 1
+        yield from [(good[start:end], numbers[start]) for start, end in runs(numbers)]
 
 
 def gap_frame(error: NumberGap) -> bytes:
