@@ -1,64 +1,57 @@
-"""The gateway: a Starlette application for HTTP that also opens WebSockets."""
+"""The gateway: an application that answers HTTP requests and opens WebSockets."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.responses import RedirectResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from curbstone.core.errors import CurbstoneError
+from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.host import Host
+from curbstone.core.names import queue_name
 from curbstone.core.traffic import Traffic
-from curbstone.gateway.http.hot_paths import HotPaths
-from curbstone.gateway.http.login import Logins
+from curbstone.gateway.http.answers import answer
+from curbstone.gateway.http.head import has_wrong_slash
+from curbstone.gateway.http.login import Logins, access_of
 from curbstone.gateway.http.long_poll import Polls
-from curbstone.gateway.http.middleware import (
-    FreshQueues,
-    Login,
-    Names,
-    Origins,
-    Problems,
-    answer_error,
-    check_names,
-    look_for_queue,
-)
-from curbstone.gateway.http.origin_policy import OriginPolicy
-from curbstone.gateway.http.problem import Problem
+from curbstone.gateway.http.origin_policy import OriginPolicy, answer_preflight, is_preflight
+from curbstone.gateway.http.problem import ClientGone, Problem, reason_of
+from curbstone.gateway.http.reply import reply_problem
+from curbstone.gateway.http.routing import Routes
 from curbstone.gateway.resources.event_stream import EventStreams
 from curbstone.gateway.resources.figures import Process
 from curbstone.gateway.routes import queue_routes, server_routes
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.traffic import GatewayTraffic
 from curbstone.gateway.websocket.routes import WebSocketRoutes
-from curbstone.gateway.websocket.session import Opener, Session, SocketRequest
+from curbstone.gateway.websocket.session import Opener
 from curbstone.net.turns import Turns
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
     from curbstone.access.gate import Gate
 
 
 PAGES = ("/console", "/docs", "/docs/problems")
 """Pages that people type into a browser. If the path has a slash at the end, they are redirected to the page."""
 
+logger = logging.getLogger("curbstone.gateway")
 
-class Gateway(Starlette):
-    """The ASGI application, which also opens WebSockets.
 
-    Requests for single messages take a shorter way than through Starlette, by the same rules. WebSockets do not go
-    through ASGI, because an await for each message each way would be most of their cost. Instead the server asks
-    `open_socket` for a session and drives it itself (see `websocket.protocol`).
+class Gateway:
+    """Answers HTTP requests as an ASGI application, and opens WebSockets for the server, which drives them itself.
+
+    WebSockets do not go through ASGI, because an await for each message each way would be most of their cost.
     """
 
     def __init__(
         self,
         routes: Sequence[Route],
-        guard: OriginPolicy,
+        origins: OriginPolicy,
         logins: Logins,
         sockets: WebSocketRoutes,
         polls: Polls,
@@ -67,28 +60,16 @@ class Gateway(Starlette):
         turns: Turns,
         traffic: Traffic,
     ) -> None:
-        self._shares_queues = logins.nobody.shares_queues
-        if self._shares_queues:
-            routes = [_with_fresh_queues(route) for route in routes]
-        super().__init__(
-            routes=routes,
-            middleware=[
-                Middleware(Problems, traffic),  # refusals of `Origins`: no CORS headers on them
-                Middleware(Origins, guard),
-                Middleware(Problems, traffic),  # refusals from here on: with CORS headers
-                Middleware(Names),
-                Middleware(Login, logins),
-            ],
-        )
-        self.router.redirect_slashes = False
-        self.router.default = _nothing_there
-        self._hot = HotPaths(routes)
+        self.routes = routes
+        self._found = Routes(routes)
         self._traffic = traffic
-        self._guard = guard
+        self._origins = origins
         self._logins = logins
+        self._shares_queues = logins.nobody.shares_queues
         self.nobody = logins.nobody
         """The access of a client that has not logged in."""
-        self._sockets = sockets
+        self.sockets = sockets
+        """Opens WebSockets."""
         self._polls = polls
         self._streams = streams
         self.message_bytes_max = message_bytes_max
@@ -97,32 +78,39 @@ class Gateway(Starlette):
         """The turns of all input of the process."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; every error becomes a problem reply."""
-        assert scope["type"] == "http", f"{scope['type']} does not go through ASGI here"
-        way = self._hot.find(scope)
-        if way is None:
-            await super().__call__(scope, receive, send)
-            return
+        """Answer one HTTP request; every error becomes a problem reply. The order of the checks matters.
+
+        `scope` is that of ASGI, with additions: `fields` (see `Fields`), `length` of the body (-1 if it is not known),
+        the client as `peer`, and its connection as `visit`.
+        """
         try:
-            send = self._guard.admit(scope, send)
-            check_names(scope)
+            # Until `send` is replaced here, a refusal has no CORS headers; from then on it has.
+            send = self._origins.admit(scope, send)
+            if scope["method"] == "OPTIONS" and is_preflight(scope):
+                await answer_preflight(scope, send)
+                return
+            if has_wrong_slash(scope["path"]):
+                raise Problem(400, "only the name of an event can hold a slash, as %2F")
             await self._logins.admit(scope)
-            handler, scope["path_params"] = way
+            found = self._found.find(scope)
+            if found is None:
+                await _not_found(scope, receive, send)
+                return
+            handler, scope["path_params"] = found
             if self._shares_queues:
                 await look_for_queue(scope)
             await handler(scope, receive, send)
         except Exception as error:
-            await answer_error(error, scope, send, self._traffic)
+            await self._refuse(error, scope, send)
 
-    def admit_socket(
-        self, request: SocketRequest, on_done: Callable[[Access | CurbstoneError | Problem], None]
-    ) -> None:
-        """Call back with the access of a WebSocket's client or the error that refuses it, maybe before returning."""
-        self._sockets.admit(request, self._logins, on_done)
-
-    def open_socket(self, request: SocketRequest) -> Session:
-        """Return the session for a WebSocket; raise Problem or CurbstoneError to refuse it."""
-        return self._sockets.open(request)
+    async def _refuse(self, error: Exception, scope: Scope, send: Send) -> None:
+        """Count the error that ended a request, and answer with it. Must be called while it is being handled."""
+        if isinstance(error, Problem | CurbstoneError):
+            self._traffic.refuse(error, reason_of(error))
+            await reply_problem(send, error)
+        elif not isinstance(error, ClientGone):
+            logger.exception("%s %r failed", scope["method"], scope["path"])
+            await reply_problem(send, Problem(500, "an error in the server; its log has more"))
 
     def release(self) -> None:
         """Answer all requests that wait for messages, and end all streams: the server stops."""
@@ -130,13 +118,18 @@ class Gateway(Starlette):
         self._streams.release()
 
 
-def _with_fresh_queues(route: Route) -> Route:
-    if "queue" not in route.param_convertors:
-        return route
-    return Route(route.path, route.endpoint, middleware=[Middleware(FreshQueues)])
+async def look_for_queue(scope: Scope) -> None:
+    """On a cluster: if a request's queue is not known, learn of the queues that other servers have just created."""
+    path = scope["path_params"]
+    if "queue" not in path:
+        return
+    access = access_of(scope)
+    with suppress(BadRequest):  # the resource reports it, in its own way
+        if access.may_be_new(queue_name(path["queue"], path.get("project", access.home))):
+            await answer(access.catch_up)
 
 
-async def _nothing_there(scope: Scope, receive: Receive, send: Send) -> None:
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     page = scope["path"].removesuffix("/")
     if page in PAGES and scope["method"] in ("GET", "HEAD"):
         await RedirectResponse(page, 308)(scope, receive, send)
@@ -155,9 +148,9 @@ def create_app(
     turns: Turns | None = None,
     process: Process | None = None,
 ) -> Gateway:
-    """Return the gateway application for a gate.
+    """Return the gateway for a gate.
 
-    `more_routes(guard)` returns routes to add after the gateway's own. `more_sockets` has the WebSockets of other
+    `more_routes(origins)` returns routes to add after the gateway's own. `more_sockets` has the WebSockets of other
     protocols by path, and `more_traffic` the counters of those protocols by name, for /metrics. `turns` are shared by
     all input of the process; by default the gateway makes its own. `process` has the figures that neither the gateway
     nor the broker counts.
@@ -166,14 +159,14 @@ def create_app(
     traffic = GatewayTraffic()
     protocols = {"http": traffic.http, "websocket": traffic.websocket, "sse": traffic.sse, **(more_traffic or {})}
     streams = EventStreams(gate, host, traffic.sse)
-    guard = OriginPolicy(settings)
+    origins = OriginPolicy(settings)
     polls = Polls()
-    sockets = WebSocketRoutes(gate, settings, guard, traffic.websocket, more_sockets)
-    own = [
-        *queue_routes(settings, guard, polls, streams, traffic),
-        *server_routes(settings, gate, host, protocols, process),
-    ]
-    more = more_routes(guard) if more_routes is not None else ()
     logins = Logins(gate, documents_are_open=settings.documents_are_open)
+    sockets = WebSocketRoutes(gate, settings, origins, logins, traffic.websocket, more_sockets)
+    routes = [
+        *queue_routes(settings, origins, polls, streams, traffic),
+        *server_routes(settings, gate, host, protocols, process),
+        *(more_routes(origins) if more_routes is not None else ()),
+    ]
     turns = turns or Turns(host)
-    return Gateway([*own, *more], guard, logins, sockets, polls, streams, settings.frame_bytes_max, turns, traffic.http)
+    return Gateway(routes, origins, logins, sockets, polls, streams, settings.frame_bytes_max, turns, traffic.http)

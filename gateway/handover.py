@@ -45,13 +45,13 @@ class Handover:
         """Input that came after the request."""
         is_tls = scope["scheme"] == "https"
         self._request = SocketRequest(
-            scope["path"], scope["query_string"], scope["headers"], scope["server"],
+            scope["path"], scope["query_string"], scope["fields"], scope["server"],
             caller_of(scope, "websocket"), gateway.nobody, visit.logged_in, is_tls,
         )  # fmt: skip
 
     def begin(self) -> None:
         """Log the client in. The handshake may be done before this returns."""
-        self._gateway.admit_socket(self._request, self._admitted)
+        self._gateway.sockets.admit(self._request, self._admitted)
 
     def keep(self, data: bytes) -> None:
         """Keep input that comes before the handshake is answered."""
@@ -70,7 +70,7 @@ class Handover:
         else:
             if access.identity.user:
                 self._visit.logged_in(access.identity.user)
-            shaken = shake_hands(self._request._replace(access=access), self._method, self._gateway.open_socket)
+            shaken = shake_hands(self._request._replace(access=access), self._method, self._gateway.sockets.open)
         if isinstance(shaken, Problem):
             connection.take_leave(shaken)
             return

@@ -21,8 +21,9 @@ from curbstone.gateway.handover import Handover
 from curbstone.gateway.http.cycle import Cycle, Flow
 from curbstone.gateway.http.departure import GONE
 from curbstone.gateway.http.ends import Ends
+from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.http.forwarded import asker_of
-from curbstone.gateway.http.head import FRAMING, framing_of, not_http, path_of, target_of
+from curbstone.gateway.http.head import framing_of, not_http, path_of, target_of
 from curbstone.gateway.http.passed_over import parser_behind
 from curbstone.gateway.http.problem import Problem, closing_response, problem_of
 from curbstone.gateway.limits import (
@@ -85,7 +86,6 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._is_getting_on = False
         """Whether the last piece began a request or brought part of a body."""
-        self._framing: list[tuple[bytes, bytes]] = []
         self._is_passed_over = False
         """Whether the head offers an upgrade to another protocol, which is ignored."""
         self._body_left = 0
@@ -275,7 +275,6 @@ class HttpProtocol(HttpToolsProtocol):
         """A request begins."""
         self.url = b""
         self.headers = []
-        self._framing = []
         self._in_head = self._is_getting_on = True
         self._is_idle = False
         self._head_bytes = 0
@@ -292,11 +291,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes += len(name) + len(value)
         headers = self.headers
         if self._in_head:
-            name = name.lower()
-            field = (name, value)
-            headers.append(field)
-            if name in FRAMING:
-                self._framing.append(field)
+            headers.append((name.lower(), value))
         if self._head_bytes > _FIELDS_BYTES_MAX or len(headers) > HEAD_FIELDS_MAX:
             self._stop_parsing(Problem(431, f"more than {HEAD_FIELDS_MAX} header fields or {HEAD_BYTES_MAX} bytes"))
 
@@ -304,13 +299,14 @@ class HttpProtocol(HttpToolsProtocol):
         """Check the head, which is complete, and start to answer the request."""
         version = self.parser.get_http_version()
         method = self.parser.get_method().decode("ascii")
+        fields = Fields(self.headers)
         try:
-            framing = framing_of(version, self._framing)
+            framing = framing_of(version, fields.framing)
             raw_path, query, host = target_of(method, self.url, framing.host)
         except Problem as problem:
             self._stop_parsing(problem)
         if host and not framing.host:
-            self.headers.append((b"host", host))
+            fields.put(b"host", host)
         path = path_of(raw_path)
         self.scope = {
             "type": "http",
@@ -321,7 +317,8 @@ class HttpProtocol(HttpToolsProtocol):
             "path": path,
             "raw_path": raw_path,
             "query_string": query,
-            "headers": self.headers,
+            "headers": fields.all,
+            "fields": fields,
             "length": framing.length,
             "client": self.client,
             "server": self.server,

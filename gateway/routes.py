@@ -1,7 +1,6 @@
-"""The gateway's own routes: which resource each path leads to, the busiest first.
+"""The gateway's own routes: which resource each path leads to.
 
-Each path has one resource, so that a wrong verb can be answered with the right ones. Raw resources are called for every
-message, and are reached without going through this table (`http.hot_paths`).
+Each path has one resource, so that a wrong verb can be answered with the right ones.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from curbstone.core.host import Host
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.http.long_poll import Polls
 from curbstone.gateway.http.origin_policy import OriginPolicy
-from curbstone.gateway.http.resource import RawResource, Resource
+from curbstone.gateway.http.resource import Resource, Verbs
 from curbstone.gateway.resources import documents
 from curbstone.gateway.resources.admin import Admin
 from curbstone.gateway.resources.batch import Batch
@@ -57,7 +56,7 @@ TRANSACTION = "/v2/{project}/transactions/{id}"
 
 def queue_routes(
     settings: GatewaySettings,
-    guard: OriginPolicy,
+    origins: OriginPolicy,
     polls: Polls,
     streams: EventStreams,
     traffic: GatewayTraffic,
@@ -65,26 +64,26 @@ def queue_routes(
     """Return the routes of queues and messages."""
     queues = Queues(settings)
     leases = Leases(settings, polls, streams, traffic.http)
-    messages = Messages(settings, guard, polls, streams, leases, traffic.http)
+    messages = Messages(settings, origins, polls, streams, leases, traffic.http)
     one = OneMessage()
     requests = Requests(settings, polls, traffic.http)
     batch = Batch(settings, traffic.http)
-    upkeep = Admin(settings)
+    admin = Admin(settings)
     groups = ReadingGroups(settings)
     many = ReadingMany(settings, polls)
     transactions = Transactions(settings, traffic.http)
     events = Events(settings, traffic.http)
     return [
-        Route(QUEUE + "/messages", RawResource(GET=messages.get, POST=messages.post, DELETE=messages.delete)),
-        Route(QUEUE + "/messages/batch", RawResource(POST=batch.post)),
-        Route(QUEUE + "/messages/lease", RawResource(POST=leases.lease)),
-        Route(QUEUE + "/messages/ack", RawResource(POST=leases.ack)),
-        Route(QUEUE + "/messages/nack", RawResource(POST=leases.nack)),
-        Route(QUEUE + "/messages/extend", RawResource(POST=leases.extend)),
-        Route(QUEUE + "/messages/settle", RawResource(POST=Settles(settings, traffic.http).post)),
-        Route(QUEUE + "/leases/{lease}", RawResource(DELETE=leases.confirm)),
-        Route(EVENTS + "/{event}/messages", RawResource(POST=events.post)),
-        Route(EVENTS + "/{event}/messages/batch", RawResource(POST=events.post_batch)),
+        Route(QUEUE + "/messages", Verbs(GET=messages.get, POST=messages.post, DELETE=messages.delete)),
+        Route(QUEUE + "/messages/batch", Verbs(POST=batch.post)),
+        Route(QUEUE + "/messages/lease", Verbs(POST=leases.lease)),
+        Route(QUEUE + "/messages/ack", Verbs(POST=leases.ack)),
+        Route(QUEUE + "/messages/nack", Verbs(POST=leases.nack)),
+        Route(QUEUE + "/messages/extend", Verbs(POST=leases.extend)),
+        Route(QUEUE + "/messages/settle", Verbs(POST=Settles(settings, traffic.http).post)),
+        Route(QUEUE + "/leases/{lease}", Verbs(DELETE=leases.confirm)),
+        Route(EVENTS + "/{event}/messages", Verbs(POST=events.post)),
+        Route(EVENTS + "/{event}/messages/batch", Verbs(POST=events.post_batch)),
         Route(QUEUE, Resource(PUT=queues.put, GET=queues.get, DELETE=queues.delete, OPTIONS=queues.options)),
         Route(QUEUE + "/messages/{id}", Resource(GET=one.get, DELETE=one.delete)),
         Route(QUEUE + "/messages/{id}/history", Resource(GET=History().get)),
@@ -93,11 +92,11 @@ def queue_routes(
         Route("/v2/replies/{id}", Resource(POST=requests.answer)),
         Route(QUEUE + "/explain", Resource(GET=Explain().get)),
         Route(QUEUE + "/search", Resource(GET=Search().get)),
-        Route(QUEUE + "/pause", Resource(POST=upkeep.pause)),
-        Route(QUEUE + "/resume", Resource(POST=upkeep.resume)),
-        Route(QUEUE + "/purge", Resource(POST=upkeep.purge)),
-        Route(QUEUE + "/undo", Resource(POST=upkeep.undo)),
-        Route(QUEUE + "/redrive", Resource(POST=upkeep.redrive)),
+        Route(QUEUE + "/pause", Resource(POST=admin.pause)),
+        Route(QUEUE + "/resume", Resource(POST=admin.resume)),
+        Route(QUEUE + "/purge", Resource(POST=admin.purge)),
+        Route(QUEUE + "/undo", Resource(POST=admin.undo)),
+        Route(QUEUE + "/redrive", Resource(POST=admin.redrive)),
         Route(QUEUE + "/browse", Resource(GET=Browse().get)),
         Route(QUEUE + "/offsets", Resource(GET=Offsets(polls).get)),
         Route(QUEUE + "/journal", Resource(GET=Journal(polls).get)),

@@ -20,7 +20,6 @@ from curbstone.core.errors import BadRequest
 from curbstone.gateway.http.json_body import parse_json
 
 PREFIX = "ce-"
-HTTP_PREFIX = b"ce-"
 STRUCTURED = b"application/cloudevents+json"
 BATCH = b"application/cloudevents-batch+json"
 

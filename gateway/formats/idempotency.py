@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from curbstone.core.message import Message
@@ -16,12 +16,10 @@ MEMBER = "Idempotency-Key"
 """The name of the key in the metadata of a message in JSON."""
 
 
-def key_of(access: Access, fields: Iterable[tuple[bytes, bytes]], messages: Sequence[Message]) -> IdempotencyKey | None:
+def key_of(access: Access, named: Mapping[bytes, bytes], messages: Sequence[Message]) -> IdempotencyKey | None:
     """Return the idempotency key of a request that publishes `messages`, or None without the header; raise BadRequest.
 
     The keys of different users are independent.
     """
-    for name, value in fields:
-        if name == HEADER:
-            return access.key(value.decode("latin-1"), messages)
-    return None
+    key = named.get(HEADER)
+    return None if key is None else access.key(key.decode("latin-1"), messages)

@@ -9,8 +9,9 @@ from curbstone.core.errors import BadRequest, MessageTooLarge
 from curbstone.core.message import Message
 from curbstone.gateway.formats import cloud_events
 from curbstone.gateway.formats.message_json import body_of_json
-from curbstone.gateway.formats.metadata import TRAVELLING, block_of_json
+from curbstone.gateway.formats.metadata import block_of_json
 from curbstone.gateway.formats.parameters import encoding_named, groups_of, seconds_ms, ttl_ms
+from curbstone.gateway.http.fields import TRAVELLING
 
 MEMBERS = ("message", "encoding", "Content-Type", *TRAVELLING.values(), "ttl", "delay", "groups")
 """The members that a message in JSON may have, besides metadata with names that begin with x- or ce-."""

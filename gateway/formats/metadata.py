@@ -31,25 +31,15 @@ import orjson
 from curbstone.core import headers
 from curbstone.core.errors import BadRequest
 from curbstone.gateway.formats import cloud_events
+from curbstone.gateway.http.fields import EVENT_PREFIX, MESSAGE_PREFIX, TRAVELLING
 from curbstone.gateway.limits import METADATA_BYTES_MAX
 
 PREFIX = "x-msg-x-"
-HTTP_PREFIX = b"x-msg-x-"
 DEAD = "x-dead-"
 CHARSET = "x-http-charset"
 OCTET_STREAM = "application/octet-stream"
 
-TRAVELLING = {
-    "content-encoding": "Content-Encoding",
-    "traceparent": "traceparent",
-    "tracestate": "tracestate",
-    headers.KEY: "key",
-}
-"""The headers, besides Content-Type, that stay with a message over every protocol, and their names in JSON."""
-
 _CACHED_BYTES_MAX = 512
-_KEPT = frozenset([b"content-type", *(name.encode() for name in TRAVELLING)])
-_KEPT_PREFIXES = (HTTP_PREFIX, cloud_events.HTTP_PREFIX)
 _FROM_JSON = {json_name: name for name, json_name in TRAVELLING.items()}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _BREAKS_LINES = re.compile(r"[\r\n\0]")
@@ -76,11 +66,6 @@ def _cached(fn: Callable[[bytes], T]) -> Callable[[bytes], T]:
 # ---------------------------------------------------------------- in
 
 
-def is_kept(name: bytes) -> bool:
-    """Return whether a request header with this (lower-case) name is stored with the message."""
-    return name in _KEPT or name.startswith(_KEPT_PREFIXES)
-
-
 @lru_cache(maxsize=128)
 def block_of_http(fields: HttpHeaders) -> bytes:
     """Return the header block for a request's headers, with names in lower case; repeated ones are joined."""
@@ -98,7 +83,7 @@ def block_of_http(fields: HttpHeaders) -> bytes:
 
 
 def _is_attribute(name: bytes) -> bool:
-    return name.startswith(cloud_events.HTTP_PREFIX)
+    return name.startswith(EVENT_PREFIX)
 
 
 def _line_value(name: bytes, value: bytes, charset: str) -> str:
@@ -189,7 +174,7 @@ def _http_name(name: str) -> bytes:
         return name.encode()
     if name.startswith(DEAD):
         return b"x-msg-" + name[2:].encode()
-    return HTTP_PREFIX + name.encode()
+    return MESSAGE_PREFIX + name.encode()
 
 
 def _http_value(value: str, charset: str) -> bytes:

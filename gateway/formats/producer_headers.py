@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from curbstone.access.producer_sequence import number, numbered
@@ -17,9 +17,9 @@ NUMBERED = _PRODUCER, _SEQ, _AFTER = b"x-msg-producer", b"x-msg-seq", b"x-msg-af
 DUPLICATE = b"x-msg-duplicate"
 
 
-def numbered_of(access: Access, fields: Iterable[tuple[bytes, bytes]]) -> Numbered | None:
+def numbered_of(access: Access, named: Mapping[bytes, bytes]) -> Numbered | None:
     """Return a request's producer and the number of its first message; None without these headers. Raise BadRequest."""
-    given = {name: value.decode("latin-1") for name, value in fields if name in NUMBERED}
+    given = {name: named[name].decode("latin-1") for name in NUMBERED if name in named}
     if not given:
         return None
     if _PRODUCER not in given or _SEQ not in given:

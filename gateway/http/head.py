@@ -15,10 +15,8 @@ from urllib.parse import unquote
 
 import httptools
 
+from curbstone.gateway.http.fields import Header
 from curbstone.gateway.http.problem import Problem
-
-FRAMING = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
-"""The header fields that these rules are about."""
 
 VERSIONS = ("1.1", "1.0")
 
@@ -57,7 +55,7 @@ def not_http(version: str) -> Problem:
     return Problem(400, "this is not HTTP/1.1")
 
 
-def framing_of(version: str, fields: Sequence[tuple[bytes, bytes]]) -> Framing:
+def framing_of(version: str, fields: Sequence[Header]) -> Framing:
     """Return the framing that these fields (names in lower case) give together; raise Problem if they break a rule."""
     if version not in VERSIONS:
         raise Problem(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode, urlsafe_b64decode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.types import Scope
@@ -20,6 +20,7 @@ from curbstone.access.errors import FAILED, WANTED, NotLoggedIn, TooMany
 from curbstone.access.secrets import SESSION
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.answers import answer
+from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.http.origin_policy import is_same_host
 from curbstone.gateway.http.room import account_of, room_for
 from curbstone.gateway.http.scope import AnyScope
@@ -55,8 +56,6 @@ _PUBLIC = {
 _DOCUMENTS = ("/openapi.yaml", "/openapi.json", "/asyncapi.yaml", "/docs", "/docs/problems")
 _OURS = (b"same-origin", b"none")
 _MESSAGES = re.compile(r"/v2/[^/]+/queues/[^/]+/messages")
-
-Headers = Sequence[tuple[bytes, bytes]]
 
 
 def access_of(scope: AnyScope) -> Access:
@@ -118,9 +117,9 @@ class Logins:
         if not gate.wants_login:
             scope[ACCESS] = gate.everyone
             return
-        headers: Headers = scope["headers"]
+        fields: Fields = scope["fields"]
         visit = scope["visit"]
-        authorization = _value(headers, b"authorization")
+        authorization = fields.value(b"authorization")
         last: _Last | None = visit.login
         if last is not None and last.is_again(authorization, scope["peer"], gate):
             scope[ACCESS] = last.access
@@ -129,10 +128,10 @@ class Logins:
         visit.login = None
         caller = caller_of(scope)
         ASKING.set(caller)
-        credentials = credentials_of(headers, is_tls=scope["scheme"] == "https", server=scope.get("server"))
+        credentials = credentials_of(fields, is_tls=scope["scheme"] == "https", server=scope.get("server"))
         if credentials.is_nothing and scope["path"].startswith("/mq/"):
-            credentials = Credentials("", _value(headers, b"x-auth-token").decode("latin-1"))
-        if caller.certificate and not _is_our_page(headers):
+            credentials = Credentials("", fields.value(b"x-auth-token").decode("latin-1"))
+        if caller.certificate and not _is_our_page(fields):
             caller = caller._replace(certificate=())
         if credentials.is_nothing and _asks_for_a_stream_by_ticket(scope):
             scope[ACCESS] = gate.nobody  # the stream will use the ticket
@@ -162,9 +161,7 @@ class Logins:
             return self._documents_are_open
         return _PUBLIC.get(path) in (method, "GET" if method == "HEAD" else "") or path.startswith("/console/")
 
-    def admit_socket(
-        self, headers: Headers, caller: Caller, is_tls: bool, is_own_login: bool, on_done: Admitted
-    ) -> None:
+    def admit_socket(self, fields: Fields, caller: Caller, is_tls: bool, is_own_login: bool, on_done: Admitted) -> None:
         """Call back with the access of a WebSocket's client or with an error, maybe at once.
 
         `is_own_login`: the protocol has a login of its own. Then a client without credentials gets nobody's access for
@@ -175,11 +172,11 @@ class Logins:
             on_done(gate.everyone)
             return
         try:
-            credentials = credentials_of(headers, is_tls=is_tls, server=None)
+            credentials = credentials_of(fields, is_tls=is_tls, server=None)
         except CurbstoneError as error:
             on_done(error)
             return
-        if caller.certificate and not _is_our_page(headers):
+        if caller.certificate and not _is_our_page(fields):
             caller = caller._replace(certificate=())
         if credentials.is_nothing and is_own_login and not caller.certificate:
             on_done(gate.nobody)
@@ -193,28 +190,28 @@ def _asks_for_a_stream_by_ticket(scope: Scope) -> bool:
         b"ticket=" in scope["query_string"]
         and scope["method"] == "GET"
         and _MESSAGES.fullmatch(scope["path"]) is not None
-        and wants_stream(scope["headers"])
+        and wants_stream(scope["fields"])
     )
 
 
-def wants_stream(headers: Headers) -> bool:
+def wants_stream(fields: Fields) -> bool:
     """Return whether a GET of messages asks for server-sent events."""
-    return b"text/event-stream" in _value(headers, b"accept").lower()
+    return b"text/event-stream" in fields.value(b"accept").lower()
 
 
-def credentials_of(headers: Headers, *, is_tls: bool, server: tuple[str, int] | None) -> Credentials:
+def credentials_of(fields: Fields, *, is_tls: bool, server: tuple[str, int] | None) -> Credentials:
     """Return a request's credentials; raise NotLoggedIn if they can't be read.
 
     `server` is the address it came to, which is part of the cookie's name; None if a cookie does not count.
     """
-    authorization = _value(headers, b"authorization")
+    authorization = fields.value(b"authorization")
     if authorization:
-        return _authorization(authorization, headers)
-    for offered in _value(headers, b"sec-websocket-protocol").decode("latin-1").split(","):
+        return _authorization(authorization, fields)
+    for offered in fields.value(b"sec-websocket-protocol").decode("latin-1").split(","):
         if offered.strip().startswith(SUBPROTOCOL):
             return Credentials("", _decoded(offered.strip()[len(SUBPROTOCOL) :].encode("latin-1"), urlsafe_b64decode))
-    if server is not None and _value(headers, COOKIE_HEADER) == b"1" and _is_our_page(headers, must_say=True):
-        return Credentials("", _cookie(headers, cookie_name(is_tls, server[1])))
+    if server is not None and fields.value(COOKIE_HEADER) == b"1" and _is_our_page(fields, must_say=True):
+        return Credentials("", _cookie(fields, cookie_name(is_tls, server[1])))
     return NOTHING
 
 
@@ -223,14 +220,14 @@ def cookie_name(is_tls: bool, port: int) -> str:
     return f"__Host-{COOKIE}" if is_tls else f"{COOKIE}-{port}"
 
 
-def _authorization(value: bytes, headers: Headers) -> Credentials:
+def _authorization(value: bytes, fields: Fields) -> Credentials:
     scheme, _, rest = value.strip().partition(b" ")
     if len(rest) > SECRET_BYTES_MAX:
         raise NotLoggedIn(FAILED)
     if scheme.lower() == b"bearer":
         return Credentials("", rest.strip().decode("latin-1"))
     if scheme.lower() == b"basic":
-        if not _is_our_page(headers):
+        if not _is_our_page(fields):
             raise NotLoggedIn(WANTED)
         user, colon, secret = _decoded(rest.strip(), b64decode).partition(":")
         if colon:
@@ -245,29 +242,22 @@ def _decoded(text: bytes, decode: Callable[[bytes], bytes]) -> str:
         raise NotLoggedIn(FAILED) from None
 
 
-def _cookie(headers: Headers, name: str) -> str:
-    for part in _value(headers, b"cookie").decode("latin-1").split(";"):
+def _cookie(fields: Fields, name: str) -> str:
+    for part in fields.value(b"cookie").decode("latin-1").split(";"):
         key, _, value = part.strip().partition("=")
         if key == name:
             return value
     return ""
 
 
-def _is_our_page(headers: Headers, *, must_say: bool = False) -> bool:
+def _is_our_page(fields: Fields, *, must_say: bool = False) -> bool:
     """Return whether a request does not come from a page of another origin.
 
     `must_say`: it must come from a page that the browser says is ours.
     """
-    origin, site = _value(headers, b"origin"), _value(headers, b"sec-fetch-site")
+    origin, site = fields.value(b"origin"), fields.value(b"sec-fetch-site")
     if origin:
-        return is_same_host(origin, _value(headers, b"host"))
+        return is_same_host(origin, fields.value(b"host"))
     if must_say:
         return site == b"same-origin"
     return not site or site in _OURS
-
-
-def _value(headers: Headers, name: bytes) -> bytes:
-    for key, value in headers:  # a plain loop: for each request a generator would cost twice as much
-        if key == name:
-            return value
-    return b""

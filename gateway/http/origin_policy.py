@@ -13,8 +13,9 @@ from collections.abc import Iterable
 
 from starlette.types import Message, Scope, Send
 
+from curbstone.gateway.http.fields import Header
 from curbstone.gateway.http.problem import Problem
-from curbstone.gateway.http.reply import Header, reply
+from curbstone.gateway.http.reply import reply
 from curbstone.gateway.http.scope import AnyScope
 from curbstone.gateway.settings import GatewaySettings
 
@@ -46,13 +47,10 @@ class OriginPolicy:
         Where origins are listed every answer says that it depends on the origin, so that no cache gives a page of a
         listed origin an answer without these headers.
         """
-        host = origin = b""
-        for name, value in scope["headers"]:
-            if name == b"host":
-                host = value
-            elif name == b"origin":
-                origin = value
-        self.check_host(host)
+        named = scope["fields"].named
+        host, origin = named.get(b"host", b""), named.get(b"origin", b"")
+        if host not in self._trusted:
+            self.check_host(host)
         if self._origins:
             allowed = ((b"access-control-allow-origin", origin), _EXPOSED) if origin and self.is_listed(origin) else ()
             send = _with_headers(send, (*allowed, _VARY))
@@ -66,8 +64,6 @@ class OriginPolicy:
 
     def check_host(self, host: bytes) -> None:
         """Raise Problem 421 for a Host that is not ours."""
-        if host in self._trusted:
-            return
         name = _host_name(host.decode("latin-1").lower())
         if not self._is_ours(name):
             raise Problem(421, f"the host name {name[:80]!r} is not served here; see --http-host")
@@ -96,15 +92,15 @@ class OriginPolicy:
         machine's own. So a browser that says nothing about its page must send a header that no page of another origin
         can set.
         """
-        headers = dict(scope["headers"])
-        origin = headers.get(b"origin", b"")
-        self.check_socket_origin(origin, headers.get(b"host", b""))
+        named = scope["fields"].named
+        origin = named.get(b"origin", b"")
+        self.check_socket_origin(origin, named.get(b"host", b""))
         if origin:
             return
-        site = headers.get(b"sec-fetch-site")
+        site = named.get(b"sec-fetch-site")
         if site in (b"cross-site", b"same-site"):
             raise Problem(403, "pages of another origin may not take messages; see --cors-origin")
-        if site is None and headers.get(b"user-agent", b"").startswith(_BROWSERS) and _OF_A_PAGE not in headers:
+        if site is None and named.get(b"user-agent", b"").startswith(_BROWSERS) and _OF_A_PAGE not in named:
             raise Problem(
                 403, "a browser that does not say which page asks may take no messages; send X-Requested-With"
             )
@@ -141,15 +137,13 @@ def _host_name(text: str) -> str:
 
 def is_preflight(scope: Scope) -> bool:
     """Return whether a request is a CORS preflight: a browser asks whether it may send another request."""
-    if scope["method"] != "OPTIONS":
-        return False
-    names = {name for name, _ in scope["headers"]}
-    return b"origin" in names and b"access-control-request-method" in names
+    named = scope["fields"].named
+    return scope["method"] == "OPTIONS" and b"origin" in named and b"access-control-request-method" in named
 
 
 async def answer_preflight(scope: Scope, send: Send) -> None:
     """Answer a preflight. `send` adds the origin if it is listed; without it the browser gives up."""
-    wanted = next((value for name, value in scope["headers"] if name == b"access-control-request-headers"), b"")
+    wanted = scope["fields"].value(b"access-control-request-headers")
     fields: list[Header] = [_METHODS, (b"access-control-max-age", b"%d" % PREFLIGHT_S)]
     if wanted:
         fields.append((b"access-control-allow-headers", wanted))

@@ -8,9 +8,8 @@ import orjson
 from starlette.types import Send
 
 from curbstone.core.errors import CurbstoneError
+from curbstone.gateway.http.fields import Header
 from curbstone.gateway.http.problem import Problem, problem_body, problem_headers, problem_of
-
-Header = tuple[bytes, bytes]
 
 NO_SNIFFING: Header = (b"x-content-type-options", b"nosniff")
 """Makes a browser take the Content-Type as it is and not guess another."""

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import request_response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from curbstone.gateway.http.problem import Problem
@@ -18,42 +17,41 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Verbs:
-    """An ASGI application that hands each request to the handler of its verb.
+    """The verbs of a path, each with a handler that is an ASGI application: for requests that are frequent.
 
     HEAD is GET without the body, which the HTTP server leaves out. OPTIONS lists the verbs, unless it has a handler.
     """
 
-    def __init__(self, verbs: dict[str, ASGIApp]) -> None:
+    def __init__(self, **verbs: ASGIApp) -> None:
         self._verbs = dict(verbs)
         if "GET" in verbs:
             self._verbs["HEAD"] = verbs["GET"]
         self.has_own_options = "OPTIONS" in verbs
         """Whether OPTIONS has a handler of its own here."""
-        self._verbs.setdefault("OPTIONS", request_response(self._options))
+        self._verbs.setdefault("OPTIONS", _responding(self._options))
         self.allow = ", ".join(self._verbs)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; raise Problem 405."""
-        app = self._verbs.get(scope["method"])
-        if app is None:
-            raise Problem(405, f"{scope['method']} is not allowed here", ((b"allow", self.allow.encode()),))
-        await app(scope, receive, send)
+    def __call__(self, verb: str) -> ASGIApp:
+        """Return the handler of a verb; raise Problem 405."""
+        handler = self._verbs.get(verb)
+        if handler is None:
+            raise Problem(405, f"{verb} is not allowed here", ((b"allow", self.allow.encode()),))
+        return handler
 
     async def _options(self, _request: Request) -> Response:
         return Response(status_code=204, headers={"allow": self.allow})
 
 
 class Resource(Verbs):
-    """A resource whose handlers take a `Request` and return a `Response`."""
+    """The verbs of a path, each with a handler that takes a `Request` and returns a `Response`."""
 
     def __init__(self, **verbs: Handler) -> None:
-        super().__init__({verb: request_response(handler) for verb, handler in verbs.items()})
+        super().__init__(**{verb: _responding(handler) for verb, handler in verbs.items()})
 
 
-class RawResource(Verbs):
-    """A resource whose handlers are ASGI applications, for requests that come for every message: see `HotPaths`."""
+def _responding(handler: Handler) -> ASGIApp:
+    async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+        response = await handler(Request(scope, receive, send))
+        await response(scope, receive, send)
 
-    def __init__(self, **verbs: ASGIApp) -> None:
-        super().__init__(verbs)
-        self.raw = {verb: app for verb, app in self._verbs.items() if verb != "OPTIONS"}
-        """The handlers by verb."""
+    return respond

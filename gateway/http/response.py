@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
-from curbstone.gateway.http.reply import OPAQUE, Header
+from curbstone.gateway.http.fields import Header
+from curbstone.gateway.http.reply import OPAQUE
 
 FRESH = {"cache-control": "no-store"}
 """Headers for an answer that may be out of date a moment later."""

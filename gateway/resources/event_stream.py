@@ -23,9 +23,10 @@ from curbstone.core.values import Outcome
 from curbstone.gateway.formats.message_json import Encoding, lease_json
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.endless import Bell, Departure
+from curbstone.gateway.http.fields import Header
 from curbstone.gateway.http.login import access_of, caller_of
 from curbstone.gateway.http.problem import status_of
-from curbstone.gateway.http.reply import NO_SNIFFING, Header
+from curbstone.gateway.http.reply import NO_SNIFFING
 from curbstone.gateway.http.room import account_of
 from curbstone.gateway.limits import CLOSED_STREAMS_MAX, COUNT_MAX
 from curbstone.net.budget import Waiting

@@ -15,6 +15,7 @@ from curbstone.core.errors import BadRequest
 from curbstone.core.masks import published_event
 from curbstone.core.names import event_name, queue_name
 from curbstone.core.traffic import Traffic
+from curbstone.gateway.formats.idempotency import HEADER
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.head import event_in
 from curbstone.gateway.http.login import access_of
@@ -23,8 +24,6 @@ from curbstone.gateway.http.response import JsonResponse
 from curbstone.gateway.resources.incoming import read_batch, read_message
 from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
-
-IDEMPOTENCY_KEY = b"idempotency-key"
 
 
 class Events:
@@ -86,7 +85,7 @@ class Events:
     def _event(self, scope: Scope) -> tuple[str, str]:
         """Return the project and the event that is published to; raise BadRequest for a mask or an idempotency key."""
         path = scope["path_params"]
-        if any(name == IDEMPOTENCY_KEY for name, _ in scope["headers"]):
+        if HEADER in scope["fields"].named:
             raise BadRequest("an Idempotency-Key is kept by a queue; a message to an event has none")
         project, event = queue_name("any", path["project"]).project, published_event(event_in(path["event"]))
         access_of(scope).check_topic(Right.SEND, event, project)

@@ -10,7 +10,7 @@ from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.message import Message
 from curbstone.gateway.formats import cloud_events
 from curbstone.gateway.formats.json_message import check_message, event_message, message_of, put_body
-from curbstone.gateway.formats.metadata import HttpHeaders, block_of_http, is_kept
+from curbstone.gateway.formats.metadata import HttpHeaders, block_of_http
 from curbstone.gateway.formats.parameters import groups_of, query_of, seconds_ms, ttl_ms
 from curbstone.gateway.http.body import read_body
 from curbstone.gateway.http.json_body import parse_json
@@ -30,7 +30,7 @@ async def read_message(scope: AnyScope, receive: Receive, settings: GatewaySetti
     Raise TooFast if the user publishes more than its rate.
     """
     meter = metered(scope)
-    fields = tuple([field for field in scope["headers"] if is_kept(field[0])])
+    fields = tuple(scope["fields"].of_message)
     mode = cloud_events.mode_of(fields)
     if mode:
         message = await _read_event(scope, receive, settings, mode, fields, bytes_max)
@@ -79,7 +79,7 @@ async def read_batch(scope: AnyScope, receive: Receive, settings: GatewaySetting
     """
     meter = metered(scope)
     text = await read_body(scope, receive, settings.json_bytes_max)
-    of_events = cloud_events.mode_of(tuple(scope["headers"])) == cloud_events.BATCH
+    of_events = cloud_events.mode_of(tuple(scope["fields"].of_message)) == cloud_events.BATCH
     items = cloud_events.parse(text) if of_events else parse_json(text)
     if not isinstance(items, list) or not items:
         raise BadRequest("the body must be a JSON array of messages, at least one")

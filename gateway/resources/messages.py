@@ -47,14 +47,14 @@ class Messages:
     def __init__(
         self,
         settings: GatewaySettings,
-        guard: OriginPolicy,
+        origins: OriginPolicy,
         polls: Polls,
         streams: EventStreams,
         leases: Leases,
         traffic: Traffic,
     ) -> None:
         self._leases = leases
-        self._guard = guard
+        self._origins = origins
         self._settings = settings
         self._polls = polls
         self._streams = streams
@@ -120,7 +120,7 @@ class Messages:
 
     async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
         """GET: look at messages without taking them; with `Accept: text/event-stream`, take them as a stream."""
-        is_stream = scope["method"] == "GET" and wants_stream(scope["headers"])
+        is_stream = scope["method"] == "GET" and wants_stream(scope["fields"])
         query = query_of(scope)
         access = self._streams.login(scope, name_in(scope), query) if is_stream else access_of(scope)
         queue = access.queue(name_in(scope), Right.RECEIVE if is_stream else Right.PEEK)
@@ -135,11 +135,11 @@ class Messages:
         group = group_of(query)
         encoding = encoding_of(query)
         if is_stream:
-            self._guard.check_page(scope)
+            self._origins.check_page(scope)
             stream = EventStream(
                 self._streams, access, queue, limit=limit, duration_ms=duration_ms, group=group, encoding=encoding
             )
-            await self._streams.open(stream, _header(scope, b"last-event-id").decode("latin-1"))
+            await self._streams.open(stream, scope["fields"].value(b"last-event-id").decode("latin-1"))
             await stream.run(scope, receive, send)
             return
         await room_for(scope, min(PEEK_BYTES_MAX, limit * queue.options.max_message_size))
@@ -180,10 +180,6 @@ async def _peek(queue: Queue, look: Callable[..., None], limit: int, after: int)
             break
         after = peeked[-1].message.seq
     return found
-
-
-def _header(scope: Scope, wanted: bytes) -> bytes:
-    return next((value for name, value in scope["headers"] if name == wanted), b"")
 
 
 def peeked_json(queue: Queue, item: Peeked, encoding: Encoding | None) -> bytes:

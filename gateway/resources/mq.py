@@ -17,7 +17,7 @@ from curbstone.core.errors import NoSuchQueue, QueueFull
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.traffic import Traffic
-from curbstone.gateway.formats.metadata import block_of_http, http_headers, is_kept
+from curbstone.gateway.formats.metadata import block_of_http, http_headers
 from curbstone.gateway.http.answers import answer
 from curbstone.gateway.http.body import read_body
 from curbstone.gateway.http.departure import is_gone
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 _FETCH_ALLOW = (b"allow", b"GET, POST, OPTIONS")
 
 
-def mq_routes(settings: GatewaySettings, guard: OriginPolicy, delay_s: float, traffic: Traffic) -> list[Route]:
+def mq_routes(settings: GatewaySettings, origins: OriginPolicy, delay_s: float, traffic: Traffic) -> list[Route]:
     """Return the routes of the façade; `delay_s` is the duration of the leases."""
-    mq = _Mq(settings, guard, max(round(delay_s * 1000), 1), traffic)
+    mq = _Mq(settings, origins, max(round(delay_s * 1000), 1), traffic)
     return [
         Route("/mq/{queue}/messages", Resource(GET=mq.fetch, POST=mq.add)),
         Route("/mq/{queue}/messages/{message_id}", Resource(DELETE=mq.remove)),
@@ -48,10 +48,10 @@ def mq_routes(settings: GatewaySettings, guard: OriginPolicy, delay_s: float, tr
 class _Mq:
     """The handlers."""
 
-    def __init__(self, settings: GatewaySettings, guard: OriginPolicy, delay_ms: int, traffic: Traffic) -> None:
+    def __init__(self, settings: GatewaySettings, origins: OriginPolicy, delay_ms: int, traffic: Traffic) -> None:
         self._settings = settings
         self._delay_ms = delay_ms
-        self._guard = guard
+        self._origins = origins
         self._traffic = traffic
 
     async def look(self, request: Request) -> Response:
@@ -75,7 +75,7 @@ class _Mq:
         """POST a message; answered after the commit."""
         queue = access_of(request).queue(_name_in(request), Right.SEND)
         meter = metered(request)
-        block = block_of_http(tuple([field for field in request["headers"] if is_kept(field[0])]))
+        block = block_of_http(tuple(request["fields"].of_message))
         bytes_max = min(self._settings.max_message_size, queue.options.max_message_size)
         message = Message(await read_body(request, request.receive, bytes_max), block)
         if meter is not None:
@@ -92,7 +92,7 @@ class _Mq:
         """GET a message: nobody else gets it for `--mq-delay`; then it returns, unless it was deleted."""
         if request.method == "HEAD":
             raise Problem(405, "HEAD is not allowed here: fetching takes a message away for a while", (_FETCH_ALLOW,))
-        self._guard.check_page(request)
+        self._origins.check_page(request)
         try:
             queue = access_of(request).queue(_name_in(request), Right.RECEIVE)
         except NoSuchQueue:

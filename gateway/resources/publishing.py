@@ -46,9 +46,9 @@ class Stored(NamedTuple):
 async def publish(queue: Queue, scope: AnyScope, messages: list[Message], *, atomic: bool) -> Stored:
     """Publish the messages of a request; raise CurbstoneError if one of them was not stored."""
     key = None
-    fields = [field for field in scope["headers"] if field[0] in _OF_REPEATS]
-    if fields:
-        key, numbered = key_of(access_of(scope), fields, messages), numbered_of(access_of(scope), fields)
+    named = scope["fields"].named
+    if not _OF_REPEATS.isdisjoint(named):
+        key, numbered = key_of(access_of(scope), named, messages), numbered_of(access_of(scope), named)
         if numbered is not None:
             if key is not None:
                 raise BadRequest("a producer with numbers needs no Idempotency-Key")

@@ -62,7 +62,7 @@ def shake_hands(
     """Return the 101 response and the session, or the problem that refuses the handshake."""
     if method != "GET":
         return Problem(405, "a WebSocket is opened with GET", ((b"allow", b"GET"),))
-    headers = Headers([(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers])
+    headers = Headers([(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.fields.all])
     response = ServerProtocol().accept(Request(request.path, headers))
     if response.status_code != 101:
         hints = tuple(

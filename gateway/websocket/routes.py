@@ -50,24 +50,24 @@ class WebSocketRoutes:
         self,
         gate: Gate,
         settings: GatewaySettings,
-        guard: OriginPolicy,
+        origins: OriginPolicy,
+        logins: Logins,
         traffic: Traffic,
         others: Mapping[str, Opener] | None = None,
     ) -> None:
         self._gate = gate
         self._traffic = traffic
         self._settings = settings
-        self._guard = guard
+        self._origins = origins
+        self._logins = logins
         self._others = dict(others or {})
 
-    def admit(
-        self, request: SocketRequest, logins: Logins, on_done: Callable[[Access | CurbstoneError | Problem], None]
-    ) -> None:
+    def admit(self, request: SocketRequest, on_done: Callable[[Access | CurbstoneError | Problem], None]) -> None:
         """Call back with the client's access, or with the error that refuses it; maybe before this returns."""
         host = request.header(b"host")
         try:
-            self._guard.check_host(host)
-            self._guard.check_socket_origin(request.header(b"origin"), host)
+            self._origins.check_host(host)
+            self._origins.check_socket_origin(request.header(b"origin"), host)
         except Problem as problem:
             on_done(problem)
             return
@@ -79,7 +79,7 @@ class WebSocketRoutes:
                 access.catch_up(lambda error: on_done(access if error is None else error))
 
         has_own = request.path in self._others or b"ticket=" in request.query
-        logins.admit_socket(request.headers, request.caller, request.is_tls, has_own, admitted)
+        self._logins.admit_socket(request.fields, request.caller, request.is_tls, has_own, admitted)
 
     def open(self, request: SocketRequest) -> Session:
         """Return the session for a request that `admit` has admitted; raise Problem or CurbstoneError to refuse it."""

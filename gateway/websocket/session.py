@@ -6,13 +6,14 @@ session owns no socket, clock or task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import orjson
 
 from curbstone.access.callers import Caller
 from curbstone.access.door import Access
+from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.websocket.codec import Inbound, text_frame
 from curbstone.net.wire import NORMAL, POLICY_VIOLATION, TOO_BIG, TRY_AGAIN, Wire, reason_text
 
@@ -25,8 +26,7 @@ class SocketRequest(NamedTuple):
 
     path: str
     query: bytes
-    headers: Sequence[tuple[bytes, bytes]]
-    """Names in lower case."""
+    fields: Fields
     server: tuple[str, int | None] | None
     caller: Caller
     access: Access
@@ -37,7 +37,7 @@ class SocketRequest(NamedTuple):
 
     def header(self, name: bytes) -> bytes:
         """Return a header's value, or b"" without it; repeated ones are joined."""
-        return b", ".join([value for key, value in self.headers if key == name])
+        return b", ".join([value for key, value in self.fields.all if key == name])
 
 
 class Session(Protocol):

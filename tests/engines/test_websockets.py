@@ -14,6 +14,7 @@ from curbstone.core.errors import CurbstoneError, NoSuchQueue, Unavailable
 from curbstone.core.names import QueueName
 from curbstone.core.port import Broker
 from curbstone.core.traffic import Traffic
+from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.http.login import Logins
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import Problem
@@ -126,12 +127,13 @@ def test_a_socket_at_a_queue_that_can_not_be_looked_for_says_so_and_not_that_the
     other = cluster.gateway()
     monkeypatch.setattr(other, "catch_up", lambda on_done: on_done(Unavailable("the cluster does not answer")))
     gate = OpenGate(other, cluster.host)
-    routes = WebSocketRoutes(gate, SETTINGS, OriginPolicy(SETTINGS), Traffic())
+    logins = Logins(gate, documents_are_open=True)
+    routes = WebSocketRoutes(gate, SETTINGS, OriginPolicy(SETTINGS), logins, Traffic())
     path = f"/v2/default/queues/{cluster.fresh().queue}/messages"
     headers = [(b"sec-websocket-protocol", b"publish"), (b"host", b"localhost")]
-    request = SocketRequest(path, b"", headers, None, CALLER, gate.nobody)
+    request = SocketRequest(path, b"", Fields(headers), None, CALLER, gate.nobody)
     outcomes: list[Access | Problem | CurbstoneError] = []
-    routes.admit(request, Logins(gate, documents_are_open=True), outcomes.append)
+    routes.admit(request, outcomes.append)
     cluster.until(lambda: outcomes)
     assert isinstance(outcomes[0], Unavailable)
 
@@ -141,14 +143,14 @@ def test_a_socket_opens_at_a_queue_that_another_gateway_has_just_made(
     cluster: ModelWorld | NodeWorld, protocol: str
 ) -> None:
     gate = OpenGate(cluster.gateway(), cluster.host)
-    routes = WebSocketRoutes(gate, SETTINGS, OriginPolicy(SETTINGS), Traffic())
     logins = Logins(gate, documents_are_open=True)
+    routes = WebSocketRoutes(gate, SETTINGS, OriginPolicy(SETTINGS), logins, Traffic())
     name = cluster.fresh()
     outcomes: list[Session | CurbstoneError] = []
 
     def ask(queue: str) -> None:
         path, headers = f"/v2/default/queues/{queue}/messages", [(b"sec-websocket-protocol", protocol.encode())]
-        request = SocketRequest(path, b"", [*headers, (b"host", b"localhost")], None, CALLER, gate.nobody)
+        request = SocketRequest(path, b"", Fields([*headers, (b"host", b"localhost")]), None, CALLER, gate.nobody)
 
         def admitted(access: Access | Problem | CurbstoneError) -> None:
             assert isinstance(access, Access)
@@ -157,7 +159,7 @@ def test_a_socket_opens_at_a_queue_that_another_gateway_has_just_made(
             except CurbstoneError as error:
                 outcomes.append(error)
 
-        routes.admit(request, logins, admitted)
+        routes.admit(request, admitted)
 
     when_made(cluster, cluster.broker, name, lambda: ask(name.queue))
     cluster.until(lambda: outcomes)

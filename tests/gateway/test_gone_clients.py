@@ -15,6 +15,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.options import QueueOptions
 from curbstone.core.values import Lease
+from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.http.long_poll import Held, Polls
 from curbstone.gateway.http.problem import ClientGone
 from curbstone.gateway.settings import GatewaySettings
@@ -38,7 +39,7 @@ async def ask(gateway: Running, method: str, path: str, body: bytes = b"", *, is
         "raw_path": path.encode(),
         "length": len(body),
         "query_string": query.encode(),
-        "headers": [(b"host", b"localhost"), (b"content-length", b"%d" % len(body))],
+        "fields": Fields([(b"host", b"localhost"), (b"content-length", b"%d" % len(body))]),
         "server": ("127.0.0.1", 1),
         "client": ("127.0.0.1", 2),
         "peer": Peer("127.0.0.1", 2),

@@ -9,6 +9,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from curbstone.core.options import QueueOptions
+from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.limits import KEEP_ALIVE_S
@@ -212,7 +213,7 @@ async def test_a_host_name_that_is_not_ours_is_refused(gateway: Running, host: s
 @pytest.mark.parametrize(("hosts", "is_ours"), [((), False), (("Q.example.",), True), (("*",), True)])
 def test_the_check_of_names_does_not_ask_where_it_listens(server: str, hosts: tuple[str, ...], is_ours: bool) -> None:
     """With --insecure on an address of the network, a page could make its own name point there."""
-    scope = {"method": "PUT", "server": (server, 8080), "headers": [(b"host", b"q.example:8080")]}
+    scope = {"method": "PUT", "server": (server, 8080), "fields": Fields([(b"host", b"q.example:8080")])}
 
     async def send(_message: object) -> None:
         pass

@@ -72,8 +72,8 @@ async def test_every_route_is_in_the_contract_and_all_of_the_contract_has_a_rout
     routes = server._app.routes
     served = set()
     for route in routes:
-        assert isinstance(route, Route) and isinstance(route.app, Verbs)
-        served |= {(route.path, verb) for verb in verbs_of(route.app)}
+        assert isinstance(route, Route) and isinstance(route.endpoint, Verbs)
+        served |= {(route.path, verb) for verb in verbs_of(route.endpoint)}
     assert served == {(path, verb) for path, verb, _ in operations()}
 
 
