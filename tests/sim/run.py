@@ -148,6 +148,7 @@ class Run:
         self.history.check()
         if self.broker.troubles.faults:
             raise self.broker.troubles.faults[0]
+        self.disk.check_cap()
         if self.disk.over_cap:
             raise Violation(self.disk.over_cap[0])
         for queue in self.broker.queues():

@@ -33,12 +33,22 @@ class Inode:
         self.cache = bytearray()
         self.durable = bytearray()
         self.pending: list[tuple[int, bytes]] = []  # (offset, data), or (size, None-like marker) for a truncation
-
-    @property
-    def most_bytes(self) -> int:
+        self.most_bytes = 0
         """The size that it has, or may have after a power cut if that is more."""
+
+    def write(self, offset: int, data: bytes) -> bool:
+        """Write to the cache; return whether the file has grown."""
+        grows = offset + len(data) > len(self.cache)
+        self.pending.append((offset, data))
+        put(self.cache, offset, data)
+        self.most_bytes = max(self.most_bytes, offset + len(data))
+        return grows
+
+    def truncate(self, size: int) -> None:
+        del self.cache[size:]
+        self.pending.append((-size - 1, b""))
         written = [offset + len(data) for offset, data in self.pending if offset >= 0]
-        return max(len(self.cache), len(self.durable), *written, 0)
+        self.most_bytes = max(len(self.cache), len(self.durable), *written, 0)
 
     def make_durable(self) -> None:
         for offset, data in self.pending:
@@ -46,12 +56,18 @@ class Inode:
                 del self.durable[-offset - 1 :]
             else:
                 put(self.durable, offset, data)
+        self.forget_pending()
+
+    def forget_pending(self) -> None:
+        """What was written and not synced is on the platter by now, or never will be."""
         self.pending.clear()
+        self.most_bytes = max(len(self.cache), len(self.durable))
 
     def copy_durable(self) -> Inode:
         inode = Inode()
         inode.durable = bytearray(self.durable)
         inode.cache = bytearray(self.durable)
+        inode.most_bytes = len(inode.cache)
         return inode
 
 
@@ -82,12 +98,8 @@ class SimFile:
             data = data[: self._disk.rng.randrange(len(data) + 1)]
             if not self._disk.room_for(self._inode, offset + len(data)):
                 data = b""
-        if data:
-            self._inode.pending.append((offset, data))
-            grows = offset + len(data) > len(self._inode.cache)
-            put(self._inode.cache, offset, data)
-            if grows:
-                self._disk.check_cap()
+        if data and self._inode.write(offset, data):
+            self._disk.check_cap(self._inode)
         if not fits:
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -103,8 +115,7 @@ class SimFile:
     def truncate(self, size: int) -> None:
         assert self._open
         self._disk.tick()
-        del self._inode.cache[size:]
-        self._inode.pending.append((-size - 1, b""))
+        self._inode.truncate(size)
 
     def size(self) -> int:
         return len(self._inode.cache)
@@ -177,7 +188,7 @@ class SimDisk:
                 position += step
             if self.rng.random() < 0.5:
                 put(inode.durable, offset + len(data), b"")
-        inode.pending.clear()
+        inode.forget_pending()
 
     def crash(self) -> None:
         """Forget what was not durable; what is left is what a restart finds."""
@@ -225,19 +236,22 @@ class SimDisk:
                     del self.durable_names[name]
                     self.durable_names[path + name.removeprefix(old)] = found
 
-    def check_cap(self) -> None:
+    def check_cap(self, written: Inode | None = None) -> None:
         """Note each directory that holds more than its cap, or would after a power cut, whatever that undid.
 
-        Once a sync has failed, nobody knows what a power cut would leave.
+        With `written`, of the directories that this file has a name in. Once a sync has failed, nobody knows what a
+        power cut would leave.
         """
-        held: dict[str, dict[int, int]] = {}
-        found = [*self.names.items(), *(() if self.hides_loss else self.durable_names.items())]
-        for path, inode in found:
-            size = len(inode.cache) if self.hides_loss else inode.most_bytes
-            held.setdefault(path.rpartition("/")[0], {})[id(inode)] = size
-        for directory, sizes in held.items():
-            cap, size = self.caps(directory), sum(sizes.values())
-            if cap is not None and size > cap:
+        names = [self.names] if self.hides_loss else [self.names, self.durable_names]
+        found = [path for there in names for path, inode in there.items() if written is None or inode is written]
+        for directory in {path.rpartition("/")[0] for path in found}:
+            cap = self.caps(directory)
+            if cap is None:
+                continue
+            inside = directory + "/"
+            held = {id(inode): inode for there in names for path, inode in there.items() if path.startswith(inside)}
+            size = sum(len(inode.cache) if self.hides_loss else inode.most_bytes for inode in held.values())
+            if size > cap:
                 self.over_cap.append(f"{directory} holds up to {size} bytes after a power cut, its cap is {cap}")
 
     # --- the port

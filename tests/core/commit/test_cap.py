@@ -157,18 +157,14 @@ def test_a_nack_of_everything_fits_when_the_queue_is_full(cap: int, size: int) -
 
 
 @pytest.mark.parametrize(
-    ("cap", "nacks"),
-    [
-        (128 * KIB, False),
-        (128 * KIB, True),
-        (256 * KIB, False),
-        (256 * KIB, True),
-        (1024 * KIB, False),
-        (1024 * KIB, True),
-    ],
+    ("cap", "seeds"),
+    [(128 * KIB, 6), (256 * KIB, 3), (1024 * KIB, 1), pytest.param(1024 * KIB, 12, marks=pytest.mark.soak)],
 )
-def test_a_queue_less_than_half_full_takes_a_message_of_a_hundredth_whatever_was_settled(cap: int, nacks: bool) -> None:
-    for seed in range(6):
+@pytest.mark.parametrize("nacks", [False, True])
+def test_a_queue_less_than_half_full_takes_a_message_of_a_hundredth_whatever_was_settled(
+    cap: int, seeds: int, nacks: bool
+) -> None:
+    for seed in range(seeds):
         settle_and_refill(cap, nacks, Random(seed))
 
 
