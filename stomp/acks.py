@@ -1,7 +1,6 @@
 """ACK and NACK: finds the deliveries that they name, and settles those of one read together.
 
-A delivery that this connection did not receive may be held elsewhere: as a lease, or by another connection
-(`access.ack_ids`).
+A delivery that this connection did not receive may be a lease, or belong to another connection (`access.ack_ids`).
 """
 
 from __future__ import annotations
@@ -22,11 +21,8 @@ from curbstone.stomp.subscription import CLIENT, Subscription
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """What a NACK asks for.
-
-    It is to return the message to its place, maybe after a delay, or (`reject`) to send it to the dead-letter queue.
-    """
+class Nack:
+    """What a NACK asks for: to requeue the message, maybe after a delay, or (`reject`) to dead-letter it."""
 
     delay_ms: int | None
     error: str
@@ -44,10 +40,10 @@ class Settler:
         """Subscriptions that have collected ACKs."""
 
     def ack_by_id(self, ack_id: bytes, receipt: bytes | None) -> None:
-        """Collect the ACK of the delivery with this `ack` header: the short way, for the usual frame of STOMP 1.2."""
+        """Collect the ACK of the delivery with this `ack` header: the fast path, for the usual frame of STOMP 1.2."""
         named = self._subscriptions.named(ack_id)
         if named is None or named[1] in named[0].settling:
-            self._settle_elsewhere(ack_id, receipt, Outcome.ACK)
+            self._settle_foreign(ack_id, receipt, Outcome.ACK)
             return
         subscription, seq = named
         if not subscription.settling:
@@ -63,7 +59,7 @@ class Settler:
         """Collect an ACK frame of any version."""
         named = self.find(head)
         if isinstance(named, bytes):
-            self._settle_elsewhere(named, receipt, Outcome.ACK)
+            self._settle_foreign(named, receipt, Outcome.ACK)
         else:
             subscription, seq = named
             self.ack_by_id(subscription.token(seq), receipt)
@@ -73,26 +69,26 @@ class Settler:
         try:
             self._nack(head, receipt)
         except CurbstoneError as error:
-            if not self._connection.tells_refusals([receipt]):
+            if not self._connection.can_refuse([receipt]):
                 raise
             self._connection.refuse(error, [receipt])
 
     def _nack(self, head: Head, receipt: bytes | None) -> None:
         named = self.find(head)
         if isinstance(named, bytes):
-            asked = self.refusal(head, None)
+            asked = self.nack_of(head, None)
             outcome = Outcome.REJECT if asked.reject else Outcome.NACK
-            self._settle_elsewhere(named, receipt, outcome, asked.delay_ms, asked.error)
+            self._settle_foreign(named, receipt, outcome, asked.delay_ms, asked.error)
             return
         subscription, seq = named
-        refusal = self.refusal(head, subscription)
+        asked = self.nack_of(head, subscription)
         seqs = self.covered(subscription, seq)
         done = _Settled(self._connection, 1, [receipt] if receipt is not None else [])
-        if refusal.reject:
-            subscription.consumer.reject(seqs, refusal.error, done)
+        if asked.reject:
+            subscription.consumer.reject(seqs, asked.error, done)
             self._connection.traffic.rejected += len(seqs)
         else:
-            subscription.consumer.nack(seqs, refusal.delay_ms, refusal.error, done)
+            subscription.consumer.nack(seqs, asked.delay_ms, asked.error, done)
             self._connection.traffic.returned += len(seqs)
         done.started()
         self._subscriptions.drop_drained(subscription)
@@ -148,7 +144,7 @@ class Settler:
             return named
         if self._connection.access.holding(named.decode("utf-8", "replace")) is None:
             raise not_found(named)
-        raise NotUnsettled("a transaction settles only what its own connection was delivered", named)
+        raise NotUnsettled("a transaction can settle only deliveries of its own connection", named)
 
     def covered(self, subscription: Subscription, seq: int) -> list[int]:
         """Return the seqs that settling `seq` settles: in client mode, also all that were delivered before it."""
@@ -161,15 +157,15 @@ class Settler:
                 break
         return seqs
 
-    def refusal(self, head: Head, subscription: Subscription | None) -> Refusal:
+    def nack_of(self, head: Head, subscription: Subscription | None) -> Nack:
         """Return what a NACK asks for; raise ProtocolError."""
         delay = header_values.delay_ms(head, self._connection.wall_ms)
         if delay is None and subscription is not None:
             delay = subscription.nack_delay_ms
         requeue = header_values.flag(head, "requeue")
-        return Refusal(delay, head.headers.get("error", ""), requeue is False)
+        return Nack(delay, head.headers.get("error", ""), requeue is False)
 
-    def _settle_elsewhere(
+    def _settle_foreign(
         self,
         ack_id: bytes,
         receipt: bytes | None,
@@ -177,7 +173,7 @@ class Settler:
         delay_ms: int | None = None,
         error: str = "",
     ) -> None:
-        """Settle a delivery of a lease or another connection, after everything that came before it in this read."""
+        """Settle a lease or a delivery of another connection, after the earlier frames of this read."""
         if self._publisher.opened:
             self._publisher.flush()
         self.flush()
@@ -188,7 +184,7 @@ class Settler:
             if queue is None:
                 raise not_found(ack_id)
         except (CurbstoneError, NotUnsettled) as refusal:
-            if not connection.tells_refusals([receipt]):
+            if not connection.can_refuse([receipt]):
                 raise
             connection.refuse(refusal, [receipt])
             return
@@ -197,7 +193,7 @@ class Settler:
         def settled(failed: CurbstoneError | None, count: int, _stale: list[str]) -> None:
             if failed is None and not count:
                 connection.refuse(not_found(ack_id), [receipt])
-                done.over()
+                done.finish()
                 return
             if failed is None:
                 connection.traffic.settle(outcome, count)
@@ -207,7 +203,7 @@ class Settler:
         connection.access.settle_leases(queue, [text], outcome, settled, delay_ms=delay_ms, error=error)
 
     def _open(self, subscription: Subscription) -> None:
-        # Messages that were sent to this queue earlier in the read are published first.
+        # SENDs to this queue that precede the ACK in this read are published first.
         if self._publisher.opened and self._publisher.holds(subscription.queue.name):
             self._publisher.flush()
         self.opened.append(subscription)
@@ -248,10 +244,10 @@ class _Settled:
             connection.refuse(error, self._receipts)
         elif self._receipts and not connection.lost:
             connection.write(frames.receipts(self._receipts))
-        self.over()
+        self.finish()
 
-    def over(self) -> None:
-        """Count the frames as done: the connection need not wait for them any more."""
+    def finish(self) -> None:
+        """Count the frames as confirmed."""
         self._connection.confirmed(self._count, self._bytes)
 
 

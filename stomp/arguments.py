@@ -2,7 +2,7 @@
 
 | header | option of the queue |
 |---|---|
-| `auto-delete:true`, `exclusive:true` | `unused` 0: the queue is deleted when its last consumer has left |
+| `auto-delete:true`, `exclusive:true` | `unused` 0: the queue is deleted when its last consumer leaves |
 | `x-expires:ms` | `unused` |
 | `x-message-ttl:ms` (on a SEND it is the message's own) | `ttl` |
 | `x-max-length-bytes:n` with `x-overflow:reject-publish` or `drop-head` | `cap`, and `overflow` |
@@ -10,7 +10,7 @@
 
 They are applied only when the queue is created. If the queue exists, its options must already be those that the headers
 ask for: sending or subscribing does not change them. A SUBSCRIBE with `exclusive:true` is refused if the queue has a
-consumer; later subscribers that do not ask for it are not kept away. A connection's private queues are deleted with the
+consumer; a later subscriber without that header is accepted. A connection's private queues are deleted with the
 connection in any case, so for them only `auto-delete` and `exclusive` are accepted.
 """
 
@@ -24,9 +24,9 @@ from curbstone.stomp.destinations import Destination
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.session_state import SessionState
 
-GOING = ("auto-delete", "exclusive")
+AUTO_DELETE = ("auto-delete", "exclusive")
 HEADERS = frozenset(
-    [*GOING, "x-expires", "x-message-ttl", "x-max-length-bytes", "x-overflow"]
+    [*AUTO_DELETE, "x-expires", "x-message-ttl", "x-max-length-bytes", "x-overflow"]
     + ["x-dead-letter-exchange", "x-dead-letter-routing-key"]
 )
 OVERFLOWS = {"reject-publish": "refuse", "drop-head": "drop-oldest"}
@@ -37,7 +37,7 @@ _HEADER_OF = {
     "overflow": "x-overflow",
     "dead_letter": "x-dead-letter-routing-key",
 }
-"""The header for each option."""
+"""The header that sets each option."""
 OF_SEND: frozenset[str] = HEADERS - {"x-message-ttl"}
 
 
@@ -46,9 +46,12 @@ def apply(connection: SessionState, head: Head, destination: Destination) -> Non
     changes = _options(head)
     if destination.private:
         known = HEADERS if head.command == "SUBSCRIBE" else OF_SEND
-        for header in sorted(known - {*GOING}):
+        for header in sorted(known - {*AUTO_DELETE}):
             if head.headers.get(header):
-                raise ProtocolError(f"{header} is for queues that outlive their connection", head.lines[header])
+                raise ProtocolError(
+                    f"{header} is for queues that outlive their connection; this one is deleted with it",
+                    head.lines[header],
+                )
         return
     name = destination.queue
     try:
@@ -58,22 +61,22 @@ def apply(connection: SessionState, head: Head, destination: Destination) -> Non
             connection.access.declare(name, changes, lambda error: _failed(connection, error))
         return
     # Checked before the options: the exclusive subscriber may have created the queue with more options than this client
-    # asks for, and a complaint about those would mislead.
+    # asks for, and an error about those would mislead.
     is_exclusive = head.command == "SUBSCRIBE" and header_values.flag(head, "exclusive")
     if is_exclusive and queue.counts().consumers:
         raise ProtocolError(
-            f"queue {name} has a consumer, so it can't be exclusive: an exclusive queue has one subscriber",
+            f"queue {name} can't be exclusive, because it has a consumer",
             head.lines["exclusive"],
         )
     options = queue.options.merged(changes, name.project)
     if options != queue.options:
         now = queue.options.as_json()
         wrong = next(option for option, value in options.as_json().items() if value != now[option])
-        is_with = (
+        current = (
             _as_header(wrong, now[wrong]) if connection.access.may(Right.PEEK, name) else f"another {_HEADER_OF[wrong]}"
         )
         raise ProtocolError(
-            f"queue {name} is there with {is_with}; options of a queue are changed over HTTP",
+            f"queue {name} exists with {current}; change the options of a queue over HTTP",
             f"destination:{head.headers['destination']}",
         )
 
@@ -81,7 +84,7 @@ def apply(connection: SessionState, head: Head, destination: Destination) -> Non
 def _options(head: Head) -> dict[str, object]:
     """Return the options that the headers stand for; raise ProtocolError."""
     changes: dict[str, object] = {}
-    if any([header_values.flag(head, name) for name in GOING]):
+    if any([header_values.flag(head, name) for name in AUTO_DELETE]):
         changes["unused"] = 0
     expires_ms = header_values.number(head, "x-expires", 1, header_values.DURATION_MS_MAX)
     if expires_ms is not None:
@@ -92,29 +95,29 @@ def _options(head: Head) -> dict[str, object]:
             changes["ttl"] = ttl_ms / 1000
     overflow = head.headers.get("x-overflow", "")
     if overflow and overflow not in OVERFLOWS:
-        raise ProtocolError("x-overflow is reject-publish or drop-head", head.lines["x-overflow"])
+        raise ProtocolError("x-overflow must be reject-publish or drop-head", head.lines["x-overflow"])
     if overflow:
         changes["overflow"] = OVERFLOWS[overflow]
     size = header_values.number(head, "x-max-length-bytes", 1, 10**15)
     if size is not None:
         if not overflow:
             raise ProtocolError(
-                "x-max-length-bytes needs x-overflow here: reject-publish, or drop-head if the oldest shall give way",
+                "x-max-length-bytes needs x-overflow: reject-publish, or drop-head to drop the oldest messages",
                 head.lines["x-max-length-bytes"],
             )
         changes["cap"] = size
     if head.headers.get("x-dead-letter-exchange"):
         raise ProtocolError(
-            "there are no exchanges; x-dead-letter-routing-key alone names the queue of dead letters",
+            "there are no exchanges; name the dead-letter queue with x-dead-letter-routing-key alone",
             head.lines["x-dead-letter-exchange"],
         )
-    if letters := head.headers.get("x-dead-letter-routing-key"):
-        changes["dead_letter"] = letters
+    if dead_letter := head.headers.get("x-dead-letter-routing-key"):
+        changes["dead_letter"] = dead_letter
     return changes
 
 
 def _as_header(option: str, value: object) -> str:
-    """Return the value of a queue's option, written as the header that would ask for it."""
+    """Return the value of a queue's option as the header that would set it."""
     header = _HEADER_OF[option]
     if option == "unused":
         if value is None:

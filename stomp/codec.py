@@ -1,4 +1,4 @@
-"""Parses bytes into frames. Pure: no session, no socket, no clock.
+"""Parses bytes into frames.
 
 `FrameParser.feed(data)` returns the frames that `data` completes. The result does not depend on how the bytes are cut.
 Each byte is searched once: the parser remembers how far it has searched an unfinished frame, and every search for the
@@ -60,7 +60,7 @@ class Head:
         self.lines = lines
         self.content_length = length
         self.plan: Any = None
-        """Set by the session to what it worked out for this head; None at first."""
+        """The `SendPlan` of this head, set by the session; None at first."""
 
     def __repr__(self) -> str:
         return f"Head({self.command}, {self.headers})"
@@ -174,7 +174,7 @@ class FrameParser:
                 searched = 0
                 if pos == size:
                     break
-            # The short way, for the usual frame; any other frame is read by `_read_one` below.
+            # The fast path, for the usual frame. `_read_one` reads all others.
             if fast and not searched:
                 end = data.find(b"\n\n", pos, pos + head_max)
                 if end > 0:
@@ -257,14 +257,16 @@ class FrameParser:
                 raise command
             if match is None:
                 if size >= bound:
-                    raise ProtocolError(f"headers larger than {limits.header_bytes_max} bytes", data[pos : pos + 80])
+                    raise ProtocolError(
+                        f"the headers are larger than {limits.header_bytes_max} bytes", data[pos : pos + 80]
+                    )
                 self._searched = size - pos
                 return -1
             assert not isinstance(command, ProtocolError)
             end, start = match.span()
             if data[end] == 0:
                 if data[end - 1] != 10:
-                    raise ProtocolError("a NUL inside a header", data[data.rfind(b"\n", pos, end) + 1 : end + 1])
+                    raise ProtocolError("a header contains NUL", data[data.rfind(b"\n", pos, end) + 1 : end + 1])
                 end, start = end - 1, end
                 self._blank_is_lf = True
             else:
@@ -295,9 +297,9 @@ class FrameParser:
         if command in CLIENT_COMMANDS:
             return command
         if command in SERVER_COMMANDS:
-            return ProtocolError("this command is for servers only", line)
+            return ProtocolError("only a server sends this command", line)
         if command.upper() in CLIENT_COMMANDS:
-            return ProtocolError("unknown command; commands are written in capitals", line)
+            return ProtocolError("unknown command; commands are in capitals", line)
         return ProtocolError("unknown command", line)
 
     def _receipt_of(self, raw: bytes) -> bytes | None:
@@ -335,12 +337,12 @@ class FrameParser:
                 headers[name] = pair[1]
                 kept[name] = line
         if len(headers) > self._limits.headers_max:
-            raise ProtocolError(f"more than {self._limits.headers_max} headers")
+            raise ProtocolError(f"a frame has at most {self._limits.headers_max} headers")
         head = Head(command, headers, kept, None)
         length = headers.get("content-length")
         if length is not None:
             if not _DIGITS.fullmatch(length):
-                raise ProtocolError("content-length is not a number", kept["content-length"])
+                raise ProtocolError("content-length is not a whole number", kept["content-length"])
             head.content_length = int(length)
         return head, receipt
 
@@ -352,15 +354,15 @@ class FrameParser:
             raise ProtocolError("a header is not UTF-8", line) from None
         name, colon, value = text.partition(":")
         if not colon:
-            raise ProtocolError("a header line without a colon", line)
+            raise ProtocolError("a header line has no colon", line)
         if self._end is _END_CRLF and "\r" in text:
-            raise ProtocolError("a bare CR in a header", line)
+            raise ProtocolError("a header contains a bare CR", line)
         if self._version == V10:
             name, value = name.strip(), value.strip()
         elif "\\" in text and command not in ("CONNECT", "STOMP"):
             name, value = self._unescape(name, line), self._unescape(value, line)
         if not name:
-            raise ProtocolError("a header without a name", line)
+            raise ProtocolError("a header has no name", line)
         if len(line) <= _LINE_CACHED_BYTES_MAX and command not in ("CONNECT", "STOMP"):
             if len(self._lines) >= _LINES_MAX:
                 self._lines.clear()
@@ -372,7 +374,7 @@ class FrameParser:
         if self._version == "":
             return text
         if self._version == V11 and "r" in _ESCAPE.findall(text):
-            raise ProtocolError("the escape \\r is not known in STOMP 1.1", line)
+            raise ProtocolError("STOMP 1.1 has no escape \\r", line)
         try:
             return blocks.unescape(text)
         except blocks.HeaderError as error:
@@ -387,22 +389,24 @@ class FrameParser:
         length = head.content_length
         if length is not None:
             if length > body_max:
-                raise ProtocolError(f"a body of {length} bytes is larger than {body_max}", head.lines["content-length"])
+                raise ProtocolError(
+                    f"the body of {length} bytes is larger than {body_max} bytes", head.lines["content-length"]
+                )
             stop = start + length
             if stop >= size:
                 self._needed = stop + 1 - pos
                 return -1
             if data[stop]:
-                raise ProtocolError("no NUL after the content-length bytes of the body", data[stop : stop + 20])
+                raise ProtocolError("no NUL follows the body of content-length bytes", data[stop : stop + 20])
         else:
             stop = data.find(b"\0", max(start, pos + searched))
             if (stop if stop >= 0 else size) - start > body_max:
-                raise ProtocolError(f"a body larger than {body_max} bytes")
+                raise ProtocolError(f"the body is larger than {body_max} bytes")
             if stop < 0:
                 self._wants_nul = True
                 self._searched = size - pos
                 return -1
         if stop > start and head.command != "SEND" and self._version not in ("", V10):
-            raise ProtocolError(f"a body on a {head.command} frame", data[start : min(stop, start + 80)])
+            raise ProtocolError(f"a {head.command} frame can't have a body", data[start : min(stop, start + 80)])
         frames.append((head, receipt, data[start:stop]))
         return stop + 1

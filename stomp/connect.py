@@ -1,4 +1,4 @@
-"""CONNECT: negotiates the version and the heart-beats. Pure."""
+"""CONNECT: negotiates the version, the heart-beats and the extensions."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Agreement:
 
     version: str
     server_beats_ms: int
-    """The server sends something at least this often; 0 for never."""
+    """The longest time between two writes of the server; 0 for no limit."""
     client_beats_ms: int
-    """The client promised to send something at least this often; 0 for never."""
-    features: frozenset[str]
-    """The extensions that the client asked for and gets; see `extensions`."""
+    """The longest time between two writes of the client; 0 for no limit."""
+    extensions: frozenset[str]
+    """The extensions that the client asked for and gets."""
 
 
 def agree(head: Head, limits: Limits) -> Agreement:
@@ -45,11 +45,11 @@ def agree(head: Head, limits: Limits) -> Agreement:
     version = _version(head)
     client_sends, client_wants = _heart_beat(head)
     if version == V10:
-        # STOMP 1.0 has no heart-beats; stompjs offers them all the same, and then does not send them.
+        # STOMP 1.0 has no heart-beats. stompjs offers them in 1.0 but then does not send them.
         client_sends = client_wants = 0
     server_sends = max(client_wants, limits.heart_beat_ms_min) if client_wants else 0
-    wished = extensions.offered(head.headers.get("x-features", "")) if version == V12 else frozenset()
-    return Agreement(version, server_sends, client_sends, wished)
+    agreed = extensions.known(head.headers.get("x-features", "")) if version == V12 else frozenset()
+    return Agreement(version, server_sends, client_sends, agreed)
 
 
 def credentials_of(head: Head) -> Credentials:
@@ -61,13 +61,13 @@ def credentials_of(head: Head) -> Credentials:
 
 
 def expiry(access: Access, wall_ms: int) -> tuple[str, ...]:
-    """Return the header lines that say when a login expires: the time, and in how many ms. None if it never does."""
+    """Return the header lines that say when a login expires: the time, and in how many ms. none if it never does."""
     expires_ms = access.identity.expires_ms
     return (f"expires:{expires_ms}", f"x-expires-in:{max(expires_ms - wall_ms, 0)}") if expires_ms else ()
 
 
 def _version(head: Head) -> str:
-    # Without accept-version the client speaks 1.0 (§ Protocol Negotiation); the order of the list means nothing.
+    # Without accept-version the client speaks 1.0 (§ Protocol Negotiation); the order of the list is not significant.
     accepted = head.headers.get("accept-version")
     if accepted is None:
         return V10
@@ -87,7 +87,7 @@ def _heart_beat(head: Head) -> tuple[int, int]:
     match = _HEART_BEAT.fullmatch(text.replace(" ", ""))
     if match is None:
         raise ProtocolError(
-            "heart-beat must be two whole numbers of milliseconds with a comma", head.lines["heart-beat"]
+            "heart-beat must be two whole numbers of milliseconds, separated by a comma", head.lines["heart-beat"]
         )
     return int(match[1]), int(match[2])
 

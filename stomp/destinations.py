@@ -11,7 +11,7 @@
 | `/temp-queue/{name}`                           | QUEUE | a private one of the connection |
 | `/reply-queue/{id}`                            | REPLY | the temporary queue that a `reply-to` named |
 
-A SEND to `/session/token` is a login, see `session.py`.
+A SEND to `/session/token` is a login.
 
 The home is the user's home project, or `default` if there are no users. If the server has a single queue (Curb), every
 destination means that queue, or its count. The queues of the last three rows are private (see `core.names`): they can
@@ -35,7 +35,7 @@ from curbstone.core.names import (
     reply_queue,
 )
 from curbstone.stomp.errors import ProtocolError
-from curbstone.stomp.foreign_names import check_destination
+from curbstone.stomp.unsupported import ANY, QUEUE, TOPIC, check_destination
 
 COUNT_SUFFIX = "/count"
 SESSION_TOKEN = "/session/token"
@@ -65,6 +65,13 @@ class Destination:
     """Whether the queue is deleted when the connection ends."""
     project: str = ""
     """For a TOPIC, the project of its event: the home when the destination was parsed."""
+
+    @property
+    def shown_kind(self) -> str:
+        """The kind as the table of unsupported headers distinguishes it."""
+        if self.kind is Kind.TOPIC:
+            return TOPIC
+        return QUEUE if self.kind is Kind.QUEUE and not self.private else ANY
 
     def is_same(self, other: Destination) -> bool:
         """Return whether both name the same queue or topic, whichever queue a subscription to the topic has."""
@@ -124,9 +131,9 @@ def _queue(text: str, path: str, home: str) -> QueueName:
     if parts[0] == "" and parts[1] == "q":
         if len(parts) == 4:
             return queue_name(parts[3], parts[2])
-        raise ProtocolError("the destination must match /q/<namespace>/<queue>", f"destination:{text}")
+        raise ProtocolError("the destination must be /q/{project}/{queue}", f"destination:{text}")
     raise ProtocolError(
-        "unknown destination; there are /queue/{queue}, /queue/{project}/{queue}, /q/{project}/{queue}, "
-        "{queue}, ./{queue}, ., /topic/{event}, /temp-queue/{name} and /reply-queue/{id}",
+        "unknown destination; use /queue/{queue}, /queue/{project}/{queue}, /q/{project}/{queue}, "
+        "{queue}, ./{queue}, ., /topic/{event}, /temp-queue/{name} or /reply-queue/{id}",
         f"destination:{text}",
     )

@@ -57,7 +57,7 @@ def queue_of(head: Head, destination: Destination, client_id: str, home: str) ->
     """Return the queue of the durable subscription that a SUBSCRIBE asks for, or None if it asks for none."""
     if destination.kind is not Kind.TOPIC:
         if head.headers.get(QUEUE):
-            raise ProtocolError(f"{QUEUE} is for topics; here the destination names the queue", head.lines[QUEUE])
+            raise ProtocolError(f"{QUEUE} is for topics; the destination names the queue", head.lines[QUEUE])
         return None
     return name_of(head, destination.event, client_id, home) if is_wanted(head) else None
 

@@ -1,25 +1,25 @@
-"""Errors of STOMP clients, and how they are told to the client.
+"""Errors of STOMP clients, and the text of their ERROR frames.
 
 A `ProtocolError` ends its connection: the specification demands an ERROR frame and then the end (STOMP 1.2 § ERROR).
-Its text names the rule, and `shown` is the line that broke it. Errors of the engine (`curbstone.core.errors`) are told
-in the same kind of frame.
+Its text is the rule, and `shown` is the line that broke it. Errors of the engine (`curbstone.core.errors`) are sent in
+the same kind of frame.
 """
 
 from __future__ import annotations
 
 SHOWN_MAX = 200
-"""How much of an offending line is shown; the rest is cut."""
+"""How many characters of an offending line are shown."""
 
 
 class ProtocolError(Exception):
-    """The client broke a rule of the protocol; `str()` is the rule in one line."""
+    """The client broke a rule of the protocol. `str()` is the rule, in one line."""
 
     def __init__(self, rule: str, shown: bytes | str = "", *, headers: tuple[str, ...] = ()) -> None:
         super().__init__(rule)
         self.shown = shown
-        """The offending header or line, as it came."""
+        """The offending header or line, as the client sent it."""
         self.receipt: bytes | None = None
-        """The `receipt` of the offending frame as it came, if it is known."""
+        """The `receipt` of the offending frame as the client sent it, if known."""
         self.headers = headers
         """Further header lines of the ERROR frame."""
 

@@ -1,9 +1,9 @@
-"""Extensions that a client can ask for with `x-features` on CONNECT, and RECEIPTs that refuse. Pure.
+"""Extensions that a client asks for with `x-features` on CONNECT, and RECEIPTs that refuse.
 
-- `refusals`: a frame that can't be carried out is answered by a RECEIPT that says why, and the connection goes on.
+- `refusals`: a frame that fails is answered by a RECEIPT with the reason, and the connection stays open.
 - `ids`: the RECEIPT of a SEND contains the message's id.
 - `window`: a SUBSCRIBE with an id that is in use changes that subscription's window.
-- `joined`: over a WebSocket, frames that are sent together form one message.
+- `joined`: over a WebSocket, frames that are sent together are one message.
 - `numbers`: numbered producers, see `producer_sequence.py`.
 """
 
@@ -31,7 +31,7 @@ from curbstone.core.headers import escape
 from curbstone.stomp.errors import ProtocolError
 
 REFUSALS, IDS, WINDOW, JOINED, NUMBERS = "refusals", "ids", "window", "joined", "numbers"
-FEATURES = (REFUSALS, IDS, WINDOW, JOINED, NUMBERS)
+EXTENSIONS = (REFUSALS, IDS, WINDOW, JOINED, NUMBERS)
 
 _CODES: dict[type[CurbstoneError], int] = {
     BadRequest: 400,
@@ -49,20 +49,19 @@ _CODES: dict[type[CurbstoneError], int] = {
     Unavailable: 503,
     QueueFull: 507,
 }
-"""The code of each error of the engine, the same as over HTTP. An error that is not listed has its base class's code.
-"""
+"""The code of each error of the engine, the same as over HTTP. Other errors have that of their base class."""
 
 RETRY_AFTER_S = {503: 5, 507: 1}
-"""After how many seconds a request may be tried again that failed for want of room, or of a working disk."""
+"""After how many seconds to retry a request that failed because of a full queue or a failing disk."""
 
 
 class NotUnsettled(ProtocolError):
     """An ACK or NACK names a delivery that has ended or never existed."""
 
 
-def offered(text: str) -> frozenset[str]:
-    """Return the known ones of the features that a CONNECT asks for."""
-    return frozenset(part.strip() for part in text.split(",")).intersection(FEATURES)
+def known(text: str) -> frozenset[str]:
+    """Return those extensions in the `x-features` of a CONNECT that the server has."""
+    return frozenset(part.strip() for part in text.split(",")).intersection(EXTENSIONS)
 
 
 def code_of(error: CurbstoneError | NotUnsettled) -> int:
@@ -75,18 +74,18 @@ def code_of(error: CurbstoneError | NotUnsettled) -> int:
 
 
 def retry_after_of(error: CurbstoneError | NotUnsettled) -> int:
-    """Return after how many seconds the request may be tried again; 0 if that is of no use."""
+    """Return after how many seconds to retry the request; 0 if retrying does not help."""
     return error.wait_s if isinstance(error, TooMany) else RETRY_AFTER_S.get(code_of(error), 0)
 
 
 def error_headers(error: CurbstoneError) -> tuple[str, ...]:
-    """Return the header lines of an ERROR that tell a program the code and when to try again."""
+    """Return the header lines of an ERROR with the code and the time until a retry."""
     retry_s = retry_after_of(error)
     return (f"x-error-code:{code_of(error)}", *((f"retry-after:{retry_s}",) if retry_s else ()))
 
 
 def refusals(receipts: Iterable[bytes], error: CurbstoneError | NotUnsettled) -> bytes:
-    """Return RECEIPTs that say why the frames were not carried out."""
+    """Return RECEIPTs that give the reason why the frames failed."""
     code = code_of(error)
     retry_s = retry_after_of(error)
     retry = f"retry-after:{retry_s}\n" if retry_s else ""

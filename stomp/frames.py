@@ -1,6 +1,6 @@
-"""Encodes the frames that a server sends. Pure.
+"""Encodes the frames that a server sends.
 
-Each frame ends with one LF after its NUL, as other brokers' frames do and clients have come to expect.
+Each frame ends with one LF after its NUL, as those of other brokers do; clients expect it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def connected(
 
 
 def receipt(receipt_id: bytes, more: tuple[str, ...] = ()) -> bytes:
-    """Return RECEIPT. `receipt_id` is still encoded as it came, so it is written unchanged."""
+    """Return RECEIPT. `receipt_id` is encoded as the client sent it, so it is written unchanged."""
     return b"RECEIPT\nreceipt-id:%b\n%b\n\0\n" % (receipt_id, "".join([f"{line}\n" for line in more]).encode())
 
 

@@ -1,4 +1,4 @@
-"""Reads header values that are numbers, names or flags. A malformed value is an error and never becomes the default."""
+"""Reads header values that are numbers, names or flags. A malformed value is an error, never the default."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DURATION_MS_MAX = 10 * 366 * 86_400_000
 """Ten years: the longest delay or time to live."""
 
 TTL = ("expiration", "x-message-ttl", "expires")
-"""The headers for a message's time to live: in ms (RabbitMQ's two names), or as the time when it ends (ActiveMQ)."""
+"""The headers for a message's time to live: in ms (RabbitMQ's two names), or as a point in time (ActiveMQ)."""
 
 _DIGITS = re.compile(r"[0-9]{1,15}", re.ASCII)
 
@@ -28,12 +28,12 @@ def required(head: Head, name: str) -> str:
 
 
 def as_written(head: Head, name: str) -> str:
-    """Return the value of a header that the frame has, still encoded as it came."""
+    """Return the value of a header that the frame has, as encoded by the client."""
     return head.lines[name].decode().partition(":")[2]
 
 
 def number(head: Head, name: str, least: int, most: int) -> int | None:
-    """Return the header as a whole number, or None without it; raise ProtocolError if it is none or out of bounds."""
+    """Return the header as a whole number, or None without it; raise ProtocolError for anything else."""
     text = head.headers.get(name)
     if text is None:
         return None

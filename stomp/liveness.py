@@ -1,4 +1,4 @@
-"""Heart-beats and deadlines of one STOMP connection. It has no clock: each call says the time."""
+"""Heart-beats and deadlines of one STOMP connection. Without a clock: each call has the time."""
 
 from __future__ import annotations
 
@@ -36,14 +36,13 @@ class Liveness:
         self._server_beats_ms = server_beats_ms
         self._client_beats_ms = client_beats_ms
         if server_beats_ms:
-            # We look twice in each interval: if nothing was sent since the last look, a heart-beat sent now is still in
-            # time.
+            # Checked twice in each interval: if nothing was sent since the last check, a heart-beat now is in time.
             self._tick_ms = min(self._tick_ms, max(1, server_beats_ms // 2))
         if client_beats_ms:
             self._tick_ms = min(self._tick_ms, client_beats_ms * TOLERANCE + GRACE_MS)
 
     def heard(self, now_ms: int) -> None:
-        """Note that bytes came."""
+        """Note that bytes were received."""
         self._heard_ms = now_ms
 
     def unfinished(self, size: int, completed: bool, now_ms: int) -> None:
@@ -51,7 +50,7 @@ class Liveness:
         self._frame.unfinished(size, completed, now_ms)
 
     def reading(self, on: bool, now_ms: int) -> None:
-        """Note that we stopped reading, or went on: a client that is not read can't be late."""
+        """Note that reading stopped or resumed. A client that is not read can't be late."""
         self._reading = on
         self._heard_ms = now_ms
         self._frame.reading(on, now_ms)
@@ -84,5 +83,5 @@ class Liveness:
         return now_ms - self._ending_since_ms >= self._limits.closing_ms
 
     def next_ms(self, now_ms: int) -> int:
-        """Return the time of the next look."""
+        """Return the time of the next check."""
         return now_ms + self._tick_ms

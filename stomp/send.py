@@ -1,12 +1,13 @@
 """SEND: makes messages of frames, and collects them, so that each read publishes once to each queue.
 
-The meaning of a SEND's head is worked out once and kept as a `SendPlan`. Clients send the same head again and again,
-and the parser hands over the plan with each frame whose head it has seen before.
+Clients send the same head again and again. So the meaning of a head is kept as a `SendPlan`, which the parser returns
+with each frame that has this head.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from curbstone.access.rights import Right
 from curbstone.core import headers as blocks
@@ -20,7 +21,6 @@ from curbstone.stomp.codec import V10, Head
 from curbstone.stomp.destinations import TEMP_PREFIX, Destination, Kind
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.session_state import SessionState
-from curbstone.stomp.targets import Target, Targets
 from curbstone.stomp.unsupported import HEADERS, check_headers
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ ORDERING_KEYS = (blocks.KEY, "JMSXGroupID")
 order."""
 
 KEY = "idempotency-key"
-"""A SEND that is repeated with the same key is stored once."""
+"""The header for an idempotency key: a SEND that is repeated with the same key is stored once."""
 
 NOT_STORED = (
     SERVER_HEADERS | {"receipt", "transaction", "x-http-charset"} | {"x-delta-t", "x-next-t", "x-ks-groups", DELAY, KEY}
@@ -67,14 +67,49 @@ _ORDERS = (
 """Headers of a SEND that say what to do with the message, or that are refused. Most SENDs have none of them."""
 
 _ONCE = ("x-next-t", "expires", KEY)
-"""Headers whose value differs in each frame: a point in time, or a key. A plan with one of them is not kept."""
+"""Headers whose value differs in each frame: a point in time, or a key. The plan of such a head is not kept."""
 
 _DEAD_PREFIX = "x-dead-"
 _DESTINATIONS_MAX = 2048
 
 
+class Target:
+    """A queue or topic that the connection sends to, and the messages collected for it."""
+
+    __slots__ = ("__weakref__", "destination", "messages", "name", "producer", "receipts", "numbers")
+
+    def __init__(self, destination: Destination, producer: bytes) -> None:
+        self.producer = producer
+        """The key of the numbered producer of the messages; empty without one."""
+        self.numbers: dict[int, producer_sequence.SequenceHeaders] = {}
+        """For a numbered producer: the numbers in headers, by the message's place in `messages`."""
+        self.destination = destination
+        self.name: QueueName = destination.queue
+        self.messages: list[Message] = []
+        self.receipts: list[bytes | None] = []
+
+
+class Targets:
+    """The targets of a connection: one for each queue, by whichever of its names it is sent to.
+
+    With two targets for a queue, the order of its messages would be lost. Plans refer to their targets, so a target is
+    freed once the parser has dropped all heads that refer to it.
+    """
+
+    def __init__(self) -> None:
+        self._held: WeakValueDictionary[tuple[Kind, QueueName, str, bytes], Target] = WeakValueDictionary()
+
+    def get(self, destination: Destination, producer: bytes = b"") -> Target:
+        """Return the target of a destination, and of a numbered producer if one is given."""
+        key = destination.kind, destination.queue, destination.event, producer
+        target = self._held.get(key)
+        if target is None:
+            target = self._held[key] = Target(destination, producer)
+        return target
+
+
 class SendPlan:
-    """The meaning of a SEND's head, worked out once for all frames that share the head."""
+    """The meaning of a SEND's head."""
 
     __slots__ = ("block", "key", "numbers", "options", "target", "transaction")
 
@@ -117,7 +152,7 @@ class Publisher:
             target = self._target(destination)
         if headers.keys().isdisjoint(_ORDERS):
             return SendPlan(target, self._block(head), None, headers.get("transaction")), True
-        check_headers(head, target.destination)
+        check_headers(head, target.destination.shown_kind)
         if has_arguments := not arguments.OF_SEND.isdisjoint(headers):
             arguments.apply(self._connection, head, target.destination)
         options: dict[str, Any] = {}
@@ -131,9 +166,9 @@ class Publisher:
         if groups := header_values.groups(head, "x-ks-groups"):
             options["groups"] = groups
         key, numbers = self._key(head, target.destination), None
-        if producer_sequence.PRODUCER in headers and extensions.NUMBERS in self._connection.features:
+        if producer_sequence.PRODUCER in headers and extensions.NUMBERS in self._connection.extensions:
             if key:
-                raise ProtocolError(f"a SEND with {producer_sequence.PRODUCER} has no {KEY}", head.lines[KEY])
+                raise ProtocolError(f"a SEND can't have both {producer_sequence.PRODUCER} and {KEY}", head.lines[KEY])
             target, numbers = self._numbered(head, target.destination)
         block = self._block(head) + header_values.ordering_key(head, *ORDERING_KEYS)
         plan = SendPlan(target, block, options or None, headers.get("transaction"), key)
@@ -147,16 +182,16 @@ class Publisher:
         if key is None:
             return ""
         if not key:
-            raise ProtocolError(f"the header {KEY} is empty", head.lines[KEY])
+            raise ProtocolError(f"{KEY} must not be empty", head.lines[KEY])
         if destination.kind is not Kind.QUEUE or destination.private or "transaction" in head.headers:
             raise ProtocolError(
-                f"{KEY} is for a SEND to a queue that stays, outside of transactions: only that is stored once",
+                f"{KEY} is for a SEND outside of transactions to a queue that outlives the connection",
                 head.lines[KEY],
             )
         return key
 
     def add(self, plan: SendPlan, receipt: bytes | None, body: bytes) -> None:
-        """Collect one message. The loop of `Session` has a copy of this code, because a call for each costs time."""
+        """Collect one message. `Session._carry_out` has an inlined copy for the most frequent case."""
         target = plan.target
         if not target.messages:
             self.opened.append(target)
@@ -194,7 +229,7 @@ class Publisher:
                 self._connection.refuse(error, receipts)
 
     def close(self) -> None:
-        """Let go of the numbered producers: the connection is ending."""
+        """Release the numbered producers: the connection is ending."""
         if self._producing is not None:
             self._producing.leave()
 
@@ -233,15 +268,17 @@ class Publisher:
         if producing.holds(target.producer, target.name) or not connection.access.may(Right.SEND, target.name):
             return
         if producing.count >= connection.limits.producers_max:
-            raise ProtocolError(f"more than {connection.limits.producers_max} producers publish over one connection")
+            raise ProtocolError(f"a connection has at most {connection.limits.producers_max} numbered producers")
         producing.claim(target.producer, target.name)
 
     def _target(self, destination: str) -> Target:
         parsed = self._connection.destination(destination)
         if parsed.kind is Kind.COUNT:
-            raise ProtocolError("a count can be subscribed to, not sent to", f"destination:{destination}")
+            raise ProtocolError("a count is for SUBSCRIBE; send to the queue itself", f"destination:{destination}")
         if parsed.kind is Kind.TOPIC and is_mask(parsed.event):
-            raise ProtocolError("a topic with wildcards is for subscribing", f"destination:{destination}")
+            raise ProtocolError(
+                "a topic with wildcards is for SUBSCRIBE; send to one event", f"destination:{destination}"
+            )
         target = self._targets.get(parsed)
         if len(self._destinations) >= _DESTINATIONS_MAX:
             self._destinations.clear()
@@ -251,7 +288,7 @@ class Publisher:
     def _block(self, head: Head) -> bytes:
         """Return the header lines to store. Lines of 1.2 are stored unchanged: the store has the same encoding."""
         not_stored = NOT_STORED
-        if producer_sequence.PRODUCER in head.headers and extensions.NUMBERS in self._connection.features:
+        if producer_sequence.PRODUCER in head.headers and extensions.NUMBERS in self._connection.extensions:
             not_stored = not_stored.union(producer_sequence.HEADERS)
         lines = [line for name, line in head.lines.items() if name not in not_stored]
         lines.append(b"")
@@ -266,11 +303,10 @@ class Publisher:
             if name not in not_stored and not name.lower().startswith(_DEAD_PREFIX)
         }
         if temporary:
-            # The answer comes over another connection. The stored address only allows that connection to send to this
-            # queue.
+            # The reply is sent over another connection, which the stored address allows to send to this queue only.
             named = self._connection.destination(reply_to)
             if named.private:
-                self._connection.on_reply_wanted(reply_to, named.queue)
+                self._connection.on_reply_to(reply_to, named.queue)
             pairs["reply-to"] = reply_address(named.queue) if named.private else f"/queue/{named.queue}"
         return blocks.encode(pairs.items())
 
@@ -294,7 +330,7 @@ class _Run:
         self._receipts = receipts
         self._uid = ""
         self._done = 0
-        # Headers and receipts count too: they also wait in memory, and small bodies may come with large ones.
+        # Headers and receipts count too: they are held in memory as well, and may be larger than the bodies.
         size = 0
         for message in messages:
             size += len(message.body) + len(message.headers)
@@ -320,9 +356,9 @@ class _Run:
         elif destination.private:
             temp_queues.make(self._connection, target.name).publish(messages, self._published)
         else:
-            # Looked up each time: the queue may have been deleted meanwhile, and STOMP creates a queue when it is used.
+            # Looked up each time, because the queue may have been deleted; STOMP creates a queue on use.
             queue = access.ensure(target.name, Right.SEND)
-            if extensions.IDS in self._connection.features:
+            if extensions.IDS in self._connection.extensions:
                 self._uid = queue.uid
             once = access.key(key, messages) if key else None
             queue.publish(messages, self._published, key=once, numbered=self._numbered)

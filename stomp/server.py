@@ -55,19 +55,16 @@ class StompServer(TcpServer):
         self.traffic = Traffic()
         """The counters of all its connections."""
         self.failures = BriefLog(host.call_later, log)
-        """Tells why connections failed."""
+        """Logs why connections failed."""
 
     async def stop(self) -> None:
-        """See `TcpServer.stop`."""
         await super().stop()
         self.failures.close()
 
     def connection(self, peer: Peer, visit: Visit) -> _Client:
-        """See `TcpServer.connection`."""
         return _Client(self, peer, visit)
 
     def word(self, text: str) -> bytes:
-        """See `TcpServer.word`."""
         return b"ERROR\nmessage:" + text.encode() + b"\n\n\0"
 
 
@@ -82,7 +79,6 @@ class _Client(Connection[Session]):
         self._ended = False
 
     def open(self) -> Session:
-        """See `Connection.open`."""
         server = self._server
         self._session = Session(
             server.gate,
@@ -103,27 +99,22 @@ class _Client(Connection[Session]):
         return self._session
 
     def _on_connected(self, user: str) -> None:
-        self._pulse.look()  # CONNECT settled how often to look
+        self._pulse.look()  # CONNECT may have changed the interval
         self.visit.logged_in(user)
 
     def receive(self, data: bytes) -> None:
-        """See `Connection.receive`."""
         self._session.receive(data, self._host.now_ms(), self._host.wall_ms())
 
     def reading(self, on: bool) -> None:
-        """See `Stream.reading`: a client that is not read can't be late."""
         self._session.reading(on, self._host.now_ms())
 
     def shutdown(self) -> None:
-        """See `Connection.shutdown`."""
         self._session.shut_down("the server is shutting down")
 
     def send_away(self, reason: str) -> None:
-        """See `Connection.send_away`."""
         self._session.shut_down(reason)
 
     def ended(self) -> None:
-        """See `Connection.ended`."""
         self._pulse.stop()
         if not self._ended and self._parting and self._session.failure:
             self._server.failures.info(self.peer, self.peer.source, one_line(self._session.failure))

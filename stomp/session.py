@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from curbstone.access.gate import Gate
 
 
-def _nobody(_user: str) -> None:
-    """Do nothing: nobody asked to hear of logins."""
+def _ignore(_user: str) -> None:
+    """Do nothing."""
 
 
 class Session:
@@ -71,7 +71,7 @@ class Session:
         """`access` is that of a login in a WebSocket's handshake; or it is nobody's, and CONNECT has to log in.
 
         `server` is what CONNECTED calls the server: its name, a slash, its version.
-        `sniffs`: whether to recognize HTTP or TLS in the first bytes, so that a client on the wrong port is told so.
+        `sniffs`: whether to recognize HTTP or TLS in the first bytes, and refuse it as such.
         """
         self._gate = gate
         brake = Brake(caller.protocol, self._released)
@@ -82,7 +82,7 @@ class Session:
         self._publisher = Publisher(connection)
         self._subscriptions = Subscriptions(connection)
         connection.on_closing = self._subscriptions.delete_private
-        connection.on_reply_wanted = self._subscriptions.wait_for_reply
+        connection.on_reply_to = self._subscriptions.wait_for_reply
         self._settler = Settler(connection, self._subscriptions, self._publisher)
         self._transactions = Transactions(connection, self._settler)
         self._liveness = Liveness(limits, now_ms)
@@ -92,10 +92,10 @@ class Session:
         self._wants_login = gate.wants_login
         self._agreement: connect.Agreement | None = None
         """The agreement with a CONNECT while its login is still being checked."""
-        self.on_connected: Callable[[str], None] = _nobody
+        self.on_connected: Callable[[str], None] = _ignore
         """Called with the user's name when CONNECT is answered."""
         self._kept: list[Frame] = []
-        """Frames that wait, from the first SEND on, because the user has published more than its rate."""
+        """Frames from the first SEND on that wait because the user is over its rate."""
         self._is_input_over = False
         self._now_ms = now_ms
         self._sniffs = sniffs
@@ -112,7 +112,7 @@ class Session:
     @property
     def joined(self) -> bool:
         """Whether the client accepts any number of frames in one WebSocket message."""
-        return extensions.JOINED in self._connection.features
+        return extensions.JOINED in self._connection.extensions
 
     @property
     def ending(self) -> bool:
@@ -172,7 +172,7 @@ class Session:
             if parser.error is not None:
                 self._refuse(parser.error)
                 return
-            # After a CONNECT the parser waits to be told the version.
+            # After a CONNECT the parser stops until its version is set.
             if not received or received[-1][0].command not in ("CONNECT", "STOMP"):
                 break
             data = b""
@@ -181,7 +181,7 @@ class Session:
         self._liveness.unfinished(held, self.began_anew, now_ms)
 
     def tick(self, now_ms: int) -> int:
-        """Send a heart-beat, or end the connection at a deadline, if it is time. Return when to call again."""
+        """Send a heart-beat or end the connection if it is time. Return when to call again."""
         connection = self._connection
         if connection.ending:
             if self._liveness.overdue(now_ms):
@@ -212,7 +212,7 @@ class Session:
             self._connection.fail(Unavailable(reason))
 
     def refuse(self, error: ProtocolError) -> None:
-        """End with an ERROR for input that the transport can't take."""
+        """End with an ERROR for input that the transport can't accept."""
         self._connection.fail(error)
 
     def end_input(self) -> None:
@@ -242,8 +242,8 @@ class Session:
         connection.closing = True
         connection.take_output()
         self._subscriptions.delete_private()
-        connection.let_go()
-        self.on_connected = _nobody
+        connection.detach()
+        self.on_connected = _ignore
 
     def _on_ending(self) -> None:
         connection = self._connection
@@ -258,7 +258,7 @@ class Session:
         self._subscriptions.close()
 
     def _refuse(self, error: ProtocolError) -> None:
-        """End because of bytes that are not frames; tell a client of another protocol that it took the wrong port."""
+        """End because of bytes that are not frames; answer HTTP in HTTP."""
         connection = self._connection
         may_be_another = self._sniffs and not connection.version
         line = error.shown if may_be_another and isinstance(error.shown, bytes) else b""
@@ -286,7 +286,7 @@ class Session:
                             self._kept = [(head, receipt, body), *left]
                             break
                         if settler.opened or publisher.has_numbers:
-                            self._make_way(target.name)
+                            self._make_room(target.name)
                         publisher.opened.append(target)
                     target.messages.append(Message(body, plan.block) if plan.options is None else plan.message(body))
                     target.receipts.append(receipt)
@@ -305,7 +305,7 @@ class Session:
             connection.fail(failure, receipt)
 
     def _has_to_wait(self, head: Head) -> bool:
-        """Return whether a frame publishes, but its user is over its rate. A login is a SEND that does not publish."""
+        """Return whether a frame publishes and its user is over its rate. A login is a SEND that does not publish."""
         is_send = head.command == "SEND" and head.headers.get("destination") != SESSION_TOKEN
         return is_send and self._connection.is_braked
 
@@ -316,7 +316,7 @@ class Session:
         if self._settler.opened:
             self._settler.flush()
 
-    def _make_way(self, name: QueueName) -> None:
+    def _make_room(self, name: QueueName) -> None:
         """Flush this read's ACKs for a queue before a SEND to it, because they make room under its cap."""
         if self._settler.holds(name):
             self._settler.flush()
@@ -326,7 +326,7 @@ class Session:
     def _handle(self, head: Head, receipt: bytes | None, body: bytes) -> None:
         command = head.command
         if not self._connection.version and command not in ("CONNECT", "STOMP"):
-            raise ProtocolError(f"must CONNECT first, before {command}")
+            raise ProtocolError(f"send CONNECT before {command}")
         if command not in ("SEND", "ACK"):
             self._flush()
             if self._connection.ending:
@@ -339,21 +339,21 @@ class Session:
             raise ProtocolError("already connected")
         agreement = connect.agree(head, connection.limits)
         if body and agreement.version != V10:
-            raise ProtocolError(f"a body on a {head.command} frame", body[:80])
+            raise ProtocolError(f"a {head.command} frame can't have a body", body[:80])
         connection.client_id = head.headers.get("client-id", "")
         self._agreement = agreement
         if connection.access.identity.user:
             self._admitted(connection.access)
             return
-        is_over = False
+        has_returned = False
 
         def done(answer: Access | CurbstoneError) -> None:
             self._admitted(answer)
-            if is_over and not connection.ending:  # what came after CONNECT meanwhile
+            if has_returned and not connection.ending:  # frames that were sent after CONNECT meanwhile
                 self.receive(b"", self._now_ms, connection.wall_ms)
 
         self._gate.admit(connect.credentials_of(head), self._caller, done)
-        is_over = True
+        has_returned = True
 
     def _admitted(self, answer: Access | CurbstoneError) -> None:
         """Answer the CONNECT: its login was accepted or refused."""
@@ -361,7 +361,7 @@ class Session:
         agreement, self._agreement = self._agreement, None
         if connection.ending or agreement is None:
             return
-        connection.features = wished = agreement.features
+        connection.extensions = agreement.extensions
         try:
             if isinstance(answer, CurbstoneError):
                 raise answer
@@ -370,7 +370,7 @@ class Session:
             connection.fail(error)
             return
         if Capability.NUMBERS not in answer.capabilities:
-            connection.features = wished = wished - {extensions.NUMBERS}
+            connection.extensions -= {extensions.NUMBERS}
         connection.access = answer
         connection.presence = self._gate.connections.enter(
             answer,
@@ -384,9 +384,9 @@ class Session:
         beats = agreement.server_beats_ms, agreement.client_beats_ms
         self._liveness.agreed(*beats)
         more = connect.expiry(answer, connection.wall_ms)
-        if wished:
-            told = ",".join([name for name in extensions.FEATURES if name in wished])
-            more += (f"x-features:{told}", f"x-body-max:{connection.limits.body_bytes_max}")
+        if connection.extensions:
+            names = ",".join([name for name in extensions.EXTENSIONS if name in connection.extensions])
+            more += (f"x-features:{names}", f"x-body-max:{connection.limits.body_bytes_max}")
         connection.write(frames.connected(agreement.version, beats, connection.name, self._server, self._sync, more))
         self.on_connected(answer.identity.user)
 
@@ -417,7 +417,7 @@ class Session:
         if lasting:
             head.plan = plan
         if not plan.target.messages:
-            self._make_way(plan.target.name)
+            self._make_room(plan.target.name)
         self._publisher.add(plan, receipt, body)
 
     @property
@@ -429,7 +429,7 @@ class Session:
         """Log in with the token in the body; the RECEIPT says until when the login is valid."""
         connection = self._connection
         if "transaction" in head.headers:
-            raise ProtocolError("a login is part of no transaction")
+            raise ProtocolError("a login can't be part of a transaction")
 
         def done(answer: Access | CurbstoneError) -> None:
             if connection.ending:
@@ -454,7 +454,7 @@ class Session:
 
     def _on_nack(self, head: Head, receipt: bytes | None, body: bytes) -> None:
         if self._connection.version == V10:
-            raise ProtocolError("NACK is not part of STOMP 1.0; send accept-version:1.1,1.2 on CONNECT for it")
+            raise ProtocolError("NACK is not part of STOMP 1.0; connect with accept-version:1.1,1.2")
         if "transaction" in head.headers:
             self._transactions.nack(head)
             self._connection.receipt(receipt)

@@ -22,12 +22,8 @@ if TYPE_CHECKING:
     from curbstone.access.rates import Brake
 
 
-def _nothing(_more_bytes: int = 0) -> None:
-    """Do nothing: nobody is to be told."""
-
-
-def _no_reply(_destination: str, _queue: QueueName) -> None:
-    """Do nothing: nobody waits for a reply."""
+def _ignore(*_arguments: object) -> None:
+    """Do nothing."""
 
 
 class SessionState:
@@ -35,8 +31,8 @@ class SessionState:
 
     open ──fail, finish──▶ ending ──everything handed to the engine is done──▶ closing
 
-    While the connection is ending, nothing more is read or delivered. Its last frame waits for the commits under way,
-    so that their RECEIPTs are sent first. When it is closing, the output is complete.
+    While the connection is ending, nothing more is read or delivered. Its last frame waits for the pending commits, so
+    that their RECEIPTs are sent first. When it is closing, the output is complete.
     """
 
     def __init__(
@@ -60,8 +56,8 @@ class SessionState:
         self.name = name
         self.single_queue = single_queue
         self.version = ""
-        self.features: frozenset[str] = frozenset()
-        """The extensions that CONNECT asked for, see `extensions.py`."""
+        self.extensions: frozenset[str] = frozenset()
+        """The extensions that CONNECT asked for."""
         self.handle = ""
         """The first part of its ackIds, see `access.ack_ids`. Set at the login."""
         self.caller = caller
@@ -81,19 +77,19 @@ class SessionState:
         """Why the connection failed, for the log; empty if it did not."""
         self.failed_by_rule = False
         """Whether `failure` is a rule of the protocol; if not, it is the text of an engine's error."""
-        self.on_ending: Callable[[], None] = _nothing
-        self.on_closing: Callable[[], None] = _nothing
-        self.on_reply_wanted: Callable[[str, QueueName], None] = _no_reply
-        """Called when a message was sent whose reply is to come to this temporary queue of the connection."""
+        self.on_ending: Callable[[], None] = _ignore
+        self.on_closing: Callable[[], None] = _ignore
+        self.on_reply_to: Callable[[str, QueueName], None] = _ignore
+        """Called with a destination and its temporary queue when a message names it as `reply-to`."""
         self._changed = changed
         self._last = b""
         self.unconfirmed = Unconfirmed(limits.unconfirmed_max, limits.unconfirmed_bytes_max)
         self.brake = brake
 
-    def let_go(self) -> None:
-        """Drop the callbacks, which would keep the closed connection in memory. The engine may still call back."""
-        self.on_ending = self.on_closing = self._changed = _nothing
-        self.on_reply_wanted = _no_reply
+    def detach(self) -> None:
+        """Drop the callbacks: the engine may still refer to this state, which would keep the connection in memory."""
+        self.on_ending = self.on_closing = self._changed = _ignore
+        self.on_reply_to = _ignore
 
     def destination(self, text: str) -> Destination:
         """Parse a destination of the client; raise ProtocolError."""
@@ -112,7 +108,7 @@ class SessionState:
         return output
 
     def reads_on(self) -> None:
-        """Say that the reason for not reading the client may be gone."""
+        """Notify the owner that it may be able to read the client again."""
         self._changed(0)
 
     def receipt(self, receipt: bytes | None) -> None:
@@ -133,7 +129,7 @@ class SessionState:
             meter.count(count, size)
 
     def started(self, count: int, size: int = 0) -> None:
-        """Count frames that were handed to the engine; the connection may not end before they are on disk."""
+        """Count frames that were handed to the engine. The connection does not end before they are on disk."""
         self.unconfirmed.add(count, size)
 
     def confirmed(self, count: int, size: int = 0) -> None:
@@ -144,18 +140,18 @@ class SessionState:
             self.close()
 
     def refuse(self, error: CurbstoneError | NotUnsettled, receipts: Sequence[bytes | None]) -> None:
-        """Tell the client that these frames were refused, and go on; if it can't be told so, end the connection."""
+        """Answer these frames with refusals, or end the connection if the client has not asked for refusals."""
         if self.lost:
             return
-        if self.tells_refusals(receipts):
+        if self.can_refuse(receipts):
             self.traffic.refuse(error)
             self.write(extensions.refusals([receipt for receipt in receipts if receipt is not None], error))
         else:
             self.fail(error, receipts[0] if receipts else None)
 
-    def tells_refusals(self, receipts: Sequence[bytes | None]) -> bool:
-        """Return whether the client asked for refusals, and each of these frames has a receipt that can carry one."""
-        return extensions.REFUSALS in self.features and bool(receipts) and None not in receipts
+    def can_refuse(self, receipts: Sequence[bytes | None]) -> bool:
+        """Return whether the client asked for refusals, and each of these frames has a receipt."""
+        return extensions.REFUSALS in self.extensions and bool(receipts) and None not in receipts
 
     def fail(self, error: ProtocolError | CurbstoneError, receipt: bytes | None = None) -> None:
         """End with an ERROR; only the first one counts. It replaces the RECEIPT of a DISCONNECT that still waits."""
@@ -165,13 +161,13 @@ class SessionState:
         self.traffic.refuse(error)
         self.failed_by_rule = isinstance(error, ProtocolError)
         if isinstance(error, ProtocolError):
-            # Before CONNECT is answered, nothing that the client sent is shown: it may be a passcode.
+            # Before CONNECT is answered, no input is shown: it may be a passcode.
             shown = error.shown if self.version else ""
             asked = receipt if error.receipt is None else error.receipt
             frame = frames.error(str(error), shown, asked, error.headers, self.version)
         else:
             # Before CONNECT is answered, every client gets the code: it distinguishes a wrong login from a full server.
-            more = extensions.error_headers(error) if self.features or not self.version else ()
+            more = extensions.error_headers(error) if self.extensions or not self.version else ()
             frame = frames.error(str(error) or type(error).__name__, "", receipt, more, self.version)
         if self.ending:
             self._last = frame

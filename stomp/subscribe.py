@@ -1,4 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE: makes, finds and ends the subscriptions of one connection."""
+"""SUBSCRIBE and UNSUBSCRIBE: creates, finds and ends the subscriptions of one connection."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.names import QueueName, private_name
 from curbstone.stomp import arguments, durable, extensions, frames, header_values, temp_queues
 from curbstone.stomp.codec import V10, Head
-from curbstone.stomp.count_subscription import CountSubscription
 from curbstone.stomp.destinations import Destination, Kind
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.session_state import SessionState
-from curbstone.stomp.subscription import ACK_MODES, AUTO, Subscription
+from curbstone.stomp.subscription import ACK_MODES, AUTO, CountSubscription, Subscription
 from curbstone.stomp.unsupported import HEADERS, check_headers
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wishes:
+class SubscribeOptions:
     """The options in the headers of a SUBSCRIBE."""
 
     mode: str
@@ -50,14 +49,14 @@ class Subscriptions:
     def subscribe(self, head: Head, receipt: bytes | None) -> None:
         """Carry out a SUBSCRIBE, and send its RECEIPT; raise ProtocolError or an error of the engine.
 
-        The RECEIPT is sent when the subscription can't miss a message that is sent from then on; for a durable
+        The RECEIPT is sent once the subscription gets every message that is sent from then on; for a durable
         subscription, when its queue's binding is on disk.
         """
         connection = self._connection
         text = header_values.required(head, "destination")
         key, lines = self._identity(head, text)
         if key in self._named:
-            if extensions.WINDOW in connection.features:
+            if extensions.WINDOW in connection.extensions:
                 self._change_window(self._named[key], text, head)
                 connection.receipt(receipt)
                 return
@@ -65,11 +64,11 @@ class Subscriptions:
         self.count(1)
         destination = connection.destination(text)
         if not HEADERS.isdisjoint(head.headers):
-            check_headers(head, destination)
-        wishes = self._wishes(head)
+            check_headers(head, destination.shown_kind)
+        options = self._options(head)
         if destination.kind is Kind.REPLY:
             raise ProtocolError(
-                "a reply queue can be sent to; who waits for the reply subscribes to /temp-queue/{name}",
+                "a reply queue is for SEND; subscribe to /temp-queue/{name} to receive replies",
                 head.lines["destination"],
             )
         if destination.private and destination.kind is Kind.QUEUE:
@@ -85,10 +84,10 @@ class Subscriptions:
             queue = self._queue(destination, name, Right.PEEK)
             self._named[key] = CountSubscription(connection, index, lines, queue, destination)
         else:
-            subscription = Subscription(connection, index, key, wishes.mode, destination, lines)
-            self._named[key] = self._consume(subscription, wishes)
+            subscription = Subscription(connection, index, key, options.mode, destination, lines)
+            self._named[key] = self._consume(subscription, options)
             if waiting_in is not None:
-                # The RECEIPT must come before the first MESSAGE, as clients have come to expect.
+                # Clients expect the RECEIPT before the first MESSAGE.
                 subscription.consumer.hold()
                 answered = self._answering(receipt, subscription)
                 connection.access.bind(destination.event, waiting_in, answered)
@@ -113,7 +112,9 @@ class Subscriptions:
         bound = self._bound_to(name)
         if bound and destination.event not in bound:
             others = ", ".join(sorted(bound))[:200]
-            raise ProtocolError(f"the durable subscription {name} is to the topic {others}", head.lines["destination"])
+            raise ProtocolError(
+                f"the durable subscription {name} belongs to the topic {others}", head.lines["destination"]
+            )
         return name
 
     def _bound_to(self, name: QueueName) -> frozenset[str]:
@@ -125,10 +126,7 @@ class Subscriptions:
     def _answering(
         self, receipt: bytes | None, held: Subscription | None = None
     ) -> Callable[[CurbstoneError | bool | None], None]:
-        """Return a callback that sends a frame's RECEIPT once something is on disk, and resumes `held`.
-
-        The connection does not end before the callback was called.
-        """
+        """Return a callback that sends a frame's RECEIPT and resumes `held`. The connection does not end before it."""
         connection = self._connection
         connection.started(1)
 
@@ -147,11 +145,11 @@ class Subscriptions:
         """Set a subscription's window to the one in a SUBSCRIBE with an id in use."""
         destination = self._connection.destination(text)
         if not isinstance(named, Subscription) or not named.destination.is_same(destination):
-            raise ProtocolError("a subscription of this id has another destination", head.lines["destination"])
-        named.consumer.resize(self._wishes(head).window)
+            raise ProtocolError("the subscription with this id has another destination", head.lines["destination"])
+        named.consumer.resize(self._options(head).window)
 
     def wait_for_reply(self, text: str, queue: QueueName) -> None:
-        """Subscribe to a temporary queue that a `reply-to` named, unless the client has subscribed to it itself."""
+        """Subscribe to a temporary queue that a `reply-to` named, unless the client has subscribed to it."""
         if queue in self._connection.private:
             return
         self.count(1)
@@ -159,11 +157,11 @@ class Subscriptions:
         lines = f"subscription:{shown}\ndestination:{shown}\n"
         destination = Destination(Kind.QUEUE, queue, private=True)
         subscription = Subscription(self._connection, self._index(), text, AUTO, destination, lines)
-        self._consume(subscription, _Wishes(AUTO, self._connection.limits.window, 1, ""))
+        self._consume(subscription, SubscribeOptions(AUTO, self._connection.limits.window, 1, ""))
         self._waiting[queue] = subscription
 
     def _end_waiting(self, queue: QueueName) -> None:
-        """End the subscription made for a `reply-to`: the client subscribes to the temporary queue itself."""
+        """End the subscription made for a `reply-to`: the client subscribes to the temporary queue now."""
         waiting = self._waiting.pop(queue, None)
         if waiting is not None:
             waiting.active = False
@@ -208,7 +206,7 @@ class Subscriptions:
         connection.receipt(receipt)
 
     def _durable_elsewhere(self, head: Head) -> QueueName:
-        """Return the queue of a durable subscription that this connection has not made; raise ProtocolError."""
+        """Return the queue of a durable subscription of another connection; raise ProtocolError."""
         connection = self._connection
         client_id, home = connection.client_id, connection.access.home
         event = ""
@@ -253,11 +251,9 @@ class Subscriptions:
 
     @property
     def owner(self) -> str:
-        """See `access.ack_ids.Holder`."""
         return self._connection.access.identity.owner
 
     def held(self, ack_id: str) -> Held | None:
-        """See `access.ack_ids.Holder`."""
         found = self.named(ack_id.encode("utf-8", "replace"))
         if found is None or found[0].queue.name.is_private:
             return None
@@ -265,18 +261,16 @@ class Subscriptions:
         return Held(subscription.queue, subscription.consumer, seq)
 
     def ended(self, ack_id: str) -> None:
-        """See `access.ack_ids.Holder`."""
         subscription = self.by_handle.get(ack_id.partition(".")[0].encode())
         if subscription is not None:
             self.drop_drained(subscription)
 
     def drop_drained(self, subscription: Subscription) -> None:
-        """Forget a subscription if it was unsubscribed and has nothing left to settle."""
+        """Close a subscription if it was unsubscribed and has nothing left to settle."""
         if subscription.drained:
             self.by_handle.pop(subscription.handle.encode(), None)
             subscription.consumer.close()
-            # In the other modes acks may be on their way to the disk; then the queue is deleted when the connection
-            # ends.
+            # In the other modes acks may not be on disk yet, so the queue is deleted when the connection ends.
             destination = subscription.destination
             if destination.kind is Kind.TOPIC and destination.private and subscription.mode == AUTO:
                 self._delete_private(subscription.queue.name)
@@ -305,16 +299,16 @@ class Subscriptions:
             subscription.consumer.close()
 
     def delete_private(self) -> None:
-        """Delete the private queues. Called last, when nothing of the connection is under way."""
+        """Delete the private queues. Called last, when no commit of the connection is pending."""
         for name in list(self._connection.private):
             self._delete_private(name)
 
     def count(self, more: int = 0) -> None:
-        """Report the number of subscriptions, `more` of them about to be made; raise ProtocolError or TooMany."""
+        """Report the number of subscriptions, with `more` new ones; raise ProtocolError or TooMany."""
         most = self._connection.limits.subscriptions_max
         found = max(len(self.by_handle), len(self._named)) + more
         if more and found > most:
-            raise ProtocolError(f"more than {most} subscriptions")
+            raise ProtocolError(f"a connection has at most {most} subscriptions")
         if self._connection.presence is not None:
             self._connection.presence.holds(found)
 
@@ -323,14 +317,14 @@ class Subscriptions:
         return self._next_index - 1
 
     def _identity(self, head: Head, text: str) -> tuple[str, str]:
-        """Return the subscription's key, and the lines that all its MESSAGEs have, encoded as the client wrote them."""
+        """Return the subscription's key, and the lines that all its MESSAGEs have, as encoded by the client."""
         destination = f"destination:{header_values.as_written(head, 'destination')}\n"
         if self._connection.version == V10 and "id" not in head.headers:
             return "destination " + text, destination
         key = header_values.required(head, "id")
         return key, f"subscription:{header_values.as_written(head, 'id')}\n{destination}"
 
-    def _wishes(self, head: Head) -> _Wishes:
+    def _options(self, head: Head) -> SubscribeOptions:
         limits = self._connection.limits
         mode = head.headers.get("ack", AUTO)
         if mode not in ACK_MODES:
@@ -342,10 +336,10 @@ class Subscriptions:
         weight = header_values.number(head, "x-parallel", 1, limits.parallel_max) or 1
         groups = header_values.groups(head, "x-ks-group")
         if len(groups) > 1:
-            raise ProtocolError("x-ks-group names one group", head.lines["x-ks-group"])
-        return _Wishes(mode, min(window, limits.window_max), weight, groups[0] if groups else "")
+            raise ProtocolError("x-ks-group must name one group", head.lines["x-ks-group"])
+        return SubscribeOptions(mode, min(window, limits.window_max), weight, groups[0] if groups else "")
 
-    def _consume(self, subscription: Subscription, wishes: _Wishes) -> Subscription:
+    def _consume(self, subscription: Subscription, options: SubscribeOptions) -> Subscription:
         connection = self._connection
         destination = subscription.destination
         name = destination.queue
@@ -359,10 +353,10 @@ class Subscriptions:
             connection.access.listen(destination.event, name, self._bound, destination.project)
         consumer = queue.subscribe(
             subscription.deliver,
-            window=wishes.window,
-            weight=wishes.weight,
-            group=wishes.group,
-            auto=wishes.mode == AUTO,
+            window=options.window,
+            weight=options.weight,
+            group=options.group,
+            auto=options.mode == AUTO,
             who=who_of(connection.caller, connection.access.identity, connection.client_id, subscription.key),
             on_closed=partial(self._lost, destination.private),
         )
@@ -400,7 +394,7 @@ class Subscriptions:
         """The queue of a subscription was deleted, or the engine stopped."""
         connection = self._connection
         if not connection.lost:
-            connection.fail(temp_queues.told(error, connection) if is_private else error)
+            connection.fail(temp_queues.subscriber_error(error, connection) if is_private else error)
 
     def _delete_private(self, name: QueueName) -> None:
         self._connection.private.discard(name)

@@ -1,4 +1,4 @@
-"""One subscription: encodes its deliveries as MESSAGE frames, and makes the `ack` headers that name them."""
+"""What a SUBSCRIBE creates: a consumer, whose deliveries become MESSAGE frames, or a count of messages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.traffic import Handouts
 from curbstone.stomp.codec import V12
@@ -25,7 +26,7 @@ KEUSS_NACK_DELAY_MS = 5_000
 
 @lru_cache(maxsize=64)
 def text_of(second: int) -> str:
-    """Return a second since the epoch as people write it: in a fan-out a thousand subscriptions ask for the same."""
+    """Return a second since the epoch in ISO 8601. Cached, because in a fan-out all subscriptions need the same one."""
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
@@ -33,7 +34,7 @@ class Subscription:
     """A consumer of one queue on one connection.
 
     The `ack` header of a delivery is `<handle>.<seq>.<tries>`. The handle is made of the connection's handle and the
-    subscription's index in it, which is never used twice. So the header names one delivery, and no table is needed.
+    subscription's index in it, which is never reused. So the header names one delivery without a table.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Subscription:
         self.index = index
         self.handle = f"{connection.handle}-{index}"
         self.key = key
-        """The id that UNSUBSCRIBE, and ACK in 1.1, name it by."""
+        """The id in its SUBSCRIBE, by which UNSUBSCRIBE, and ACK in 1.1, name it."""
         self.mode = mode
         self.destination = destination
         self.nack_delay_ms = KEUSS_NACK_DELAY_MS if destination.keuss else None
@@ -52,7 +53,7 @@ class Subscription:
         self._handouts: Handouts
         self.active = True
         """False after UNSUBSCRIBE. Deliveries that are unsettled then can still be settled."""
-        # What the current read settles: the seqs in order, the receipts, and how far a cumulative ACK has walked.
+        # Of the current read: the seqs that it settles, in order; its receipts; how far a cumulative ACK has walked.
         self.settling: dict[int, None] = {}
         self.receipts: list[bytes] = []
         self.walk: Iterator[int] | None = None
@@ -100,3 +101,48 @@ class Subscription:
     def drained(self) -> bool:
         """Whether it was unsubscribed and has no unsettled deliveries."""
         return not self.active and not self.consumer.unsettled
+
+
+class CountSubscription:
+    """`…/count`: sends the number of messages in a queue (ready, unsettled and delayed), at once and after each change.
+
+    These MESSAGEs are not stored and need no ACK. While the socket is full none is sent; afterwards the latest count.
+    """
+
+    def __init__(
+        self, connection: SessionState, index: int, lines: str, queue: Queue, destination: Destination
+    ) -> None:
+        self._connection = connection
+        self.destination = destination
+        self._start = f"MESSAGE\n{lines}message-id:count-{index}-"
+        self._sent = 0
+        self._last = -1
+        self._queue = queue
+        self._unwatch = self._queue.watch(self.changed)
+        if connection.access.shares_queues:  # then another server may have changed the counts
+            queue.refresh(self._refreshed)
+        else:
+            self.changed()
+
+    def _refreshed(self, _error: CurbstoneError | None) -> None:
+        self.changed()
+
+    def changed(self) -> None:
+        """Send the count if it differs from the last one sent."""
+        connection = self._connection
+        if connection.held or connection.ending:
+            return
+        counts = self._queue.counts()
+        count = counts.rdy + counts.wip + counts.delayed
+        if count == self._last:
+            return
+        self._last = count
+        self._sent += 1
+        body = str(count)
+        connection.write(
+            f"{self._start}{self._sent}\ncontent-type:text/plain\ncontent-length:{len(body)}\n\n{body}\0\n".encode()
+        )
+
+    def close(self) -> None:
+        """Stop sending."""
+        self._unwatch()

@@ -1,8 +1,8 @@
 """Private queues: those of `/topic/…` subscriptions and `/temp-queue/…`, which are deleted with their connection.
 
-A subscriber that does not take its messages must not hold up publishers, nor use much of the disk. So a private queue
-has a cap, and the first message that does not fit ends the queue (`Broker.left_out`). The subscriber then gets an ERROR
-and its connection is closed, while the publisher notices nothing.
+A slow subscriber must neither block publishers nor fill the disk. So a private queue has a cap, and the first message
+that does not fit ends the queue (`Broker.left_out`): its subscriber gets an ERROR and its connection is closed. The
+publisher does not notice.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def make(connection: SessionState, name: QueueName) -> Queue:
-    """Return a private queue of the connection, and create it if needed; raise TooMany."""
+    """Return a private queue of the connection, created if needed; raise TooMany."""
     most = connection.limits.private_max
     if name not in connection.private and len(connection.private) >= most:
-        raise TooMany(f"more than {most} temporary queues and topics of one connection")
+        raise TooMany(f"a connection has at most {most} temporary queues and topics")
 
     def stored(error: CurbstoneError | None) -> None:
         if error is not None and not connection.lost:
@@ -34,11 +34,9 @@ def make(connection: SessionState, name: QueueName) -> Queue:
     return queue
 
 
-def told(error: CurbstoneError, connection: SessionState) -> CurbstoneError | ProtocolError:
-    """Return the error that the subscriber of a private queue is told when the queue ends."""
+def subscriber_error(error: CurbstoneError, connection: SessionState) -> CurbstoneError | ProtocolError:
+    """Return the error for the subscriber of a private queue that the engine ended with `error`."""
     if isinstance(error, QueueFull):
         cap = connection.limits.private_cap
-        return ProtocolError(
-            f"the subscriber is too slow: what waits in a queue of its own takes all of its {cap} bytes"
-        )
+        return ProtocolError(f"the subscriber is too slow: its queue is at its cap of {cap} bytes")
     return error

@@ -1,7 +1,7 @@
 """BEGIN, COMMIT and ABORT: frames that take effect together or not at all.
 
 An open transaction collects its frames in a builder of the engine; to abort it, the builder is dropped. The frames are
-checked when they come, so COMMIT fails only because of what changed meanwhile.
+checked when they are received, so COMMIT fails only because of later changes.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ class _Open:
         was delivered again is another delivery."""
         self.touched: dict[int, Subscription] = {}
         self.replies: list[tuple[QueueName, Message]] = []
-        """Messages to other clients' temporary queues. They can't be undone, so they are sent once all the rest is on
-        disk."""
+        """Messages to other clients' temporary queues, sent once the rest is on disk, because they can't be undone."""
         self.frames = 0
         self.bytes = 0
         self.published = 0
@@ -79,7 +78,7 @@ class Transactions:
             raise ProtocolError("this transaction is already open", head.lines["transaction"])
         limit = self._connection.limits.transactions_max
         if len(self._open) >= limit:
-            raise ProtocolError(f"more than {limit} open transactions", head.lines["transaction"])
+            raise ProtocolError(f"a connection has at most {limit} open transactions", head.lines["transaction"])
         self._open[name] = _Open(self._connection.access.transaction())
 
     def send(self, head: Head, plan: SendPlan, body: bytes) -> None:
@@ -120,12 +119,12 @@ class Transactions:
 
     def _nack(self, transaction: _Open, head: Head) -> None:
         subscription, seqs = self._covered(head, transaction)
-        refusal = self._settler.refusal(head, subscription)
-        if refusal.reject:
-            transaction.builder.reject(subscription.consumer, seqs, refusal.error)
+        asked = self._settler.nack_of(head, subscription)
+        if asked.reject:
+            transaction.builder.reject(subscription.consumer, seqs, asked.error)
             transaction.rejected += len(seqs)
         else:
-            transaction.builder.nack(subscription.consumer, seqs, refusal.delay_ms, refusal.error)
+            transaction.builder.nack(subscription.consumer, seqs, asked.delay_ms, asked.error)
             transaction.returned += len(seqs)
         self._settle(transaction, subscription, seqs)
 
@@ -171,7 +170,7 @@ class Transactions:
     def _get(self, head: Head) -> _Open:
         transaction = self._open.get(header_values.required(head, "transaction"))
         if transaction is None:
-            raise ProtocolError("no such transaction is open", head.lines["transaction"])
+            raise ProtocolError("this transaction is not open", head.lines["transaction"])
         return transaction
 
     def _count(self, head: Head, size: int) -> _Open:
@@ -181,9 +180,9 @@ class Transactions:
         transaction.bytes += size
         self.bytes += size
         if sum(each.frames for each in self._open.values()) > limits.transaction_frames_max:
-            raise ProtocolError(f"more than {limits.transaction_frames_max} frames in open transactions")
+            raise ProtocolError(f"open transactions have at most {limits.transaction_frames_max} frames together")
         if self.bytes > limits.transaction_bytes_max:
-            raise ProtocolError(f"more than {limits.transaction_bytes_max} bytes in open transactions")
+            raise ProtocolError(f"open transactions have at most {limits.transaction_bytes_max} bytes together")
         return transaction
 
     @contextmanager
@@ -192,7 +191,7 @@ class Transactions:
         try:
             yield
         except (CurbstoneError, NotUnsettled) as error:
-            if extensions.REFUSALS not in self._connection.features:
+            if extensions.REFUSALS not in self._connection.extensions:
                 raise
             transaction.error = transaction.error or error
 
@@ -201,7 +200,7 @@ class Transactions:
         subscription, seq = self._settler.find_own(head)
         settled = transaction.settled
         if _delivery(subscription, seq) in settled:
-            raise ProtocolError("this transaction settles the delivery already", f"{head.command} {head.headers}")
+            raise ProtocolError("the transaction already settles this delivery", f"{head.command} {head.headers}")
         covered = self._settler.covered(subscription, seq)
         return subscription, [each for each in covered if _delivery(subscription, each) not in settled]
 
@@ -215,4 +214,4 @@ def _delivery(subscription: Subscription, seq: int) -> tuple[int, int, int]:
 
 
 def _ignore(_error: CurbstoneError | None, _first_seq: int, _count: int) -> None:
-    """Do nothing: the sender of a reply is not told its outcome."""
+    """Do nothing: a reply has no confirmation."""

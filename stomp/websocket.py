@@ -1,13 +1,11 @@
 """STOMP over WebSocket: the same sessions as over TCP, with messages in place of a byte stream.
 
-This module knows neither sockets nor WebSocket frames: another package's listener owns them. From the listener it needs
-`Request`, `net.wire.Wire` and two functions that encode a message. The listener drives `StompSocket`.
-`curbstone/serve.py` joins the two.
+The listener of the gateway owns the socket, and encodes and decodes WebSocket frames. `curbstone/serve.py` passes it
+the `StompSockets`.
 
-Input is one stream, wherever it is cut into messages: a STOMP frame may be spread over several messages, and a message
-may hold several frames. Output is one STOMP frame (or heart-beat) in each message, because every client can read that.
-Messages are of the kind, text or binary, that the client used first. But a frame that is not UTF-8 is always sent as a
-binary message.
+Input is one stream: a STOMP frame may be spread over several messages, and a message may hold several frames. Output
+has one STOMP frame (or heart-beat) in each message, which every client can read. Messages are text or binary, like the
+client's first one. But a frame that is not UTF-8 is always sent as a binary message.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from curbstone.core.host import Host
 
 SUBPROTOCOLS = ("v12.stomp", "v11.stomp", "v10.stomp")
-"""The best one first. The version itself is settled by CONNECT alone."""
+"""The newest first. The subprotocol does not decide the version; CONNECT does."""
 
 log = logging.getLogger("curbstone.stomp")
 
@@ -66,7 +64,7 @@ class Request(Protocol):
 
     @property
     def logged_in(self) -> Callable[[str], object]:
-        """To be called with the user's name when a login comes after the handshake."""
+        """To be called with the user's name if the login follows the handshake."""
 
     def header(self, name: bytes) -> bytes:
         """Return a header's value, b"" if there is none; repeated ones are joined with commas."""
@@ -98,7 +96,7 @@ class StompSockets:
         self.traffic = Traffic()
         """The counters of all its connections."""
         self.failures = BriefLog(host.call_later, log)
-        """Tells why connections failed."""
+        """Logs why connections failed."""
 
     def open(self, request: Request) -> StompSocket:
         """Return the session for a request; raise BadRequest if it offers subprotocols but none of STOMP's.
@@ -166,7 +164,7 @@ class StompSocket:
         self._session.on_connected = self._on_connected
 
     def _on_connected(self, user: str) -> None:
-        self._pulse.look()  # CONNECT settled how often to look
+        self._pulse.look()  # CONNECT may have changed the interval
         self._logged_in(user)
 
     def receive(self, messages: Sequence[tuple[bool, bytes]]) -> None:
@@ -207,7 +205,7 @@ class StompSocket:
             self._session.reading(on, self._host.now_ms())
 
     def stop(self) -> None:
-        """The server stops: wait for the commits under way, then tell the client."""
+        """The server stops: wait for pending commits, then send an ERROR."""
         self._close_code = self._close_code or GOING_AWAY
         self._session.shut_down("the server is shutting down")
 

@@ -16,6 +16,7 @@ import yaml
 
 from curbstone.cli.main import app
 from tests.ops_tools import ROOT, needs_ops_tools, run
+from tools.ops import docs_tables
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
@@ -29,6 +30,14 @@ def test_the_site_builds_and_no_link_is_dead(tmp_path: Path) -> None:
     assert (tmp_path / "site" / "index.html").exists()
     for page in (tmp_path / "site").glob("*.html"):
         assert not re.search(r'(?:src|href)="https?://[^"]*\.(?:js|css|woff2?)"', page.read_text(encoding="utf-8"))
+
+
+def test_tables_made_from_the_code_are_up_to_date() -> None:
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
+    made = {name for text in texts.values() for name in re.findall("<!-- table: ([\\w-]+) -->", text)}
+    assert made == docs_tables.TABLES.keys()
+    for path, text in texts.items():
+        assert docs_tables.updated(text) == text, f"{path.name} is out of date: run tools/ops/docs_tables.py"
 
 
 def test_every_page_is_in_the_navigation() -> None:

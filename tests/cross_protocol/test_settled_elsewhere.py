@@ -315,7 +315,7 @@ async def test_a_transaction_settles_only_what_its_connection_was_delivered(plac
     async with place.stomp() as peer:
         await peer.send(b"BEGIN\ntransaction:t\n\n\0")
         error = await told(peer, f"ACK\ntransaction:t\nid:{lease['ackId']}")
-        assert error.headers["message"] == "a transaction settles only what its own connection was delivered"
+        assert error.headers["message"] == "a transaction can settle only deliveries of its own connection"
     assert await place.settle("ack", ackIds=[lease["ackId"]]) == (1, [])
 
 

@@ -111,7 +111,7 @@ def test_a_queue_that_is_there_stays_what_it_is(tmp_path: Path, first: str, then
 def test_what_differs_is_told_as_the_header_that_would_have_fitted(tmp_path: Path, first: str, then: str) -> None:
     """It was told as an option and in its units, such as `unused 60.0`: a STOMP client knows neither."""
     error = run(tmp_path, *[f"SEND|destination:/queue/q|{header}" for header in (first, then)])[1]
-    assert f"is there with {first.partition('|')[0]};" in error
+    assert f"exists with {first.partition('|')[0]};" in error
 
 
 def test_an_exclusive_queue_has_one_subscriber(tmp_path: Path) -> None:
@@ -128,13 +128,13 @@ def test_an_exclusive_subscriber_keeps_none_away_that_does_not_ask_for_it(tmp_pa
 def test_a_second_subscriber_of_an_exclusive_queue_is_told_that_it_is_exclusive(tmp_path: Path) -> None:
     """Where the first one had asked for more, the second was told of the option in which they differ."""
     frame = "SUBSCRIBE|id:1|destination:/queue/q|exclusive:true"
-    assert "an exclusive queue has one subscriber" in run(tmp_path, f"{frame}|x-expires:60000", frame)[1]
+    assert "because it has a consumer" in run(tmp_path, f"{frame}|x-expires:60000", frame)[1]
 
 
 @pytest.mark.parametrize(
     ("frame", "said"),
     [
-        ("SUBSCRIBE|id:1|destination:/queue/q|x-max-length-bytes:100000", "x-overflow here: reject-publish"),
+        ("SUBSCRIBE|id:1|destination:/queue/q|x-max-length-bytes:100000", "needs x-overflow: reject-publish"),
         ("SUBSCRIBE|id:1|destination:/queue/q|x-overflow:drop-tail", "reject-publish or drop-head"),
         ("SUBSCRIBE|id:1|destination:/queue/q|x-dead-letter-exchange:dlx", "no exchanges"),
         ("SUBSCRIBE|id:1|destination:/queue/q|x-expires:soon", "whole number"),

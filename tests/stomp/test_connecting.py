@@ -56,7 +56,7 @@ def test_c07_a_second_connect() -> None:
 @pytest.mark.parametrize("frame", [send(), SUB, "ACK|id:1.1.0", "DISCONNECT", "BEGIN|transaction:t"])
 def test_c08_nothing_before_connect(frame: str) -> None:
     client = Client(version=None)
-    assert "must CONNECT first" in client.error(frame).headers["message"]
+    assert "send CONNECT before" in client.error(frame).headers["message"]
     assert not client.broker.all
 
 

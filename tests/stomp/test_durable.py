@@ -138,7 +138,7 @@ def test_a_name_stands_for_one_topic(connect: str, name: str) -> None:
     frame = f"SUBSCRIBE|id:1|destination:/topic/%s|durable:true|{name}"
     client.send(frame % "news")
     other = Client(client.broker, connect=connect)
-    assert "is to the topic news" in other.error(frame % "sports").headers["message"]
+    assert "belongs to the topic news" in other.error(frame % "sports").headers["message"]
 
 
 def test_without_a_client_id_an_id_is_one_subscription_for_each_topic() -> None:
@@ -250,4 +250,4 @@ def test_a_subscriber_by_mask_gets_each_message_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("topic", ["a.*", "#", "a.>"])
 def test_a_mask_is_not_sent_to(topic: str) -> None:
     client = Client()
-    assert "for subscribing" in client.error(send("x", "receipt:r", queue=f"/topic/{topic}")).headers["message"]
+    assert "is for SUBSCRIBE" in client.error(send("x", "receipt:r", queue=f"/topic/{topic}")).headers["message"]

@@ -180,7 +180,7 @@ def test_so_many_producers_publish_over_one_connection_and_no_more() -> None:
     for name in ("a", "b", "c", "a"):
         peer.send(number(1, producer=name))
     (error,) = peer.send(number(1, producer="d"))
-    assert (error.command, error.headers["message"]) == ("ERROR", "more than 3 producers publish over one connection")
+    assert (error.command, error.headers["message"]) == ("ERROR", "a connection has at most 3 numbered producers")
     peer.session.lose()
     assert not gate.watch.producing
 

@@ -152,7 +152,7 @@ def test_slow_consumers_are_bounded_by_their_sockets_and_others_get_all(world: W
 @pytest.mark.parametrize(
     ("frames", "rule"),
     [([f"BEGIN|transaction:{n}" for n in range(101)], "open transactions"),
-     (["BEGIN|transaction:t"] + ["SEND|destination:/queue/a|transaction:t||x"] * 10_001, "frames in open"),
+     (["BEGIN|transaction:t"] + ["SEND|destination:/queue/a|transaction:t||x"] * 10_001, "frames together"),
      ([f"SUBSCRIBE|id:{n}|destination:/queue/a" for n in range(1001)], "subscriptions")],
 )  # fmt: skip
 def test_what_a_connection_may_open_is_limited(world: World, frames: list[str], rule: str) -> None:

@@ -77,7 +77,7 @@ def test_large_headers_count_for_congestion_as_bodies_do(header: str) -> None:
     assert not client.session.congested
     limits = Limits(transaction_bytes_max=10_000)
     many = [send("", "transaction:t", "k:" + "x" * 5_000)] * 3
-    assert "bytes in open" in Client(limits=limits).error("BEGIN|transaction:t", *many).headers["message"]
+    assert "bytes together" in Client(limits=limits).error("BEGIN|transaction:t", *many).headers["message"]
 
 
 def test_a_heavy_reader_of_plans_does_not_mix_up_heads() -> None:

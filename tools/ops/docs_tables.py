@@ -1,0 +1,62 @@
+"""Write the tables in docs/ whose rows are in the code: `python tools/ops/docs_tables.py`.
+
+A page has a table between two comments, `<!-- table: NAME -->` and `<!-- end of table -->`. `TABLES` has the function
+that makes each of them. tests/test_docs.py checks that the pages are up to date.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from curbstone.stomp import unsupported
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+_TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n\n).*?(\n<!-- end of table -->)", re.S)
+
+
+def table(*columns: str, rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a table in Markdown."""
+    lines = [columns, ("---",) * len(columns), *rows]
+    return "".join(
+        ["|" + "|".join([f" {cell} " if cell != "---" else cell for cell in line]) + "|\n" for line in lines]
+    )
+
+
+def stomp_headers() -> str:
+    """The headers of other brokers that STOMP refuses."""
+    rows = [
+        (f"`{each.name}:{each.value}`", ", ".join(each.commands), each.where, each.rule)
+        for each in unsupported.UNSUPPORTED
+    ]
+    return table("header", "on", "for", "ERROR", rows=rows)
+
+
+def stomp_destinations() -> str:
+    """The destinations of other brokers that STOMP refuses."""
+    return table("destination", "ERROR", rows=[(shape.shown, shape.rule) for shape in unsupported.SHAPES])
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "stomp-unsupported-headers": stomp_headers,
+    "stomp-unsupported-destinations": stomp_destinations,
+}
+
+
+def updated(page: str) -> str:
+    """Return the text of a page with its tables made from the code."""
+    return _TABLE.sub(lambda match: match[1] + TABLES[match[2]]() + match[3], page)
+
+
+def main() -> None:
+    """Write the tables of all pages."""
+    for path in sorted(DOCS.glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if (new := updated(text)) != text:
+            path.write_text(new, encoding="utf-8")
+            print(path.name)
+
+
+if __name__ == "__main__":
+    main()
