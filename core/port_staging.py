@@ -80,12 +80,15 @@ class Staging(Protocol):
         parts: Sequence[str] | None,
         on_done: Callable[[CurbstoneError | None, bool, int], None],
         *,
+        content: str = "",
         owner: str = NOBODY,
         check: Callable[[QueueName], None] | None = None,
     ) -> None:
         """Publish parts in this order, or all of them if `parts` is None.
 
-        `on_done(error, whether the commit had been asked for before, messages)`. `check` is called for each queue.
+        `content` is what a transaction of a series is about: a commit that repeats a number with another content is a
+        Conflict. `on_done(error, whether the commit had been asked for before, messages)`. `check` is called for each
+        queue.
         """
 
     def drop(self, project: str, identifier: str, on_done: Done, *, owner: str = NOBODY) -> None:

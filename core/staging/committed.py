@@ -1,14 +1,15 @@
 """The ids of staged transactions that were committed, so that a repeated commit changes nothing.
 
-An id is kept as a hash (see `core.staging.identity`), for `KEPT_MS` by the wall clock. Of a series only the last number
-is kept so long; its ids are kept until their directories are gone. There are at most `IDS_MAX` records. Above that the
-oldest are forgotten early, and a repeated commit is told that there is no such transaction.
+An id is kept as a hash (see `core.staging.identity`), for `KEPT_MS` by the wall clock. Of a series only the last
+number, and what that transaction was about, are kept so long; its ids are kept until their directories are gone. There
+are at most `IDS_MAX` records. Above that the oldest are forgotten early, and a repeated commit is told that there is no
+such transaction.
 
 All records have the same size. They are in two files that hold the same, because a lost id would let a transaction be
 published twice. New records are appended; the files are replaced when most of their records are old. ::
 
     record   CRC of the rest (4), hash of the id (16), wall clock in ms (8), messages, or the last number of a
-             series (8); numbers are little-endian
+             series, or a number for its content (8); numbers are little-endian
 
 A record is written to the first file and synced, then to the second and synced, and only then the commit is answered.
 So the other file has what one of them has lost. A record that is good in neither file was lost to damage, unless it
@@ -154,6 +155,11 @@ class CommittedIds:
             return 0 if last is not None and series.number <= last else None
         return messages
 
+    def is_other(self, series: Series) -> bool:
+        """Return whether a committed place of a series is not the last one, or was about something else."""
+        known = self._value_of(series.content_hash)
+        return self._value_of(series.hashed) != series.number or known not in (None, series.content)
+
     def _value_of(self, hashed: Hash) -> int | None:
         value = self._ids.get(hashed)
         if value is None or (value >> _SHIFT) + KEPT_MS <= self._host.wall_ms():
@@ -167,6 +173,8 @@ class CommittedIds:
         if series is not None:
             last = max(series.number, self._value_of(series.hashed) or 0)
             found.append(CommittedId(series.hashed, time_ms, last))
+            if series.content:
+                found.append(CommittedId(series.content_hash, time_ms, series.content))
         for record in found:
             self._remember(*record)
         self._prune(_PRUNED_AT_ONCE)

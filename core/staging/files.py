@@ -127,7 +127,7 @@ class Marker(NamedTuple):
     def encode(self) -> bytes:
         """Return the file's contents."""
         queues = {name: [uid, *astuple(share)] for name, (uid, share) in self.queues.items()}
-        series = [(self.series.hashed.hex(), self.series.number)] if self.series else []
+        series = [(self.series.hashed.hex(), *self.series[1:])] if self.series else []
         line = json.dumps([*self[:5], queues, *series], separators=(",", ":")).encode()
         return 2 * (line + b"\n%08x\n" % crc32(line))
 
@@ -139,7 +139,7 @@ def decode_marker(data: bytes) -> Marker | None:
         line, end = copy[:-_COPY_END_BYTES], copy[-_COPY_END_BYTES:]
         if line and end == b"\n%08x\n" % crc32(line):
             number, project, identifier, time_ms, files, queues, *rest = json.loads(line)
-            series = Series(bytes.fromhex(rest[0][0]), rest[0][1]) if rest else None
+            series = Series(bytes.fromhex(rest[0][0]), *rest[0][1:]) if rest else None
             shares = {name: (uid, QueueShare(*numbers)) for name, (uid, *numbers) in queues.items()}
             return Marker(number, project, identifier, time_ms, [PartFile(*file) for file in files], shares, series)
     return None

@@ -24,10 +24,21 @@ Hash = bytes
 
 
 class Series(NamedTuple):
-    """A place in a series."""
+    """A place in a series, and a number made of what the transaction there is about; 0 if that was not given."""
 
     hashed: Hash
     number: int
+    content: int = 0
+
+    @property
+    def content_hash(self) -> Hash:
+        """The hash under which the content of the last transaction of the series is remembered."""
+        return blake2b(self.hashed, digest_size=HASH_BYTES, person=b"content").digest()
+
+    def about(self, content: str) -> Series:
+        """Return the same place with a content."""
+        digest = blake2b(f"{self.number} {content}".encode(), digest_size=8).digest()
+        return self._replace(content=int.from_bytes(digest, "little"))
 
 
 class Identity(NamedTuple):

@@ -155,13 +155,15 @@ class Staging:
         parts: Sequence[str] | None,
         on_done: CommitDone,
         *,
+        content: str = "",
         owner: str = NOBODY,
         check: Check | None = None,
     ) -> None:
         """Publish parts in this order, or all of them if `parts` is None.
 
         `on_done` is called when all messages are on disk in their queues, or with an error. `check` is called for each
-        queue in the parts. Raise NoSuchTransaction, BadRequest, Conflict, StagedDamaged or Unavailable.
+        queue in the parts. With a `content`, a commit in a series is a repetition only if it was the last one and had
+        the same content. Raise NoSuchTransaction, BadRequest, Conflict, StagedDamaged or Unavailable.
         """
         hashed, label, series = identity_of(project, identifier, owner)
         self._check_running()
@@ -172,7 +174,11 @@ class Staging:
             transaction.waiting.append(on_done)
             return
         messages = self.committed.messages_of(hashed, series)
+        if content and series is not None:
+            series = series.about(content)
         if messages is not None:
+            if content and series is not None and self.committed.is_other(series):
+                raise Conflict(f"transaction {label} was committed before, with other content")
             if transaction is not None and transaction.state is State.STAGED and transaction.parts:
                 raise Conflict(f"transaction {label} comes too late: a later one of its series has been committed")
             self.host.call_soon(lambda: on_done(None, True, messages))

@@ -46,8 +46,10 @@ class AccessStaging:
         identifier: str,
         parts: Sequence[str] | None,
         on_done: Callable[[CurbstoneError | None, bool, int], None],
+        *,
+        content: str = "",
     ) -> None:
-        self._staging.commit(project, identifier, parts, on_done, owner=self._owner, check=self._check)
+        self._staging.commit(project, identifier, parts, on_done, content=content, owner=self._owner, check=self._check)
 
     @property
     def bytes_max(self) -> int:

@@ -203,9 +203,13 @@ def put_part(server: Server, project: str, transaction: str, part: str, frames: 
     return True
 
 
-def commit(server: Server, project: str, transaction: str, parts: Sequence[str]) -> dict[str, Any]:
-    """Publish the parts in this order, all or nothing. `repeated` in the reply says that it was done before."""
-    return server.json("POST", f"{transaction_path(project, transaction)}/commit", value={"parts": list(parts)})
+def commit(server: Server, project: str, transaction: str, parts: Sequence[str], content: str = "") -> dict[str, Any]:
+    """Publish the parts in this order, all or nothing. `repeated` in the reply says that it was done before.
+
+    With `content`, raise Refused (CONFLICT) if it was done before with other content.
+    """
+    value = {"parts": list(parts)} | ({"content": content} if content else {})
+    return server.json("POST", f"{transaction_path(project, transaction)}/commit", value=value)
 
 
 def drop(server: Server, project: str, transaction: str) -> None:

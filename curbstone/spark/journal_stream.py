@@ -16,7 +16,6 @@ from curbstone.spark import calls
 from curbstone.spark.batch import first_queues, queues_of
 from curbstone.spark.columns import Columns
 from curbstone.spark.failure import Refused
-from curbstone.spark.frames import read_events
 from curbstone.spark.gaps import DELETED, MADE_ANEW, data_loss
 from curbstone.spark.options import ReadOptions
 from curbstone.spark.reading import Fetched, Range, read_journal
@@ -40,9 +39,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._server = Server(options.address)
-        self._is_once = False
-        self._ended: set[str] = set()
-        """The queues whose journal was read to its end, if the query stops there."""
+        self._ends: dict[str, int] | None = None
+        """Where each journal ended when it was first asked for, if the query stops there."""
         self._fetched: dict[str, Fetched] = {}
 
     def initialOffset(self) -> Offset:
@@ -54,13 +52,13 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._is_once = True
+        self._ends = {}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         rows = min(limit.max_rows, ROWS_MAX) if isinstance(limit, ReadMaxRows) else ROWS_MAX
         names = queues_of(self._server, self._options)
         latest = {**start, **{queue: self._next(queue, start.get(queue, {"position": 0}), rows) for queue in names}}
-        if latest == start and not self._is_once:
+        if latest == start and self._ends is None:
             time.sleep(self._options.poll_wait_s)
         return start if latest == start else latest
 
@@ -88,16 +86,15 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next(self, queue: str, at: dict[str, Any], rows: int) -> dict[str, Any]:
         """Return where the batch that starts at `at` ends."""
-        if queue in self._ended:
+        if self._ends is not None and at["position"] >= self._ends.get(queue, at["position"] + 1):
             return at
         query = {"from": at["position"], "limit": rows, "max_bytes": BYTES_MAX}
         try:
             reply = calls.journal(self._server, queue, query, at.get("epoch", ""))
         except Refused as refused:
             return self._behind(refused, queue, at, rows)
-        # A page that is not full reaches the end. Clocks say nothing about that, because they jump.
-        if self._is_once and len(reply.body) < BYTES_MAX // 2 and len(read_events(reply.body)) < rows:
-            self._ended.add(queue)
+        if self._ends is not None:
+            self._ends.setdefault(queue, reply.number("Journal-End"))
         epoch, following = reply.headers.get("X-Curbstone-Epoch", ""), reply.number("Next-Offset")
         if following <= at["position"]:
             return at

@@ -134,6 +134,8 @@ class WriteOptions:
     project: str
     queue: str
     transaction: str
+    checkpoint: str
+    """The directory of a stream's checkpoint, or "" if it is not an option of the stream."""
 
 
 class _Options:
@@ -257,7 +259,7 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
             "option transactionId: a streaming query has its own, made of its id and the batch's number"
         )
     full = str(checked_name(queue, project)) if queue else ""
-    return WriteOptions(_address(options), project, full, transaction)
+    return WriteOptions(_address(options), project, full, transaction, options.text("checkpointLocation"))
 
 
 def _check_together(found: ReadOptions, stream: bool | None) -> None:

@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
+from zlib import crc32
 
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import QueueName, parse_queue_name
@@ -24,6 +25,7 @@ from curbstone.spark.failure import PipelineError, Refused, Unreachable
 
 RETRIED = {502, 503, 504, 507}
 TOO_FAST = "#too-fast"
+CHECKSUM = "X-Curbstone-Crc32"
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.05, 2.0
 
 
@@ -194,7 +196,7 @@ class Server:
             try:
                 connection.request(method, self._prefix + path, body or None, headers)
                 response = connection.getresponse()
-                return Reply(response.status, response.headers, response.read())
+                return _whole(Reply(response.status, response.headers, response.read()))
             except (ConnectionError, http.client.BadStatusLine):
                 self.close()
                 if fresh or attempt:
@@ -220,6 +222,14 @@ class Server:
     @property
     def _prefix(self) -> str:
         return urlsplit(self.address.url).path.rstrip("/")
+
+
+def _whole(reply: Reply) -> Reply:
+    """Return a reply unchanged. Raise OSError if its bytes are not those that the server has sent."""
+    checksum = reply.headers.get(CHECKSUM)
+    if checksum is not None and checksum != f"{crc32(reply.body):08x}":
+        raise OSError(f"a page of {len(reply.body)} bytes was damaged on the way")
+    return reply
 
 
 def _refused(reply: Reply, url: str) -> Refused:

@@ -2,12 +2,16 @@
 
 A task that fails or runs twice leaves parts that no commit names. The id of the transaction tells whether a commit is a
 repetition. For a micro-batch it is the id of the query and the number of the batch, which are the same after a restart
-from the checkpoint. For a batch it is the option `transactionId`, or else a new id for each job. The server remembers
-committed ids (of a query the number of its last batch), so the same commit again publishes nothing.
+from the checkpoint. The commit also names the range that the checkpoint plans for the batch, so that an old checkpoint,
+which plans another range under a known number, is an error. For a batch the id is the option `transactionId`, or else a
+new one for each job. The server remembers committed ids (of a query the number of its last batch), so the same commit
+again publishes nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from curbstone.core.errors import BadRequest
 from curbstone.spark import calls
-from curbstone.spark.failure import NoRoom, PipelineError
+from curbstone.spark.failure import NoRoom, PipelineError, Refused, last_line
 from curbstone.spark.frames import write_part
 from curbstone.spark.options import WriteOptions
 from curbstone.spark.server import Server, checked_name
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
 
 PART_BYTES = 16 << 20
 """A part is sent when it has this size. The server takes up to 64 MiB."""
+
+log = logging.getLogger("curbstone.spark")
 
 _BATCH_ID, _QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
 
@@ -164,14 +170,14 @@ def _task_name(run: str) -> str:
     return f"{context.partitionId():06d}-{context.attemptNumber()}-{context.taskAttemptId()}-{run}"
 
 
-def _commit(options: WriteOptions, messages: list[WriterCommitMessage | None]) -> None:
+def _commit(options: WriteOptions, messages: list[WriterCommitMessage | None], content: str = "") -> None:
     staged = [message for message in messages if isinstance(message, Staged)]
     parts = [part for message in staged for part in message.parts]
     if not parts:
         return  # nothing was staged, so there is nothing to commit
     server = Server(options.address)
     try:
-        calls.commit(server, _project(options), staged[0].transaction, parts)
+        calls.commit(server, _project(options), staged[0].transaction, parts, content)
     finally:
         server.close()
 
@@ -185,6 +191,23 @@ def _abort(options: WriteOptions, transaction: str) -> None:
         pass
     finally:
         server.close()
+
+
+def _planned(checkpoint: str, batch: int) -> str:
+    """Return a digest of the range that Spark has planned for a batch, from its checkpoint; "" if it can't be read."""
+    from curbstone.spark.parts import filesystem, text_of
+    from curbstone.spark.table import absolute
+
+    if not checkpoint:
+        return ""
+    try:
+        files, root = filesystem(absolute(checkpoint))
+        text = text_of(files, f"{root}/offsets/{batch}")
+    except (OSError, ValueError) as error:
+        log.warning("curbstone: can't read the checkpoint %s: %s", checkpoint, error)
+        return ""
+    # The first two lines are the format's version, and times and settings.
+    return hashlib.sha256("\n".join(text.splitlines()[2:]).encode()).hexdigest() if text else ""
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -225,8 +248,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _stage_rows(iterator, self._options, project, stage)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        if not self._was_committed_by_first_release(messages):
-            _commit(self._options, messages)
+        if self._was_committed_by_first_release(messages):
+            return
+        try:
+            _commit(self._options, messages, _planned(self._options.checkpoint, batchId))
+        except Refused as refused:
+            if refused.status != calls.CONFLICT:
+                raise
+            why = f"{last_line(refused)}; the checkpoint {self._options.checkpoint} is older than what was published"
+            advice = "put back its newest state, or begin behind what was published with a new checkpoint and groupId"
+            raise PipelineError(f"batch {batchId}: {why}: {advice}") from None
 
     def _was_committed_by_first_release(self, messages: list[WriterCommitMessage | None]) -> bool:
         """Return whether the first release committed this batch, under another id.

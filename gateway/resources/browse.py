@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -52,9 +53,10 @@ class Browse:
         await room_for(request, wanted.bytes_max)
         kind = BINARY if accepts(request, BINARY) else NDJSON
         render = _renderer(queue, kind, headers=_flag(query, "headers"), body=_flag(query, "body"))
-        page: bytes
+        page: tuple[bytes, dict[str, str]]
         _, page, next_seq = await answer(partial(queue.reading.browse, wanted, render))
-        return Response(page, headers=page_headers(queue, kind, next_seq))
+        body, digest = page
+        return Response(body, headers=page_headers(queue, kind, next_seq) | digest)
 
 
 def accepts(request: Request, kind: str) -> bool:
@@ -73,6 +75,11 @@ def page_headers(queue: Queue, kind: str, following: int) -> dict[str, str]:
     }
 
 
+def checksum(page: bytes) -> dict[str, str]:
+    """Return the header by which a reader of a binary page notices bytes that were damaged on the way."""
+    return {"x-curbstone-crc32": f"{crc32(page):08x}"}
+
+
 def _flag(query: Mapping[str, str], name: str) -> bool:
     value = _FLAGS.get(query.get(name, "true"))
     if value is None:
@@ -80,14 +87,17 @@ def _flag(query: Mapping[str, str], name: str) -> bool:
     return value
 
 
-def _renderer(queue: Queue, kind: str, *, headers: bool, body: bool) -> Callable[[list[Frame]], bytes]:
-    """Return a function that encodes a page. It runs in a worker thread."""
+def _renderer(
+    queue: Queue, kind: str, *, headers: bool, body: bool
+) -> Callable[[list[Frame]], tuple[bytes, dict[str, str]]]:
+    """Return a function that encodes a page and returns it with its checksum header. It runs in a worker thread."""
 
-    def render(frames: list[Frame]) -> bytes:
+    def render(frames: list[Frame]) -> tuple[bytes, dict[str, str]]:
         stripped = [strip(frame, headers=headers, body=body) for frame in frames]
         if kind == BINARY:
-            return encode_frames(stripped)
-        return b"".join([_line(queue, frame, body) for frame in stripped])
+            page = encode_frames(stripped)
+            return page, checksum(page)
+        return b"".join([_line(queue, frame, body) for frame in stripped]), {}
 
     return render
 

@@ -17,7 +17,7 @@ from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import Polls, held_by
 from curbstone.gateway.http.room import room_for
 from curbstone.gateway.limits import PAGE_BYTES_MAX, PAGE_MESSAGES_MAX
-from curbstone.gateway.resources.browse import NDJSON, PAGE_BYTES, accepts, page_headers
+from curbstone.gateway.resources.browse import NDJSON, PAGE_BYTES, accepts, checksum, page_headers
 from curbstone.gateway.resources.queues import name_in
 
 BINARY = "application/vnd.curbstone.journal"
@@ -33,7 +33,7 @@ class Journal:
         self._polls = polls
 
     async def get(self, request: Request) -> Response:
-        """GET: a page of events. The header `Next-Offset` says where the next page begins."""
+        """GET: a page of events. `Next-Offset` is where the next page begins, `Journal-End` where the last one ends."""
         queue = access_of(request).queue(name_in(request), Right.PEEK)
         reading = queue.reading
         query = query_of(request)
@@ -50,9 +50,12 @@ class Journal:
         is_binary = accepts(request, BINARY)
         render = _binary if is_binary else _lines
         pieces: list[bytes]
+        end = reading.events_end
         _, pieces, following = await answer(partial(reading.events, asked, render))
+        page = b"".join(pieces)
         headers = page_headers(queue, BINARY if is_binary else NDJSON, following)
-        return Response(b"".join(pieces), headers=headers)
+        headers |= {"journal-end": str(max(end, following))} | (checksum(page) if is_binary else {})
+        return Response(page, headers=headers)
 
 
 def _binary(events: list[Event]) -> bytes:

@@ -35,11 +35,12 @@ LINES = "application/x-ndjson"
 
 
 class Commit(Body):
-    """The body of a commit: which parts are published."""
+    """The body of a commit: which parts are published, and what a transaction of a series is about."""
 
     what = "a commit"
 
     parts: Annotated[list[str] | None, rule("a list of the names of parts")] = None
+    content: Annotated[str, rule("text")] = ""
 
 
 class Transactions:
@@ -82,7 +83,7 @@ class Transactions:
         """POST: publish the staged parts, all or nothing; answered when they are on disk."""
         project, identifier = _names(request)
         asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Commit)
-        commit = partial(access_of(request).staging.commit, project, identifier, asked.parts)
+        commit = partial(access_of(request).staging.commit, project, identifier, asked.parts, content=asked.content)
         _, repeated, messages = await answer(commit)
         if not repeated:
             self._traffic.published += messages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import random
@@ -14,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from curbstone.spark import archive as job
-from curbstone.spark import calls, positions
+from curbstone.spark import calls, frames, positions
 from curbstone.spark.archive import archive
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.lake_columns import JOURNAL, MESSAGES
@@ -208,6 +209,30 @@ def test_a_lake_of_an_earlier_release_is_continued(
     assert sorted(seqs) == list(range(1, 31))
     publish(server.url, QUEUE, numbered(5, 30))
     assert run(lake, options).messages == 5, "the second time, the table itself has the position"
+
+
+@pytest.mark.parametrize("times", [1, 10])
+def test_a_page_that_is_damaged_on_the_way_is_fetched_again(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """One flipped bit became one wrong body in the lake."""
+    publish(server.url, QUEUE, numbered(20))
+    read, left = http.client.HTTPResponse.read, [times]
+
+    def damaged(reply: http.client.HTTPResponse, *args: Any) -> bytes:
+        data = bytearray(read(reply, *args))
+        if reply.headers.get("Content-Type") == frames.BATCHES and left[0]:
+            left[0] -= 1
+            data[-1] ^= 1
+        return bytes(data)
+
+    monkeypatch.setattr(http.client.HTTPResponse, "read", damaged)
+    if times > 1:
+        with pytest.raises(PipelineError, match="a page of .* bytes was damaged on the way"):
+            run(tmp_path, {**options, "retryTimeout": "0"})
+        left[0] = 0
+    assert run(tmp_path, options).messages == 20
+    assert jobs.bodies(tmp_path) == numbered(20)
 
 
 def test_a_queue_that_was_deleted_meanwhile_is_one_gap(

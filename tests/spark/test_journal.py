@@ -11,6 +11,7 @@ import pytest
 from curbstone.spark.journal_stream import JournalStreamReader
 from curbstone.spark.options import read_options
 from curbstone.spark.schemas import JOURNAL
+from curbstone.spark.source_types import ReadMaxRows
 from tests.server import ServerProcess
 from tests.spark.kit import make_queue, numbered, publish
 
@@ -67,6 +68,19 @@ def test_after_a_restart_a_task_asks_for_the_same_page_again(
     publish(stocked.url, QUEUE, numbered(10, 50))
     (part,) = restarted.partitions(start, end)
     assert rows(restarted, part) == planned
+
+
+def test_a_query_that_ends_stops_where_the_journal_ended_at_its_start(
+    stocked: ServerProcess, new_reader: Callable[[], JournalStreamReader]
+) -> None:
+    journal = new_reader()
+    journal.prepareForTriggerAvailableNow()
+    at, seqs = journal.initialOffset(), []
+    while (end := journal.latestOffset(at, ReadMaxRows(20))) != at:
+        seqs += [row["seq"] for part in journal.partitions(at, end) for row in rows(journal, part)]
+        publish(stocked.url, QUEUE, numbered(20, 50 + len(seqs)))
+        at = end
+    assert seqs[:50] == list(range(1, 51)) and len(seqs) < 70
 
 
 def test_nothing_new_is_no_task(new_reader: Callable[[], JournalStreamReader]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,37 @@ def test_a_stream_writes_each_batch_once_however_often_it_is_run(
     publish(server.url, "shop/in", numbered(1, 310))
     run()
     assert [message["message"] for message in held(server)] == numbered(311)
+
+
+def test_a_batch_of_an_old_checkpoint_is_an_error_and_skips_nothing(
+    spark: Any, server: ServerProcess, tmp_path: Path
+) -> None:
+    """Batch 2 was known by its number, so the 100 messages in it were skipped and acked."""
+    check, kept = tmp_path / "check", tmp_path / "kept"
+
+    def run(checkpoint: Path = check) -> None:
+        source = {"url": server.url, "queue": "shop/in", "groupId": "copy", "failOnDataLoss": "false"}
+        target = {"url": server.url, "queue": QUEUE, "checkpointLocation": str(checkpoint)}
+        stream = spark.readStream.format("curbstone").options(**source).load().select("body")
+        query = stream.writeStream.format("curbstone").options(**target).trigger(availableNow=True).start()
+        assert query.awaitTermination(300)
+
+    for start in (0, 100):
+        publish(server.url, "shop/in", numbered(100, start))
+        run()
+        if not start:
+            shutil.copytree(check, kept)
+    shutil.rmtree(check)
+    shutil.copytree(kept, check)
+    publish(server.url, "shop/in", numbered(100, 200))
+    with pytest.raises(Exception) as caught:
+        run()
+    assert "batch 1: transaction" in last_line(caught.value)
+    assert f"the checkpoint {check} is older than what was published: put back" in last_line(caught.value)
+    assert [message["message"] for message in held(server)] == numbered(200)
+    assert call(server.url, "GET", "/v2/shop/queues/in/groups/copy")["position"] <= 201
+    run(tmp_path / "new")
+    assert [message["message"] for message in held(server)] == numbered(300)
 
 
 def test_a_micro_batch_is_never_planned_larger_than_what_can_be_staged(spark: Any, tmp_path: Path) -> None:

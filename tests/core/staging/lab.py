@@ -52,10 +52,12 @@ def stage(lab: Lab, identifier: str, part: str, contents: Contents, *, per_frame
 
 
 def commit(
-    lab: Lab, identifier: str, parts: Sequence[str] | None = None, *, passing_ms: int = 0
+    lab: Lab, identifier: str, parts: Sequence[str] | None = None, *, passing_ms: int = 0, content: str = ""
 ) -> tuple[CurbstoneError | None, bool, int]:
     """Commit; return (error, repeated, messages)."""
-    answer = lab.answer(lambda done: lab.broker.staging.commit(PROJECT, identifier, parts, done), passing_ms=passing_ms)
+    answer = lab.answer(
+        lambda done: lab.broker.staging.commit(PROJECT, identifier, parts, done, content=content), passing_ms=passing_ms
+    )
     error, repeated, messages = answer
     assert error is None or isinstance(error, CurbstoneError)
     return error, bool(repeated), int(messages)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 import orjson
 import pytest
 from httpx import Response
@@ -48,6 +50,8 @@ async def test_a_page_for_programs_says_the_same(gateway: Running) -> None:
         reply = await gateway.http.get(BROWSE + query, headers=BINARY)
         assert reply.headers["content-type"] == BINARY["accept"]
         assert reply.headers["next-offset"] == text.headers["next-offset"]
+        assert reply.headers["x-curbstone-crc32"] == f"{crc32(reply.content):08x}"
+        assert "x-curbstone-crc32" not in text.headers
         expected = [(m["seq"], m["timestamp"], m["tries"], str(m["message"]).encode()) for m in lines(text)]
         assert [(row.seq, row.timestamp, row.tries, row.body) for row in rows_of(reply.content)] == expected != []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from zlib import crc32
 
 import orjson
 import pytest
@@ -45,7 +46,10 @@ async def test_events_come_as_lines_or_packed(gateway: Running) -> None:
     assert len(dues) == 1 and dues[0] > times[-1]
     packed = await gateway.http.get(JOURNAL, headers=BINARY)
     assert packed.headers["content-type"] == BINARY["accept"]
-    assert packed.headers["next-offset"] == reply.headers["next-offset"]
+    assert packed.headers["next-offset"] == reply.headers["next-offset"] == reply.headers["journal-end"]
+    assert packed.headers["x-curbstone-crc32"] == f"{crc32(packed.content):08x}"
+    first = await gateway.http.get(JOURNAL + "?limit=1")
+    assert int(first.headers["next-offset"]) < int(first.headers["journal-end"]) == int(reply.headers["next-offset"])
     rows = journal_of(packed.content)
     assert [(NAMES[row.event], row.seq, row.span, row.group) for row in rows] == [
         (line["event"], line["seq"], line["count"], line.get("group", "")) for line in lines

@@ -75,6 +75,18 @@ async def test_lines_and_frames_are_staged_committed_and_remembered(gateway: Run
 
 
 @asynchronous
+async def test_a_number_of_a_series_with_other_content_is_a_conflict(gateway: Running) -> None:
+    series = "/v2/p1/transactions/copy@7"
+    await put(gateway, lines({"message": "a"}), LINES, path=series)
+    for repeated in (False, True):
+        reply = await gateway.http.post(series + "/commit", json={"content": "1 to 100"})
+        assert reply.json()["repeated"] is repeated
+    reply = await gateway.http.post(series + "/commit", json={"content": "1 to 200"})
+    assert reply.status_code == 409 and "committed before, with other content" in reply.json()["detail"]
+    assert (await gateway.http.post(series + "/commit", json={"content": 7})).status_code == 400
+
+
+@asynchronous
 async def test_what_is_committed_is_closed(gateway: Running) -> None:
     await put(gateway, lines({"message": "m"}), LINES)
     await gateway.http.post(T + "/commit")
