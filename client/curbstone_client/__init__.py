@@ -4,8 +4,8 @@ The core has no sockets: `link.py` (one connection, made again whenever it is lo
 (the two uses of a connection), `wire.py` and `websocket.py` (bytes). `aio*.py` and `sync*.py` are two shells around it.
 """
 
-from curbstone_client.aio import Client, Confirm
-from curbstone_client.aio_messages import Batch, Batches, Ended, Message, Messages
+from curbstone_client.aio import Client
+from curbstone_client.aio_messages import Batch, Batches, Confirm, Ended, Message, Messages
 from curbstone_client.aio_queue import Event, Queue, Transaction
 from curbstone_client.base import Stats
 from curbstone_client.errors import (

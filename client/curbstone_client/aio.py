@@ -4,34 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
 from curbstone_client import base, content
 from curbstone_client.aio_link import SMALL_BATCH, Connection
-from curbstone_client.aio_messages import Ended, Message, Messages, ended, until_ended
+from curbstone_client.aio_messages import Confirm, Ended, Message, Messages, until_ended
 from curbstone_client.aio_queue import Event, Queue, Transaction
-from curbstone_client.aio_worker import Handler, Worker, run_until_signal
+from curbstone_client.aio_worker import Worker, run_until_signal
 from curbstone_client.consuming import PREFETCH, Consumer, Subscription
-from curbstone_client.errors import ClientError, Closed
-from curbstone_client.link import Link
-from curbstone_client.outcome import Outcome
-from curbstone_client.publishing import Confirm as BaseConfirm
-from curbstone_client.publishing import Lane, Publisher, Stored
+from curbstone_client.errors import ClientError
+from curbstone_client.publishing import Publisher
+from curbstone_client.worker import Handler
 
 H = TypeVar("H", bound=Handler)
-
-
-class Confirm(BaseConfirm):
-    """The confirm of one message that was sent: `stored = await confirm` returns once the message is on disk."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Any, None, Stored]:
-        if not self.done:
-            yield from ended(self)
-        return self.stored()
 
 
 class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
@@ -41,28 +28,18 @@ class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
     """
 
     _workers: list[Worker]
+    _publisher: Publisher[Confirm]
+    _consumer: Consumer[Ended]
 
     def _set_up(self) -> None:
         self._stop = asyncio.Event()
         self._room: asyncio.Future[None] | None = None
         self._replies: dict[str, asyncio.Future[Message]] = {}
         self._replying: Subscription | None = None
-        self._is_closed = False
         self._out: Connection | None = None
         self._in: Connection | None = None
-        out_link, in_link = Link(self.addresses, self._token), Link(self.addresses, self._token)
-        self._links = [out_link, in_link]
-        self._publisher: Publisher[Confirm] = Publisher(
-            out_link,
-            Confirm,
-            producer=self._producer,
-            waits_when_full=self._on_full == "wait",
-            window=self._window,
-            window_bytes=self._window_bytes,
-        )
-        self._consumer: Consumer[Ended] = Consumer(in_link, Message, Ended)
-        out_link.role = self._publisher
-        in_link.role = self._consumer
+        self._make_links(Confirm)
+        self._links[1].role = self._consumer = Consumer(self._links[1], Message, Ended)
 
     # ------------------------------------------------------------ life
 
@@ -111,11 +88,6 @@ class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    @property
-    def stats(self) -> base.Stats:
-        """Counts of what this client has done so far."""
-        return self._stats(self._publisher, self._consumer)
 
     # ------------------------------------------------------------ queues and events
 
@@ -193,29 +165,23 @@ class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
         finally:
             await self.close()
 
-    def stop(self) -> None:
-        """Make `run` return. Call this in the event loop."""
-        self._stop.set()
-
     # ------------------------------------------------------------ for the classes beside this one
 
-    async def send(self, lane: Lane, body: content.Body, more: str, type: str | None, seq: int | None) -> Confirm:
+    async def send(
+        self, destination: str, body: content.Body, more: str, type: str | None, seq: int | None, is_keyed: bool
+    ) -> Confirm:
         """Send one message, without waiting for its confirm. Wait only while the window is full."""
         connection = self._out or self._publishing()
         publisher = self._publisher
         while not publisher.has_room:
             connection.flush()
             await self._room_again()
-            if self._is_closed:
-                raise Closed("the client is closed")
-        confirm = publisher.send(lane, body, more, type, seq)
+            self._check_open()
+        confirm = publisher.send(publisher.lane(destination, is_keyed=is_keyed), body, more, type, seq)
         if not publisher.sent % SMALL_BATCH:
             connection.flush()
             await asyncio.sleep(0)
         return confirm
-
-    def lane(self, destination: str, *, is_keyed: bool = False) -> Lane:
-        return self._publisher.lane(destination, is_keyed=is_keyed)
 
     def subscribe(
         self, destination: str, prefetch: int, headers: dict[str, str] | None = None, *, acked: bool = True
@@ -223,10 +189,6 @@ class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
         """Subscribe to a destination and return its messages."""
         self._consuming()
         return Messages(self._consumer, self._consumer.subscribe(destination, prefetch, headers, acked=acked))
-
-    def end(self, messages: Messages) -> None:
-        """End a subscription now."""
-        self._consumer.unsubscribe(messages.subscription)
 
     async def answer(self, message: Message, result: content.Body) -> None:
         """Send an answer to the sender of a request."""
@@ -264,25 +226,18 @@ class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
         return self.queue(name)
 
     def _publishing(self) -> Connection:
-        if self._is_closed:
-            raise Closed("the client is closed")
+        self._check_open()
         if self._out is None:
             self._out = Connection(self._links[0], self.tls_of, self.connect_timeout)
             self._out.start()
         return self._out
 
     def _consuming(self) -> Connection:
-        if self._is_closed:
-            raise Closed("the client is closed")
+        self._check_open()
         if self._in is None:
             self._in = Connection(self._links[1], self.tls_of, self.connect_timeout)
             self._in.start()
         return self._in
-
-    def _flushing(self) -> Outcome:
-        outcome = Outcome()
-        self._publisher.flush(outcome)
-        return outcome
 
     async def _room_again(self) -> None:
         """Wait until the window has room. All callers that wait share one future."""

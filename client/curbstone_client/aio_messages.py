@@ -9,11 +9,12 @@ from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import Any
 
-from curbstone_client.base import end_of
 from curbstone_client.consuming import Consumer, Subscription
 from curbstone_client.errors import Closed, Stale
 from curbstone_client.message import BaseMessage
 from curbstone_client.outcome import Outcome
+from curbstone_client.publishing import Confirm as BaseConfirm
+from curbstone_client.publishing import Stored
 
 _TURN_S_MAX = 0.05
 """How often a loop over messages that never has to wait yields to the event loop, to let acks and heart-beats leave."""
@@ -34,6 +35,17 @@ async def until_ended(outcome: Outcome) -> None:
         await future
 
 
+class Confirm(BaseConfirm):
+    """The confirm of one message that was sent: `stored = await confirm` returns once the message is on disk."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, Stored]:
+        if not self.done:
+            yield from ended(self)
+        return self.stored()
+
+
 class Ended(Outcome):
     """The confirm of an ack, nack or reject. `await` waits until it is on disk, and raises if it was refused."""
 
@@ -45,38 +57,10 @@ class Ended(Outcome):
         self.check()
 
 
-class Message(BaseMessage):
+class Message(BaseMessage[Ended]):
     """One delivery of a message. `async with message` acks it at the end, and gives it back if the block raises."""
 
     __slots__ = ()
-
-    def ack(self) -> Ended:
-        """Ack the message. Raise Stale if the delivery has ended already. A message of an event needs no ack.
-
-        `await message.ack()` waits until the ack is on disk. Without `await` the ack is sent with the next write.
-        """
-        ended: Ended = self.subscription.consumer.ack(self)
-        return ended
-
-    def nack(self, delay: float | None = None, error: str = "") -> Ended:
-        """Give the message back; it comes again after `delay` seconds, by default after the queue's `nack_delay`.
-
-        `error` is the reason that the server keeps with the message. Raise Stale if the delivery has ended already.
-        """
-        ended: Ended = self.subscription.consumer.nack(self, delay, error)
-        return ended
-
-    def reject(self, error: str = "") -> Ended:
-        """Send the message to the dead-letter queue; `error` is the reason. Raise Stale if the delivery has ended."""
-        ended: Ended = self.subscription.consumer.reject(self, error)
-        return ended
-
-    def give_back(self, error: BaseException) -> Ended:
-        """End the delivery as a worker does when its handler raised this error. A message of an event has no end."""
-        if not self.subscription.is_acked:
-            return self.ack()
-        end = end_of(error, self.tries)
-        return self.reject(end.reason) if end.reject else self.nack(end.delay, end.reason)
 
     async def __aenter__(self) -> Message:
         return self
@@ -84,11 +68,7 @@ class Message(BaseMessage):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            if not self.is_settled:
-                self.ack()
-        elif not self.is_stale:
-            self.give_back(error)
+        self._leave(error)
 
 
 class Messages:

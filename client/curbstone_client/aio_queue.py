@@ -3,84 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from curbstone_client import base, content
-from curbstone_client.aio_messages import Batches, Message, Messages
-from curbstone_client.consuming import PREFETCH
+from curbstone_client.aio_messages import Batches, Confirm, Message, Messages
 from curbstone_client.errors import ClientError, NoSuchQueue, Unknown
 from curbstone_client.publishing import Stored
+from curbstone_client.queues import BaseEvent, BaseQueue, BaseTransaction, Target
 
-if TYPE_CHECKING:
-    from curbstone_client.aio import Client, Confirm
+_Confirming = Awaitable[Confirm]
+_Publishing = Coroutine[Any, Any, Stored]
+_Answering = Coroutine[Any, Any, Message]
+_Fields = Coroutine[Any, Any, dict[str, Any]]
 
 
-class _Target(base.Named):
-    """A queue or an event: something that messages can be published to."""
+class _Target(Target[_Confirming, _Publishing]):
+    """A queue or an event."""
 
-    def __init__(self, client: Client, name: str, destination: str) -> None:
-        self.client = client
-        self.name = name
-        self.destination = destination
-        self._lane = client.lane(destination)
-
-    def send(
-        self,
-        body: content.Body,
-        *,
-        type: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        delay: float | None = None,
-        ttl: float | None = None,
-        key: str | None = None,
-        idempotency_key: str | None = None,
-        seq: int | None = None,
-    ) -> Awaitable[Confirm]:
-        """Send a message and return its `Confirm`, without waiting for the confirm itself.
-
-        Awaiting `send` waits only while the window is full. A str is sent as text, bytes as they are, and everything
-        else as JSON; `type` replaces the content type that follows from this. `delay` and `ttl` are in seconds.
-        Messages with the same `key` are delivered one at a time, in order. A message that is published again under the
-        same `idempotency_key`, within the queue's `idempotency_window`, is stored once; with other content it is
-        refused with status 422. `seq` is the message's number; a client with a `producer` gives one to each message for
-        a queue, in ascending order, unless the message has an `idempotency_key`.
-        """
-        is_keyed = idempotency_key is not None
-        is_plain = not (type or headers or delay or is_keyed) and ttl is None and key is None
-        more = "" if is_plain else content.lines(type, headers, delay, ttl, key, idempotency_key)
-        lane = self.client.lane(self.destination, is_keyed=True) if is_keyed else self._lane
-        return self.client.send(lane, body, more, type, seq)
-
-    async def publish(
-        self,
-        body: content.Body,
-        *,
-        type: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        delay: float | None = None,
-        ttl: float | None = None,
-        key: str | None = None,
-        idempotency_key: str | None = None,
-        seq: int | None = None,
-        timeout: float | None = None,
-    ) -> Stored:
-        """Publish a message; it is on disk when this returns. The parameters are those of `send`.
-
-        Raise Refused if the server refuses the message. Raise Unknown if no confirm came within `timeout` seconds: the
-        message may still be stored.
-        """
-        confirm = await self.send(
-            body,
-            type=type,
-            headers=headers,
-            delay=delay,
-            ttl=ttl,
-            key=key,
-            idempotency_key=idempotency_key,
-            seq=seq,
-        )
+    async def _stored(self, sent: _Confirming, timeout: float | None) -> Stored:
+        confirm = await sent
         if timeout is None:
             return await confirm
         try:
@@ -90,33 +32,15 @@ class _Target(base.Named):
             raise Unknown(f"no confirm within {timeout:g} s; it may come yet") from None
 
 
-class Queue(_Target):
+class Queue(_Target, BaseQueue[_Confirming, _Publishing, Messages, _Answering, _Fields]):
     """A queue, as one client uses it."""
-
-    def consume(self, prefetch: int = PREFETCH, *, group: str | None = None) -> Messages:
-        """Subscribe to the queue and return its messages.
-
-        Use it as `async for message in queue.consume(): async with message: …`. `prefetch` is how many deliveries may
-        be unsettled at once. `group` names an independent reader of the queue.
-        """
-        headers = {"x-ks-group": group} if group else {}
-        return self.client.subscribe(self.destination, prefetch, headers)
 
     def batches(self, size: int, wait: float = 1.0, *, group: str | None = None) -> Batches:
         """Subscribe to the queue and return its messages in batches of at most `size`.
 
-        A batch is smaller if `wait` seconds have passed since its first message came.
+        A batch is smaller if `wait` seconds have passed since its first message.
         """
         return Batches(self.consume(2 * size, group=group), size, wait)
-
-    async def request(
-        self, body: content.Body, *, timeout: float = 30, headers: Mapping[str, str] | None = None
-    ) -> Message:
-        """Send a message and return the answer, which is the value that a worker's handler returned.
-
-        Raise Unknown if no answer came within `timeout` seconds.
-        """
-        return await self.client.request(self.destination, body, timeout, dict(headers or {}))
 
     async def last_seq(self) -> int | None:
         """Return the last `seq` of this client's producer that the queue has stored, or None if it has stored none."""
@@ -126,80 +50,17 @@ class Queue(_Target):
             return None
         return int(found["seq"])
 
-    async def info(self) -> dict[str, Any]:
-        """Return the counts of the queue's messages, and its options, as the HTTP interface has them."""
-        found: dict[str, Any] = await self._call("GET")
-        return found
-
-    async def pause(self, *, deliver: bool = True, publish: bool = False) -> dict[str, Any]:
-        """Pause the queue until `resume`: deliver nothing, and with `publish=True` refuse new messages.
-
-        Return what is paused now.
-        """
-        paused: dict[str, Any] = await self._call("POST", "/pause", {"deliver": deliver, "publish": publish})
-        return paused
-
-    async def resume(self) -> dict[str, Any]:
-        """End what `pause` began, and return what is paused now."""
-        paused: dict[str, Any] = await self._call("POST", "/resume")
-        return paused
-
-    async def undo(
-        self, *, limit: int = 1000, within: float | None = None, id: str | None = None, group: str = ""
-    ) -> dict[str, Any]:
-        """Bring back messages that were acked, popped or purged, if the queue's log still has them.
-
-        At most `limit` messages are brought back: those that were settled in the last `within` seconds, or the one
-        with this `id`; of the reading group `group` if it is given. Return how many messages are `restored`, were
-        `gone` or had `expired`, and whether there is `more`.
-        """
-        body = {"limit": limit, "within": within, "id": id, "group": group}
-        undone: dict[str, Any] = await self._call("POST", "/undo", base.without_none(body))
-        return undone
-
-    async def purge(self, *, keep: bool = False) -> dict[str, Any]:
-        """Drop all messages that are ready or delayed, and return how many those were.
-
-        The messages are erased from the disk, unless `keep=True` keeps them for `undo`.
-        """
-        purged: dict[str, Any] = await self._call("POST", "/purge", {"keep": keep})
-        return purged
-
-    async def redrive(
-        self, *, to: str | None = None, limit: int | None = None, id: str | None = None
-    ) -> dict[str, Any]:
-        """Move dead letters back to the queues that they were in, or to the queue `to`.
-
-        At most `limit` of them are moved, or only the one with this `id`. Return how many were `moved`, how many
-        `stayed` by the reason, and whether there is `more`.
-        """
-        body = {"to": to, "limit": limit, "id": id}
-        moved: dict[str, Any] = await self._call("POST", "/redrive", base.without_none(body))
-        return moved
-
     async def delete(self) -> None:
         """Delete the queue and all it holds."""
         await self._call("DELETE")
 
-    async def _call(self, method: str, more: str = "", body: Any = None) -> Any:
-        return await self.client.call(method, self.client.queue_path(self.name, more), body)
 
-
-class Event(_Target):
+class Event(_Target, BaseEvent[_Confirming, _Publishing, Messages]):
     """An event, as one client uses it."""
 
-    def subscribe(self, prefetch: int = PREFETCH) -> Messages:
-        """Return the messages that are published from now on. Those published during a lost connection are missed."""
-        return self.client.subscribe(self.destination, prefetch, acked=False)
 
-
-class Transaction(base.Sends):
+class Transaction(BaseTransaction):
     """Messages to publish and messages to ack, all or nothing. They are committed at the end of the `with` block."""
-
-    def __init__(self, client: Client, messages: Sequence[Message]) -> None:
-        super().__init__(client.destination)
-        self._client = client
-        self._messages = messages
 
     async def __aenter__(self) -> Transaction:
         return self
@@ -220,8 +81,3 @@ class Transaction(base.Sends):
                 self._give_back(refused)
                 raise
         self._give_back(error)
-
-    def _give_back(self, error: BaseException) -> None:
-        for message in self._messages:
-            if not message.is_stale:
-                message.give_back(error)

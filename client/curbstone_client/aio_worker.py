@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from curbstone_client import base
 from curbstone_client.aio_messages import Message, Messages
-from curbstone_client.errors import ClientError, Stale
+from curbstone_client.errors import ClientError
+from curbstone_client.message import BaseMessage
+from curbstone_client.worker import BaseWorker, Handler, log, poison_warning
 
 if TYPE_CHECKING:
     from curbstone_client.aio import Client
 
-log = logging.getLogger("curbstone_client")
 
-Handler = Callable[[Message], Any]
-
-
-class Worker:
+class Worker(BaseWorker):
     """Hands a queue's messages to a handler, at most `parallel` at once.
 
     If the handler returns, the message is acked; the value it returned is sent to the sender of a request. If it
@@ -42,28 +38,16 @@ class Worker:
         timeout: float | None,
         prefetch: int | None,
     ) -> None:
-        self._client = client
-        self._queue = queue
-        self._handler = handler
-        self._group = group
-        self._parallel = parallel
+        super().__init__(client, queue, handler, group, parallel, prefetch)
         self._timeout = timeout
-        self._prefetch = prefetch or 2 * parallel
-        self._messages: Messages | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Subscribe to the queue and start to handle its messages."""
-        self._messages = self._client.queue(self._queue).consume(self._prefetch, group=self._group)
+        messages = self._subscribe()
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._work(self._messages)) for _ in range(self._parallel)]
+        self._tasks = [loop.create_task(self._work(messages)) for _ in range(self._parallel)]
         self._tasks.append(loop.create_task(self._look_at_options()))
-
-    def stop(self) -> None:
-        """Take no more messages. Those that no handler has begun go back to the queue."""
-        messages, self._messages = self._messages, None
-        if messages is not None:
-            self._client.end(messages)
 
     async def drained(self) -> None:
         """Wait until the running handlers have finished."""
@@ -98,24 +82,18 @@ class Worker:
                 await self._client.answer(message, result)
             if not message.is_settled:
                 message.ack()
-        except Stale:
-            log.info("%s: the connection of %r was lost while it was handled; it comes again", self._queue, message)
         except ClientError as error:
-            log.warning("%s: %r was handled, but could not be answered or acked: %s", self._queue, message, error)
-            if not message.is_stale:
-                message.give_back(error)
+            self._not_ended(message, error)
 
-    def _failed(self, message: Message, error: BaseException) -> None:
+    def _failed(self, message: BaseMessage[Any], error: BaseException) -> None:
         if isinstance(error, TimeoutError) and self._timeout is not None and not str(error):
             late = TimeoutError(f"the handler took longer than {self._timeout:g} s")
             error = late.with_traceback(error.__traceback__)
-        base.log_failure(self._queue, message, error)
-        if not message.is_stale:
-            message.give_back(error)
+        super()._failed(message, error)
 
     async def _look_at_options(self) -> None:
         try:
-            warning = base.poison_warning(self._queue, await self._client.queue(self._queue).info())
+            warning = poison_warning(self._queue, await self._client.queue(self._queue).info())
         except ClientError:
             return  # no HTTP, or no right to look; the warning is only a hint
         if warning:

@@ -1,4 +1,4 @@
-"""The part that both shells share: settings of a client, names of queues, and the end of a failed handler's message.
+"""The part of a client that both shells share: its settings, the names of queues, and calls of the HTTP interface.
 
 Nothing here waits or has a socket.
 """
@@ -6,27 +6,21 @@ Nothing here waits or has a socket.
 from __future__ import annotations
 
 import enum
-import logging
 import os
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Any, Generic, Literal, TypeVar
 
 from curbstone_client import calls, content, login
 from curbstone_client.address import Address, parse
 from curbstone_client.consuming import Consumer
-from curbstone_client.errors import Reject, Retry, Unknown
+from curbstone_client.errors import Closed, Unknown
 from curbstone_client.link import Link
 from curbstone_client.login import Token
 from curbstone_client.message import BaseMessage
-from curbstone_client.publishing import WINDOW, WINDOW_BYTES, Publisher
-
-log = logging.getLogger("curbstone_client")
-
-_chance = Random()
-"""A generator of our own, so that an application that seeds the global one gets the numbers it expects."""
+from curbstone_client.outcome import Outcome
+from curbstone_client.publishing import WINDOW, WINDOW_BYTES, Confirm, Publisher
 
 OnFull = Literal["wait", "raise"]
 
@@ -49,7 +43,6 @@ Declared = TypeVar("Declared")
 
 CONNECT_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 10.0
-RETRY_DELAY_S_MAX = 300.0
 
 REPLIES = "/temp-queue/replies"
 """The temporary queue for the answers to a client's requests. It belongs to the connection."""
@@ -117,16 +110,65 @@ class ClientBase(Generic[Declared]):
         self._window = window
         self._window_bytes = window_bytes
         self._http = calls.Http(self.addresses, lambda: login.current(token), self.tls_of)
-        self._links: list[Link] = []
         self._workers: list[Any] = []
         self._set_up()
 
     def __repr__(self) -> str:
         return f"<client of {', '.join(map(str, self.addresses))}>"
 
+    _stop: Any
+    """The shell's event that `stop` sets."""
+    _publisher: Publisher[Any]
+    _consumer: Consumer[Any]
+
     def _set_up(self) -> None:
         """Set up what a shell adds to the settings."""
         raise NotImplementedError
+
+    def _make_links(self, confirm: type[Confirm], owner: Any = None) -> None:
+        """Make the link for publishing, with its publisher, and the one for consuming."""
+        self._is_closed = False
+        self._links = [Link(self.addresses, self._token), Link(self.addresses, self._token)]
+        self._links[0].role = self._publisher = Publisher(
+            self._links[0],
+            confirm,
+            owner=owner,
+            producer=self._producer,
+            waits_when_full=self._on_full == "wait",
+            window=self._window,
+            window_bytes=self._window_bytes,
+        )
+
+    def stop(self) -> None:
+        """Make `run` return. Call this in the event loop, or with threads from any of them."""
+        self._stop.set()
+
+    @property
+    def stats(self) -> Stats:
+        """Counts of what this client has done so far."""
+        publisher, consumer = self._publisher, self._consumer
+        return Stats(
+            publisher.sent,
+            publisher.confirmed,
+            publisher.resent,
+            consumer.delivered_count,
+            consumer.stale,
+            sum(max(0, link.ups - 1) for link in self._links),
+        )
+
+    def end(self, messages: Any) -> None:
+        """End the subscription of these messages now."""
+        self._consumer.unsubscribe(messages.subscription)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed("the client is closed")
+
+    def _flushing(self) -> Outcome:
+        """Return the outcome of all messages sent so far."""
+        outcome = Outcome()
+        self._publisher.flush(outcome)
+        return outcome
 
     def _declare(self, name: str, options: Mapping[str, Any]) -> Declared:
         """Create the queue if it does not exist, and set these options."""
@@ -174,16 +216,6 @@ class ClientBase(Generic[Declared]):
         given = locals()
         names = given.keys() - {"self", "name"}
         return self._declare(name, {option: given[option] for option in names if given[option] is not KEEP})
-
-    def _stats(self, publisher: Publisher[Any], consumer: Consumer[Any]) -> Stats:
-        return Stats(
-            publisher.sent,
-            publisher.confirmed,
-            publisher.resent,
-            consumer.delivered_count,
-            consumer.stale,
-            sum(max(0, link.ups - 1) for link in self._links),
-        )
 
     def tls_of(self, address: Address) -> ssl.SSLContext | None:
         """Return the TLS context of a connection, or None if it is not encrypted.
@@ -242,48 +274,12 @@ def send_headers(
     return named | content.named(headers, delay, ttl, key), data
 
 
-class Sends:
-    """The messages that a transaction will send."""
-
-    def __init__(self, destination: Callable[[str], str]) -> None:
-        self._destination = destination
-        self.sends: list[tuple[dict[str, str], bytes]] = []
-
-    def publish(
-        self,
-        queue: str,
-        body: content.Body,
-        *,
-        type: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        delay: float | None = None,
-        ttl: float | None = None,
-        key: str | None = None,
-    ) -> None:
-        """Add a message to the transaction; it is sent with the commit. The options are those of `Queue.send`."""
-        self.sends.append(send_headers(self._destination(queue), body, type, headers, delay, ttl, key))
-
-
-class Named:
-    """A queue or an event, as it is shown."""
-
-    destination: str
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__.lower()} {self.destination.split('/', 2)[2]}>"
-
-
-def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a call's body without those that are not given."""
-    return {name: value for name, value in fields.items() if value is not None}
-
-
 def no_answer(timeout: float) -> Unknown:
     """Return the error of a request that nobody answered in time, whether the request was confirmed or not."""
     return Unknown(f"no answer within {timeout:g} s")
 
 
-def answer_headers(message: BaseMessage, result: content.Body) -> tuple[dict[str, str], bytes]:
+def answer_headers(message: BaseMessage[Any], result: content.Body) -> tuple[dict[str, str], bytes]:
     """Return the headers and the body of the SEND that answers a message. Raise ValueError if nobody waits for one."""
     if message.reply_to is None:
         raise ValueError("nobody waits for an answer to this message")
@@ -291,41 +287,3 @@ def answer_headers(message: BaseMessage, result: content.Body) -> tuple[dict[str
     if correlation := message.raw_headers.get("correlation-id"):
         named["correlation-id"] = correlation
     return named, data
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """The end of a delivery whose handler raised: it is rejected, or given back after `delay` seconds."""
-
-    reject: bool
-    delay: float | None
-    reason: str
-
-
-def end_of(error: BaseException, tries: int) -> End:
-    """Return how a delivery ends whose handler raised this error.
-
-    The message is given back after 1, 2, 4 … 300 s, give or take 15 %, unless the error is a `Reject` or a `Retry`.
-    """
-    if isinstance(error, Reject):
-        return End(True, None, str(error) or "rejected")
-    if isinstance(error, Retry):
-        return End(False, error.delay, str(error))
-    delay = min(RETRY_DELAY_S_MAX, 2.0 ** min(tries, 20)) * _chance.uniform(0.85, 1.15)
-    return End(False, delay, f"{type(error).__name__}: {error}")
-
-
-def log_failure(queue: str, message: BaseMessage, error: BaseException) -> None:
-    """Log that a handler raised this error: with its traceback, unless the handler says by it how the delivery ends."""
-    if isinstance(error, Exception) and not isinstance(error, Reject | Retry):
-        log.error("%s: the handler failed for %r", queue, message, exc_info=error)
-    else:
-        log.info("%s: %r was given back: %s: %s", queue, message, type(error).__name__, error)
-
-
-def poison_warning(queue: str, info: Mapping[str, Any]) -> str | None:
-    """Return a warning to log if a message that always fails would come again for ever; None if it would not."""
-    options = info.get("options", info)
-    if options.get("max_tries") or options.get("dead_letter"):
-        return None
-    return f"queue {queue} has neither max_tries nor dead_letter: a message that always fails comes again for ever"

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 from curbstone_client.content import milliseconds
 from curbstone_client.errors import ClientError, Closed, NotSupported, Unknown
 from curbstone_client.link import Link, error_of
-from curbstone_client.outcome import Outcome
+from curbstone_client.outcome import Outcome, S
 from curbstone_client.wire import Delivery, frame, parse_head
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 PREFETCH = 100
 _REASON_MAX = 1000
 _NEVER = float("inf")
-
-S = TypeVar("S", bound=Outcome)
-"""The outcome of settling: on disk, refused, or unknown. The acks of one flush share one outcome per subscription."""
 
 
 class Subscription:
@@ -155,7 +152,7 @@ class Consumer(Generic[S]):
 
     # ------------------------------------------------------------ settling
 
-    def ack(self, message: BaseMessage) -> S:
+    def ack(self, message: BaseMessage[Any]) -> S:
         """Ack a message, together with the others of this flush. Raise Stale. A message of an event needs no ack."""
         subscription = message.subscription
         if not subscription.is_acked:
@@ -169,16 +166,16 @@ class Consumer(Generic[S]):
             self._link.changed()
         return settled
 
-    def nack(self, message: BaseMessage, delay: float | None, error: str) -> S:
+    def nack(self, message: BaseMessage[Any], delay: float | None, error: str) -> S:
         """Give a message back, to be delivered again after `delay` seconds or the queue's own delay. Raise Stale."""
         headers = {} if delay is None else {"x-delta-t": str(milliseconds(delay, "delay"))}
         return self._nack(message, headers, error)
 
-    def reject(self, message: BaseMessage, error: str) -> S:
+    def reject(self, message: BaseMessage[Any], error: str) -> S:
         """Send a message to the dead-letter queue. Raise Stale."""
         return self._nack(message, {"requeue": "false"}, error)
 
-    def _nack(self, message: BaseMessage, headers: dict[str, str], error: str) -> S:
+    def _nack(self, message: BaseMessage[Any], headers: dict[str, str], error: str) -> S:
         if error:
             headers["error"] = error[:_REASON_MAX].replace("\0", "")
         headers["id"] = message.ack_id().decode()
@@ -187,7 +184,7 @@ class Consumer(Generic[S]):
         self._link.write(frame("NACK", headers))
         return settled
 
-    def commit(self, sends: Sequence[tuple[dict[str, str], bytes]], messages: Iterable[BaseMessage]) -> S:
+    def commit(self, sends: Sequence[tuple[dict[str, str], bytes]], messages: Iterable[BaseMessage[Any]]) -> S:
         """Send messages and ack others in one transaction. Each of `sends` is the headers and the body of a SEND.
 
         Raise Stale if one of the deliveries has ended, and Unknown if there is no connection; nothing is sent then.
@@ -349,7 +346,7 @@ class Consumer(Generic[S]):
             outcome.finish(error)
 
 
-def _not_settled(settled: Outcome, messages: Iterable[BaseMessage]) -> None:
+def _not_settled(settled: Outcome, messages: Iterable[BaseMessage[Any]]) -> None:
     """After a refused transaction let its messages be settled in another way, because none of them was acked."""
     if settled.error is not None and not isinstance(settled.error, Unknown):
         for message in messages:

@@ -18,6 +18,8 @@ A worker's handler raises `Reject` or `Retry` to say how its delivery ends; thes
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from random import Random
 
 
 class ClientError(Exception):
@@ -88,6 +90,11 @@ class Retry(Exception):
         self.delay = delay
 
 
+RETRY_DELAY_S_MAX = 300.0
+
+_chance = Random()
+"""A generator of our own, so that an application that seeds the global one gets the numbers it expects."""
+
 _BY_STATUS: dict[int, type[Refused]] = {
     401: NotAllowed,
     403: NotAllowed,
@@ -113,3 +120,25 @@ def detail_of(body: bytes) -> str:
     except ValueError:
         return body.decode("utf-8", "replace")[:300].strip()
     return str(problem.get("detail", "")) if isinstance(problem, dict) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a delivery whose handler raised: it is rejected, or given back after `delay` seconds."""
+
+    reject: bool
+    delay: float | None
+    reason: str
+
+
+def end_of(error: BaseException, tries: int) -> End:
+    """Return how a delivery ends whose handler raised this error.
+
+    The message is given back after 1, 2, 4 … 300 s, give or take 15 %, unless the error is a `Reject` or a `Retry`.
+    """
+    if isinstance(error, Reject):
+        return End(True, None, str(error) or "rejected")
+    if isinstance(error, Retry):
+        return End(False, error.delay, str(error))
+    delay = min(RETRY_DELAY_S_MAX, 2.0 ** min(tries, 20)) * _chance.uniform(0.85, 1.15)
+    return End(False, delay, f"{type(error).__name__}: {error}")

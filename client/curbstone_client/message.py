@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from curbstone_client.content import KEY, PREFIX
-from curbstone_client.errors import ClientError, Stale
+from curbstone_client.errors import ClientError, Stale, end_of
+from curbstone_client.outcome import S
 from curbstone_client.wire import Delivery, parse_head
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _SERVERS = frozenset(
 _ACK = b"\nack:"
 
 
-class BaseMessage:
+class BaseMessage(Generic[S]):
     """One delivery of a message. It belongs to the connection it came over, and can be settled once.
 
     `body` is the body's bytes.
@@ -123,3 +124,39 @@ class BaseMessage:
         self.is_settled = True
         end = head.find(b"\n", at + 5)
         return head[at + 5 : end if end >= 0 else None]
+
+    def ack(self) -> S:
+        """Ack the message. Raise Stale if the delivery has ended already. A message of an event needs no ack.
+
+        The ack is sent with the next write; wait for what this returns to know that it is on disk.
+        """
+        ended: S = self.subscription.consumer.ack(self)
+        return ended
+
+    def nack(self, delay: float | None = None, error: str = "") -> S:
+        """Give the message back. It is delivered again after `delay` seconds, or after the queue's `nack_delay`.
+
+        `error` is the reason that the server keeps with the message. Raise Stale if the delivery has ended already.
+        """
+        ended: S = self.subscription.consumer.nack(self, delay, error)
+        return ended
+
+    def reject(self, error: str = "") -> S:
+        """Send the message to the dead-letter queue; `error` is the reason. Raise Stale if the delivery has ended."""
+        ended: S = self.subscription.consumer.reject(self, error)
+        return ended
+
+    def give_back(self, error: BaseException) -> S:
+        """End the delivery as a worker does when its handler raised this error. A message of an event has no end."""
+        if not self.subscription.is_acked:
+            return self.ack()
+        end = end_of(error, self.tries)
+        return self.reject(end.reason) if end.reject else self.nack(end.delay, end.reason)
+
+    def _leave(self, error: BaseException | None) -> None:
+        """End the delivery as its `with` block ended, unless the block has done so."""
+        if error is None:
+            if not self.is_settled:
+                self.ack()
+        elif not self.is_stale:
+            self.give_back(error)

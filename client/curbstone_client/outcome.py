@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 
 class Outcome:
@@ -52,3 +53,7 @@ class Outcome:
         self._seen = True
         if self.error is not None:
             raise self.error
+
+
+S = TypeVar("S", bound=Outcome)
+"""A shell's outcome of settling: on disk, refused, or unknown."""

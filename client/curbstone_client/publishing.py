@@ -18,7 +18,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from curbstone_client.content import Body, encode, lines
 from curbstone_client.errors import ClientError, NotSupported, QueueFull, TooLarge, Unknown
@@ -96,7 +96,7 @@ class Lane:
         "warn_at",
     )  # fmt: skip
 
-    def __init__(self, index: int, destination: str, owner: object, producer: str, *, is_keyed: bool = False) -> None:
+    def __init__(self, index: int, destination: str, owner: Any, producer: str, *, is_keyed: bool = False) -> None:
         self.is_keyed = is_keyed
         """Whether each message has an idempotency key. Then it has no number of a producer."""
         self.producer = producer
@@ -145,7 +145,7 @@ class Publisher(Generic[C]):
         link: Link,
         make: Callable[[Lane, bytes, bytes, int], C],
         *,
-        owner: object = None,
+        owner: Any = None,
         producer: str | None = None,
         waits_when_full: bool = True,
         window: int = WINDOW,

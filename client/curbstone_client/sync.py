@@ -12,11 +12,12 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
 from curbstone_client import base, content
-from curbstone_client.consuming import PREFETCH, Consumer, Subscription
+from curbstone_client.consuming import PREFETCH, Subscription
 from curbstone_client.errors import (
     CantConnect,
     ClientError,
@@ -32,14 +33,12 @@ from curbstone_client.errors import (
     TooLarge,
     Unknown,
 )
-from curbstone_client.link import Link
-from curbstone_client.outcome import Outcome
-from curbstone_client.publishing import Confirm as BaseConfirm
 from curbstone_client.publishing import Publisher, Stored
 from curbstone_client.sync_link import Connection
-from curbstone_client.sync_messages import Batch, Batches, Ended, Message, Messages, wait_for
+from curbstone_client.sync_messages import Batch, Batches, Confirm, Ended, LockedConsumer, Message, Messages, wait_for
 from curbstone_client.sync_queue import Event, Queue, Transaction
-from curbstone_client.sync_worker import Handler, Worker, run_until_signal
+from curbstone_client.sync_worker import Worker, run_until_signal
+from curbstone_client.worker import Handler
 
 __all__ = [
     "Batch",
@@ -72,25 +71,12 @@ __all__ = [
 H = TypeVar("H", bound=Handler)
 
 
-class Confirm(BaseConfirm):
-    """The confirm of one message that was sent. `result` returns once the message is on disk."""
-
-    __slots__ = ()
-
-    def result(self, timeout: float | None = None) -> Stored:
-        """Wait until the message is on disk. Raise Refused, or Unknown if no confirm came within `timeout` seconds."""
-        if not self.done:
-            client = self.lane.owner
-            assert isinstance(client, Client)
-            if not wait_for(self, client.lock, timeout):
-                raise Unknown(f"no confirm within {timeout:g} s; it may come yet")
-        return self.stored()
-
-
 class Client(base.ClientBase[Queue]):
     """A client of one server. Use `with Client(…) as client`, or call `connect` and `close`."""
 
     _workers: list[Worker]
+    _publisher: Publisher[Confirm]
+    _consumer: LockedConsumer
 
     def _set_up(self) -> None:
         """Set up the state of a client that has no connections: a new one, or the copy in a forked child."""
@@ -101,23 +87,10 @@ class Client(base.ClientBase[Queue]):
         self._replies: dict[str, Message | None] = {}
         self._replying: Subscription | None = None
         self._stop = threading.Event()
-        self._is_closed = False
         self._out: Connection | None = None
         self._in: Connection | None = None
-        out_link, in_link = Link(self.addresses, self._token), Link(self.addresses, self._token)
-        self._links = [out_link, in_link]
-        self._publisher: Publisher[Confirm] = Publisher(
-            out_link,
-            Confirm,
-            owner=self,
-            producer=self._producer,
-            waits_when_full=self._on_full == "wait",
-            window=self._window,
-            window_bytes=self._window_bytes,
-        )
-        self._consumer: Consumer[Ended] = Consumer(in_link, Message, self._new_ended, owner=self)
-        out_link.role = self._publisher
-        in_link.role = self._consumer
+        self._make_links(Confirm, self)
+        self._links[1].role = self._consumer = LockedConsumer(self._links[1], Message, partial(Ended, self), owner=self)
 
     # ------------------------------------------------------------ life
 
@@ -160,11 +133,6 @@ class Client(base.ClientBase[Queue]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    @property
-    def stats(self) -> base.Stats:
-        """Counts of what this client has done so far."""
-        return self._stats(self._publisher, self._consumer)
 
     # ------------------------------------------------------------ queues and events
 
@@ -230,10 +198,6 @@ class Client(base.ClientBase[Queue]):
         finally:
             self.close()
 
-    def stop(self) -> None:
-        """Make `run` return. This may be called from any thread."""
-        self._stop.set()
-
     # ------------------------------------------------------------ for the classes beside this one
 
     def send(
@@ -247,8 +211,7 @@ class Client(base.ClientBase[Queue]):
             while not publisher.has_room:
                 publisher.on_room = self._room.notify_all
                 self._room.wait()
-                if self._is_closed:
-                    raise Closed("the client is closed")
+                self._check_open()
             return publisher.send(publisher.lane(destination, is_keyed=is_keyed), body, more, type, seq)
 
     def subscribe(
@@ -308,27 +271,17 @@ class Client(base.ClientBase[Queue]):
 
     def _publishing(self) -> Connection:
         with self.lock:
-            if self._is_closed:
-                raise Closed("the client is closed")
+            self._check_open()
             if self._out is None:
                 self._out = Connection(self._links[0], self.lock, self.tls_of, self.connect_timeout, "publishing")
             return self._out
 
     def _consuming(self) -> Connection:
         with self.lock:
-            if self._is_closed:
-                raise Closed("the client is closed")
+            self._check_open()
             if self._in is None:
                 self._in = Connection(self._links[1], self.lock, self.tls_of, self.connect_timeout, "consuming")
             return self._in
-
-    def _new_ended(self) -> Ended:
-        return Ended(self)
-
-    def _flushing(self) -> Outcome:
-        outcome = Outcome()
-        self._publisher.flush(outcome)
-        return outcome
 
     def _take_replies(self) -> None:
         subscription = self._replying

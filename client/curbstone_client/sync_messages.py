@@ -6,19 +6,17 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from curbstone_client.base import end_of
 from curbstone_client.consuming import Consumer, Subscription
 from curbstone_client.errors import Closed, Stale, Unknown
 from curbstone_client.message import BaseMessage
 from curbstone_client.outcome import Outcome
+from curbstone_client.publishing import Confirm as BaseConfirm
+from curbstone_client.publishing import Stored
 
-
-class Owner(Protocol):
-    """The part of a client that its outcomes need."""
-
-    lock: threading.RLock
+if TYPE_CHECKING:
+    from curbstone_client.sync import Client
 
 
 def wait_for(outcome: Outcome, lock: threading.RLock, timeout: float | None) -> bool:
@@ -34,12 +32,24 @@ def wait_for(outcome: Outcome, lock: threading.RLock, timeout: float | None) -> 
     return ended.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
 
 
+class Confirm(BaseConfirm):
+    """The confirm of one message that was sent. `result` returns once the message is on disk."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> Stored:
+        """Wait until the message is on disk. Raise Refused, or Unknown if no confirm came within `timeout` seconds."""
+        if not wait_for(self, self.lane.owner.lock, timeout):
+            raise Unknown(f"no confirm within {timeout:g} s; it may come yet")
+        return self.stored()
+
+
 class Ended(Outcome):
     """The confirm of an ack, nack or reject. `result` waits until it is on disk."""
 
     __slots__ = ("_owner",)
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: Client) -> None:
         super().__init__()
         self._owner = owner
 
@@ -50,46 +60,34 @@ class Ended(Outcome):
         self.check()
 
 
-class Message(BaseMessage):
+class LockedConsumer(Consumer[Ended]):
+    """A consumer whose methods that messages and subscriptions call take the client's lock."""
+
+    def widen(self, subscription: Subscription, prefetch: int) -> None:
+        with self.owner.lock:
+            super().widen(subscription, prefetch)
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        with self.owner.lock:
+            super().unsubscribe(subscription)
+
+    def ack(self, message: BaseMessage[Any]) -> Ended:
+        with self.owner.lock:
+            return super().ack(message)
+
+    def nack(self, message: BaseMessage[Any], delay: float | None, error: str) -> Ended:
+        with self.owner.lock:
+            return super().nack(message, delay, error)
+
+    def reject(self, message: BaseMessage[Any], error: str) -> Ended:
+        with self.owner.lock:
+            return super().reject(message, error)
+
+
+class Message(BaseMessage[Ended]):
     """One delivery of a message. `with message` acks it at the end, and gives it back if the block raises."""
 
     __slots__ = ()
-
-    def ack(self) -> Ended:
-        """Ack the message. Raise Stale if the delivery has ended already. A message of an event needs no ack.
-
-        `message.ack().result()` waits until the ack is on disk. Without `result` the ack is sent with the next write.
-        """
-        consumer: Consumer[Ended] = self.subscription.consumer
-        with self._lock:
-            return consumer.ack(self)
-
-    def nack(self, delay: float | None = None, error: str = "") -> Ended:
-        """Give the message back; it comes again after `delay` seconds, by default after the queue's `nack_delay`.
-
-        `error` is the reason that the server keeps with the message. Raise Stale if the delivery has ended already.
-        """
-        consumer: Consumer[Ended] = self.subscription.consumer
-        with self._lock:
-            return consumer.nack(self, delay, error)
-
-    def reject(self, error: str = "") -> Ended:
-        """Send the message to the dead-letter queue; `error` is the reason. Raise Stale if the delivery has ended."""
-        consumer: Consumer[Ended] = self.subscription.consumer
-        with self._lock:
-            return consumer.reject(self, error)
-
-    def give_back(self, error: BaseException) -> Ended:
-        """End the delivery as a worker does when its handler raised this error. A message of an event has no end."""
-        if not self.subscription.is_acked:
-            return self.ack()
-        end = end_of(error, self.tries)
-        return self.reject(end.reason) if end.reject else self.nack(end.delay, end.reason)
-
-    @property
-    def _lock(self) -> threading.RLock:
-        lock: threading.RLock = self.subscription.consumer.owner.lock
-        return lock
 
     def __enter__(self) -> Message:
         return self
@@ -97,13 +95,8 @@ class Message(BaseMessage):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            if not self.is_settled:
-                self.ack()
-        else:
-            with self._lock:
-                if not self.is_stale:
-                    self.give_back(error)
+        with self.subscription.consumer.owner.lock:
+            self._leave(error)
 
 
 class Messages(Iterator[Message]):
@@ -123,8 +116,7 @@ class Messages(Iterator[Message]):
 
     @prefetch.setter
     def prefetch(self, count: int) -> None:
-        with self._lock:
-            self._consumer.widen(self.subscription, count)
+        self._consumer.widen(self.subscription, count)
 
     def established(self, timeout: float | None = None) -> None:
         """Wait until the server has the subscription. Messages that are sent to an event after that are delivered."""
@@ -165,8 +157,7 @@ class Messages(Iterator[Message]):
 
     def close(self) -> None:
         """End the subscription. Messages that were not handed out yet go back to the queue."""
-        with self._lock:
-            self._consumer.unsubscribe(self.subscription)
+        self._consumer.unsubscribe(self.subscription)
 
     def __enter__(self) -> Messages:
         return self

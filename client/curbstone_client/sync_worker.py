@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from curbstone_client import base
-from curbstone_client.errors import ClientError, Stale
+from curbstone_client.errors import ClientError
 from curbstone_client.sync_messages import Message, Messages
+from curbstone_client.worker import BaseWorker, Handler, log, poison_warning
 
 if TYPE_CHECKING:
     from curbstone_client.sync import Client
 
-log = logging.getLogger("curbstone_client")
 
-Handler = Callable[[Message], Any]
-
-
-class Worker:
+class Worker(BaseWorker):
     """Hands a queue's messages to a handler, in `parallel` threads.
 
     If the handler returns, the message is acked; the value it returned is sent to the sender of a request. If it
@@ -38,13 +33,7 @@ class Worker:
         parallel: int,
         prefetch: int | None,
     ) -> None:
-        self._client = client
-        self._queue = queue
-        self._handler = handler
-        self._group = group
-        self._parallel = parallel
-        self._prefetch = prefetch or 2 * parallel
-        self._messages: Messages | None = None
+        super().__init__(client, queue, handler, group, parallel, prefetch)
         self._threads: list[threading.Thread] = []
         self.error: BaseException | None = None
         """Why the worker can't go on; None while it can."""
@@ -54,7 +43,7 @@ class Worker:
 
         `failed` is called, in a thread of the worker, when the worker can't go on.
         """
-        messages = self._messages = self._client.queue(self._queue).consume(self._prefetch, group=self._group)
+        messages = self._subscribe()
         self._threads = [
             threading.Thread(target=self._work, args=(messages, failed), name=f"curbstone worker {self._queue}")
             for _ in range(self._parallel)
@@ -62,12 +51,6 @@ class Worker:
         for thread in self._threads:
             thread.start()
         self._look_at_options()
-
-    def stop(self) -> None:
-        """Take no more messages. Those that no handler has begun go back to the queue."""
-        messages, self._messages = self._messages, None
-        if messages is not None:
-            messages.close()
 
     def drained(self) -> None:
         """Wait until the running handlers have finished. A handler may call this: its own thread is not waited for."""
@@ -97,26 +80,12 @@ class Worker:
                 self._client.answer(message, result)
             if not message.is_settled:
                 message.ack()
-        except Stale:
-            log.info("%s: the connection of %r was lost while it was handled; it comes again", self._queue, message)
         except ClientError as error:
-            log.warning("%s: %r was handled, but could not be answered or acked: %s", self._queue, message, error)
-            self._give_back(message, error)
-
-    def _failed(self, message: Message, error: BaseException) -> None:
-        base.log_failure(self._queue, message, error)
-        self._give_back(message, error)
-
-    def _give_back(self, message: Message, error: BaseException) -> None:
-        try:
-            if not message.is_stale:
-                message.give_back(error)
-        except Stale:
-            pass  # the delivery ended after it was looked at
+            self._not_ended(message, error)
 
     def _look_at_options(self) -> None:
         try:
-            warning = base.poison_warning(self._queue, self._client.queue(self._queue).info())
+            warning = poison_warning(self._queue, self._client.queue(self._queue).info())
         except ClientError:
             return  # no HTTP, or no right to look; the warning is only a hint
         if warning:

@@ -43,8 +43,7 @@ def push(
     from curbstone.exit_codes import FAILED, UNREACHABLE, WRONG, CommandFailed
 
     try:
-        from curbstone_client.base import end_of
-        from curbstone_client.errors import CantConnect, ClientError, Reject, Retry
+        from curbstone_client.errors import CantConnect, ClientError, Reject, Retry, end_of
         from curbstone_client.sync import Client, Message
     except ImportError:
         raise CommandFailed("curbstone-client not installed; pip install 'curbstone[client]'", FAILED) from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ class World:
         self.sent: dict[str, list[tuple[bytes, Confirm]]] = {queue: [] for queue in QUEUES}
         self.ended: Counter[int] = Counter()
         self.subscriptions = [self.consumer.subscribe(queue, PREFETCH) for queue in QUEUES]
-        self.in_hand: list[BaseMessage] = []
+        self.in_hand: list[BaseMessage[Any]] = []
         self.acks: list[tuple[str, str, Outcome]] = []
 
     def publish(self) -> None:

@@ -1,0 +1,201 @@
+"""The part of queues, events and transactions that both shells share. A shell's calls return values or coroutines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from curbstone_client import content
+from curbstone_client.base import send_headers
+from curbstone_client.consuming import PREFETCH
+from curbstone_client.message import BaseMessage
+
+Sent = TypeVar("Sent")
+"""What a shell's `send` returns: the confirm, or an awaitable that returns it."""
+Published = TypeVar("Published")
+"""What a shell's `publish` returns: the `Stored`, or a coroutine that returns it."""
+Arriving = TypeVar("Arriving")
+"""A shell's messages of a subscription."""
+Answered = TypeVar("Answered")
+"""What a shell's `request` returns: the answer, or a coroutine that returns it."""
+Fields = TypeVar("Fields")
+"""What a shell's calls of the HTTP interface return: a dict, or a coroutine that returns it."""
+
+
+class Target(Generic[Sent, Published]):
+    """A queue or an event: something that messages can be published to."""
+
+    def __init__(self, client: Any, name: str, destination: str) -> None:
+        self.client = client
+        self.name = name
+        self.destination = destination
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__.lower()} {self.destination.split('/', 2)[2]}>"
+
+    def send(
+        self,
+        body: content.Body,
+        *,
+        type: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: float | None = None,
+        ttl: float | None = None,
+        key: str | None = None,
+        idempotency_key: str | None = None,
+        seq: int | None = None,
+    ) -> Sent:
+        """Send a message and return its `Confirm`, without waiting for the confirm itself.
+
+        This waits only while the window is full. A str is sent as text, bytes as they are, and everything else as JSON;
+        `type` replaces the content type that follows from this. `delay` and `ttl` are in seconds. Messages with the
+        same `key` are delivered one at a time, in order. A message that is published again under the same
+        `idempotency_key`, within the queue's `idempotency_window`, is stored once; with other content it is refused
+        with status 422. `seq` is the message's number; a client with a `producer` gives one to each message for a
+        queue, in ascending order, unless the message has an `idempotency_key`.
+        """
+        is_keyed = idempotency_key is not None
+        is_plain = not (type or headers or delay or is_keyed) and ttl is None and key is None
+        more = "" if is_plain else content.lines(type, headers, delay, ttl, key, idempotency_key)
+        sent: Sent = self.client.send(self.destination, body, more, type, seq, is_keyed)
+        return sent
+
+    def publish(
+        self,
+        body: content.Body,
+        *,
+        type: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: float | None = None,
+        ttl: float | None = None,
+        key: str | None = None,
+        idempotency_key: str | None = None,
+        seq: int | None = None,
+        timeout: float | None = None,
+    ) -> Published:
+        """Publish a message; it is on disk when this returns. The parameters are those of `send`.
+
+        Raise Refused if the server refuses the message. Raise Unknown if no confirm came within `timeout` seconds: the
+        message may still be stored.
+        """
+        sent = self.send(
+            body,
+            type=type,
+            headers=headers,
+            delay=delay,
+            ttl=ttl,
+            key=key,
+            idempotency_key=idempotency_key,
+            seq=seq,
+        )
+        return self._stored(sent, timeout)
+
+    def _stored(self, sent: Sent, timeout: float | None) -> Published:
+        """Wait for the confirm of a message."""
+        raise NotImplementedError
+
+
+class BaseQueue(Target[Sent, Published], Generic[Sent, Published, Arriving, Answered, Fields]):
+    """A queue, as one client uses it."""
+
+    def consume(self, prefetch: int = PREFETCH, *, group: str | None = None) -> Arriving:
+        """Subscribe to the queue and return its messages: `for message in queue.consume(): …`.
+
+        `prefetch` is how many deliveries may be unsettled at once. `group` names an independent reader of the queue.
+        """
+        headers = {"x-ks-group": group} if group else {}
+        messages: Arriving = self.client.subscribe(self.destination, prefetch, headers)
+        return messages
+
+    def request(self, body: content.Body, *, timeout: float = 30, headers: Mapping[str, str] | None = None) -> Answered:
+        """Send a message and return the answer, which is the value that a worker's handler returned.
+
+        Raise Unknown if no answer came within `timeout` seconds.
+        """
+        answer: Answered = self.client.request(self.destination, body, timeout, dict(headers or {}))
+        return answer
+
+    def info(self) -> Fields:
+        """Return the counts of the queue's messages, and its options, as the HTTP interface has them."""
+        return self._call("GET")
+
+    def pause(self, *, deliver: bool = True, publish: bool = False) -> Fields:
+        """Pause the queue until `resume`: deliver nothing, and with `publish=True` refuse new messages.
+
+        Return what is paused now.
+        """
+        return self._call("POST", "/pause", {"deliver": deliver, "publish": publish})
+
+    def resume(self) -> Fields:
+        """End what `pause` began, and return what is paused now."""
+        return self._call("POST", "/resume")
+
+    def undo(self, *, limit: int = 1000, within: float | None = None, id: str | None = None, group: str = "") -> Fields:
+        """Bring back messages that were acked, popped or purged, if the queue's log still has them.
+
+        At most `limit` messages are brought back: those that were settled in the last `within` seconds, or the one
+        with this `id`; of the reading group `group` if it is given. Return how many messages are `restored`, were
+        `gone` or had `expired`, and whether there is `more`.
+        """
+        return self._call("POST", "/undo", _without_none({"limit": limit, "within": within, "id": id, "group": group}))
+
+    def purge(self, *, keep: bool = False) -> Fields:
+        """Drop all messages that are ready or delayed, and return how many those were.
+
+        The messages are erased from the disk, unless `keep=True` keeps them for `undo`.
+        """
+        return self._call("POST", "/purge", {"keep": keep})
+
+    def redrive(self, *, to: str | None = None, limit: int | None = None, id: str | None = None) -> Fields:
+        """Move dead letters back to the queues that they were in, or to the queue `to`.
+
+        At most `limit` of them are moved, or only the one with this `id`. Return how many were `moved`, how many
+        `stayed` by the reason, and whether there is `more`.
+        """
+        return self._call("POST", "/redrive", _without_none({"to": to, "limit": limit, "id": id}))
+
+    def _call(self, method: str, more: str = "", body: Any = None) -> Fields:
+        found: Fields = self.client.call(method, self.client.queue_path(self.name, more), body)
+        return found
+
+
+class BaseEvent(Target[Sent, Published], Generic[Sent, Published, Arriving]):
+    """An event, as one client uses it."""
+
+    def subscribe(self, prefetch: int = PREFETCH) -> Arriving:
+        """Return the messages that are published from now on. Those published during a lost connection are missed."""
+        messages: Arriving = self.client.subscribe(self.destination, prefetch, acked=False)
+        return messages
+
+
+class BaseTransaction:
+    """Messages to publish and messages to ack, all or nothing. They are committed at the end of the `with` block."""
+
+    def __init__(self, client: Any, messages: Sequence[BaseMessage[Any]]) -> None:
+        self._client = client
+        self._messages = messages
+        self.sends: list[tuple[dict[str, str], bytes]] = []
+
+    def publish(
+        self,
+        queue: str,
+        body: content.Body,
+        *,
+        type: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: float | None = None,
+        ttl: float | None = None,
+        key: str | None = None,
+    ) -> None:
+        """Add a message to the transaction; it is sent with the commit. The options are those of `Queue.send`."""
+        self.sends.append(send_headers(self._client.destination(queue), body, type, headers, delay, ttl, key))
+
+    def _give_back(self, error: BaseException) -> None:
+        for message in self._messages:
+            if not message.is_stale:
+                message.give_back(error)
+
+
+def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a call's body without those that are not given."""
+    return {name: value for name, value in fields.items() if value is not None}
