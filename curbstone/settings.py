@@ -1,4 +1,4 @@
-"""The settings that an operator can make, their sources, and their rules.
+"""The settings that an operator can make: one table of the options of `curbstone serve`, their sources, their rules.
 
 One frozen `Settings` is made at start and passed on; nothing else reads the environment. A value is taken from the
 first source that has it: the command line, `CURBSTONE_*`, the older names `PORT` and `NARCONI_*`, the TOML file of
@@ -8,31 +8,23 @@ first source that has it: the command line, `CURBSTONE_*`, the older names `PORT
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, field_validator
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
-
+from curbstone import option_values as values
 from curbstone.core.errors import CurbstoneError
-from curbstone.core.names import queue_name
-from curbstone.core.options import CAP_BYTES_MAX, CAP_BYTES_MIN, SECONDS_MAX, SyncMode, parse_size
+from curbstone.core.options import CAP_BYTES_MAX, CAP_BYTES_MIN, SECONDS_MAX, SyncMode
 from curbstone.exit_codes import WRONG, CommandFailed
-from curbstone.logs import LogFormat
-from curbstone.net.address import LOOPBACK, Address, parse_address
-from curbstone.net.certificates import CertificateFiles
+from curbstone.net.address import LOOPBACK, Address
 from curbstone.net.limits import BUFFERED_BYTES_MAX
-from curbstone.net.peer import Networks
-from curbstone.rabbit.amqp.address import Address as ClusterAddress
-from curbstone.rabbit.amqp.address import parse as parse_cluster
+
+if TYPE_CHECKING:
+    from curbstone.logs import LogFormat
+    from curbstone.net.certificates import CertificateFiles
+    from curbstone.rabbit.amqp.address import Address as ClusterAddress
 
 ENVIRONMENT_PREFIX = "CURBSTONE_"
 MESSAGE_BYTES_MAX = 1 << 30
@@ -64,139 +56,199 @@ class SettingsError(CommandFailed):
         super().__init__(reason, WRONG)
 
 
-def _size(value: object) -> object:
-    return parse_size(value) if isinstance(value, str) else value
+class Option(NamedTuple):
+    """How a setting is given and described. On the command line it has the field's name, with hyphens."""
+
+    kind: values.Kind
+    help: str
+    also: str = ""
+    """Another name on the command line."""
 
 
-def _named(value: object) -> object:
-    if value == "":
-        raise ValueError("an empty path; the current directory is .")
-    return value
+def option(default: Any, kind: values.Kind, help: str, also: str = "") -> Any:
+    """Return the field of a setting. Its default is added to the help, unless the text says it in words."""
+    if "Default: " not in help and default not in (None, False, ""):
+        help = f"{help}. Default: {kind.show(default)}"
+    return field(default=default, metadata={"option": Option(kind, help, also)})
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"bad value {value!r}: a text in quotes is wanted")
-    return value
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of `curbstone serve`."""
 
-
-def _listed(value: object) -> object:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
-def _addresses(value: object) -> tuple[Address, ...]:
-    """Return the addresses of a listener, given as a list or as a text with commas. An empty value means none."""
-    texts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(texts, (list, tuple)):
-        raise ValueError(f"bad value {value!r}: a text in quotes is wanted, or a list of them")
-    return tuple(address for text in texts if (address := parse_address(_text(text))) is not None)
-
-
-def _engine(value: object) -> ClusterAddress | None:
-    return parse_cluster(text) if (text := _text(value)) else None
-
-
-def _collector(value: object) -> str | None:
-    text = _text(value)
-    if text and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", text):
-        raise ValueError(f"bad address {text!r}: http://host:port or https://host:port of a collector")
-    return text or None
-
-
-Engine = Annotated[ClusterAddress | None, PlainValidator(_engine)]
-ListenAddresses = Annotated[tuple[Address, ...], PlainValidator(_addresses)]
-Size = Annotated[int, BeforeValidator(_size)]
-
-
-class Settings(BaseSettings):
-    """The settings of `curbstone serve`. The fields have the names of the options, with underscores."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=ENVIRONMENT_PREFIX, frozen=True, extra="forbid", enable_decoding=False, validate_default=False
+    data: Path = option(Path("curbstone-data"), values.DIRECTORY, "The data directory")
+    engine: ClusterAddress | None = option(
+        None,
+        values.CLUSTER,
+        "Keep the messages in a RabbitMQ cluster, and nothing on this machine. URL is"
+        " amqp://user:password@a,b,c/vhost, or amqps://. Others can see a password on the command line: rather use"
+        " CURBSTONE_ENGINE or --engine-password-file. Default: messages are kept in --data",
     )
-
-    config: Path | None = None
-    data: Annotated[Path, BeforeValidator(_named)] = Path("curbstone-data")
-    cap: Size = Field(default=10 * 1024 * 1024, ge=CAP_BYTES_MIN, le=CAP_BYTES_MAX)
-    max_cap: Size = Field(default=10 * 1024 * 1024 * 1024, ge=CAP_BYTES_MIN, le=CAP_BYTES_MAX)
-    sync: Annotated[SyncMode, PlainValidator(lambda value: SyncMode.parse(_text(value)))] = SyncMode()
-    stomp_addr: ListenAddresses = (Address(LOOPBACK, 61613),)
-    http_addr: ListenAddresses = (Address(LOOPBACK, 8080),)
-    mqks_addr: ListenAddresses = (Address(LOOPBACK, 25000),)
-    mq_delay: float = Field(default=10, ge=0.001, le=LEASE_S_MAX, allow_inf_nan=False)
-    max_message_size: Size = Field(default=1024 * 1024, ge=1, le=MESSAGE_BYTES_MAX)
-    max_ttl: float = Field(default=3600, gt=0, le=SECONDS_MAX, allow_inf_nan=False)
-    default_limit: int = Field(default=10, ge=1, le=LIMIT_MAX)
-    max_staged: Size = Field(default=1024 * 1024 * 1024, ge=1, le=CAP_BYTES_MAX)
-    max_buffered: Size = Field(default=BUFFERED_BYTES_MAX, ge=1, le=CAP_BYTES_MAX)
-    staged_ttl: float = Field(default=3600, ge=1, le=SECONDS_MAX, allow_inf_nan=False)
-    single_queue: str = ""
-    cors_origin: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
-    http_host: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
-    metrics_queues: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ("*/*",)
-    max_connections_per_address: int = Field(default=256, ge=0, le=CONNECTIONS_MAX)
-    tls_cert: Annotated[Path | None, BeforeValidator(_named)] = None
-    tls_key: Annotated[Path | None, BeforeValidator(_named)] = None
-    tls_client_ca: Annotated[Path | None, BeforeValidator(_named)] = None
-    trusted_proxy: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
-    users: Annotated[Path | None, BeforeValidator(_named)] = None
-    plaintext: bool = False
-    insecure: bool = False
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: LogFormat = "text"
-    otlp: Annotated[str | None, PlainValidator(_collector)] = None
-    engine: Engine = None
-    engine_password_file: Annotated[Path | None, BeforeValidator(_named)] = None
-    engine_ca: Annotated[Path | None, BeforeValidator(_named)] = None
-    engine_prefix: str = "cs/"
-
-    @field_validator("engine_prefix")
-    @classmethod
-    def _is_a_prefix(cls, value: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}/", value):
-            raise ValueError(f"bad prefix {value!r}: 1 to 32 of A-Z a-z 0-9 _ - and a slash")
-        return value
-
-    @field_validator("single_queue")
-    @classmethod
-    def _is_a_queue_name(cls, value: str) -> str:
-        if value:
-            queue_name(value)
-        return value
-
-    @field_validator("cors_origin")
-    @classmethod
-    def _are_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for origin in value:
-            if origin == "*":
-                continue
-            scheme, separator, rest = origin.partition("://")
-            if scheme not in ("http", "https") or not separator or not rest or "/" in rest or "*" in rest:
-                raise ValueError(f"bad origin {origin!r}: http(s)://host, http(s)://host:port, or * for all")
-        return value
-
-    @field_validator("metrics_queues")
-    @classmethod
-    def _are_patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for pattern in filter(None, value):
-            if "/" not in pattern:
-                raise ValueError(f"bad pattern {pattern!r}: project/queue, where * stands for any text")
-        return tuple(filter(None, value))
-
-    @field_validator("trusted_proxy")
-    @classmethod
-    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        Networks(value)
-        return value
-
-    @field_validator("*", mode="wrap")
-    @classmethod
-    def _engine_errors_are_bad_values(cls, value: object, handler: Any) -> object:
-        """Turn the errors of the engine's parsers into those of a bad value. This validator must stay the last one."""
-        try:
-            return handler(value)
-        except CurbstoneError as error:
-            raise ValueError(str(error)) from error
+    engine_password_file: Path | None = option(None, values.FILE, "File with the password for the cluster")
+    engine_ca: Path | None = option(
+        None,
+        values.FILE,
+        "Certificates of the authorities that signed those of an amqps:// cluster",
+    )
+    engine_prefix: str = option("cs/", values.PREFIX, "The beginning of all names in the cluster")
+    cap: int = option(
+        10 << 20,
+        values.size(CAP_BYTES_MIN, CAP_BYTES_MAX),
+        "The most bytes that a queue may take on disk",
+        also="-cap",
+    )
+    max_cap: int = option(
+        10 << 30,
+        values.size(CAP_BYTES_MIN, CAP_BYTES_MAX),
+        "The largest cap that a client may give a queue. Default: 10GiB, or --cap if it is larger",
+    )
+    sync: SyncMode = option(
+        SyncMode(),
+        values.SYNC_MODE,
+        "When messages are synced to disk: always (before they are confirmed), interval:MS (once in MS"
+        " milliseconds) or never",
+    )
+    stomp_addr: tuple[Address, ...] = option(
+        (Address(LOOPBACK, 61613),),
+        values.ADDRESSES,
+        "Where STOMP listens: host:port, or :port for this machine only. An IPv6 address is in brackets, port 0"
+        ' picks a free port, and "" turns the listener off. Write tls:// before it for TLS, and proxy:// or'
+        " proxy+tls:// if a proxy that speaks the PROXY protocol connects to it. Repeatable",
+        also="-addr",
+    )
+    http_addr: tuple[Address, ...] = option(
+        (Address(LOOPBACK, 8080),),
+        values.ADDRESSES,
+        "Where HTTP and WebSocket listen, in the same form",
+    )
+    mqks_addr: tuple[Address, ...] = option(
+        (Address(LOOPBACK, 25000),),
+        values.ADDRESSES,
+        "Where MQKS listens, in the same form",
+    )
+    max_message_size: int = option(
+        1 << 20,
+        values.size(1, MESSAGE_BYTES_MAX),
+        "The largest body that a message may have",
+    )
+    max_ttl: float = option(
+        3600,
+        values.seconds(0.001, SECONDS_MAX),
+        "The longest ttl that a message may be given over HTTP",
+    )
+    default_limit: int = option(
+        10,
+        values.integer(1, LIMIT_MAX),
+        "The window of a WebSocket consumer that asks for none",
+    )
+    max_staged: int = option(
+        1 << 30,
+        values.size(1, CAP_BYTES_MAX),
+        "The most bytes that all staged transactions may take. The last sixteenth is kept for users (without"
+        " users: projects) that stage no more than that",
+    )
+    staged_ttl: float = option(
+        3600,
+        values.seconds(1, SECONDS_MAX),
+        "After how long without a call a staged transaction is dropped if it is not committed",
+    )
+    max_buffered: int = option(
+        BUFFERED_BYTES_MAX,
+        values.size(1, CAP_BYTES_MAX),
+        "The most memory for unfinished input and unread output of all connections. A user (without users: an"
+        " address) may hold a quarter of it. At least four of the largest requests",
+    )
+    mq_delay: float = option(
+        10,
+        values.seconds(0.001, LEASE_S_MAX),
+        "After how long a message that was fetched at /mq, but not deleted, is ready again",
+    )
+    single_queue: str = option("", values.QUEUE, "Use this queue for every STOMP destination")
+    cors_origin: tuple[str, ...] = option(
+        (),
+        values.ORIGINS,
+        "An origin whose pages may call over HTTP; repeatable. Default: none",
+    )
+    http_host: tuple[str, ...] = option(
+        (),
+        values.NAMES,
+        "A host name that HTTP requests may use, in addition to addresses, localhost and this machine's own name;"
+        " * allows any name; repeatable. Default: none",
+    )
+    metrics_queues: tuple[str, ...] = option(
+        ("*/*",),
+        values.PATTERNS,
+        "Queues that have figures of their own in /metrics, as project/queue, where * stands for any text;"
+        ' repeatable. "" leaves figures of single queues out. Default: */*, and at most 1000 queues in any case',
+    )
+    max_connections_per_address: int = option(
+        256,
+        values.integer(0, CONNECTIONS_MAX),
+        "The most connections from one address of another machine (with IPv6: from one /64), over all protocols"
+        " together; 0 for no limit",
+    )
+    tls_cert: Path | None = option(
+        None,
+        values.FILE,
+        "PEM file with the certificate for tls://, followed by those that lead to an authority. It is read again"
+        " when it changes",
+    )
+    tls_key: Path | None = option(
+        None,
+        values.FILE,
+        "PEM file with the key of the certificate, not encrypted. Default: the key is in the file of --tls-cert",
+    )
+    tls_client_ca: Path | None = option(
+        None,
+        values.FILE,
+        "Certificates of the authorities that sign those of clients. Clients are then asked for a certificate, but"
+        " may connect without one",
+    )
+    trusted_proxy: tuple[str, ...] = option(
+        (),
+        values.NETWORKS,
+        "Address or network of proxies that are believed when they name the client behind them: in the PROXY"
+        " protocol on proxy://, and in X-Forwarded-For, X-Forwarded-Proto and Forwarded over HTTP. Repeatable."
+        " Default: none",
+    )
+    users: Path | None = option(
+        None,
+        values.FILE,
+        "File that says who may do what (see docs/security.md). With it, everybody has to log in. Default:"
+        " everybody on this machine may do everything",
+    )
+    plaintext: bool = option(
+        False,
+        values.FLAG,
+        "With --users, allow listeners without TLS that other machines can reach: behind a proxy that ends TLS, or"
+        " in a trusted network",
+    )
+    insecure: bool = option(
+        False,
+        values.FLAG,
+        "Allow listeners that other machines can reach without a login. Whoever connects may do everything",
+    )
+    log_level: str = option(
+        "info",
+        values.one_of("LEVEL", "debug", "info", "warning", "error"),
+        "Log from this level on: debug, info, warning or error",
+    )
+    log_format: LogFormat = option(
+        "text",
+        values.one_of("FORMAT", "text", "json"),
+        "Log as text, or as json: one object on each line",
+    )
+    otlp: str | None = option(
+        None,
+        values.COLLECTOR,
+        "Send traces to this OpenTelemetry collector by OTLP over HTTP, for example http://127.0.0.1:4318. This"
+        " needs curbstone[otel]. Default: no traces",
+    )
+    config: Path | None = option(
+        None,
+        values.FILE,
+        'TOML file with any of these options, such as stomp-addr = ":61613"',
+    )
 
     @property
     def addresses(self) -> Mapping[str, tuple[Address, ...]]:
@@ -211,44 +263,64 @@ class Settings(BaseSettings):
     @property
     def certificate_files(self) -> CertificateFiles | None:
         """The files of the certificate, if one is set."""
+        from curbstone.net.certificates import CertificateFiles  # not at the top: `curbstone --help` needs no TLS
+
         return CertificateFiles(self.tls_cert, self.tls_key, self.tls_client_ca) if self.tls_cert else None
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Put the sources in the order that the module promises. No .env file and no secrets directory is read."""
-        file = init_settings().get("config") or env_settings().get("config")
-        return (
-            init_settings,
-            env_settings,
-            InitSettingsSource(settings_cls, _from_older_names(os.environ)),
-            InitSettingsSource(settings_cls, _from_file(file)),
-        )
+
+OPTIONS: dict[str, Option] = {each.name: each.metadata["option"] for each in fields(Settings)}
+
+
+class _Given(NamedTuple):
+    """A value that was given, and where, by the name that the operator knows."""
+
+    value: object
+    origin: str
 
 
 def load(command_line: Mapping[str, object]) -> Settings:
     """Return the settings, with the values given on the command line. Raise SettingsError."""
-    try:
-        settings = Settings(**dict(command_line))  # type: ignore[arg-type]
-    except ValidationError as error:
-        raise SettingsError(_explain(error, command_line)) from None
+    given = _given(command_line)
+    found = {}
+    for name, (value, origin) in given.items():
+        try:
+            found[name] = OPTIONS[name].kind.read(value)
+        except (ValueError, CurbstoneError) as error:
+            raise SettingsError(f"{origin}: {error}") from None
+    settings = Settings(**found)
     if not any(settings.addresses.values()):
         raise SettingsError("nothing to listen on: --stomp-addr, --http-addr and --mqks-addr are all off")
-    _check_engine(settings, command_line)
+    _check_engine(settings, given)
     if settings.tls_cert is None and (settings.tls_key or settings.tls_client_ca):
-        raise SettingsError("--tls-key and --tls-client-ca mean nothing without --tls-cert")
+        raise SettingsError("--tls-key and --tls-client-ca need --tls-cert")
     for name, addresses in settings.addresses.items():
         for address in addresses:
             reason = _why_not(address, settings)
             if reason:
-                raise SettingsError(f"{_origin(name, command_line)}: {reason}")
+                raise SettingsError(f"{given[name].origin}: {reason}")
     return settings
+
+
+def _given(command_line: Mapping[str, object]) -> dict[str, _Given]:
+    """Return the value of each setting that was given, from its first source."""
+    environment = {name.upper(): value for name, value in os.environ.items()}
+    found: dict[str, _Given] = {}
+    for name, value in command_line.items():
+        if name not in OPTIONS:
+            raise SettingsError(f"unknown setting {name!r}; there are {', '.join(OPTIONS)}")
+        found[name] = _Given(value, "--" + name.replace("_", "-"))
+    for name in OPTIONS:
+        variable = ENVIRONMENT_PREFIX + name.upper()
+        if name not in found and variable in environment:
+            found[name] = _Given(environment[variable], variable)
+    for variable, (name, form) in OLDER_NAMES.items():
+        if name not in found and os.environ.get(variable):
+            found[name] = _Given(form.format(os.environ[variable]), variable)
+    file = found["config"].value if "config" in found else None
+    for name, value in _from_file(file).items():
+        if name not in found:
+            found[name] = _Given(value, f"{name.replace('_', '-')} in the config file")
+    return found
 
 
 def _why_not(address: Address, settings: Settings) -> str:
@@ -272,9 +344,8 @@ def _why_not(address: Address, settings: Settings) -> str:
     return ""
 
 
-def _check_engine(settings: Settings, command_line: Mapping[str, object]) -> None:
+def _check_engine(settings: Settings, given: Mapping[str, _Given]) -> None:
     """Raise SettingsError if a setting was given that means nothing for the chosen engine."""
-    given = settings.model_fields_set
     wrong = OF_THE_LOCAL_ENGINE if settings.engine is not None else OF_A_CLUSTER
     for name in wrong:
         if name == "data" and settings.users is not None:
@@ -283,7 +354,7 @@ def _check_engine(settings: Settings, command_line: Mapping[str, object]) -> Non
             other = (
                 "has no meaning with --engine: the cluster keeps the messages" if settings.engine else "needs --engine"
             )
-            raise SettingsError(f"{_origin(name, command_line)}: it {other}")
+            raise SettingsError(f"{given[name].origin}: it {other}")
 
 
 def warnings() -> list[str]:
@@ -296,13 +367,7 @@ def warnings() -> list[str]:
     ]
 
 
-def _from_older_names(environment: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        field: form.format(environment[name]) for name, (field, form) in OLDER_NAMES.items() if environment.get(name)
-    }
-
-
-def _from_file(file: str | Path | None) -> dict[str, Any]:
+def _from_file(file: Any) -> dict[str, Any]:
     """Return the values of the TOML file. `stomp-addr` and `stomp_addr` are the same key."""
     if not file:
         return {}
@@ -313,28 +378,7 @@ def _from_file(file: str | Path | None) -> dict[str, Any]:
     except ValueError as error:  # not TOML, or not UTF-8
         raise SettingsError(f"the config file {file} is not TOML: {error}") from None
     for key in content:
-        if key.replace("-", "_") not in Settings.model_fields or key == "config":
-            known = ", ".join(name.replace("_", "-") for name in Settings.model_fields if name != "config")
+        if key.replace("-", "_") not in OPTIONS or key == "config":
+            known = ", ".join(name.replace("_", "-") for name in OPTIONS if name != "config")
             raise SettingsError(f"unknown key {key!r} in the config file {file}; there are {known}")
     return {key.replace("-", "_"): value for key, value in content.items()}
-
-
-def _explain(error: ValidationError, command_line: Mapping[str, object]) -> str:
-    first = error.errors()[0]
-    if first["type"] == "value_error":
-        reason = str(first["ctx"]["error"])
-    else:
-        reason = f"bad value {first['input']!r}: {first['msg'].removeprefix('Input ')}"
-    return f"{_origin(str(first['loc'][0]), command_line)}: {reason}"
-
-
-def _origin(field: str, command_line: Mapping[str, object]) -> str:
-    """Return the source of a field's value, by the name that the operator knows."""
-    if field in command_line:
-        return "--" + field.replace("_", "-")
-    if (variable := ENVIRONMENT_PREFIX + field.upper()) in {name.upper() for name in os.environ}:
-        return variable
-    for name, (older_field, _form) in OLDER_NAMES.items():
-        if older_field == field and os.environ.get(name):
-            return name
-    return f"{field.replace('_', '-')} in the config file"

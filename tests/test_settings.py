@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
 
 from curbstone.net.address import Address, parse_address
-from curbstone.settings import Settings, SettingsError, load, warnings
+from curbstone.settings import OPTIONS, SettingsError, load, warnings
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +18,7 @@ def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         *(f"NARCONI_{rest}" for rest in ("MAX_MESSAGE_SIZE", "MAX_MESSAGE_TTL", "DEFAULT_LIMIT", "AMQP_URI")),
     ):
         monkeypatch.delenv(name, raising=False)
-    for name in Settings.model_fields:
+    for name in OPTIONS:
         monkeypatch.delenv(f"CURBSTONE_{name.upper()}", raising=False)
 
 
@@ -47,8 +48,8 @@ def test_the_defaults_are_the_documented_ones() -> None:
 
 
 def test_settings_can_not_be_changed() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        load({}).cap = 1
+    with pytest.raises(FrozenInstanceError):
+        load({}).cap = 1  # type: ignore[misc]
 
 
 def test_command_line_wins_over_environment_over_older_names_over_file_over_default(
@@ -183,24 +184,26 @@ def test_an_address_that_others_can_reach_needs_insecure(option: str, address: s
     ("option", "value", "reason"),
     [
         ("cap", "10 apples", "--cap: bad size '10 apples'"),
-        ("cap", "1KiB", "--cap: bad value 1024: should be greater than or equal to 65536"),
+        ("cap", "1KiB", "--cap: bad value '1KiB': expected a size from 64KiB to "),
         ("sync", "sometimes", "--sync: bad sync mode 'sometimes'"),
         ("stomp_addr", "nowhere", "--stomp-addr: bad address 'nowhere'"),
         ("http_addr", "nowhere", "--http-addr: bad address 'nowhere'"),
         ("mqks_addr", "nowhere", "--mqks-addr: bad address 'nowhere'"),
-        ("max_message_size", "0", "--max-message-size: bad value 0"),
+        ("max_message_size", "0", "--max-message-size: bad value '0': expected a size from 1 to 1GiB"),
         ("max_ttl", "-1", "--max-ttl: bad value '-1'"),
-        ("max_ttl", "nan", "--max-ttl: bad value 'nan'"),
+        ("max_ttl", "nan", "--max-ttl: bad value 'nan': expected a number of seconds from 0.001 to "),
         ("max_staged", "much", "--max-staged: bad size 'much'"),
         ("staged_ttl", "0", "--staged-ttl: bad value '0'"),
         ("mq_delay", "0", "--mq-delay: bad value '0'"),
-        ("default_limit", "many", "--default-limit: bad value 'many'"),
+        ("default_limit", "many", "--default-limit: bad value 'many': expected an integer from 1 to 100000"),
         ("single_queue", "no spaces", "--single-queue: bad queue name 'no spaces'"),
         ("cors_origin", ["app.example"], "--cors-origin: bad origin 'app.example'"),
         ("cors_origin", ["http://*.example"], "--cors-origin: bad origin 'http://*.example'"),
         ("otlp", "collector:4317", "--otlp: bad address 'collector:4317'"),
-        ("log_level", "loud", "--log-level: bad value 'loud'"),
+        ("log_level", "loud", "--log-level: bad value 'loud': expected debug, info, warning or error"),
         ("data", "", "--data: an empty path"),
+        ("plaintext", "perhaps", "--plaintext: bad value 'perhaps': expected true or false"),
+        ("colour", "red", "unknown setting 'colour'; there are data, engine,"),
         ("config", "/no/such/file", "can't read the config file /no/such/file: No such file or directory"),
     ],
 )
@@ -225,7 +228,7 @@ def test_tls_and_proxies_need_what_makes_them_safe() -> None:
     assert refusal(http_addr="proxy://:1") == (
         "--http-addr: proxy://127.0.0.1:1 is for proxies, and none is trusted: say with --trusted-proxy which"
     )
-    assert refusal(tls_key="k.pem") == "--tls-key and --tls-client-ca mean nothing without --tls-cert"
+    assert refusal(tls_key="k.pem") == "--tls-key and --tls-client-ca need --tls-cert"
     assert refusal(trusted_proxy="10.0.0.1/8").startswith("--trusted-proxy: bad network '10.0.0.1/8'")
     assert load({"http_addr": "proxy://:1", "trusted_proxy": ["10.0.0.0/8", "::1"]}).trusted_proxy == (
         *("10.0.0.0/8", "::1"),
@@ -245,13 +248,19 @@ def test_a_bad_value_in_the_environment_names_its_variable(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("capp = 1", "unknown key 'capp' in the config file {file}; there are data, cap, max-cap, sync,"),
+        (
+            "capp = 1",
+            "unknown key 'capp' in the config file {file}; there are data, engine, engine-password-file,",
+        ),
         ('config = "other.toml"', "unknown key 'config'"),
         ("[serve]\ncap = 1", "unknown key 'serve'"),
         ("cap =", "the config file {file} is not TOML: "),
         ("cap = 5", "cap in the config file: bad value 5"),
-        ("sync = 100", "sync in the config file: bad value 100: a text in quotes is wanted"),
-        ("stomp-addr = 61613", "stomp-addr in the config file: bad value 61613: a text in quotes is wanted"),
+        ("sync = 100", "sync in the config file: bad value 100: expected a string in quotes"),
+        (
+            "stomp-addr = 61613",
+            "stomp-addr in the config file: bad value 61613: expected a string in quotes, or a list of them",
+        ),
         ("cap = [1, 2]", "cap in the config file: bad value [1, 2]"),
     ],
 )

@@ -240,7 +240,7 @@ complete -c curbstone -n '__fish_seen_subcommand_from send' -l create -d 'Make t
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l json -d 'Print JSON instead of text'
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l server -rf -d 'HTTP address of the server ($CURBSTONE_SERVER; default http://127.0.0.1:8080)'
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l help -d 'Show this message and exit.'
-complete -c curbstone -n '__fish_seen_subcommand_from serve' -l data -rF -d 'The data directory. Default: ./curbstone-data'
+complete -c curbstone -n '__fish_seen_subcommand_from serve' -l data -rF -d 'The data directory. Default: curbstone-data'
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l engine -rf -d 'Keep the messages in a RabbitMQ cluster, and nothing on this machine. URL is amqp://user:password@a,b,c/vhost, or amqps://. Others can see a password on the command line: rather use CURBSTONE_ENGINE or --engine-password-file. Default: messages are kept in --data'
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l engine-password-file -rF -d 'File with the password for the cluster'
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l engine-ca -rF -d 'Certificates of the authorities that signed those of an amqps:// cluster'
