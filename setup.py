@@ -22,7 +22,7 @@ COMPILED = {
     "core/engine/commit": "admission batch meta_writer producer_sequences publishes records writer",
     "core/engine/compaction": "cleaner relocate restore retention",
     "core/engine/delivery": "acks consumer dispatch",
-    "core/engine/facts": "facts",
+    "core/engine/facts": "facts kinds",
     "core/engine/index": "copies due dynamic_groups expiries group memory ordering pending reader runs",
     "core/engine/log": "commit format log publish room",
     "core/transactions": "two_phase tx_log",

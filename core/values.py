@@ -54,7 +54,7 @@ class Capability(Enum):
     ORDERING = "ordering"
     """Ordering keys: `core.engine.index.ordering`."""
     NUMBERS = "numbers"
-    """Numbered producers: `core.engine.facts.producers`."""
+    """Numbered producers: `core.engine.commit.producer_sequences`."""
     LOOKING = "looking"
     """Peek: looking at messages without taking them."""
     READING = "reading"

@@ -10,8 +10,9 @@ from curbstone import schemas
 from curbstone.access import presence
 from curbstone.core import options, values
 from curbstone.core.engine.delivery import waiters
-from curbstone.core.engine.facts import dedup_keys as keys
+from curbstone.core.engine.facts.kinds import KINDS
 from curbstone.core.engine.index import dynamic_groups as undeclared
+from curbstone.core.engine.log.format import Note
 from curbstone.core.schemas import AT_ONCE_MS
 from curbstone.core.staging import staging
 from curbstone.gateway import limits, settings
@@ -65,7 +66,7 @@ def size(count: int) -> str:
         f"{size(search.SEARCH_BYTES_MAX)} looked through; {search.FOUND_MAX} messages found; "
         f"a text of {search.TEXT_CHARS_MAX:,} characters",
         f"long poll (`wait`) | {limits.WAIT_S_MAX} s",
-        f"{keys.KEYS_MAX:,} of a queue; each for the queue's `idempotency_window`, "
+        f"{KINDS[Note.KEY].most:,} of a queue; each for the queue's `idempotency_window`, "
         f"{options.QueueOptions().idempotency_window // 60} min by default, "
         f"at most {options.IDEMPOTENCY_S_MAX // 86_400} days | 507",
         f"{schemas.PARTS_MAX:,} parts and {schemas.DEPTH_MAX} levels, with what it refers to; "

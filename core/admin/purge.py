@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from curbstone.core.engine.compaction.cleaner import Cleaner
-from curbstone.core.engine.facts.losses import Losses
+from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.index.runs import ranges_of, seqs_of
 from curbstone.core.engine.log.format import Reason
@@ -20,7 +20,7 @@ def purge(
     state: QueueState,
     agenda: Agenda,
     pending: Pending,
-    losses: Losses,
+    facts: Facts,
     outbox: Outbox,
     cleaner: Cleaner,
     erasing: Callable[[Done], Done] | None,
@@ -35,7 +35,7 @@ def purge(
     if refusal is not None:
         state.host.call_soon(lambda: on_done(refusal, 0))
         return
-    purged = _settle_all(state, pending, losses, outbox)
+    purged = _settle_all(state, pending, facts, outbox)
     agenda.changed()
 
     def settled(error: CurbstoneError | None) -> None:
@@ -52,7 +52,7 @@ def purge(
     outbox.when_committed(settled)
 
 
-def _settle_all(state: QueueState, pending: Pending, losses: Losses, outbox: Outbox) -> int:
+def _settle_all(state: QueueState, pending: Pending, facts: Facts, outbox: Outbox) -> int:
     """Settle, in every group, the messages that are rdy or delayed; return how many are gone from all groups."""
     purged = 0
     lost: dict[str, tuple[int, int]] = {}
@@ -78,6 +78,6 @@ def _settle_all(state: QueueState, pending: Pending, losses: Losses, outbox: Out
             pending.runs.shrink(run, run.bytes_live * gone // before.bit_count())
             pending.drop_if_dead(run)
     for name, (count, end) in lost.items():  # a delivery that is not settled stays, and so does its group's position
-        losses.add(name, count, min(end, pending.groups[name].first_pending(end)))
+        facts.lose(name, count, min(end, pending.groups[name].first_pending(end)))
     state.stats.purged += purged
     return purged

@@ -12,7 +12,7 @@ from curbstone.core.admin.undo import Undo
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.delivery.dead_letters import Elsewhere
 from curbstone.core.engine.delivery.waiters import Counter
-from curbstone.core.engine.facts.facts import Notes
+from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.state import QueueState
@@ -27,7 +27,7 @@ class Upkeep:
     """See the module's docstring, and `core.port.Queue`."""
 
     __slots__ = (
-        "_agenda", "_cleaner", "_counter", "_elsewhere", "_erase_refusal", "_erasing", "_log", "_notes", "_outbox",
+        "_agenda", "_cleaner", "_counter", "_elsewhere", "_erase_refusal", "_erasing", "_log", "_facts", "_outbox",
         "_pending", "_state", "_undo",
     )  # fmt: skip
 
@@ -37,7 +37,7 @@ class Upkeep:
         agenda: Agenda,
         log: Log,
         pending: Pending,
-        notes: Notes,
+        facts: Facts,
         outbox: Outbox,
         cleaner: Cleaner,
         counter: Counter,
@@ -53,7 +53,7 @@ class Upkeep:
         self._agenda = agenda
         self._log = log
         self._pending = pending
-        self._notes = notes
+        self._facts = facts
         self._outbox = outbox
         self._cleaner = cleaner
         self._counter = counter
@@ -94,8 +94,7 @@ class Upkeep:
             on_done(error, count)
 
         erasing = None if keep else partial(self._erasing, self._log.uid)
-        losses = self._notes.losses
-        purge(self._state, self._agenda, self._pending, losses, self._outbox, self._cleaner, erasing, done)
+        purge(self._state, self._agenda, self._pending, self._facts, self._outbox, self._cleaner, erasing, done)
 
     def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
         """See `core.port.Queue.redrive`. The `members` of an error say how many have moved; all others stay."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from curbstone.core.engine.facts.facts import Notes
+from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.state import QueueState
@@ -16,7 +16,7 @@ class Parts:
     __slots__ = ("facts", "index", "log", "state", "wakeups", "write_queue")
 
     def __init__(
-        self, state: QueueState, wakeups: Agenda, log: Log, index: Pending, facts: Notes, write_queue: Outbox
+        self, state: QueueState, wakeups: Agenda, log: Log, index: Pending, facts: Facts, write_queue: Outbox
     ) -> None:
         self.state = state
         self.wakeups = wakeups

@@ -29,12 +29,13 @@ from curbstone.core.engine.delivery.requeue import Retrying
 from curbstone.core.engine.delivery.timers import IDLE_MS, Timers
 from curbstone.core.engine.delivery.ttl import Expiry
 from curbstone.core.engine.delivery.waiters import Counter, Waiter, waiting
-from curbstone.core.engine.facts.facts import Notes
+from curbstone.core.engine.facts.facts import Facts
+from curbstone.core.engine.facts.kinds import decode_producer
 from curbstone.core.engine.fault_barrier import QueueHost
 from curbstone.core.engine.index.copies import Where
 from curbstone.core.engine.index.pending import Pending, Placed
 from curbstone.core.engine.log.commit import Commit
-from curbstone.core.engine.log.format import Reason
+from curbstone.core.engine.log.format import Note, Reason
 from curbstone.core.engine.log.log import IDLE_BYTES_MAX, Log
 from curbstone.core.engine.log.meta import Meta, meta_reserve
 from curbstone.core.engine.log.publish import WholePublish
@@ -83,7 +84,7 @@ class Queue(AloneQueue):
 
     __slots__ = (
         "_counter", "_delete", "_desk", "_disuse", "_is_resting", "_parts", "_timers", "_upkeep", "agenda",
-        "cleaner", "damaged", "host", "leasing", "log", "message_id", "meta_writer", "name", "notes", "outbox", "peek",
+        "cleaner", "damaged", "facts", "host", "leasing", "log", "message_id", "meta_writer", "name", "outbox", "peek",
         "pending", "popping", "reading", "refusal", "retrying", "rings", "settling", "space", "state", "stats", "uid",
         "watch", "writer",
     )  # fmt: skip
@@ -117,10 +118,10 @@ class Queue(AloneQueue):
         self.message_id = state.message_id
         self.watch = agenda.watch
         self._is_resting = False
-        notes = self.notes = Notes(state, log.room)
+        facts = self.facts = Facts(state, log.room)
         outbox = self.outbox = Outbox(agenda)
         pending = self.pending = Pending(state, agenda, log, self._groups_in_use, outbox.when_settled)
-        parts = self._parts = Parts(state, agenda, log, pending, notes, outbox)
+        parts = self._parts = Parts(state, agenda, log, pending, facts, outbox)
         self.meta_writer = MetaWriter(parts)
         self.cleaner = Cleaner(parts, self._end_deliveries)
         self.settling = Settling(state, agenda, pending, outbox)
@@ -133,11 +134,11 @@ class Queue(AloneQueue):
         self.popping = Popping(state, agenda, pending, outbox, self.settling)
         self._timers = Timers(state, agenda, pending, deaths, Expiry(state, pending, deaths), self.leasing)
         self.reading = ReadingGroups(
-            *(state, agenda, log, pending, notes, outbox, self.cleaner, self.meta_writer),
+            *(state, agenda, log, pending, facts, outbox, self.cleaner, self.meta_writer),
             *(self.store, self._end_deliveries),
         )
         upkeep = self._upkeep = Upkeep(
-            *(state, agenda, log, pending, notes, outbox, self.cleaner),
+            *(state, agenda, log, pending, facts, outbox, self.cleaner),
             *(self._counter, elsewhere, erasing, committer.erase_refusal),
         )
         self.peek = upkeep.peek
@@ -197,7 +198,7 @@ class Queue(AloneQueue):
             self._end_deliveries(name, ended)
             if ranges:
                 self.outbox.settled_ranges(name, Reason.PURGE, ranges)
-            self.notes.forget_group(name)
+            self.facts.forget_group(name)
             self.agenda.dirty()
         for name in meta.groups:
             self.pending.group(name)
@@ -217,7 +218,7 @@ class Queue(AloneQueue):
         key: IdempotencyKey | None = None,
         numbered: Numbered | None = None,
     ) -> None:
-        """See `core.port.Queue.publish`, `core.engine.facts.dedup_keys` and `core.engine.facts.producers`.
+        """See `core.port.Queue.publish`, `core.engine.facts.dedup_keys` and `core.engine.commit.producer_sequences`.
 
         Answers come in the order of the calls, whether messages are stored or refused.
         """
@@ -233,7 +234,7 @@ class Queue(AloneQueue):
 
     def last_number(self, producer: bytes) -> LastNumber | None:
         """See `core.port.Queue.last_number`."""
-        return self.notes.producers.last(producer)
+        return decode_producer(self.facts.get(Note.PRODUCER, producer))
 
     # --- consumers
 
@@ -435,9 +436,9 @@ class Queue(AloneQueue):
         for name, mark in batch.marks.items():
             group = self.pending.groups.get(name)
             if group is not None:
-                group.marked(mark, segment.number)
-        if batch.said.data:
-            self.notes.said(batch.said, segment.number)
+                group.delivered_logged = mark
+        if batch.facts.encoded:
+            self.facts.logged(batch.facts, segment.number)
         pops = batch.pops
         if pops or self.outbox.pops:
             self.popping.written(pops)

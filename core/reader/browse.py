@@ -17,7 +17,7 @@ from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from curbstone.core.disk import Disk, File
-from curbstone.core.engine.facts.losses import Loss
+from curbstone.core.engine.facts.kinds import Loss
 from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.index.runs import Run, seqs_of

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from curbstone.core.engine.commit.meta_writer import MetaWriter
 from curbstone.core.engine.compaction.cleaner import Cleaner
-from curbstone.core.engine.facts.facts import Notes
-from curbstone.core.engine.facts.losses import Loss
+from curbstone.core.engine.facts.facts import Facts
+from curbstone.core.engine.facts.kinds import Loss
 from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.index.runs import Run, ranges_of
@@ -57,7 +57,7 @@ class ReadingGroups:
     """The declared groups of one queue."""
 
     __slots__ = (
-        "_agenda", "_cleaner", "_end_deliveries", "_log", "_meta_writer", "_notes", "_outbox", "_pending", "_readers",
+        "_agenda", "_cleaner", "_end_deliveries", "_facts", "_log", "_meta_writer", "_outbox", "_pending", "_readers",
         "_state", "_store",
     )  # fmt: skip
 
@@ -67,7 +67,7 @@ class ReadingGroups:
         agenda: Agenda,
         log: Log,
         pending: Pending,
-        notes: Notes,
+        facts: Facts,
         outbox: Outbox,
         cleaner: Cleaner,
         meta_writer: MetaWriter,
@@ -79,7 +79,7 @@ class ReadingGroups:
         self._agenda = agenda
         self._log = log
         self._pending = pending
-        self._notes = notes
+        self._facts = facts
         self._outbox = outbox
         self._cleaner = cleaner
         self._meta_writer = meta_writer
@@ -135,7 +135,7 @@ class ReadingGroups:
 
     def loss(self, name: str) -> Loss:
         """Return what a group has lost: nothing below the loss's floor is pending in it."""
-        return self._notes.losses.of(name)
+        return self._facts.loss(name)
 
     def first(self) -> int:
         """Return the first seq that is pending anywhere, else `next`."""
@@ -304,10 +304,10 @@ class ReadingGroups:
             self._state.host.call_soon(lambda: on_done(refusal, None))
             return
         if reader:
-            self._readers.setdefault(name, Readers()).ack(name, reader, seq, self._notes.acks.of(name))
+            self._readers.setdefault(name, Readers()).ack(name, reader, seq, self._facts.acked(name))
         position = group.first_pending(self.next)
         if seq >= position:
-            self._notes.acks.add(name, seq)
+            self._facts.ack(name, seq)
             acked, ended = self._pending.clear_below(group, seq + 1)
             self._end_deliveries(name, ended)
             self._state.stats.acked += acked

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from curbstone.core.disk import File
-from curbstone.core.engine.facts.staged_marks import MARK_NOTE_BYTES
-from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, entry_bytes
+from curbstone.core.engine.facts.kinds import KINDS, decode_staged, staged_key
+from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, Note, entry_bytes
 from curbstone.core.engine.log.publish import StagedMark, WholePublish
 from curbstone.core.engine.log.room import release_bytes
 from curbstone.core.engine.queue import Queue
@@ -34,6 +34,7 @@ RETRY_MS = 1000
 RETRY_MS_MAX = 60_000
 
 _EXTRAS_BYTES = 8
+_FACT_BYTES = KINDS[Note.STAGED].room
 _LIST_BYTES = 80
 
 logger = logging.getLogger("curbstone.core")
@@ -81,7 +82,7 @@ class Target:
         """
         assert self.queue is not None
         groups = 1 + len(self.queue.meta.groups)
-        of_chunk = BATCH_BYTES + SEGMENT_BYTES + MARK_NOTE_BYTES + _LIST_BYTES * groups
+        of_chunk = BATCH_BYTES + SEGMENT_BYTES + _FACT_BYTES + _LIST_BYTES * groups
         return size + count * _EXTRAS_BYTES + release_bytes((count + delayed) * groups) + chunks * of_chunk
 
     def give_back(self) -> None:
@@ -114,7 +115,7 @@ def resumed_targets(marker: Marker, queues: dict[str, Queue]) -> list[Target]:
             logger.warning("queue %s is gone: what a committed transaction had for it is dropped", name)
             targets.append(Target(name, share, None))
             continue
-        target = Target(name, share, queue, queue.notes.staged.count(marker.number))
+        target = Target(name, share, queue, decode_staged(queue.facts.get(Note.STAGED, staged_key(marker.number))))
         target.reserved = target.wanted_bytes(windows)
         queue.log.room.grant_known(target.reserved)
         targets.append(target)
@@ -307,7 +308,7 @@ class Application:
 
     def _publish(self, target: Target, queue: Queue, messages: list[Message], size: int) -> None:
         target.handed += len(messages)
-        whole = size + _EXTRAS_BYTES * len(messages) + BATCH_BYTES + MARK_NOTE_BYTES
+        whole = size + _EXTRAS_BYTES * len(messages) + BATCH_BYTES + _FACT_BYTES
         publish = WholePublish(messages, partial(self._written, target, size), whole)
         publish.mark = StagedMark(self.marker.number, target.handed)
         publish.reserved = target.reserved_for(messages, size)

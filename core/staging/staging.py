@@ -20,6 +20,8 @@ from contextlib import suppress
 from typing import Protocol
 
 from curbstone.core.engine.disk_alarms import WatchedHost
+from curbstone.core.engine.facts.kinds import staged_key
+from curbstone.core.engine.log.format import Note
 from curbstone.core.engine.queue import Queue
 from curbstone.core.engine.shared import Shared
 from curbstone.core.errors import (
@@ -250,7 +252,7 @@ class Staging:
                 return
             for target in application.targets.values():
                 if target.queue is not None:
-                    target.queue.notes.staged.forget(marker.number)
+                    target.queue.facts.forget(Note.STAGED, staged_key(marker.number))
             transaction.state = State.COMMITTED
             transaction.answer(None, marker.messages)
             self._remove(transaction)
@@ -366,8 +368,9 @@ class Staging:
                 self._recover_committed(bytes.fromhex(name), marker, queues)
         self.disk.sync_dir(ROOT)  # removals must be durable before a directory of the same name is made
         if None not in markers.values():  # with a damaged marker, nobody knows which number to keep
+            keys = {staged_key(marker.number) for marker in markers.values() if marker is not None}
             for queue in queues.values():
-                queue.notes.staged.keep_only({marker.number for marker in markers.values() if marker is not None})
+                queue.facts.keep_only(Note.STAGED, keys)
         self._arm()
 
     def _recovered(self, hashed: Hash, label: str) -> StagedTransaction:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from curbstone.core.disk import Disk, File
-from curbstone.core.engine.facts.facts import Notes
+from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.fault_barrier import QueueHost
 from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.log.log import Log, random_salt
@@ -61,10 +61,10 @@ class DryRecovery:
         log = Log(self._disk, directory, uid, cap=meta.options.cap, meta_bytes=0, salt=random_salt)
         host = QueueHost(self._shared, meta, _raise)
         state = QueueState(self._shared, meta, host)
-        pending, notes = Pending(state, Agenda(host, _nothing), log), Notes(state, log.room)
+        pending, facts = Pending(state, Agenda(host, _nothing), log), Facts(state, log.room)
         found = Revived()
         with _quiet():
-            if Replay(state, log, pending, notes).run():
+            if Replay(state, log, pending, facts).run():
                 log.close()
         for part in self._recorded.get(uid, ()):
             if part.tx > log.tx:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from curbstone.core.engine.facts.dedup_keys import KEY_NOTE_BYTES
-from curbstone.core.engine.facts.producers import PRODUCER_NOTE_BYTES
-from curbstone.core.engine.facts.staged_marks import MARK_NOTE_BYTES
+from curbstone.core.engine.facts.kinds import KINDS
 from curbstone.core.engine.log.room import RETRY_BYTES
 from curbstone.core.engine.queue import Queue
 
@@ -17,8 +15,7 @@ def check_room(queue: Queue) -> None:
     for group in groups:
         pending += group.pending
         unlogged += group.pending - sum(retry.is_record_head for retry in group.retries.values())
-    notes = KEY_NOTE_BYTES * len(queue.notes.keys._known) + MARK_NOTE_BYTES * len(queue.notes.staged._known)
-    notes += PRODUCER_NOTE_BYTES * len(queue.notes.producers._known)
+    notes = sum(KINDS[number].room * len(known) for number, known in queue.facts._known.items())
     assert (room.pending, room.notes_bytes, room.kept) == (pending, notes, RETRY_BYTES * unlogged + notes)
     if not log.segments:
         return

@@ -1,7 +1,7 @@
 """One batch: what goes into the next commit, and the bytes of it.
 
 Records (`records`) are taken first; what they leave of the room is for one of three: a copy of the cleaner, messages
-that an undo brings back, or publishes (`publishes`). The notes and the bytes of the whole batch are made here.
+that an undo brings back, or publishes (`publishes`). The facts and the bytes of the whole batch are made here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.compaction.relocate import Copy
 from curbstone.core.engine.compaction.restore import Revival
 from curbstone.core.engine.delivery.dispatch import Rings
-from curbstone.core.engine.facts.facts import SILENCE
+from curbstone.core.engine.facts.facts import EMPTY, put
+from curbstone.core.engine.facts.kinds import encode_seq
 from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.log.commit import Commit
 from curbstone.core.engine.log.format import (
@@ -23,10 +24,10 @@ from curbstone.core.engine.log.format import (
     SEGMENT_BYTES,
     BatchHeader,
     Flag,
+    Note,
     Reason,
     Released,
     encode_batch,
-    encode_delivered,
     encode_entries,
     encode_floor,
     entry_bytes,
@@ -44,7 +45,7 @@ class Batch:
 
     __slots__ = (
         "_cleaner", "_disk_is_full", "_empties", "_missed", "_parts", "_rings", "after_settles", "callbacks", "copies",
-        "end", "marks", "publishes", "records", "revival", "said", "start",
+        "end", "facts", "marks", "publishes", "records", "revival", "start",
     )  # fmt: skip
 
     def __init__(self, parts: Parts, cleaner: Cleaner, rings: Rings, *, disk_is_full: bool, missed: int) -> None:
@@ -68,8 +69,7 @@ class Batch:
         """Callbacks of those who wait until all earlier settles are on disk."""
         self.marks = _NO_MARKS
         """By group, the last seq that was handed out, or will be as soon as the batch is on disk."""
-        self.said = SILENCE
-        """All notes but the floor and the marks."""
+        self.facts = EMPTY
         self.start = 0
         self.end = 0
 
@@ -201,21 +201,26 @@ class Batch:
         self._add_to().say_tries(sorted(released, key=lambda item: item.group), state=True)
 
     def _notes(self, drops: int) -> bytes:
-        """Return the notes of the batch: the floor, how far messages were handed out, and what `Notes` has to say."""
-        parts, publishes = self._parts, self.publishes
-        floor = parts.log.segments[drops].number if drops else 0
-        data = encode_floor(floor) if floor else b""
+        """Return the notes of the batch: where the log starts once segments are dropped, and the facts."""
+        facts, groups = self._parts.facts, self._parts.index.groups
+        new = self.publishes.facts()
         marks: dict[str, int] = {}
-        for group in parts.index.groups.values():
+        for group in groups.values():
             mark = max(group.delivered, self._delivered_soon(group))
-            if mark > group.delivered_logged or (group.name and mark and group.marked_at < floor):
+            if mark > group.delivered_logged:
                 marks[group.name] = mark
                 if group.name:  # the unnamed one's is in the head of every batch
-                    data += encode_delivered(group.name, mark)
+                    put(new, Note.DELIVERED, encode_seq(group.name, mark))
         if marks:
             self.marks = marks
-        self.said = parts.facts.to_say(publishes.whole, parts.state.next_seq, floor, publishes.numbers)
-        return data + self.said.data
+        if not drops:
+            if new or facts.changed:
+                self.facts = facts.pending(new, 0)
+            return self.facts.encoded
+        log_start = self._parts.log.segments[drops].number
+        facts.keep_only(Note.DELIVERED, {name.encode() for name in groups})
+        self.facts = facts.pending(new, log_start)
+        return encode_floor(log_start) + self.facts.encoded
 
     def _delivered_soon(self, group: Group) -> int:
         """Return the last seq of this very batch that will be handed out as soon as it is on disk, or 0.

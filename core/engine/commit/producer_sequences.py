@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from curbstone.core.engine.facts.producers import PRODUCER_NOTE_BYTES, Producers
+from curbstone.core.engine.facts.facts import Facts
+from curbstone.core.engine.facts.kinds import KINDS, decode_producer
+from curbstone.core.engine.log.format import Note
 from curbstone.core.errors import NumberGap
 from curbstone.core.values import LastNumber, Numbered
 
@@ -27,17 +29,17 @@ class Found(NamedTuple):
 class Numbering:
     """See the module's docstring."""
 
-    __slots__ = ("_producers", "coming")
+    __slots__ = ("_facts", "coming")
 
-    def __init__(self, producers: Producers) -> None:
-        self._producers = producers
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
         self.coming: dict[bytes, LastNumber] = {}
         """The last number of each producer after this batch."""
 
     def look(self, numbered: Numbered, count: int) -> Found:
         """Return what is known of a producer's next `count` messages."""
         coming = self.coming.get(numbered.producer)
-        known = coming or self._producers.last(numbered.producer)
+        known = coming or decode_producer(self._facts.get(Note.PRODUCER, numbered.producer))
         # A producer that is not known begins at 0. If any first number were taken, messages before it that were refused
         # would later pass for repeats.
         last = 0 if known is None else known.number
@@ -47,7 +49,7 @@ class Numbering:
 
     def note_bytes(self, numbered: Numbered) -> int:
         """Return by how many bytes a publish makes the notes of the batch longer."""
-        return 0 if numbered.producer in self.coming else PRODUCER_NOTE_BYTES
+        return 0 if numbered.producer in self.coming else KINDS[Note.PRODUCER].room
 
     def taken(self, producer: bytes, last: LastNumber) -> None:
         """Messages of a producer go into the batch; `last` is the number of the last one."""

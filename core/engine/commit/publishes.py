@@ -15,7 +15,10 @@ from typing import NamedTuple
 from curbstone.core.engine.commit.inspection import inspect
 from curbstone.core.engine.commit.producer_sequences import Numbering
 from curbstone.core.engine.compaction.cleaner import Cleaner
-from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES, SEGMENT_BYTES, entry_bytes, settled_bytes
+from curbstone.core.engine.facts.dedup_keys import published_under
+from curbstone.core.engine.facts.facts import Changes, put
+from curbstone.core.engine.facts.kinds import Dedup, encode_producer, encode_staged
+from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES, SEGMENT_BYTES, Note, entry_bytes, settled_bytes
 from curbstone.core.engine.log.publish import EXPIRY_BYTES, Publish, WholePublish
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
@@ -84,10 +87,20 @@ class Publishes:
         """If the batch is a part of a transaction over several queues: its number in the broker's journal, else 0."""
         return self.whole.tx if self.whole is not None else 0
 
-    @property
-    def numbers(self) -> dict[bytes, LastNumber]:
-        """The last number of each producer after this batch."""
-        return self._numbering.coming if self._numbering is not None else {}
+    def facts(self) -> Changes:
+        """Return the facts that hold once these publishes are on disk."""
+        facts: Changes = {}
+        if self._numbering is not None:
+            for producer, last in self._numbering.coming.items():
+                put(facts, Note.PRODUCER, encode_producer(producer, last))
+        if self.whole is not None and self.whole.mark is not None:
+            put(facts, Note.STAGED, encode_staged(*self.whole.mark))
+        if self.whole is not None and self.whole.key is not None:
+            key, state = self.whole.key, self._state
+            end_ms = state.host.now_ms() + round(state.options.idempotency_window * 1000)
+            dedup = Dedup(end_ms, state.next_seq, len(self.messages), key.hashed, key.digest)
+            put(facts, Note.KEY, dedup.encode())
+        return facts
 
     def take(self, records_bytes: int) -> None:
         """Take the publishes that fit into the segment (the active one, or a new one) and under the cap.
@@ -177,7 +190,7 @@ class Publishes:
 
         Return None if some are left that can be taken now, else whether to go on with the next publish.
         """
-        numbering = self._numbering = self._numbering or Numbering(self._parts.facts.producers)
+        numbering = self._numbering = self._numbering or Numbering(self._parts.facts)
         found = numbering.look(numbered.behind(publish.next), len(publish.messages) - publish.next)
         if (found.repeats or found.gap) and not found.is_certain:
             return False  # that follows from messages in this very batch, whose commit may fail: wait for its end
@@ -197,11 +210,11 @@ class Publishes:
     def _take_whole(self, publish: WholePublish) -> bool:
         """Take an atomic publish unless it has to wait: it goes into a batch without any other."""
         if publish.key is not None:
-            known = self._parts.facts.keys.look(publish.key)
+            known = published_under(self._state, self._parts.facts, publish.key)
             if isinstance(known, CurbstoneError):
                 return self._refuse(publish, known)
             if known is not None:
-                self._say(publish, len(publish.messages), None, known.first_seq)
+                self._say(publish, len(publish.messages), None, known)
                 return True
         if publish.on_room is not None:
             return self._keep_room(publish, publish.on_room)

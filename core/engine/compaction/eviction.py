@@ -83,7 +83,7 @@ class Skipping:
         if not ranges:
             return
         self._parts.write_queue.settled_ranges(group.name, Reason.SKIPPED, ranges)
-        self._parts.facts.losses.add(group.name, lost, min(end, group.first_pending(end)))
+        self._parts.facts.lose(group.name, lost, min(end, group.first_pending(end)))
         if group.name not in self._parts.state.meta.groups:
             self._parts.state.stats.overflowed += lost
         self._parts.wakeups.wake(group.name)

@@ -1,121 +1,232 @@
-"""The notes in one queue's log: facts beside messages and how they end, repeated when their segment is dropped.
+"""The facts in one queue's log: what has to be remembered beside the messages, by kind and key.
 
-A batch asks once for the notes that it has to hold, and says so when they are on disk. Recovery hands over the notes
-that it reads.
+A fact is a note in the batch that makes it true, so both are on disk or neither. When the segment with the note is
+dropped and the fact still counts, the note is written again. `kinds` has the kinds and how long they are kept.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from heapq import heappop, heappush
 from typing import NamedTuple
 
-from curbstone.core.engine.facts.acks import Acks
-from curbstone.core.engine.facts.dedup_keys import Keys, Known
-from curbstone.core.engine.facts.losses import Loss, Losses
-from curbstone.core.engine.facts.producers import Producers
-from curbstone.core.engine.facts.staged_marks import StagedMarks
-from curbstone.core.engine.log.format import Note, decode_acked, decode_loss, encode_acked, encode_loss
-from curbstone.core.engine.log.publish import WholePublish
+from curbstone.core.engine.facts.kinds import KINDS, Loss, decode_loss, decode_seq, encode_loss, encode_seq
+from curbstone.core.engine.log.format import Note, encode_note
 from curbstone.core.engine.log.room import Room
 from curbstone.core.engine.state import QueueState
-from curbstone.core.values import LastNumber
+
+ENDED_AT_ONCE = 1024
+"""At most so many facts that have ended are forgotten in one turn."""
+
+Changes = dict[tuple[Note, bytes], bytes]
+"""Facts by kind and key, each with all its bytes."""
 
 
-class Said(NamedTuple):
-    """The notes of one batch, by kind, and as bytes."""
-
-    data: bytes
-    losses: dict[str, Loss]
-    acks: dict[str, int]
-    keys: dict[bytes, Known]
-    staged: dict[int, int]
-    numbers: dict[bytes, LastNumber]
+def put(changes: Changes, note: Note, value: bytes) -> None:
+    """Add a fact."""
+    changes[note, value[KINDS[note].key]] = value
 
 
-SILENCE = Said(b"", {}, {}, {}, {}, {})
+class Fact(NamedTuple):
+    """A fact that is in the log, and the segment with the last note of it."""
+
+    value: bytes
+    segment: int
 
 
-class Notes:
-    """See the module's docstring."""
+class BatchFacts(NamedTuple):
+    """The facts of one batch."""
 
-    __slots__ = ("_keys", "_producers", "_room", "_state", "acks", "losses", "staged")
+    encoded: bytes
+    """The notes of them."""
+    new: Changes
+    repeated: Changes
+    """Facts of segments that are dropped with the batch."""
+
+
+EMPTY = BatchFacts(b"", {}, {})
+
+
+class Facts:
+    """The facts of one queue."""
+
+    __slots__ = ("_ends", "_known", "_room", "_state", "changed")
 
     def __init__(self, state: QueueState, room: Room) -> None:
-        self.losses = Losses(state)
-        self.acks = Acks(state)
-        self._keys: Keys | None = None
-        """None until a publish has a key: most queues never see one."""
         self._state = state
         self._room = room
-        self.staged = StagedMarks(room)
-        self._producers: Producers | None = None
-        """None while nobody has asked for one."""
+        self._known: dict[int, dict[bytes, Fact]] = {}
+        """By kind and key, the facts that are in the log."""
+        self._ends: dict[int, list[tuple[int, bytes]]] = {}
+        """By kind, a heap with the end of each fact that has one. If it was set again since, its end is a later one."""
+        self.changed: Changes = {}
+        """Facts that hold now, and that the next batch has to note."""
 
-    @property
-    def keys(self) -> Keys:
-        """The idempotency keys."""
-        self._keys = self._keys or Keys(self._state, self._room)
-        return self._keys
+    # --- what is known
 
-    @property
-    def producers(self) -> Producers:
-        """The numbered producers."""
-        self._producers = self._producers or Producers(self._state, self._room)
-        return self._producers
+    def get(self, note: Note, key: bytes) -> bytes | None:
+        """Return the bytes of a fact, or None if there is none."""
+        value = self.changed.get((note, key)) if self.changed else None
+        if value is None:
+            known = self._known.get(note)
+            fact = known.get(key) if known is not None else None
+            if fact is None:
+                return None
+            value = fact.value
+        end_ms = KINDS[note].end_ms
+        return None if end_ms is not None and end_ms(value) <= self._state.host.now_ms() else value
 
-    def to_say(self, whole: WholePublish | None, first_seq: int, floor: int, numbers: dict[bytes, LastNumber]) -> Said:
-        """Return the notes for a batch with which the segments below `floor` are dropped; with 0 none is.
+    def is_full(self, note: Note) -> bool:
+        """Return whether there are as many facts of a kind as there may be."""
+        self._forget_ended(note)
+        return self.count(note) >= self.most(note)
 
-        `whole` is the atomic publish in the batch, if there is one. `numbers` has, by producer, the last number that is
-        stored once the batch is on disk.
+    def count(self, note: Note) -> int:
+        """Return how many facts of a kind are in the log, with those that have ended and are not forgotten yet."""
+        known = self._known.get(note)
+        return len(known) if known is not None else 0
+
+    def most(self, note: Note) -> int:
+        """Return how many facts of a kind there may be."""
+        return min(KINDS[note].most, self._state.options.cap // KINDS[note].cap_bytes)
+
+    # --- what changes
+
+    def set(self, note: Note, value: bytes) -> None:
+        """Let a fact hold from now on. The next batch notes it; until then a crash forgets it."""
+        put(self.changed, note, value)
+
+    def forget(self, note: Note, key: bytes) -> None:
+        """Forget a fact. If its kind is withdrawn in the log, the next batch does so; of others, notes may remain."""
+        known = self._known.get(note)
+        if KINDS[note].is_withdrawn:
+            if (note, key) in self.changed or (known is not None and key in known):
+                self.changed[note, key] = KINDS[note].nothing(key)
+        elif known is not None and known.pop(key, None) is not None:
+            self._room.notes(-KINDS[note].room)
+
+    def keep_only(self, note: Note, keys: Collection[bytes]) -> None:
+        """Forget all facts of a kind but these."""
+        for key in [key for key in self._known.get(note, ()) if key not in keys]:
+            self.forget(note, key)
+
+    def _remember(self, note: Note, key: bytes, value: bytes, segment: int) -> None:
+        """Take in that the log has a fact."""
+        kind = KINDS[note]
+        known = self._known.get(note)
+        if known is None:
+            known = self._known[note] = {}
+        is_new = key not in known
+        known[key] = Fact(value, segment)
+        if is_new:
+            self._room.notes(kind.room)
+            if kind.end_ms is not None:
+                heappush(self._ends.setdefault(note, []), (kind.end_ms(value), key))
+
+    def _forget_ended(self, note: Note) -> None:
+        """Forget facts that have ended and, if they make way for new ones, the first of too many."""
+        kind, ends, known = KINDS[note], self._ends.get(note), self._known.get(note)
+        if not ends or known is None or kind.end_ms is None:
+            return
+        now_ms = self._state.host.now_ms()
+        most = self.most(note) if kind.makes_way else len(known)
+        for _ in range(ENDED_AT_ONCE):
+            if not ends or (ends[0][0] > now_ms and len(known) <= most):
+                break
+            noted_ms, key = heappop(ends)
+            fact = known.get(key)
+            if fact is None:
+                continue
+            end_ms = kind.end_ms(fact.value)
+            if end_ms == noted_ms:
+                self.forget(note, key)
+            else:
+                heappush(ends, (end_ms, key))
+
+    # --- the log
+
+    def pending(self, new: Changes, log_start: int) -> BatchFacts:
+        """Return the facts to note in a batch with which the segments below `log_start` are dropped; with 0 none is.
+
+        `new` are those that hold once the batch is on disk.
         """
-        losses = self.losses.to_log(floor) if self.losses.is_used else {}
-        acks = self.acks.to_log(floor) if self.acks.is_used else {}
-        says_more = floor or whole is not None
-        keys = self._keys.to_log(whole, first_seq, floor) if says_more and self._keys else {}
-        staged = self.staged.to_log(whole, floor) if says_more else {}
-        numbers = self._producers.to_log(numbers, floor) if floor and self._producers else numbers
-        if not (losses or acks or keys or staged or numbers):
-            return SILENCE
-        data = [encode_loss(name, *loss) for name, loss in losses.items()]
-        data += [encode_acked(name, seq) for name, seq in acks.items()]
-        data += [self.keys.encode(hashed, known) for hashed, known in keys.items()]
-        data += [self.staged.encode(number, count) for number, count in staged.items()]
-        data += [self.producers.encode(producer, last) for producer, last in numbers.items()]
-        return Said(b"".join(data), losses, acks, keys, staged, numbers)
+        repeated: Changes = {}
+        if log_start:
+            now_ms = self._state.host.now_ms()
+            for number, known in self._known.items():
+                end_ms = KINDS[number].end_ms
+                for key, fact in known.items():
+                    if fact.segment < log_start and (end_ms is None or end_ms(fact.value) > now_ms):
+                        repeated[Note(number), key] = fact.value
+        new = {**self.changed, **new}
+        if not new and not repeated:
+            return EMPTY
+        notes = [encode_note(note, value) for (note, _), value in {**repeated, **new}.items()]
+        return BatchFacts(b"".join(notes), new, repeated)
 
-    def said(self, said: Said, segment: int) -> None:
-        """Take in that the notes of a batch are on disk, in that segment."""
-        if said.losses:
-            self.losses.logged(said.losses, segment)
-        if said.acks:
-            self.acks.logged(said.acks, segment)
-        for hashed, known in said.keys.items():
-            self.keys.add(hashed, known._replace(segment=segment))
-        for number, count in said.staged.items():
-            self.staged.add(number, count, segment)
-        for producer, last in said.numbers.items():
-            self.producers.add(producer, last, segment)
+    def logged(self, facts: BatchFacts, segment: int) -> None:
+        """Take in that the facts of a batch are on disk, in that segment."""
+        for (note, key), value in facts.repeated.items():
+            known = self._known[note]
+            if key in known:  # it may have been forgotten while the batch was being written
+                known[key] = Fact(value, segment)
+        for (note, key), value in facts.new.items():
+            self._take_in(note, key, value, segment)
+            if self.changed.get((note, key)) == value:
+                del self.changed[note, key]
+            if KINDS[note].makes_way:
+                self._forget_ended(note)
 
-    def recover(self, kind: int, payload: bytes, segment: int, earlier: set[str]) -> None:
+    def _take_in(self, note: Note, key: bytes, value: bytes, segment: int) -> None:
+        kind = KINDS[note]
+        if not kind.is_withdrawn or value != kind.nothing(key):
+            self._remember(note, key, value, segment)
+        elif note in self._known:
+            self._known[note].pop(key, None)
+
+    def recover(self, number: int, value: bytes, segment: int, earlier: Collection[str]) -> None:
         """Take in a note that recovery has read.
 
-        `earlier` are the groups of which the log still speaks of an earlier group of the same name. A note of that is
-        known to be in the log, but it does not count for the group that is declared now.
+        `earlier` are the groups of which the log still speaks of an earlier group of the same name. A fact of that
+        does not count for the group that is declared now, and is withdrawn.
         """
-        if kind == Note.LOSS:
-            name, *loss = decode_loss(payload)
-            self.losses.recover(name, Loss(*loss), segment, is_earlier=name in earlier)
-        elif kind == Note.ACKED:
-            name, seq = decode_acked(payload)
-            self.acks.recover(name, seq, segment, is_earlier=name in earlier)
-        elif kind == Note.KEY:
-            self.keys.recover(payload, segment)
-        elif kind == Note.STAGED:
-            self.staged.recover(payload, segment)
-        elif kind == Note.PRODUCER:
-            self.producers.recover(payload, segment)
+        if number not in KINDS:
+            return
+        note = Note(number)
+        key = value[KINDS[note].key]
+        self._take_in(note, key, value, segment)
+        if KINDS[note].is_withdrawn:
+            self.changed.pop((note, key), None)
+            name = key.decode()
+            if name in earlier or name not in self._state.meta.groups:
+                self.forget(note, key)
 
-    def forget_group(self, name: str) -> None:
-        """Forget a group that is no longer declared."""
-        self.losses.forget(name)
-        self.acks.forget(name)
+    # --- declared groups
+
+    def loss(self, group: str) -> Loss:
+        """Return what a declared group has lost."""
+        return decode_loss(self.get(Note.LOSS, group.encode()))
+
+    def lose(self, group: str, count: int, floor: int) -> None:
+        """Count `count` messages below `floor` that a declared group has lost: given up at the cap, or purged."""
+        if count and group in self._state.meta.groups:
+            before = self.loss(group)
+            self.set(Note.LOSS, encode_loss(group, Loss(max(before.floor, floor), before.lost + count)))
+            self._state.stats.lost += count
+
+    def acked(self, group: str) -> int:
+        """Return the last seq that a cumulative ack of a declared group has named.
+
+        The position of the group does not tell: it also moves on when messages expire or name other groups.
+        """
+        return decode_seq(self.get(Note.ACKED, group.encode()))
+
+    def ack(self, group: str, seq: int) -> None:
+        """Note that a group was acked up to `seq`, inclusive. The ack has settled something, so a note has room."""
+        if seq > self.acked(group):
+            self.set(Note.ACKED, encode_seq(group, seq))
+
+    def forget_group(self, group: str) -> None:
+        """Forget a group that is no longer declared. The log says so before another of that name can be declared."""
+        for note in (Note.LOSS, Note.ACKED):
+            self.forget(note, group.encode())

@@ -67,7 +67,7 @@ class Group:
 
     __slots__ = (
         "_cursor", "_due", "_held", "_low", "_memory", "_returned", "_rewound", "_room", "_run", "_runs", "delayed",
-        "delivered", "delivered_logged", "is_stuck", "marked_at", "name", "ordering", "pending", "recovered", "retries",
+        "delivered", "delivered_logged", "is_stuck", "name", "ordering", "pending", "recovered", "retries",
         "wip",
     )  # fmt: skip
 
@@ -86,8 +86,6 @@ class Group:
         """The highest seq that was ever handed out."""
         self.delivered_logged = 0
         """Up to which seq the log says that messages may have been handed out."""
-        self.marked_at = 0
-        """The segment with the last mark that says so."""
         self.recovered = 0
         """Messages up to this seq may have been handed out before the restart."""
         self.retries: dict[int, Retry] = {}
@@ -203,11 +201,6 @@ class Group:
             else:
                 states.append(Released(self.name, seq, 1, tries, retry.due_ms))
         return states
-
-    def marked(self, seq: int, segment: int) -> None:
-        """Take in that the log says, in that segment, that everything up to `seq` may have been handed out."""
-        self.delivered_logged = seq
-        self.marked_at = segment
 
     def recover(self, seq: int, tries: int, due_ms: int) -> None:
         """Set the tries and the due time of a pending message, which the cursor has not reached."""

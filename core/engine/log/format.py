@@ -53,7 +53,6 @@ _LIST = struct.Struct("<BBHI")  # reason (of releases: 1 for state), length of t
 _SETTLED = struct.Struct("<QI")  # first seq, count
 _RELEASED = struct.Struct("<QIIQ")  # first seq, count, tries, due (engine time in ms, 0 for now)
 _NOTE = struct.Struct("<BI")
-_LOSS = struct.Struct("<QQ")
 
 
 class Flag(IntEnum):
@@ -83,7 +82,7 @@ class Reason(IntEnum):
 
 
 class Note(IntEnum):
-    """Kinds of notes."""
+    """Kinds of notes. All but the first and the last are facts: `core.engine.facts.kinds` has their contents."""
 
     FLOOR = 1  # the oldest segment there must be
     DELIVERED = 2  # a named group's delivered mark
@@ -408,21 +407,6 @@ def encode_floor(number: int) -> bytes:
     return encode_note(Note.FLOOR, number.to_bytes(8, "little"))
 
 
-def encode_delivered(group: str, seq: int) -> bytes:
-    """Return the note that all messages up to `seq` may have been delivered in `group`."""
-    return encode_note(Note.DELIVERED, seq.to_bytes(8, "little") + group.encode())
-
-
-def encode_loss(group: str, floor: int, lost: int) -> bytes:
-    """Return the note that `group` has lost `lost` messages in all, below the seq `floor`."""
-    return encode_note(Note.LOSS, _LOSS.pack(floor, lost) + group.encode())
-
-
-def encode_acked(group: str, seq: int) -> bytes:
-    """Return the note that `group` was acked up to `seq`, inclusive."""
-    return encode_note(Note.ACKED, seq.to_bytes(8, "little") + group.encode())
-
-
 def decode_notes(data: bytes, offset: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Yield (kind, payload) of the notes, also for kinds that this version does not know."""
     while offset < end:
@@ -435,19 +419,3 @@ def decode_notes(data: bytes, offset: int, end: int) -> Iterator[tuple[int, byte
 def decode_floor(payload: bytes) -> int:
     """Return the segment number of a floor note."""
     return int.from_bytes(payload[:8], "little")
-
-
-def decode_delivered(payload: bytes) -> tuple[str, int]:
-    """Return the group and the seq of a delivered note."""
-    return payload[8:].decode(), int.from_bytes(payload[:8], "little")
-
-
-def decode_acked(payload: bytes) -> tuple[str, int]:
-    """Return the group and the seq of an acked note."""
-    return payload[8:].decode(), int.from_bytes(payload[:8], "little")
-
-
-def decode_loss(payload: bytes) -> tuple[str, int, int]:
-    """Return the group, the floor and the number of a loss note."""
-    floor, lost = _LOSS.unpack_from(payload)
-    return payload[_LOSS.size :].decode(), floor, lost

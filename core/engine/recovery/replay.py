@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from curbstone.core.engine.facts.facts import Notes
+from curbstone.core.engine.facts.facts import Facts
+from curbstone.core.engine.facts.kinds import KINDS, decode_seq
 from curbstone.core.engine.index.copies import Where
 from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.index.runs import Run
@@ -14,7 +15,6 @@ from curbstone.core.engine.log.format import (
     Flag,
     Note,
     Released,
-    decode_delivered,
     decode_floor,
     decode_notes,
     decode_released,
@@ -35,11 +35,11 @@ ALWAYS = 1 << 62
 class Replay:
     """Replays one queue's log. Blocking; to be done before the queue is used."""
 
-    def __init__(self, state: QueueState, log: Log, pending: Pending, notes: Notes) -> None:
+    def __init__(self, state: QueueState, log: Log, pending: Pending, facts: Facts) -> None:
         self._state = state
         self._log = log
         self._pending = pending
-        self._notes = notes
+        self._facts = facts
         self._delivered: dict[str, int] = {}
         self._floor = 1
         self._damage: list[tuple[int, str]] = []
@@ -124,7 +124,7 @@ class Replay:
         for name in self._state.meta.groups:
             # After a crash the log may have the note of a loss without all settles that belong to it. These are made up
             # for here: messages that came back below the loss would have gaps that no reader is told of.
-            self._settle(name, 1, self._notes.losses.of(name).floor - 1)
+            self._settle(name, 1, self._facts.loss(name).floor - 1)
         for group in self._pending.groups.values():
             self._forget_settled(group.name)
             group.pends(sum(run.pending(group.name).bit_count() for run in self._pending.runs) - group.pending)
@@ -203,15 +203,16 @@ class Replay:
         for name, _reason, first, count in decode_settled(batch.data, batch.settles_at, batch.notes_at):
             if name not in earlier:
                 self._settle(name, first, count)
-        for kind, payload in decode_notes(batch.data, batch.notes_at, batch.end_at):
-            if kind == Note.FLOOR:
+        for note, payload in decode_notes(batch.data, batch.notes_at, batch.end_at):
+            if note == Note.FLOOR:
                 self._floor = max(self._floor, decode_floor(payload))
-            elif kind == Note.DELIVERED:
-                name, seq = decode_delivered(payload)
-                if name not in earlier:
-                    self._mark(name, seq)
-            else:
-                self._notes.recover(kind, payload, segment.number, earlier)
+                continue
+            if note == Note.DELIVERED:
+                name = payload[KINDS[note].key].decode()
+                if name in earlier:
+                    continue
+                self._mark(name, decode_seq(payload))
+            self._facts.recover(note, payload, segment.number, earlier)
         self._mark(UNNAMED, header.delivered)
         self._log.tx = max(self._log.tx, header.tx)
 

@@ -6,7 +6,8 @@ from random import Random
 
 from curbstone.core.engine.broker import Broker
 from curbstone.core.engine.delivery.consumer import Consumer
-from curbstone.core.engine.facts.dedup_keys import KEY_NOTE_BYTES
+from curbstone.core.engine.facts.kinds import KINDS
+from curbstone.core.engine.log.format import Note
 from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, KeyReused, QueueFull
 from curbstone.core.message import Delivery, Message
@@ -17,6 +18,7 @@ from tests.core.books import check_room
 from tests.sim.world import SimDisk, SimHost
 
 NAME = queue_name("keyed")
+KEY_ROOM = KINDS[Note.KEY].room
 Answer = tuple[CurbstoneError | None, int, int]
 
 
@@ -156,7 +158,7 @@ def test_a_shorter_window_holds_for_the_keys_behind_longer_ones() -> None:
     bench.publish("short", b"x")
     bench.publish("long", b"x")
     assert bench.settled() == [(None, 3, 1), (None, 1, 1)]
-    assert bench.queue.log.room.notes_bytes == 2 * KEY_NOTE_BYTES
+    assert bench.queue.log.room.notes_bytes == 2 * KEY_ROOM
 
 
 def test_a_key_that_is_used_again_after_its_window_is_remembered_anew() -> None:
@@ -171,7 +173,7 @@ def test_a_key_that_is_used_again_after_its_window_is_remembered_anew() -> None:
         check_room(bench.queue)
     bench.publish("k0", b"x")
     bench.settled()
-    assert bench.queue.log.room.notes_bytes == KEY_NOTE_BYTES
+    assert bench.queue.log.room.notes_bytes == KEY_ROOM
 
 
 def test_there_are_only_so_many_keys_for_a_cap() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import struct
 from random import Random
 from time import process_time
 
 import pytest
 
-from curbstone.core.engine.facts.producers import CAP_BYTES_PER_PRODUCER, IDLE_MS
+from curbstone.core.engine.facts.facts import Changes, put
+from curbstone.core.engine.facts.kinds import KINDS, PRODUCER_IDLE_MS, encode_producer
+from curbstone.core.engine.log.format import Note
 from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NumberGap, QueueFull
 from curbstone.core.options import CAP_BYTES_MIN
@@ -160,7 +161,7 @@ def test_numbers_outlive_the_segment_they_were_written_in() -> None:
 def test_of_too_many_producers_those_are_forgotten_that_were_idle_the_longest() -> None:
     lab = Lab(cap=CAP_BYTES_MIN, max_message_size=4096)
     queue = lab.queue()
-    most = CAP_BYTES_MIN // CAP_BYTES_PER_PRODUCER
+    most = CAP_BYTES_MIN // KINDS[Note.PRODUCER].cap_bytes
     names = [producer_key("", str(number)) for number in range(most + 2)]
     for name in names:
         sent(lab, queue, 1, who=name)
@@ -175,7 +176,7 @@ def test_a_producer_is_forgotten_when_it_was_idle_for_long() -> None:
     lab = Lab()
     queue = lab.queue()
     sent(lab, queue, 5, after=0)
-    lab.pass_time(IDLE_MS)
+    lab.pass_time(PRODUCER_IDLE_MS)
     assert queue.last_number(A) is None
     assert [type(error) for error, _, _ in sent(lab, queue, 6)] == [NumberGap]
     assert sent(lab, queue, 6, after=0) == [(None, 2, 1)]
@@ -199,13 +200,16 @@ def test_very_many_producers_are_forgotten_in_one_go() -> None:
     sent(lab, queue, 1)
     last = queue.last_number(A)
     assert last is not None
-    producers = queue.notes.producers
+    facts = queue.facts
     for place in range(300_000):
-        producers.recover(struct.pack("<16sQQQ", b"%016d" % place, *last), 0)
-    lab.pass_time(IDLE_MS)
+        facts.recover(Note.PRODUCER, encode_producer(b"%016d" % place, last), 0, ())
+    lab.pass_time(PRODUCER_IDLE_MS)
     began = process_time()
-    producers.add(B, last._replace(time_ms=lab.host.now_ms()), queue.log.active.number)
-    assert producers.last(b"%016d" % 7) is None
+    assert queue.last_number(b"%016d" % 7) is None
+    while facts.count(Note.PRODUCER) > 1:
+        new: Changes = {}
+        put(new, Note.PRODUCER, encode_producer(B, last._replace(time_ms=lab.host.now_ms())))
+        facts.logged(facts.pending(new, 0), queue.log.active.number)
     assert process_time() - began < 60
 
 

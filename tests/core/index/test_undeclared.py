@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from curbstone.core.engine.index.dynamic_groups import SPARE_MAX, UNDECLARED_MAX
+from curbstone.core.engine.log.format import Note
 from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import Conflict
 from tests.core.lab import Lab, Peer, message, numbered
@@ -59,7 +60,7 @@ def test_groups_that_were_declared_are_forgotten_too() -> None:
     lab.queue(groups=[])
     lab.publish(queue, "m")
     assert kept(queue)[0] <= FEW
-    assert len(queue.notes.acks._noted) == 0
+    assert queue.facts.count(Note.ACKED) == 0
 
 
 def test_what_is_in_use_is_kept() -> None:

@@ -321,7 +321,7 @@ def test_what_a_group_has_skipped_is_no_hole_after_a_crash(how: str) -> None:
     declare(lab, queue, skips=True)
     lab.publish(queue, *numbered(20))
     lost = queue.pending.clear_below(queue.pending.group("g"), 11).messages
-    queue.notes.losses.add("g", lost, 11)
+    queue.facts.lose("g", lost, 11)
     lab.publish(queue, "the note is in this commit")
     before = queue.reading.info("g")
     assert (before.lost, before.floor, seen(queue)) == (10, 11, list(range(11, 22)))

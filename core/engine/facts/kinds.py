@@ -1,0 +1,157 @@
+"""The kinds of facts, one row for each: where the key is in a fact's bytes, how long it is kept, what room it takes.
+
+The bytes of a fact are the payload of its note in the log. Numbers are little-endian. ::
+
+    DELIVERED   seq (8), name of the group
+    KEY         end in ms (8), first seq (8), messages (4), hash of the key (16), digest of the content (16)
+    STAGED      number of the transaction (8), messages (8)
+    LOSS        floor (8), messages (8), name of the group
+    ACKED       seq (8), name of the group
+    PRODUCER    producer (16), number (8), seq (8), time in ms (8)
+
+A new kind needs a number in `Note`, a row in `KINDS`, and functions that make and read its bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+from curbstone.core.engine.log.format import Note
+from curbstone.core.values import DIGEST_BYTES, LastNumber
+
+PRODUCER_IDLE_MS = 7 * 24 * 3600 * 1000
+"""A producer that has stored nothing for so long is forgotten."""
+
+_DEDUP = struct.Struct(f"<QQI{DIGEST_BYTES}s{DIGEST_BYTES}s")
+_STAGED = struct.Struct("<QQ")
+_LOSS = struct.Struct("<QQ")
+_PRODUCER = struct.Struct(f"<{DIGEST_BYTES}sQQQ")
+
+
+class Kind(NamedTuple):
+    """How facts of one kind are kept."""
+
+    key: slice
+    """Where the key is in the bytes."""
+    room: int = 0
+    """Bytes of the cap that are kept for each fact, because it is written again when its segment is dropped."""
+    end_ms: Callable[[bytes], int] | None = None
+    """`end_ms(value)` returns the engine time when the fact is forgotten. None if somebody else decides that."""
+    most: int = 0
+    """The most facts in a queue, and..."""
+    cap_bytes: int = 1
+    """... there is only one for so many bytes of its cap."""
+    makes_way: bool = False
+    """If there are too many: whether the one that ends first is forgotten."""
+    is_withdrawn: bool = False
+    """Whether the log must say so when a fact is forgotten: a fact with the same key, and zeros in front of it."""
+
+    def nothing(self, key: bytes) -> bytes:
+        """Return the value that withdraws a fact."""
+        return bytes(self.key.start) + key
+
+
+def _dedup_end_ms(value: bytes) -> int:
+    return int.from_bytes(value[:8], "little")
+
+
+def _producer_end_ms(value: bytes) -> int:
+    return int.from_bytes(value[-8:], "little") + PRODUCER_IDLE_MS
+
+
+KINDS: dict[int, Kind] = {
+    Note.DELIVERED: Kind(slice(8, None)),
+    Note.KEY: Kind(slice(20, 36), room=64, end_ms=_dedup_end_ms, most=100_000, cap_bytes=1024),
+    Note.STAGED: Kind(slice(0, 8), room=32),
+    Note.LOSS: Kind(slice(16, None), is_withdrawn=True),
+    Note.ACKED: Kind(slice(8, None), is_withdrawn=True),
+    Note.PRODUCER: Kind(slice(0, 16), room=48, end_ms=_producer_end_ms, most=100_000, cap_bytes=4096, makes_way=True),
+}
+
+
+# --- what was handed out, and what was acked
+
+
+def encode_seq(group: str, seq: int) -> bytes:
+    """Return the fact, DELIVERED or ACKED, that has this seq for a group."""
+    return seq.to_bytes(8, "little") + group.encode()
+
+
+def decode_seq(value: bytes | None) -> int:
+    """Return the seq of such a fact, 0 for none."""
+    return int.from_bytes(value[:8], "little") if value else 0
+
+
+# --- idempotency keys
+
+
+class Dedup(NamedTuple):
+    """What was published under an idempotency key."""
+
+    end_ms: int
+    first_seq: int
+    span: int
+    hashed: bytes
+    digest: bytes
+
+    def encode(self) -> bytes:
+        """Return the fact."""
+        return _DEDUP.pack(*self)
+
+
+def decode_dedup(value: bytes) -> Dedup:
+    """Return what a fact says."""
+    return Dedup(*_DEDUP.unpack(value))
+
+
+# --- staged transactions
+
+
+def encode_staged(number: int, messages: int) -> bytes:
+    """Return the fact that the log has so many messages of a staged transaction."""
+    return _STAGED.pack(number, messages)
+
+
+def staged_key(number: int) -> bytes:
+    """Return the key of a staged transaction."""
+    return number.to_bytes(8, "little")
+
+
+def decode_staged(value: bytes | None) -> int:
+    """Return how many messages of a staged transaction the log has; without a fact, none."""
+    return int.from_bytes(value[8:], "little") if value else 0
+
+
+# --- losses of declared groups
+
+
+class Loss(NamedTuple):
+    """How many messages a group has lost in its life; the last of them is below the seq `floor`."""
+
+    floor: int = 0
+    lost: int = 0
+
+
+def encode_loss(group: str, loss: Loss) -> bytes:
+    """Return the fact that a group has lost messages."""
+    return _LOSS.pack(*loss) + group.encode()
+
+
+def decode_loss(value: bytes | None) -> Loss:
+    """Return what a group has lost."""
+    return Loss(*_LOSS.unpack_from(value)) if value else Loss()
+
+
+# --- numbered producers
+
+
+def encode_producer(producer: bytes, last: LastNumber) -> bytes:
+    """Return the fact that a producer has stored its messages up to this one."""
+    return _PRODUCER.pack(producer, *last)
+
+
+def decode_producer(value: bytes | None) -> LastNumber | None:
+    """Return the last number of a producer, None if it is not known."""
+    return LastNumber(*_PRODUCER.unpack(value)[1:]) if value else None

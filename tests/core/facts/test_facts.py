@@ -1,0 +1,277 @@
+"""The table of facts: when a fact is noted, when again, and when it is forgotten."""
+
+from __future__ import annotations
+
+import struct
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from curbstone.core.engine.facts.facts import EMPTY, BatchFacts, Facts, put
+from curbstone.core.engine.facts.kinds import (
+    KINDS,
+    Dedup,
+    Loss,
+    decode_dedup,
+    decode_loss,
+    decode_producer,
+    decode_seq,
+    decode_staged,
+    encode_loss,
+    encode_producer,
+    encode_seq,
+    encode_staged,
+    staged_key,
+)
+from curbstone.core.engine.log.format import Note, decode_notes
+from curbstone.core.engine.log.room import Room
+from curbstone.core.options import MIB
+from curbstone.core.values import LastNumber
+
+
+class Bench:
+    """The facts of a queue that has declared some groups, and a clock."""
+
+    def __init__(self, *groups: str, cap: int = MIB) -> None:
+        self.now_ms = 1000
+        self.stats = SimpleNamespace(lost=0)
+        self.room = Room(cap, 0)
+        state = SimpleNamespace(
+            host=SimpleNamespace(now_ms=lambda: self.now_ms),
+            meta=SimpleNamespace(groups=dict.fromkeys(groups, 1)),
+            options=SimpleNamespace(cap=cap),
+            stats=self.stats,
+        )
+        self.facts = Facts(cast(Any, state), self.room)
+
+    def pending(self, *new: tuple[Note, bytes], log_start: int = 0) -> BatchFacts:
+        changes: dict[tuple[Note, bytes], bytes] = {}
+        for note, value in new:
+            put(changes, note, value)
+        return self.facts.pending(changes, log_start)
+
+    def log(self, segment: int, *new: tuple[Note, bytes], log_start: int = 0) -> None:
+        self.facts.logged(self.pending(*new, log_start=log_start), segment)
+
+    def losses(self, log_start: int = 0) -> dict[str, Loss]:
+        """Return the losses that the next batch notes."""
+        data = self.pending(log_start=log_start).encoded
+        noted = [(value[16:].decode(), decode_loss(value)) for _, value in decode_notes(data, 0, len(data))]
+        assert len(noted) == len(dict(noted))
+        return dict(noted)
+
+
+def dedup(number: int, end_ms: int) -> bytes:
+    return Dedup(end_ms, number, 1, b"%016d" % number, bytes(16)).encode()
+
+
+def producer(number: int, time_ms: int) -> bytes:
+    return encode_producer(b"%016d" % number, LastNumber(1, 1, time_ms))
+
+
+# --- each kind
+
+
+def test_facts_come_back_and_their_key_is_in_their_bytes() -> None:
+    group = "a.group"
+    seq = encode_seq(group, 1 << 40)
+    assert (decode_seq(seq), seq[KINDS[Note.DELIVERED].key], seq[KINDS[Note.ACKED].key]) == (
+        1 << 40,
+        b"a.group",
+        b"a.group",
+    )
+    loss = encode_loss(group, Loss(1 << 41, 9))
+    assert (decode_loss(loss), loss[KINDS[Note.LOSS].key]) == (Loss(1 << 41, 9), b"a.group")
+    assert (decode_seq(None), decode_loss(None), decode_staged(None), decode_producer(None)) == (0, Loss(), 0, None)
+    staged = encode_staged(77, 5)
+    assert (decode_staged(staged), staged[KINDS[Note.STAGED].key]) == (5, staged_key(77))
+    known = Dedup(1 << 42, 3, 2, b"h" * 16, b"d" * 16)
+    assert (decode_dedup(known.encode()), known.encode()[KINDS[Note.KEY].key]) == (known, b"h" * 16)
+    last = LastNumber(4, 5, 6)
+    assert decode_producer(encode_producer(b"p" * 16, last)) == last
+    assert encode_producer(b"p" * 16, last)[KINDS[Note.PRODUCER].key] == b"p" * 16
+
+
+def test_facts_have_the_bytes_that_the_first_release_wrote() -> None:
+    assert encode_seq("g", 2) == struct.pack("<Q", 2) + b"g"
+    assert encode_loss("g", Loss(2, 3)) == struct.pack("<QQ", 2, 3) + b"g"
+    assert encode_staged(2, 3) == struct.pack("<QQ", 2, 3)
+    assert dedup(7, 9) == struct.pack("<QQI16s16s", 9, 7, 1, b"%016d" % 7, bytes(16))
+    assert producer(7, 9) == struct.pack("<16sQQQ", b"%016d" % 7, 1, 1, 9)
+
+
+@pytest.mark.parametrize("note", list(KINDS))
+def test_the_room_of_a_fact_suffices_for_its_note(note: Note) -> None:
+    bench = Bench()
+    value = {Note.KEY: dedup(1, 2000), Note.PRODUCER: producer(1, 1), Note.STAGED: encode_staged(1, 1)}.get(note)
+    if value is None:
+        assert KINDS[note].room == 0, "these are few"
+    else:
+        assert len(bench.pending((note, value)).encoded) <= KINDS[note].room
+
+
+# --- when they are noted
+
+
+def test_nothing_is_noted_while_nothing_has_changed() -> None:
+    bench = Bench("g")
+    assert bench.pending() is bench.pending(log_start=100) is EMPTY
+
+
+def test_a_fact_is_noted_once_and_again_when_the_segment_with_its_note_is_dropped() -> None:
+    bench = Bench("g", "h")
+    bench.facts.lose("g", 3, 10)
+    assert bench.losses() == {"g": Loss(10, 3)}
+    bench.log(4)
+    assert bench.losses() == bench.losses(4) == {}
+    assert bench.losses(5) == {"g": Loss(10, 3)}
+    bench.log(9, log_start=5)
+    assert bench.losses(9) == {}
+    bench.facts.lose("h", 1, 12)
+    assert bench.losses(9) == {"h": Loss(12, 1)}
+    bench.facts.lose("g", 1, 12)
+    assert bench.losses(9) == {"g": Loss(12, 4), "h": Loss(12, 1)}
+
+
+def test_a_commit_that_fails_leaves_what_changed_to_be_noted_and_nothing_else() -> None:
+    bench = Bench("g")
+    bench.facts.ack("g", 7)
+    failed = bench.pending((Note.KEY, dedup(1, 2000)))
+    assert set(failed.new) == {(Note.ACKED, b"g"), (Note.KEY, b"%016d" % 1)}
+    assert bench.facts.get(Note.KEY, b"%016d" % 1) is None
+    assert bench.facts.acked("g") == 7
+    assert set(bench.pending().new) == {(Note.ACKED, b"g")}
+
+
+def test_a_fact_that_changes_while_it_is_being_written_is_noted_again() -> None:
+    bench = Bench("g")
+    bench.facts.ack("g", 7)
+    under_way = bench.pending()
+    bench.facts.ack("g", 8)
+    bench.facts.logged(under_way, 4)
+    assert decode_seq(bench.facts.get(Note.ACKED, b"g")) == 8
+    assert set(bench.pending().new) == {(Note.ACKED, b"g")}
+    bench.log(5)
+    assert bench.pending(log_start=5) is EMPTY
+
+
+def test_what_the_log_knows_is_not_written_again_after_a_restart() -> None:
+    bench = Bench("g", "anew")
+    for name in ("g", "gone", "anew"):
+        bench.facts.recover(Note.LOSS, encode_loss(name, Loss(10, 3)), 4, {"anew"})
+    assert bench.facts.loss("g") == Loss(10, 3)
+    assert bench.facts.loss("gone") == bench.facts.loss("anew") == Loss()
+    assert bench.losses(4) == {"anew": Loss(), "gone": Loss()}, "the log still says otherwise of these"
+
+
+def test_a_later_note_of_a_group_counts_though_an_earlier_group_had_its_name() -> None:
+    bench = Bench("anew")
+    bench.facts.recover(Note.LOSS, encode_loss("anew", Loss(10, 3)), 4, {"anew"})
+    bench.facts.recover(Note.LOSS, encode_loss("anew", Loss(20, 1)), 5, ())
+    assert bench.facts.loss("anew") == Loss(20, 1)
+    assert bench.losses(5) == {}
+
+
+def test_notes_that_are_no_facts_or_of_a_later_version_are_passed_over() -> None:
+    bench = Bench()
+    for number in (Note.FLOOR, Note.FILLER, 99):
+        bench.facts.recover(number, b"anything", 4, ())
+    assert bench.pending(log_start=100) is EMPTY
+
+
+# --- losses
+
+
+def test_losses_add_up_and_their_floor_never_falls() -> None:
+    bench = Bench("g", "h")
+    bench.facts.lose("g", 3, 10)
+    bench.facts.lose("g", 2, 5)
+    bench.facts.lose("h", 1, 7)
+    assert (bench.facts.loss("g"), bench.facts.loss("h")) == (Loss(10, 5), Loss(7, 1))
+    assert bench.stats.lost == 6
+
+
+def test_nothing_lost_and_groups_that_are_not_declared_are_not_noted() -> None:
+    bench = Bench("g")
+    bench.facts.lose("g", 0, 10)
+    bench.facts.lose("stranger", 3, 10)
+    assert bench.facts.loss("g") == bench.facts.loss("stranger") == Loss()
+    assert bench.losses(1) == {}
+    assert bench.stats.lost == 0
+
+
+# --- when they are forgotten
+
+
+def test_a_group_that_is_forgotten_is_noted_as_nothing_and_then_no_more() -> None:
+    bench = Bench("g")
+    bench.facts.lose("g", 3, 10)
+    bench.log(4)
+    bench.facts.forget_group("g")
+    assert bench.facts.loss("g") == Loss()
+    assert bench.losses() == {"g": Loss()}
+    bench.log(5)
+    assert bench.losses(100) == {} and bench.facts.count(Note.LOSS) == 0
+
+
+def test_a_group_that_is_forgotten_while_its_first_note_is_being_written_is_noted_as_nothing() -> None:
+    bench = Bench("g")
+    bench.facts.lose("g", 3, 10)
+    under_way = bench.pending()
+    bench.facts.forget_group("g")
+    bench.facts.logged(under_way, 4)
+    assert bench.facts.loss("g") == Loss() and bench.losses() == {"g": Loss()}
+    bench.log(5)
+    assert bench.losses(100) == {}
+
+
+def test_a_fact_that_is_forgotten_while_it_is_being_repeated_stays_forgotten() -> None:
+    bench = Bench()
+    bench.log(4, (Note.STAGED, encode_staged(77, 5)))
+    under_way = bench.pending(log_start=5)
+    assert len(under_way.repeated) == 1
+    bench.facts.forget(Note.STAGED, staged_key(77))
+    bench.facts.logged(under_way, 9)
+    assert bench.facts.get(Note.STAGED, staged_key(77)) is None
+    assert bench.room.notes_bytes == 0
+
+
+def test_only_facts_that_are_kept_stay_in_the_room() -> None:
+    bench = Bench()
+    for number in range(5):
+        bench.log(1, (Note.STAGED, encode_staged(number, 5)))
+    assert bench.room.notes_bytes == 5 * KINDS[Note.STAGED].room
+    bench.facts.keep_only(Note.STAGED, {staged_key(1), staged_key(3)})
+    assert [number for number in range(5) if bench.facts.get(Note.STAGED, staged_key(number))] == [1, 3]
+    assert bench.room.notes_bytes == 2 * KINDS[Note.STAGED].room
+
+
+def test_a_fact_that_has_ended_is_neither_found_nor_repeated() -> None:
+    bench = Bench()
+    bench.log(1, (Note.KEY, dedup(1, 2000)), (Note.KEY, dedup(2, 3000)))
+    bench.now_ms = 2000
+    assert bench.facts.get(Note.KEY, b"%016d" % 1) is None
+    assert list(bench.pending(log_start=2).repeated) == [(Note.KEY, b"%016d" % 2)]
+    assert not bench.facts.is_full(Note.KEY)
+    assert bench.facts.count(Note.KEY) == 1 and bench.room.notes_bytes == KINDS[Note.KEY].room
+
+
+def test_facts_that_do_not_make_way_are_too_many_until_they_end() -> None:
+    bench = Bench(cap=10 * 1024)
+    for number in range(10):
+        assert not bench.facts.is_full(Note.KEY)
+        bench.log(1, (Note.KEY, dedup(number, 2000 + number)))
+    assert bench.facts.is_full(Note.KEY)
+    bench.now_ms = 2000
+    assert not bench.facts.is_full(Note.KEY)
+
+
+def test_of_facts_that_make_way_the_one_is_forgotten_that_was_set_first_of_all() -> None:
+    bench = Bench(cap=3 * 4096)
+    for number in range(3):
+        bench.log(1, (Note.PRODUCER, producer(number, 1000 + number)))
+    bench.log(1, (Note.PRODUCER, producer(0, 2000)))
+    bench.log(1, (Note.PRODUCER, producer(3, 3000)))
+    assert [number for number in range(4) if bench.facts.get(Note.PRODUCER, b"%016d" % number)] == [0, 2, 3]
+    assert bench.room.notes_bytes == 3 * KINDS[Note.PRODUCER].room
