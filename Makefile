@@ -13,7 +13,6 @@ POSTGRES := $(VENV)/.installed-postgres
 COLLECTED := $(VENV)/.collected
 SDK_TOOLS := $(VENV)/sdk-tools
 OPS_TOOLS := $(VENV)/ops-tools
-NEWEST := $(VENV)/newest
 COMPILED := $(VENV)/compiled
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # An editable install compiles nothing, and where PYTHONDONTWRITEBYTECODE is set each start would compile anew.
@@ -34,7 +33,7 @@ CURBSTONE_SIM_SECONDS ?= 600
 export CURBSTONE_SIM_SECONDS
 
 .PHONY: cluster cluster-deps postgres-deps interop-deps spark-deps sdk sdk-tools ops-tools test-deps docs help install dev lock man run test \
-	test-newest test-compiled compiled coverage audit \
+	test-compiled compiled coverage audit \
 	lint format soak bench release clean
 
 help:  ## Show this list
@@ -59,14 +58,6 @@ coverage: test-deps  ## The tests, and which branches of the code they took: htm
 	$(PYTEST) -n $(TEST_WORKERS) --no-loadscope-reorder --cov --cov-report=
 	$(BIN)/python -m coverage html --quiet
 	$(BIN)/python -m coverage report --skip-covered --sort=cover
-
-# Without constraints.txt and without the upper bounds of what we use the inside of.
-test-newest: $(BIN)/python  ## The tests of gateway, net and stomp with the newest versions of all dependencies
-	$(BIN)/python -m venv --clear $(NEWEST)
-	$(NEWEST)/bin/python -m pip --disable-pip-version-check install --quiet --upgrade --editable "./client[celery,dramatiq,taskiq]" --editable ".[dev]"
-	$(NEWEST)/bin/python -m pip --disable-pip-version-check install --quiet --upgrade --no-deps uvicorn websockets
-	$(NEWEST)/bin/python -m pip --disable-pip-version-check list
-	$(NEWEST)/bin/python -m pytest -q tests/gateway tests/net tests/stomp tests/test_serve.py
 
 # mypyc comes with mypy, in the version the types are checked with. The wheel in dist/compiled is for this kind of machine.
 compiled: $(DEV)  ## Install in .venv/compiled a build that is compiled to C, faster with many queues (needs a C compiler)

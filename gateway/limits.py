@@ -43,6 +43,9 @@ STOP_S_MAX = 5
 BODY_S_MAX = 60
 """How long a request's body may take to arrive."""
 
+UNREAD_BODY_BYTES = 64 * KIB
+"""The client is not read while more than this of its request's body waits to be taken."""
+
 SKIP_BYTES_MAX = 64 * KIB
 """If at most this much is left of an unwanted body, it is read and dropped, and the connection stays open."""
 

@@ -1,9 +1,9 @@
 """One connection between the event loop and a protocol: what the connections of all protocols have in common.
 
-Input is handed to the protocol in turns (`turns`). The client is not read while the protocol has too much input under
-way, or while too much output waits for the client to read it. Output is gathered and sent in one write at the end of
-the turn. If much output has gathered, it is sent at once, so that a full socket can hold back what the rest of the turn
-would add. This module knows no protocol, and does not know whether its output is encrypted on the way.
+The client is not read while the protocol has too much input under way, or while too much output waits for the client to
+read it. On a `TurnStream`, input is handed to the protocol in turns (`turns`), and output is gathered and sent in one
+write at the end of the turn. If much output has gathered, it is sent at once, so that a full socket can hold back what
+the rest of the turn would add. This module knows no protocol, and does not know whether its output is encrypted.
 """
 
 from __future__ import annotations
@@ -45,19 +45,16 @@ class Transport(Protocol):
 
 
 class Stream(ABC):
-    """Input and output of one connection, with back-pressure both ways; see the module's docstring."""
+    """A connection with back-pressure both ways; see the module's docstring. Implements `budget.Holder`."""
 
     _transport: Transport
 
-    def __init__(self, loop: Loop, turns: Turns, account: Account) -> None:
-        """`turns` are shared by everything that is read in the process. `account` has what the connection holds."""
-        self._call_soon = loop.call_soon
-        self._intake = Intake(turns, self)
-        self._flush_due = False
-        self._gathered_bytes = 0
-        """The bytes of output that have come since the last flush."""
-        self._is_reading = True
-        self._is_full = False
+    def __init__(self, account: Account) -> None:
+        """`account` has what the connection holds."""
+        self.is_reading = True
+        """Whether the client is read."""
+        self.is_full = False
+        """Whether the socket takes no more output for now."""
         self._account = account
         self._is_paused = False
         """Whether deliveries are paused because its user holds too much."""
@@ -67,14 +64,6 @@ class Stream(ABC):
         """Unsent output, in bytes, beyond which the client is not read."""
 
     # --- what a protocol adds
-
-    @abstractmethod
-    def take(self, data: bytes) -> None:
-        """Carry out input; see `turns.Taker`."""
-
-    @abstractmethod
-    def _flush(self) -> None:
-        """Send all output in one write. Must first set `_flush_due` to False and `_gathered_bytes` to 0."""
 
     @abstractmethod
     def _hold(self) -> None:
@@ -96,14 +85,14 @@ class Stream(ABC):
 
     def pause_writing(self) -> None:
         """Called by asyncio: the socket is full."""
-        self._is_full = True
+        self.is_full = True
         self._account.hold_output(self._transport.get_write_buffer_size())
         self._hold()
         self._steer()
 
     def resume_writing(self) -> None:
         """Called by asyncio: the socket takes output again."""
-        self._is_full = False
+        self.is_full = False
         self._account.hold_output(0)
         if not self._is_paused:
             self._go_on()
@@ -118,7 +107,7 @@ class Stream(ABC):
     def resume_output(self) -> None:
         """See `budget.Holder`."""
         self._is_paused = False
-        if not self._is_full:
+        if not self.is_full:
             self._go_on()
         self._steer()
 
@@ -132,25 +121,61 @@ class Stream(ABC):
         self._is_stopped = False
         self._steer()
 
-    def caught_up(self) -> None:
-        """No input waits for its turn any more; see `turns.Taker`."""
-        self._steer()
-
     def _steer(self) -> None:
-        """Start or stop reading, depending on the protocol, the socket and the turns."""
+        """Start or stop reading, depending on the protocol and the socket."""
         transport = self._transport
         if transport.is_closing():
             return
-        full = self._is_full and (self._is_paused or transport.get_write_buffer_size() > self._unsent_bytes_max)
-        reading = not (full or self._is_stopped or self._intake.is_waiting or self._is_congested())
-        if reading == self._is_reading:
+        full = self.is_full and (self._is_paused or transport.get_write_buffer_size() > self._unsent_bytes_max)
+        reading = not (full or self._is_stopped or self._is_congested())
+        if reading == self.is_reading:
             return
-        self._is_reading = reading
+        self.is_reading = reading
         self.reading(reading)
         if reading:
             transport.resume_reading()
         else:
             transport.pause_reading()
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        self._transport.abort()
+
+
+class TurnStream(Stream):
+    """A connection whose input is handed on in turns, and whose output of a turn leaves in one write."""
+
+    def __init__(self, loop: Loop, turns: Turns, account: Account) -> None:
+        """`turns` are shared by everything that is read in the process."""
+        super().__init__(account)
+        self._call_soon = loop.call_soon
+        self._intake = Intake(turns, self)
+        self._flush_due = False
+        self._gathered_bytes = 0
+        """The bytes of output since the last flush."""
+
+    # --- what a protocol adds
+
+    @abstractmethod
+    def take(self, data: bytes) -> None:
+        """Carry out input; see `turns.Taker`."""
+
+    @abstractmethod
+    def _flush(self) -> None:
+        """Send all output in one write. Must first set `_flush_due` to False and `_gathered_bytes` to 0."""
+
+    @abstractmethod
+    def _has_too_much(self) -> bool:
+        """Return whether the protocol has so much input under way that the client must not be read."""
+
+    # --- input
+
+    def caught_up(self) -> None:
+        """No input waits for its turn any more; see `turns.Taker`."""
+        self._steer()
+
+    def _is_congested(self) -> bool:
+        return self._intake.is_waiting or self._has_too_much()
 
     # --- output
 
@@ -162,7 +187,3 @@ class Stream(ABC):
         elif not self._flush_due:
             self._flush_due = True
             self._call_soon(self._flush)
-
-    def abort(self) -> None:
-        """Cut the connection."""
-        self._transport.abort()

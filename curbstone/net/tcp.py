@@ -22,7 +22,7 @@ from curbstone.net.entrance import Entrance, Listener
 from curbstone.net.limits import LINGER_S, STOP_S, WRITE_BUFFER_BYTES
 from curbstone.net.linger import Linger
 from curbstone.net.peer import Peer
-from curbstone.net.stream import Stream
+from curbstone.net.stream import TurnStream
 from curbstone.net.turns import Turns
 
 
@@ -118,7 +118,7 @@ class TcpServer(ABC):
         self._clients.discard(client)
 
 
-class Connection(Stream, asyncio.Protocol, Generic[S]):
+class Connection(TurnStream, asyncio.Protocol, Generic[S]):
     """One connection. Each protocol has a subclass that makes the session, feeds it, and shuts it down."""
 
     def __init__(self, server: TcpServer, peer: Peer, visit: Visit, output_bytes_max: int) -> None:
@@ -173,7 +173,7 @@ class Connection(Stream, asyncio.Protocol, Generic[S]):
         if session.ending:
             return
         self._intake.receive(data)
-        if session.congested or self._is_full or self._intake.is_waiting:
+        if session.congested or self.is_full or self._intake.is_waiting:
             self._steer()
 
     def eof_received(self) -> bool:
@@ -215,7 +215,7 @@ class Connection(Stream, asyncio.Protocol, Generic[S]):
         if not self._session.ending:
             self._session.resume()
 
-    def _is_congested(self) -> bool:
+    def _has_too_much(self) -> bool:
         return self._session.congested
 
     def _steer(self) -> None:
@@ -229,11 +229,11 @@ class Connection(Stream, asyncio.Protocol, Generic[S]):
         output = session.take_output()
         if output and not self._transport.is_closing():
             self._transport.write(b"".join(output))
-            if self._is_full:
+            if self.is_full:
                 self._account.hold_output(self._transport.get_write_buffer_size())
         if session.closing:
             self._part()
-        elif not self._is_reading:
+        elif not self.is_reading:
             self._steer()
 
     def _part(self) -> None:
@@ -242,8 +242,8 @@ class Connection(Stream, asyncio.Protocol, Generic[S]):
             return
         self._parting = True
         self.ended()
-        if not self._is_reading:
-            self._is_reading = True
+        if not self.is_reading:
+            self.is_reading = True
             self._transport.resume_reading()
         self._linger = Linger(self._transport, self._loop, LINGER_S)
         if self._eof:

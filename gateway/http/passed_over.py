@@ -6,9 +6,19 @@ parser is made for it, which is given a head with the same body length and no up
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import httptools
+
+from curbstone.gateway.http.fields import Header
+
+
+def new_parser(protocol: Any) -> httptools.HttpRequestParser:
+    """Return a parser that calls `protocol`. What follows a last request is not parsed, and so it is no error."""
+    parser = httptools.HttpRequestParser(protocol)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser
 
 
 def parser_behind(protocol: Any, length: int) -> httptools.HttpRequestParser:
@@ -16,11 +26,21 @@ def parser_behind(protocol: Any, length: int) -> httptools.HttpRequestParser:
 
     If there is no body, `on_message_complete` is called before this returns.
     """
-    parser = httptools.HttpRequestParser(_Rest(protocol))
-    parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn sets it
+    parser = new_parser(_Rest(protocol))
     framing = b"transfer-encoding: chunked" if length < 0 else b"content-length: %d" % length
     parser.feed_data(b"POST / HTTP/1.1\r\nhost: -\r\n%b\r\n\r\n" % framing)
     return parser
+
+
+def asks_for_websocket(fields: Sequence[Header]) -> bool:
+    """Return whether the head offers an upgrade to a WebSocket; other protocols are ignored."""
+    offered = upgrade = b""
+    for name, value in fields:
+        if name == b"connection":
+            offered = value
+        elif name == b"upgrade":
+            upgrade = value
+    return upgrade.lower() == b"websocket" and b"upgrade" in [token.strip() for token in offered.lower().split(b",")]
 
 
 class _Rest:

@@ -15,8 +15,13 @@ from websockets.protocol import Protocol, Side, State
 
 try:
     from websockets.speedups import apply_mask
-except ImportError:  # there is no compiled wheel for this
-    from websockets.utils import apply_mask
+except ImportError:  # there is no compiled wheel for this machine, or no such module in this version
+
+    def apply_mask(data: bytes | bytearray | memoryview, mask: bytes | bytearray) -> bytes:
+        """Return data with its mask removed."""
+        key = int.from_bytes((mask * (len(data) // 4 + 1))[: len(data)], "big")
+        return (int.from_bytes(data, "big") ^ key).to_bytes(len(data), "big")
+
 
 PING = b"\x89\x00"
 TEXT = 0x81

@@ -85,7 +85,7 @@ def shake_hands(
     return response.serialize(), session
 
 
-class WebSocketProtocol(stream.Stream):
+class WebSocketProtocol(stream.TurnStream):
     """One WebSocket: an asyncio protocol and a `net.wire.Wire`. `check` is called each second."""
 
     _transport: Transport
@@ -134,7 +134,7 @@ class WebSocketProtocol(stream.Stream):
     def data_received(self, data: bytes) -> None:
         """Take input from the socket, and stop reading if there is too much of it."""
         self._intake.receive(data)
-        if self._is_full or self._intake.is_waiting:
+        if self.is_full or self._intake.is_waiting:
             self._steer()
 
     def take(self, data: bytes) -> None:
@@ -179,7 +179,7 @@ class WebSocketProtocol(stream.Stream):
         if self._close_by:
             if now > self._close_by:
                 self._transport.abort()
-        elif not self._is_reading:
+        elif not self.is_reading:
             self._heard_at = now  # the peer is not silent: we do not read
         elif now - self._heard_at > DEAD_AFTER_S:
             self._transport.abort()
@@ -240,7 +240,7 @@ class WebSocketProtocol(stream.Stream):
     # ------------------------------------------------------------ inside
 
     def _hold(self) -> None:
-        if self._session and (self._is_full or self._session.delivers):
+        if self._session and (self.is_full or self._session.delivers):
             self._session.hold()
 
     def _go_on(self) -> None:
@@ -248,7 +248,7 @@ class WebSocketProtocol(stream.Stream):
             self._session.resume()
         self.changed()  # a pong may have waited for this
 
-    def _is_congested(self) -> bool:
+    def _has_too_much(self) -> bool:
         return self._is_held
 
     def reading(self, on: bool) -> None:
@@ -279,7 +279,7 @@ class WebSocketProtocol(stream.Stream):
         self._flush_due = False  # output from `before` is part of this flush
         self._gathered_bytes = 0
         output, self._output = self._output, []
-        if not self._is_full:
+        if not self.is_full:
             output.append(self._frames.take_pong())
         output.append(self._frames.take_output())
         data = b"".join(output)
@@ -287,9 +287,9 @@ class WebSocketProtocol(stream.Stream):
             return
         if data:
             self._transport.write(data)
-            if self._is_full:
+            if self.is_full:
                 self._account.hold_output(self._transport.get_write_buffer_size())
         if self._frames.peer_closed:
             self._transport.close()
-        elif not self._is_reading:
+        elif not self.is_reading:
             self._steer()

@@ -71,7 +71,7 @@ async def serving(path: Path, protocol: str) -> AsyncIterator[tuple[Broker, tupl
         address = await server.start(("127.0.0.1", 0))
 
         def connection() -> Any:
-            (found,) = server._connections if isinstance(server, GatewayServer) else server._clients
+            (found,) = server.clients if isinstance(server, GatewayServer) else server._clients
             return found
 
         yield broker, address, connection
@@ -116,7 +116,7 @@ async def test_a_client_that_does_not_read_is_sent_no_more_and_gets_all_when_it_
         writer.write(
             MQKS.encode() if protocol == "mqks" else masked(STOMP) if protocol == "websocket" else STOMP.encode()
         )
-        await until(lambda: connection()._is_full)
+        await until(lambda: connection().is_full)
         came, all_of_it = 0, len(QUEUES) * EACH_HAS * len(BODY)
         while came < all_of_it:
             came += (await asyncio.wait_for(reader.read(MIB), WAIT_S)).count(BODY[:1])

@@ -87,7 +87,7 @@ async def test_a_websocket_consumer_that_is_stopped_is_freed_by_pings(
     async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as gateway:
         await gateway.publish(b"the body")
         async with consuming(gateway) as peer:
-            [wire] = [each for each in gateway.server._connections if isinstance(each, protocol.WebSocketProtocol)]
+            [wire] = [each for each in gateway.server.clients if isinstance(each, protocol.WebSocketProtocol)]
             async with asyncio.timeout(FREED_S_MAX):
                 while not wire._pinged:  # it is alive, and silent
                     await asyncio.sleep(0.01)

@@ -83,7 +83,7 @@ class Running:
 
     async def polling(self, count: int) -> None:
         """Wait until that many requests wait for a message."""
-        polls = self.server._app._polls
+        polls = self.server.app._polls
         async with asyncio.timeout(60):
             while len(polls._open) != count:
                 await self.http.get("/healthz")

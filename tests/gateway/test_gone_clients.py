@@ -56,7 +56,7 @@ async def ask(gateway: Running, method: str, path: str, body: bytes = b"", *, is
         sent.append(message)
 
     async with asyncio.timeout(60):
-        await gateway.server._app(scope, receive, send)
+        await gateway.server.app(scope, receive, send)
     return sent
 
 
@@ -101,7 +101,7 @@ async def test_pops_behind_answers_that_nobody_reads_take_nothing(anyio_backend:
             await gateway.http.get("/healthz")
         client.close()
         async with asyncio.timeout(60):
-            while len(gateway.server._connections) > 1:
+            while len(gateway.server.clients) > 1:
                 await gateway.http.get("/healthz")
         assert len(await gateway.pop_all()) >= 3
 

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from curbstone.gateway import http_protocol
+from curbstone.gateway.connection import HttpConnection
 from tests.gateway.running import MESSAGES, QUEUE, Running
 
 pytestmark = pytest.mark.anyio
@@ -33,18 +33,19 @@ def post(body: bytes, *, chunked: bool = False) -> bytes:
 
 async def connection_of(
     gateway: Running,
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, http_protocol.HttpProtocol]:
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, HttpConnection]:
     """Return a new connection, with little room for what is not read, and the server's end of it."""
-    before = set(gateway.server._connections)
+    before = set(gateway.server.clients)
     narrow = socket.socket()
     narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     narrow.setblocking(False)
     await asyncio.get_running_loop().sock_connect(narrow, gateway.address)
     reader, writer = await asyncio.open_connection(sock=narrow, limit=4096)
     async with asyncio.timeout(60):
-        while not (new := set(gateway.server._connections) - before):
+        while not (new := set(gateway.server.clients) - before):
             await asyncio.sleep(0)
     wire = new.pop()
+    assert isinstance(wire, HttpConnection)
     wire.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
     return reader, writer, wire
 
@@ -79,20 +80,20 @@ async def test_a_client_that_does_not_read_is_not_read(gateway: Running) -> None
     writer.write(HEALTH * 200_000)  # 8 MB
     answered = -1
     async with asyncio.timeout(60):
-        while answered != wire.server_state.total_requests:  # until it answers the others only
-            answered = wire.server_state.total_requests + 20
+        while answered != wire.server.answered:  # until it answers the others only
+            answered = wire.server.answered + 20
             for _ in range(20):
                 assert (await gateway.http.get("/healthz")).status_code == 200
-    assert len(wire._held) <= 512 * 1024
+    assert len(wire.held) <= 512 * 1024
     assert wire.transport.get_write_buffer_size() <= 128 * 1024
-    assert wire.flow.read_paused
+    assert not wire.is_reading
     writer.transport.abort()
     async with asyncio.timeout(60):
-        while wire in gateway.server._connections:
+        while wire in gateway.server.clients:
             await gateway.http.get("/healthz")
-            if wire.flow.is_full:  # nobody reads, so nobody sees that it is gone, unless something is written
+            if not wire.is_reading:  # nobody reads, so nobody sees that it is gone, unless something is written
                 wire.transport.abort()
-    assert not wire._held
+    assert not wire.held
 
 
 async def test_a_flood_that_is_read_leaves_the_others_their_turns(gateway: Running) -> None:
@@ -103,10 +104,10 @@ async def test_a_flood_that_is_read_leaves_the_others_their_turns(gateway: Runni
     while seen.count(b"HTTP/1.1 200") < 10:
         seen += await reader.read(65536)
     reading = asyncio.create_task(reader.read())
-    before = wire.server_state.total_requests
+    before = wire.server.answered
     for _ in range(5):
         assert (await gateway.http.get("/healthz")).status_code == 200
-    assert wire.server_state.total_requests - before < 1000
+    assert wire.server.answered - before < 1000
     reading.cancel()
     writer.transport.abort()
 
@@ -145,13 +146,13 @@ async def test_a_client_that_leaves_while_its_answers_wait_leaves_no_traceback(
     _, writer, wire = await connection_of(gateway)
     writer.write(b"DELETE %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % MESSAGES.encode() * 40)
     async with asyncio.timeout(60):
-        while wire.server_state.total_requests < 45:
+        while wire.server.answered < 45:
             await gateway.http.get("/healthz")
     writer.transport.abort()
     async with asyncio.timeout(60):
-        while wire in gateway.server._connections:
+        while wire in gateway.server.clients:
             await gateway.http.get("/healthz")
-            if wire.flow.is_full:
+            if not wire.is_reading:
                 wire.transport.abort()
     assert "Traceback" not in caplog.text
     assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -9,6 +9,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from curbstone.core.options import QueueOptions
+from curbstone.gateway.connection import HttpConnection
 from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import Problem
@@ -77,11 +78,11 @@ async def test_many_pipelined_requests_are_no_large_head(gateway: Running) -> No
 
 @pytest.mark.parametrize("sent", [b"", b"GET /hea", POST + b"Content-Length: 5\r\n\r\nab"])
 async def test_a_request_that_does_not_come_is_408_or_closed(gateway: Running, sent: bytes) -> None:
-    before = set(gateway.server._connections)
+    before = set(gateway.server.clients)
     reader, writer = await asyncio.open_connection(*gateway.address)
     writer.write(sent)
     await gateway.http.get("/healthz")  # the server has seen by now what was sent
-    [connection] = set(gateway.server._connections) - before
+    [connection] = set(gateway.server.clients) - before
     connection.check(asyncio.get_running_loop().time() + 1000)
     reply = await reader.read()
     assert reply.startswith(b"HTTP/1.1 408 ")
@@ -89,12 +90,12 @@ async def test_a_request_that_does_not_come_is_408_or_closed(gateway: Running, s
 
 
 async def test_a_body_that_goes_on_after_its_refusal_is_cut_off_in_silence(gateway: Running) -> None:
-    before = set(gateway.server._connections)
+    before = set(gateway.server.clients)
     reader, writer = await asyncio.open_connection(*gateway.address)
     writer.write(POST + b"Content-Length: 99999999\r\n\r\nabc")
     reply = await reader.readuntil(b"}")
     assert reply.startswith(b"HTTP/1.1 413 ")
-    [connection] = set(gateway.server._connections) - before
+    [connection] = set(gateway.server.clients) - before
     connection.check(asyncio.get_running_loop().time() + 1000)
     assert await reader.read() == b""
     writer.close()
@@ -108,10 +109,10 @@ async def test_what_is_wrong_behind_a_good_request_does_not_overtake_its_answer(
 
 async def test_an_idle_connection_outlives_the_deadline_of_its_last_request(gateway: Running) -> None:
     await gateway.http.get("/healthz")
-    [connection] = gateway.server._connections
+    [connection] = gateway.server.clients
     connection.check(asyncio.get_running_loop().time() + KEEP_ALIVE_S - 1)
     assert (await gateway.http.get("/healthz")).status_code == 200
-    [the_same] = gateway.server._connections
+    [the_same] = gateway.server.clients
     assert the_same is connection
 
 
@@ -119,7 +120,7 @@ async def test_an_idle_connection_closes_in_the_end(gateway: Running) -> None:
     reader, writer = await asyncio.open_connection(*gateway.address)
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await reader.readuntil(b"\r\n\r\n")
-    for connection in list(gateway.server._connections):
+    for connection in list(gateway.server.clients):
         connection.check(asyncio.get_running_loop().time() + KEEP_ALIVE_S + 10)
     rest = await reader.read()
     assert b"HTTP/1.1" not in rest, "an idle connection closes without a word"
@@ -137,15 +138,16 @@ async def test_whatever_came_behind_the_last_answer_an_idle_connection_has_an_en
     gateway: Running, sent: bytes
 ) -> None:
     """An empty line, and a body behind its refusal, left a connection without any deadline."""
-    before = set(gateway.server._connections)
+    before = set(gateway.server.clients)
     reader, writer = await asyncio.open_connection(*gateway.address)
     head, separator, rest = sent.partition(b"\r\n\r\n")
     writer.write(head + separator)
     await reader.readuntil(b"\r\n\r\n")
     writer.write(rest)
-    [connection] = set(gateway.server._connections) - before
+    [connection] = set(gateway.server.clients) - before
+    assert isinstance(connection, HttpConnection)
     async with asyncio.timeout(60):
-        while not connection._is_idle or connection._held:
+        while not connection.is_idle or connection.held:
             await asyncio.sleep(0.01)
     await gateway.http.get("/healthz")  # the server has seen by now what was sent
     connection.check(asyncio.get_running_loop().time() + KEEP_ALIVE_S + 10)
@@ -171,7 +173,7 @@ async def test_a_websocket_whose_peer_is_gone_gives_its_messages_back(gateway: R
     reader, writer = await gateway.raw_socket("?ack")
     await reader.readuntil(b"}\x82\x01a")
     now = asyncio.get_running_loop().time()
-    [wire] = [connection for connection in gateway.server._connections if hasattr(connection, "begin")]
+    [wire] = [connection for connection in gateway.server.clients if hasattr(connection, "begin")]
     wire.check(now + 31)
     assert await reader.readexactly(2) == b"\x89\x00"  # a ping
     wire.check(now + 100)

@@ -16,7 +16,7 @@ from tests.stomp.test_way import Trace
 
 pytestmark = [pytest.mark.anyio, pytest.mark.source]
 
-PUBLISH_CALLS_MAX = 73
+PUBLISH_CALLS_MAX = 72
 DELIVERY_CALLS_MAX = 12
 ACK_CALLS_MAX = 21
 

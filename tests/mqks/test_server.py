@@ -205,7 +205,7 @@ def test_a_deaf_consumer_holds_nobody_up_and_its_messages_stay_on_disk(tmp_path:
         for n in range(40):
             await writer.confirm(f"m{n} publish --confirm e {'x' * 500_000}")
         (queue,) = world.broker.queues()
-        await until(lambda: any(client._is_full for client in world.server._clients))
+        await until(lambda: any(client.is_full for client in world.server._clients))
         counts = queue.counts()
         assert counts.rdy > 0, "not all of it lies in the server's memory"
         await world.leave(deaf)
@@ -221,7 +221,7 @@ def test_a_client_that_never_reads_its_answers_is_not_read(tmp_path: Path) -> No
         (client,) = world.server._clients
         line = b"p ping " + b"x" * 100_000 + b"\n"
         async with asyncio.timeout(WAIT_S):
-            while client._is_reading:
+            while client.is_reading:
                 peer.writer.write(line)
                 await asyncio.sleep(0)
         assert client._transport.get_write_buffer_size() < 3 * MIB

@@ -207,7 +207,7 @@ def test_reading_stops_while_too_much_is_unconfirmed() -> None:
         count = 100_000
         peer.writer.write(b"SEND\ndestination:/queue/a\n\n1\0" * count + b"DISCONNECT\nreceipt:r\n\n\0")
         (client,) = server._clients
-        await until(lambda: client._session.congested and not client._is_reading)
+        await until(lambda: client._session.congested and not client.is_reading)
         taken = len(broker.bodies("a"))
         assert taken < count, "the rest waits in the socket"
         broker.slow = False
@@ -226,7 +226,7 @@ def test_reading_stops_while_a_client_does_not_read_its_receipts() -> None:
         peer.writer.write(f"SEND\ndestination:/queue/a\nreceipt:{receipt}\n\n1\0".encode() * count)
         (client,) = world.server._clients
         unsent = client._transport.get_write_buffer_size
-        await until(lambda: unsent() > 1_000_000 and not client._is_reading)
+        await until(lambda: unsent() > 1_000_000 and not client.is_reading)
         assert client._transport.get_write_buffer_size() < 4_000_000
         assert len(world.broker.bodies("a")) < count
         for _ in range(count):

@@ -356,7 +356,7 @@ def test_reading_stops_while_receipts_are_not_read(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         async with world.socket() as peer:
             await peer.login()
-            (wire,) = world.server._connections
+            (wire,) = world.server.clients
             receipt, count = "r" * 1000, 20_000
             many = send("1", f"receipt:{receipt}") * 20
 
@@ -367,7 +367,7 @@ def test_reading_stops_while_receipts_are_not_read(tmp_path: Path) -> None:
             # Not awaited: the server stops reading, so the client's socket fills up.
             peer.socket.transport.set_write_buffer_limits(1 << 30)
             await produce()
-            await until(lambda: not wire._is_reading)
+            await until(lambda: not wire.is_reading)
             assert world.count() < count
             for _ in range(count):
                 assert (await peer.frame()).headers["receipt-id"] == receipt

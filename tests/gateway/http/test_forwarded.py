@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from curbstone.core.options import QueueOptions
-from curbstone.gateway import http_protocol
+from curbstone.gateway import connection
 from curbstone.gateway.http.forwarded import asker_of
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.settings import GatewaySettings
@@ -128,7 +128,7 @@ async def test_browsers_are_told_to_come_with_tls_alone_where_it_is_not_this_mac
         async with httpx.AsyncClient(verify=authority.client(), trust_env=False) as client:
             url = f"https://localhost:{port}{QUEUE}"
             assert "strict-transport-security" not in (await client.get(url)).headers
-        monkeypatch.setattr(http_protocol, "is_of_this_machine", lambda _address: False)
+        monkeypatch.setattr(connection, "is_of_this_machine", lambda _address: False)
         async with httpx.AsyncClient(verify=authority.client(), trust_env=False) as client:
             assert (await client.get(url)).headers["strict-transport-security"] == "max-age=31536000"
             assert (await client.options(url)).headers["location"].startswith("wss://")

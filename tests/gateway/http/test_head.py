@@ -153,14 +153,14 @@ async def test_a_body_without_end_is_read_no_further_than_a_bound(gateway: Runni
 async def test_a_client_that_falls_silent_after_its_refusal_is_gone_within_seconds(
     gateway: Running, length: int
 ) -> None:
-    before = set(gateway.server._connections)
+    before = set(gateway.server.clients)
     reader, writer = await asyncio.open_connection(*gateway.address)
     writer.write(POST + HOST + b"Content-Length: %d\r\n\r\n" % length)
     assert (await reader.read()).startswith(b"HTTP/1.1 413 ")  # and our half ends at once
-    [wire] = set(gateway.server._connections) - before
+    [wire] = set(gateway.server.clients) - before
     wire.check(asyncio.get_running_loop().time() + 6)
     async with asyncio.timeout(60):
-        while wire in gateway.server._connections:
+        while wire in gateway.server.clients:
             await gateway.http.get("/healthz")
     writer.close()
 

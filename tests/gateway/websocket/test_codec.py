@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import random
+import sys
 from collections.abc import Iterable
 
 import pytest
@@ -226,3 +229,17 @@ def test_closing_twice_sends_one_close_frame() -> None:
 
 def test_a_thousand_frames_in_one_piece_are_read_once_each() -> None:
     assert len(fed(masked(Opcode.BINARY, b"m" * 100) * 1000)[1]) == 1000
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 1000])
+def test_masks_are_removed_without_the_compiled_function_of_the_library(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setitem(sys.modules, "websockets.speedups", None)
+    spec = importlib.util.find_spec("curbstone.gateway.websocket.codec")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    data, mask = random.Random(size).randbytes(size), b"\x01\x80\x00\xff"
+    assert module.apply_mask.__module__ == module.__name__
+    assert module.apply_mask(data, mask) == bytes(byte ^ mask[place % 4] for place, byte in enumerate(data))

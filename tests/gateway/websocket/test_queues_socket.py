@@ -107,12 +107,12 @@ async def test_a_client_that_does_not_read_is_sent_no_more_and_gets_all_when_it_
         reply = await gateway.http.post(f"{PATH}/{name}/messages/batch", json=batch)
         assert reply.status_code == 201, reply.text
     async with gateway.socket("queues", path=PATH) as socket:
-        (wire,) = [each for each in gateway.server._connections if isinstance(each, WebSocketProtocol)]
+        (wire,) = [each for each in gateway.server.clients if isinstance(each, WebSocketProtocol)]
         socket.transport.pause_reading()
         for name in names:
             await say(socket, subscribe=name, ack=True, limit=1000, encoding="utf8")
         async with asyncio.timeout(60):
-            while not wire._is_full:
+            while not wire.is_full:
                 await gateway.http.get("/healthz")
         held = await under_way(gateway, names)
         for _ in range(20):

@@ -34,7 +34,7 @@ def masked(opcode: Opcode, data: bytes, fin: bool = True) -> bytes:
 
 
 def wires(gateway: Running) -> list[WebSocketProtocol]:
-    return [connection for connection in gateway.server._connections if isinstance(connection, WebSocketProtocol)]
+    return [connection for connection in gateway.server.clients if isinstance(connection, WebSocketProtocol)]
 
 
 async def until(happened: Callable[[], bool]) -> None:

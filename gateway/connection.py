@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol, extended by limits on the head, deadlines and bounded pipelining.
+"""One HTTP/1.1 connection: strict framing, limits and deadlines for heads and bodies, and bounded pipelining.
 
 A connection works on one request at a time. Input after that request is neither parsed nor read further until the
 answer is written and the client is reading it. After each answer, the other connections have their turn.
@@ -6,40 +6,42 @@ answer is written and the client is reading it. After each answer, the other con
 
 from __future__ import annotations
 
+import asyncio
 import math
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import httptools
-from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from curbstone.access.errors import Busy
-from curbstone.gateway.app import Gateway
+from curbstone.gateway.cycle import Cycle
 from curbstone.gateway.handover import Handover
-from curbstone.gateway.http.cycle import Cycle, Flow
 from curbstone.gateway.http.departure import GONE
 from curbstone.gateway.http.ends import Ends
 from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.http.forwarded import asker_of
 from curbstone.gateway.http.head import framing_of, not_http, path_of, target_of
-from curbstone.gateway.http.passed_over import parser_behind
+from curbstone.gateway.http.passed_over import asks_for_websocket, new_parser, parser_behind
 from curbstone.gateway.http.problem import Problem, closing_response, problem_of
 from curbstone.gateway.limits import (
     BODY_S_MAX,
     HEAD_BYTES_MAX,
     HEAD_FIELDS_MAX,
     HEAD_S_MAX,
+    KEEP_ALIVE_S,
     LINGER_BYTES_MAX,
     LINGER_S_MAX,
     SKIP_BYTES_MAX,
+    UNREAD_BODY_BYTES,
 )
 from curbstone.gateway.settings import OF_HEALTH
 from curbstone.net.admission import FULL, Visit, is_of_this_machine
 from curbstone.net.budget import REFUSED
 from curbstone.net.linger import Linger
 from curbstone.net.peer import Networks, Peer
+from curbstone.net.stream import Stream
+
+if TYPE_CHECKING:
+    from curbstone.gateway.server import GatewayServer
 
 PIECES_MAX = 100
 """How many pieces are parsed before the other connections have their turn."""
@@ -53,35 +55,28 @@ _NEVER = math.inf
 _FIELDS_BYTES_MAX = 2 * HEAD_BYTES_MAX
 
 
-def _nothing() -> None:
-    """Do nothing: the connection is over."""
-
-
-class HttpProtocol(HttpToolsProtocol):
+class HttpConnection(Stream, asyncio.Protocol):
     """One connection. `check` is called each second and ends requests that take too long."""
 
-    flow: Flow
-    cycle: Any
-    """The last request whose head is complete."""
-    scope: Any
-    """The ASGI scope, with additions: `length` of the body (-1 for one in chunks), `peer` who asks, `visit` its
-    connection."""
+    transport: asyncio.Transport
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        loop: Any,
-        peer: Peer,
-        visit: Visit,
-        trusted_proxies: Networks,
-    ) -> None:
+    def __init__(self, server: GatewayServer, loop: asyncio.AbstractEventLoop, peer: Peer, visit: Visit) -> None:
         """`visit` ends with the connection, even if it has become a WebSocket."""
-        super().__init__(config, server_state, {}, loop)
+        super().__init__(visit.account)
+        self.server = server
+        self.loop = loop
+        self._parser = new_parser(self)
+        self._cycle: Cycle | None = None
+        """The last request whose head is complete."""
+        self._answering: Cycle | None = None
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._scope: dict[str, Any] = {}
+        """The ASGI scope of the last request; see `Gateway.__call__`."""
         self._deadline = _NEVER
         self._in_head = False
         self._in_body = False
-        self._is_idle = False
+        self.is_idle = False
         """Whether the connection is idle, waiting for the first byte of another request."""
         self._head_bytes = 0
         self._is_getting_on = False
@@ -90,8 +85,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Whether the head offers an upgrade to another protocol, which is ignored."""
         self._body_left = 0
         """How much of a body is still to come; -1 for one in chunks."""
-        self._answering: Cycle | None = None
-        self._held = b""
+        self.held = b""
         """Input that is parsed from `_held_from` on when its turn comes."""
         self._held_from = 0
         self._ends = Ends()
@@ -99,8 +93,7 @@ class HttpProtocol(HttpToolsProtocol):
         """The problem that a callback of the parser found."""
         self._peer = peer
         self._visit = visit
-        self._account = visit.account
-        self._trusted = trusted_proxies if peer.host in trusted_proxies else None
+        self._trusted = server.entrance.trusted_proxies if peer.host in server.entrance.trusted_proxies else None
         """All trusted proxies if the peer is one of them; else None."""
         self._is_strict = False
         """Whether browsers are told to use only TLS from now on."""
@@ -110,36 +103,38 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_stopping = False
         self._handover: Handover | None = None
         """Set while the handshake of a WebSocket is under way."""
+        self._writable = asyncio.Event()
+        self._writable.set()
 
     # ------------------------------------------------------------ what the loop calls
 
     def connection_made(self, transport: Any) -> None:
         """See `asyncio.Protocol`."""
-        super().connection_made(transport)
-        self.client = (self._peer.host, self._peer.port)
-        self.scheme = "https" if self._peer.tls else "http"
+        self.transport = self._transport = transport
+        self.server.clients.add(self)
+        host, port = transport.get_extra_info("sockname", ("", 0))[:2]
+        self._local = (str(host), int(port))
         is_encrypted = transport.get_extra_info("sslcontext") is not None
-        self._is_strict = is_encrypted and not is_of_this_machine(self.server)
-        self.flow = Flow(transport, self._evict)
-        self._account.begin(self.flow)
+        self._is_strict = is_encrypted and not is_of_this_machine(self._local)
+        self._account.begin(self)
         self._deadline = self.loop.time() + HEAD_S_MAX
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`. Tells the request that is being answered."""
-        self.connections.discard(self)
+        self.server.clients.discard(self)
         self._lose()
         self._visit.leave()
         if self._linger is not None:
             self._linger.close()
-        self.flow.resume_writing()
+        self._writable.set()
         self.transport.close()
         self._forget()
 
     def _forget(self) -> None:
         """Break the reference cycles of this ended connection, so that no garbage collection is needed to free it."""
-        self.parser = None  # type: ignore[assignment]
-        self.flow.evict = _nothing
-        self.cycle = self._answering = self.scope = self._handover = None
+        del self._parser
+        self._cycle = self._answering = self._handover = None
+        self._scope = {}
 
     def eof_received(self) -> None:
         """The client sends no more. The connection closes, and requests under way are not answered."""
@@ -149,7 +144,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_gone = True
         if self._answering is not None:
             self._answering.lose()
-        self._held = b""
+        self.held = b""
 
     def is_gone(self) -> bool:
         """Return whether the client has closed the connection."""
@@ -163,28 +158,17 @@ class HttpProtocol(HttpToolsProtocol):
         if self._handover is not None:
             self._handover.keep(data)
             return
-        self._held = self._held[self._held_from :] + data if self._held else data
+        self.held = self.held[self._held_from :] + data if self.held else data
         self._held_from = 0
         self._parse()
 
-    def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
-        super().pause_writing()
-        self._account.hold_output(self.transport.get_write_buffer_size())
-
-    def resume_writing(self) -> None:
-        """See `asyncio.Protocol`. Goes on with input that was kept."""
-        super().resume_writing()
-        self._account.hold_output(0)
-        self.loop.call_soon(self._go_on)
-
     def check(self, now: float) -> None:
         """End the connection if a request arrives too slowly, or if it was idle too long. `now` is the loop's time."""
-        if self.flow.is_stopped:
+        if self._is_stopped:
             self._deadline = now + BODY_S_MAX  # it can't be late, because it is not read
         if now <= self._deadline:
             return
-        if self._is_idle:
+        if self.is_idle:
             self.transport.close()
         elif self._linger is None:
             self._refuse(Problem(408, "the request took too long to come"))
@@ -192,34 +176,63 @@ class HttpProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         """Finish the answer under way, and close: the server stops."""
         self._is_stopping = True
-        if self._linger is not None:
+        cycle = self._cycle
+        if self._linger is not None or cycle is None or cycle.response_complete:
             self.transport.close()
         else:
-            super().shutdown()
+            cycle.keep_alive = False
 
-    def abort(self) -> None:
-        """Abort the connection."""
-        self.transport.abort()
+    # ------------------------------------------------------------ pressure, see `net.stream`
+
+    def pause_output(self) -> None:
+        """Do nothing: a request waits by itself for room for its answer (`http.room`)."""
+
+    resume_output = pause_output
+
+    def _hold(self) -> None:
+        self._writable.clear()
+
+    def _go_on(self) -> None:
+        self._writable.set()
+        self.loop.call_soon(self._parse_held)
+
+    def _is_congested(self) -> bool:
+        """Return whether input must wait: some is held, or the application has not taken the body that has come."""
+        if self._linger is not None:
+            return False
+        cycle = self._answering
+        return bool(self.held or self._handover) or (cycle is not None and len(cycle.body) > UNREAD_BODY_BYTES)
+
+    def reading(self, on: bool) -> None:
+        """Nothing depends on it: `check` asks for the reason why reading stopped."""
+
+    async def writable(self) -> None:
+        """Wait until the socket takes output, or the connection is closed."""
+        await self._writable.wait()
+
+    def body_was_taken(self) -> None:
+        """Go on reading: the application has taken the part of the body that has come."""
+        self._steer()
 
     # ------------------------------------------------------------ bytes, a request at a time
 
     def _may_begin(self) -> bool:
         """Return whether a request would be answered at once if it came now."""
-        return self._answering is None and not self.flow.write_paused
+        return self._answering is None and not self.is_full
 
     def _parse(self) -> None:
-        data = self._held
+        data = self.held
         size = len(data)
         pieces = 0
         while (start := self._held_from) < size:
             if pieces == PIECES_MAX or not (self._in_body or self._may_begin()):
-                self.flow.hold()
+                self._steer()
                 if not (self._in_body or self._account.input):
                     self._account.hold_input(size - start, is_complete=True)
                 if self._in_head:
                     self._deadline = _NEVER  # the rest of this head may be here already
                 if pieces == PIECES_MAX:
-                    self.loop.call_soon(self._go_on)
+                    self.loop.call_soon(self._parse_held)
                 return
             pieces += 1
             if self._in_body and self._body_left > 0:
@@ -228,15 +241,13 @@ class HttpProtocol(HttpToolsProtocol):
                 end = self._ends.next(data, start, self._in_head or self._in_body)
             self._held_from = end
             if not self._feed(data[start:end], data):
-                self._held = b""
+                self.held = b""
                 return
-        self._held = b""
+        self.held = b""
         if self._deadline == _NEVER and self._answering is None and not (self._in_head or self._in_body):
             self._rest()  # this was the rest of an unwanted body, or an empty line
-        if self.flow.is_full:
-            self.flow.release()
-            if self._answering is None or len(self._answering.body) <= HIGH_WATER_LIMIT:
-                self.flow.resume_reading()
+        if self._in_body or not self.is_reading:
+            self._steer()
 
     def _feed(self, piece: bytes, data: bytes) -> bool:
         """Parse a piece; return whether the connection goes on as before.
@@ -245,18 +256,18 @@ class HttpProtocol(HttpToolsProtocol):
         """
         self._is_getting_on = False
         try:
-            self.parser.feed_data(piece)
+            self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:
             self._held_from -= len(piece) - upgrade.args[0]
             if not self._is_passed_over:
                 self._upgrade(data[self._held_from :])
                 return False
             self._is_passed_over = False
-            self.parser = parser_behind(self, self._body_left)
+            self._parser = parser_behind(self, self._body_left)
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, MemoryError):
                 self._problem = Problem(503, "there is not enough memory for this request")
-            self._refuse(self._problem or not_http(self.parser.get_http_version()))
+            self._refuse(self._problem or not_http(self._parser.get_http_version()))
             self._problem = None  # its traceback refers to this frame, and so to this connection
             return False
         if self._in_head or (self._in_body and self._body_left < 0):
@@ -273,23 +284,23 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self.url = b""
-        self.headers = []
+        self._url = b""
+        self._headers = []
         self._in_head = self._is_getting_on = True
-        self._is_idle = False
+        self.is_idle = False
         self._head_bytes = 0
         self._deadline = self.loop.time() + HEAD_S_MAX
 
     def on_url(self, url: bytes) -> None:
         """Collect a piece of the request target."""
-        self.url += url
-        if len(self.url) > HEAD_BYTES_MAX:
+        self._url += url
+        if len(self._url) > HEAD_BYTES_MAX:
             self._stop_parsing(Problem(414, f"the request target is larger than {HEAD_BYTES_MAX} bytes"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Collect a header field. After the body it is a trailer field, which is ignored."""
         self._head_bytes += len(name) + len(value)
-        headers = self.headers
+        headers = self._headers
         if self._in_head:
             headers.append((name.lower(), value))
         if self._head_bytes > _FIELDS_BYTES_MAX or len(headers) > HEAD_FIELDS_MAX:
@@ -297,66 +308,62 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Check the head, which is complete, and start to answer the request."""
-        version = self.parser.get_http_version()
-        method = self.parser.get_method().decode("ascii")
-        fields = Fields(self.headers)
+        version = self._parser.get_http_version()
+        method = self._parser.get_method().decode("ascii")
+        fields = Fields(self._headers)
         try:
             framing = framing_of(version, fields.framing)
-            raw_path, query, host = target_of(method, self.url, framing.host)
+            raw_path, query, host = target_of(method, self._url, framing.host)
         except Problem as problem:
             self._stop_parsing(problem)
         if host and not framing.host:
             fields.put(b"host", host)
         path = path_of(raw_path)
-        self.scope = {
+        if self._visit.is_spare and path not in OF_HEALTH:
+            self._stop_parsing(Problem(503, FULL))
+        peer = self._peer if self._trusted is None else self._asker(fields, self._trusted)
+        self._scope = {
             "type": "http",
             "asgi": _ASGI,
             "http_version": version,
             "method": method,
-            "scheme": self.scheme,
+            "scheme": "https" if peer.tls else "http",
             "path": path,
             "raw_path": raw_path,
             "query_string": query,
             "headers": fields.all,
             "fields": fields,
             "length": framing.length,
-            "client": self.client,
-            "server": self.server,
+            "client": (peer.host, peer.port),
+            "server": self._local,
             "state": {GONE: self.is_gone},
-            "peer": self._peer,
+            "peer": peer,
             "visit": self._visit,
         }
-        if self._visit.is_spare and path not in OF_HEALTH:
-            self._stop_parsing(Problem(503, FULL))
-        if self._trusted is not None:
-            self._ask_for_others(self._trusted)
         self._in_head = False
-        if self.parser.should_upgrade():
-            if self._should_upgrade():
+        if self._parser.should_upgrade():
+            if asks_for_websocket(fields.all):
                 return
             self._is_passed_over = True
         self._in_body = True
         self._body_left = framing.length
         self._deadline = self.loop.time() + BODY_S_MAX
-        cycle = self.cycle = Cycle(
-            self.scope,
+        cycle = self._cycle = Cycle(
+            self._scope,
             self,
-            keep_alive=version != "1.0" and self.parser.should_keep_alive() and not self._visit.is_spare,
+            keep_alive=version != "1.0" and self._parser.should_keep_alive() and not self._visit.is_spare,
             wants_to_be_asked=framing.wants_to_be_asked and version != "1.0",
         )
         assert self._answering is None, "a request was parsed before its turn"
         self._answering = cycle
-        cycle.task = self.loop.create_task(cycle.run(self.config.loaded_app))
+        cycle.task = self.loop.create_task(cycle.run(self.server.app))
 
-    def _ask_for_others(self, trusted: Networks) -> None:
-        """Set the client for which a trusted proxy asks."""
+    def _asker(self, fields: Fields, trusted: Networks) -> Peer:
+        """Return the client for which a trusted proxy asks."""
         try:
-            asker = asker_of(self.headers, self._peer, trusted)
+            return asker_of(fields.all, self._peer, trusted)
         except Problem as problem:
             self._stop_parsing(problem)
-        self.scope["peer"] = asker
-        self.scope["client"] = (asker.host, asker.port)
-        self.scope["scheme"] = "https" if asker.tls else "http"
 
     def on_body(self, body: bytes) -> None:
         """Hand a piece of the body to the request."""
@@ -364,12 +371,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         if self._body_left > 0:
             self._body_left -= len(body)
-        cycle = self._answering
-        if cycle is None:
-            return  # the request has been answered, and the rest of its body is skipped
-        cycle.take(body)
-        if len(cycle.body) > HIGH_WATER_LIMIT:
-            self.flow.pause_reading()
+        if self._answering is not None:  # else it was answered, and the rest of its body is skipped
+            self._answering.take(body)
 
     def on_message_complete(self) -> None:
         """End the body. Ignored if the parser takes the body for another protocol's bytes."""
@@ -388,33 +391,33 @@ class HttpProtocol(HttpToolsProtocol):
 
     def common_fields(self) -> bytes:
         """Return the header lines that every answer has."""
-        date: bytes = self.server_state.default_headers[0][1]
-        return b"date: %b\r\n%b" % (date, HSTS if self._is_strict else b"")
+        return b"date: %b\r\n%b" % (self.server.date, HSTS if self._is_strict else b"")
 
     def on_response_complete(self) -> None:
         """Go on after an answer is complete: with input that waits, in a later turn, or by reading more."""
-        self.server_state.total_requests += 1
+        self.server.answered += 1
         self._answering = None
         self._account.hold_input(0)
         if self._linger is not None or self.transport.is_closing():
             return
         if self._in_body:
             self._deadline = self.loop.time() + LINGER_S_MAX  # the rest of the body is not wanted
-        if self._held:
-            self.loop.call_soon(self._go_on)
+        if self.held:
+            self.loop.call_soon(self._parse_held)
             return
-        self.flow.resume_reading()
+        if not self.is_reading:
+            self._steer()
         if not self._in_body:
             self._rest()
 
     def _rest(self) -> None:
         """Become idle: wait for another request until the deadline."""
-        self._is_idle = True
-        self._deadline = self.loop.time() + self.timeout_keep_alive
+        self.is_idle = True
+        self._deadline = self.loop.time() + KEEP_ALIVE_S
 
-    def _go_on(self) -> None:
+    def _parse_held(self) -> None:
         """Parse the input that waits, unless the connection is closing."""
-        if self._held and self._linger is None and not self.transport.is_closing():
+        if self.held and self._linger is None and not self.transport.is_closing():
             self._parse()
 
     def before_early_answer(self, cycle: Cycle) -> None:
@@ -427,7 +430,7 @@ class HttpProtocol(HttpToolsProtocol):
 
         With unread input, closing at once would reset the connection and lose the answer.
         """
-        if (self._in_body or self.flow.read_paused) and not self._is_stopping:
+        if (self._in_body or not self.is_reading) and not self._is_stopping:
             self._leave()
         else:
             self.transport.close()
@@ -439,7 +442,8 @@ class HttpProtocol(HttpToolsProtocol):
         if self._linger is not None or self.transport.is_closing():
             return
         if self._in_body:
-            cycle = self.cycle
+            cycle = self._cycle
+            assert cycle is not None
             if cycle.response_complete:
                 self._leave()  # the request was answered before its body had come
                 return
@@ -449,14 +453,14 @@ class HttpProtocol(HttpToolsProtocol):
                 self.transport.abort()
                 return
         assert self._answering is None, "a refusal would overtake an answer"
-        self.take_leave(problem)
+        self.refuse(problem)
 
-    def _evict(self) -> None:
+    def evict(self) -> None:
         """Refuse the request whose body is under way: its user's connections hold too much."""
         if self._in_body:
             self._refuse(problem_of(Busy(REFUSED)))
 
-    def take_leave(self, problem: Problem) -> None:
+    def refuse(self, problem: Problem) -> None:
         """Answer with an error, and close."""
         self.transport.write(closing_response(problem))
         self._leave()
@@ -464,30 +468,28 @@ class HttpProtocol(HttpToolsProtocol):
     def _leave(self) -> None:
         """Close our half. Input is dropped, within bounds, until the peer has read the answer and closes."""
         self._linger = Linger(self.transport, self.loop, LINGER_S_MAX, LINGER_BYTES_MAX)
-        self._held = b""
+        self.held = b""
         self._account.hold_input(0)
-        self.flow.release()
-        self.flow.resume_reading()
+        self._steer()
 
     # ------------------------------------------------------------ WebSockets
 
     def _upgrade(self, rest: bytes) -> None:
         """Begin to hand the connection over to a WebSocket."""
         self._deadline = _NEVER
-        self.flow.hold()
-        self._handover = Handover(self, cast(Gateway, self.app), self.scope, self._visit, rest)
+        self._handover = Handover(self, self._scope, self._visit, rest)
+        self._steer()
         self._handover.begin()
 
-    def is_over(self) -> bool:
+    def is_closed(self) -> bool:
         """Return whether the client or the connection is gone."""
         return self._is_gone or self.transport.is_closing()
 
-    def let_go(self) -> None:
-        """See `handover.Connection`."""
-        self.connections.discard(self)
-        self.flow.release()
-        self.flow.resume_reading()
+    def detach(self, successor: Any) -> None:
+        """Give the transport to the protocol that takes over. It is read, and no input is kept here."""
+        self.server.clients.discard(self)
+        self.held = b""
+        self._handover = None
+        self._steer()
         self._forget()
-
-    def _should_upgrade_to_ws(self) -> bool:
-        return True
+        self.transport.set_protocol(successor)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp, Message, Scope
-from uvicorn.protocols.http.flow_control import FlowControl
 
-Header = tuple[bytes, bytes]
+from curbstone.gateway.http.fields import Header
+
+if TYPE_CHECKING:
+    from curbstone.gateway.connection import HttpConnection
 
 JOINED_BYTES_MAX = 64 * 1024
 """A body up to this size is appended to the head; a larger one is written by itself."""
@@ -27,71 +29,6 @@ _NO_BODY = frozenset((204, 304))
 logger = logging.getLogger("curbstone.gateway")
 
 
-class Flow(FlowControl):
-    """Flow control that does not resume reading while input that was read waits for its turn, or for room.
-
-    Implements `budget.Holder`.
-    """
-
-    is_full = False
-    is_stopped = False
-    """Whether nothing is read because the user's connections hold too much."""
-
-    def __init__(self, transport: Any, evict: Callable[[], None]) -> None:
-        """`evict` refuses the request whose body is under way."""
-        super().__init__(transport)
-        self.evict = evict
-
-    def hold(self) -> None:
-        """Stop reading until `release`; until then `resume_reading` does nothing."""
-        self.is_full = True
-        self.pause_reading()
-
-    def release(self) -> None:
-        """Allow `resume_reading` again."""
-        self.is_full = False
-
-    def resume_reading(self) -> None:
-        """Go on reading, unless it is held or stopped."""
-        if not (self.is_full or self.is_stopped):
-            super().resume_reading()
-
-    def pause_output(self) -> None:
-        """Do nothing: a request waits by itself for room for its answer (`room`)."""
-
-    resume_output = pause_output
-
-    def pause_input(self) -> None:
-        """Stop reading until `resume_input`."""
-        self.is_stopped = True
-        self.pause_reading()
-
-    def resume_input(self) -> None:
-        """Go on reading, unless it is held."""
-        self.is_stopped = False
-        self.resume_reading()
-
-
-class Connection(Protocol):
-    """The connection of a cycle."""
-
-    loop: Any
-    transport: Any
-    flow: Flow
-
-    def common_fields(self) -> bytes:
-        """Return the header lines that every answer has."""
-
-    def before_early_answer(self, cycle: Cycle) -> None:
-        """An answer begins before the request's body is complete. May set `keep_alive` of the cycle to False."""
-
-    def end(self) -> None:
-        """The last answer is complete: close the connection."""
-
-    def on_response_complete(self) -> None:
-        """An answer is complete."""
-
-
 class Cycle:
     """One request and its answer."""
 
@@ -101,7 +38,7 @@ class Cycle:
         "_connection", "_has_body", "_head", "_is_chunked", "_is_received", "_left", "_waiting",
     )  # fmt: skip
 
-    def __init__(self, scope: Scope, connection: Connection, *, keep_alive: bool, wants_to_be_asked: bool) -> None:
+    def __init__(self, scope: Scope, connection: HttpConnection, *, keep_alive: bool, wants_to_be_asked: bool) -> None:
         """`wants_to_be_asked`: whether the client sends the body only after a 100 (Continue)."""
         self.scope = scope
         self._connection = connection
@@ -163,9 +100,6 @@ class Cycle:
             failure = repr(error)
             raise
         finally:
-            account = self.scope["visit"].account
-            if account.page:
-                account.set_aside(0)
             if not self.response_complete and not self.disconnected:
                 logger.error("%s %r was not answered: %s", self.scope["method"], self.scope["path"], failure)
                 self._connection.transport.close()
@@ -183,17 +117,17 @@ class Cycle:
             if self.body or not (self.more_body or self._is_received):
                 body, self.body = self.body, b""
                 self._is_received = not self.more_body
+                if not connection.is_reading:
+                    connection.body_was_taken()
                 return {"type": "http.request", "body": bytes(body), "more_body": self.more_body}
-            connection.flow.resume_reading()
             self._waiting = connection.loop.create_future()
             await self._waiting
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
         """See ASGI. Raise RuntimeError for messages that do not form an answer."""
-        flow = self._connection.flow
-        if flow.write_paused and not self.disconnected:
-            await flow.drain()
+        if self._connection.is_full and not self.disconnected:
+            await self._connection.writable()
         if self.disconnected:
             return
         if not self.response_started:
