@@ -14,10 +14,10 @@ from rich.console import Console
 from bench import stomp_load
 from bench.check import Checker, Tally
 from bench.measure import Target
-from bench.roles import Gate, Outcome, run_roles
 from bench.server import Server, curbstone_command
 from bench.stomp_load import Account, DrainJob, SendJob
 from bench.wire import BenchError
+from bench.workers import Gate, Outcome, run_roles
 
 WINDOW = 10_000
 BLOCK = 200_000

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from bench import login
 from bench.check import Checker, bodies
-from bench.roles import Gate, Outcome
 from bench.wire import BenchError
+from bench.workers import Gate, Outcome
 from curbstone_client import Client, ClientError, sync
 
 WAIT_S_MAX = 15.0

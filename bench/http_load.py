@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from bench import login
 from bench.check import Checker, bodies
 from bench.many import SILENCE_S, Line, run_lines
-from bench.roles import Gate, Outcome
 from bench.wire import Address, BenchError, Wire
+from bench.workers import Gate, Outcome
 
 END_OF_HEAD = b"\r\n\r\n"
 BATCH = 100

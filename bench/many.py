@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 
-from bench.roles import Gate, Outcome
 from bench.stats import Weighted, percentiles
 from bench.wire import BenchError, Wire
+from bench.workers import Gate, Outcome
 
 SILENCE_S = 30
 

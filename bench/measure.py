@@ -10,11 +10,11 @@ from pathlib import Path
 
 from bench import mqks_load, syncs
 from bench.check import Tally
-from bench.roles import Role, Timed, run_roles
 from bench.server import Control, Process, Usage
 from bench.stats import Percentiles
 from bench.stomp_load import Account
 from bench.wire import Address
+from bench.workers import Role, Timed, run_roles
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from bench import login
 from bench.check import Checker, bodies
-from bench.roles import Gate, Outcome
 from bench.window import send_window
 from bench.wire import Address, BenchError, Silence, Wire
+from bench.workers import Gate, Outcome
 
 ID_WIDTH = 11
 DELIVERY = re.compile(rb"c ok (\S+) event=\S+ ([^\n]*+)\n")

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from bench.measure import Measurement, Target, checked, run
-from bench.roles import Gate, Outcome
 from bench.server import Process
 from bench.stomp_load import Account
 from bench.wire import Address, BenchError
+from bench.workers import Gate, Outcome
 from bench.workloads import WINDOW, Plan
 
 START_LIMIT_S = 60

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from bench.check import Checker, bodies
 from bench.peer import PeerJob, Subject, free_port, sending, started
-from bench.roles import Gate, Outcome
 from bench.window import send_window
 from bench.wire import BenchError, Wire
+from bench.workers import Gate, Outcome
 
 JOB_BYTES_MAX = 1 << 20
 """Needed because its default does not take bodies of 64 KiB."""

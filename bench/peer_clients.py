@@ -14,8 +14,8 @@ from typing import Any
 from bench.check import Checker, bodies
 from bench.measure import Measurement, Target, checked, run
 from bench.peer import Action, PeerJob
-from bench.roles import Gate, Outcome
 from bench.wire import BenchError
+from bench.workers import Gate, Outcome
 from bench.workloads import WINDOW, Plan
 
 ENOUGH = 30_000

@@ -14,10 +14,10 @@ from pathlib import Path
 from bench.check import Checker
 from bench.measure import Measurement, Target, checked, run
 from bench.peer import PeerJob, Subject, free_port, started
-from bench.roles import Gate, Outcome
 from bench.stomp_load import Account, read_receipts, send_frames
 from bench.window import send_window
 from bench.wire import BenchError, Silence, Wire
+from bench.workers import Gate, Outcome
 from bench.workloads import Plan
 
 CONFIG = """\

@@ -10,10 +10,10 @@ from bench import peer_clients
 from bench.check import Checker, bodies
 from bench.measure import Target
 from bench.peer import PeerJob, Subject, free_port, sending, started, together
-from bench.roles import Gate, Outcome
 from bench.stomp_load import Account
 from bench.window import send_window
 from bench.wire import BenchError, Wire
+from bench.workers import Gate, Outcome
 
 
 @contextlib.contextmanager

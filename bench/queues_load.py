@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.check import Checker, bodies
-from bench.roles import Gate, Outcome
 from bench.stomp_load import Account, Frames, Receipts, drain_all, read_receipts, receipt_id
 from bench.window import send_window
 from bench.wire import BenchError
+from bench.workers import Gate, Outcome
 
 MOST_QUEUES = 1000
 """The most queues, because the number of a queue has three digits in a body."""

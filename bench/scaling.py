@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from bench import backlog, duplex, stomp_load
+from bench import backlog, both_ways, stomp_load
+from bench.both_ways import ChurnJob
 from bench.check import Tally
-from bench.duplex import ChurnJob
 from bench.measure import Target, run
-from bench.roles import run_roles
 from bench.server import Server, curbstone_command
 from bench.stomp_load import Account, DrainJob, SendJob
+from bench.workers import run_roles
 
 SIZE = 100
 PROBE = 50_000
@@ -132,7 +132,7 @@ def churn(folder: Path, seconds: float, scaling: Scaling) -> Tally:
         watcher.start()
         try:
             measured, timed = run(
-                target, "churn", SIZE, WINDOW, [partial(duplex.churn, job)], time_limit_s=seconds + 120
+                target, "churn", SIZE, WINDOW, [partial(both_ways.churn, job)], time_limit_s=seconds + 120
             )
         finally:
             over.set()

@@ -170,7 +170,7 @@ class Process:
 
 
 class Server(Process):
-    """A server with a ready line: Curbstone itself, or bench.sink in its place."""
+    """A server with a ready line: Curbstone itself, or bench.null_server in its place."""
 
     def __init__(self, command: Sequence[str], log: Path, root: Path | None = None) -> None:
         """Start it, and return when it is ready. Raise BenchError with the end of its log if that fails."""
@@ -206,7 +206,7 @@ def gateway_command(engine: str) -> list[str]:
 
 
 def sink_command() -> list[str]:
-    return [sys.executable, "-m", "bench.sink"]
+    return [sys.executable, "-m", "bench.null_server"]
 
 
 def _await_ready(stdout: IO[bytes], deadline: float) -> dict[str, str]:

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from bench import workloads
-from bench.family import cpu_seconds_of_family
 from bench.measure import Measurement, Target
+from bench.process_cpu import cpu_seconds_of_family
 from bench.spark_figures import ALONE, APART, Beside
 from bench.wire import BenchError
 from bench.workloads import Plan

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bench import spark_beside
-from bench.family import cpu_seconds_of_family
 from bench.measure import Target
+from bench.process_cpu import cpu_seconds_of_family
 from bench.server import Control, Server, curbstone_command, machine_seconds, queue_path
 from bench.spark_figures import Run, SparkFigures
 from bench.stomp_load import Account

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from bench.check import Checker, bodies
 from bench.many import Line, run_lines
-from bench.roles import Gate, Outcome
 from bench.stats import Weighted, percentiles
 from bench.web_wire import web_wire
 from bench.window import send_window
 from bench.wire import Address, BenchError, Silence, Wire
+from bench.workers import Gate, Outcome
 
 RECEIPT = re.compile(rb"RECEIPT\n(?:[^\n\0]++\n)*?receipt-id:([^\n]++)\n[^\0]*+\0")
 # The possessive run over the header lines stops at the blank line, because the body after it has no line break.

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 
-from bench.roles import Gate, Outcome
 from bench.stats import Stamps, confirm_times, percentiles
 from bench.wire import Wire
+from bench.workers import Gate, Outcome
 
 
 def send_window(

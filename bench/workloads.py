@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from bench import client_load, duplex, http_load, mqks_load, queues_load, stomp_load, ws_load
+from bench import both_ways, client_load, http_load, mqks_load, queues_load, stomp_load, ws_load
+from bench.both_ways import PacedJob
 from bench.check import Tally
 from bench.client_load import ClientJob
-from bench.duplex import PacedJob
 from bench.http_load import PopJob, PostJob
 from bench.measure import Measurement, Target, checked, run
 from bench.mqks_load import MqksJob
 from bench.queues_load import QueuesJob
-from bench.roles import Gate, Outcome, Role
 from bench.stomp_load import DrainJob, Label, ManyJob, PingJob, SendJob
+from bench.workers import Gate, Outcome, Role
 
 WINDOW = 1000
 PRODUCERS = 16
@@ -172,7 +172,7 @@ def paced(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
     queue = target.new_queue()
     count = plan.count(5 * RATE, size)
     job = PacedJob(target.account, f"/queue/{queue}", count, size, RATE)
-    measured, _ = run(target, f"paced-{RATE}", size, 1, [partial(duplex.paced, job)])
+    measured, _ = run(target, f"paced-{RATE}", size, 1, [partial(both_ways.paced, job)])
     yield _finish(target, measured, queue)
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 from bench import login
 from bench.check import Checker, bodies
-from bench.roles import Gate, Outcome
 from bench.server import Control
 from bench.window import send_window
 from bench.wire import Address, BenchError, Silence, Stream, Wire
+from bench.workers import Gate, Outcome
 
 TEXT, BINARY, CLOSE, PING, PONG = 0x81, 0x82, 0x88, 0x89, 0x8A
 CONFIRM = bytes((TEXT, 0))

@@ -6,7 +6,7 @@ leave it out.
 
 from __future__ import annotations
 
-from curbstone.access.gate import Gate
+from curbstone.access.authenticator import Gate
 from curbstone.cluster import ServedEngine
 from curbstone.core.engine.broker import Broker
 from curbstone.core.host import Host

@@ -22,15 +22,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from curbstone import __version__, charts, cluster, descriptors, logs, memory, notify
+from curbstone import __version__, charts, cluster
 from curbstone.access import files
-from curbstone.access.gate import Gate, OpenGate
-from curbstone.access.presence import OF_USER_MAX
+from curbstone.access.authenticator import Gate, OpenGate
+from curbstone.access.connections import OF_USER_MAX
 from curbstone.access.reloading import Reloading, Reloads
 from curbstone.access.users import UsersError
 from curbstone.backup.source import Backups
 from curbstone.cluster import ServedEngine
-from curbstone.collection import Collections, give_back, undisturbed
 from curbstone.core.disk import OsDisk
 from curbstone.core.engine.broker import Broker
 from curbstone.core.errors import Unavailable
@@ -39,7 +38,6 @@ from curbstone.core.options import QueueOptions
 from curbstone.core.port import Broker as Engine
 from curbstone.core.stats import Histogram
 from curbstone.core.traffic import Traffic
-from curbstone.file_system import doubts, file_system_of, writable_by_others
 from curbstone.gateway.app import create_app
 from curbstone.gateway.resources.backup import Source, backup_routes
 from curbstone.gateway.resources.figures import BUILD, Process
@@ -60,6 +58,9 @@ from curbstone.net.certificates import BadCertificate, Certificates
 from curbstone.net.entrance import Entrance
 from curbstone.net.peer import Networks
 from curbstone.net.turns import Turns
+from curbstone.process import logs, malloc_tuning, open_files, systemd
+from curbstone.process.file_system import doubts, file_system_of, writable_by_others
+from curbstone.process.gc_tuning import Collections, give_back, undisturbed
 from curbstone.schemas import JsonSchemas
 from curbstone.settings import Settings, warnings
 from curbstone.stomp.limits import Limits
@@ -115,7 +116,7 @@ def run(settings: Settings) -> int:
     for line in warnings():
         log.warning("%s", line)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    memory.keep_freed()
+    malloc_tuning.keep_freed()
     # Everything imported so far stays until the process ends, so the garbage collector need not examine it again.
     gc.freeze()
     gc.enable()
@@ -177,11 +178,11 @@ async def _serve(settings: Settings) -> int:
         Collections(host, lambda: len(broker.queues()) + len(broker.private_queues())).start()
         if not stop_asked.is_set():
             print(logs.ready_line(bound, settings.log_format), flush=True)
-            notify.notify(notify.READY)
-            notify.keep_alive(host)
+            systemd.notify(systemd.READY)
+            systemd.keep_alive(host)
         await stop_asked.wait()
         log.info("stopping")
-        notify.notify(notify.STOPPING)
+        systemd.notify(systemd.STOPPING)
     finally:
         clean = await _stop(started, broker)
         for end in ends:
@@ -222,7 +223,7 @@ def _open(host: AsyncioHost, settings: Settings, whole: asyncio.Event) -> Broker
     with undisturbed():
         broker = Broker.open(
             host,
-            OsDisk(settings.data, descriptors.shares(descriptors.raise_limit()).files),
+            OsDisk(settings.data, open_files.shares(open_files.raise_limit()).files),
             defaults=QueueOptions(cap=settings.cap, max_message_size=settings.max_message_size),
             sync=settings.sync,
             max_cap=settings.max_cap,
@@ -270,7 +271,7 @@ def _gate(broker: Engine, host: AsyncioHost, settings: Settings, reloads: Reload
     """Return the gate of the server. It reads the users file, if there is one, before anything is served."""
     if settings.users is None:
         return OpenGate(broker, host)
-    from curbstone.access.login import LoginGate
+    from curbstone.access.user_authenticator import LoginGate
 
     gate = LoginGate(broker, host, settings.users, settings.data)
     try:
@@ -287,7 +288,7 @@ def _entrance(broker: ServedEngine, host: AsyncioHost, settings: Settings, reloa
     budget = Budget(settings.max_buffered, _of_gateway(settings).json_bytes_max)
     budget.on_calm = lambda: host.submit(give_back, lambda _result, _error: None)
     admission = Admission(
-        lambda: descriptors.shares(descriptors.limit()).connections,
+        lambda: open_files.shares(open_files.limit()).connections,
         broker.troubles,
         Bounds(
             address=settings.max_connections_per_address,

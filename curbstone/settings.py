@@ -22,8 +22,8 @@ from curbstone.net.address import LOOPBACK, Address
 from curbstone.net.limits import BUFFERED_BYTES_MAX
 
 if TYPE_CHECKING:
-    from curbstone.logs import LogFormat
     from curbstone.net.certificates import CertificateFiles
+    from curbstone.process.logs import LogFormat
     from curbstone.rabbit.amqp.address import Address as ClusterAddress
 
 ENVIRONMENT_PREFIX = "CURBSTONE_"

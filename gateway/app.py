@@ -33,7 +33,7 @@ from curbstone.gateway.websocket.session import Opener
 from curbstone.net.turns import Turns
 
 if TYPE_CHECKING:
-    from curbstone.access.gate import Gate
+    from curbstone.access.authenticator import Gate
 
 
 PAGES = ("/console", "/docs", "/docs/problems")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import Scope
 
-from curbstone.access.door import Access
+from curbstone.access.authorization import Access
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.login import caller_of
 from curbstone.gateway.http.problem import Problem

@@ -46,7 +46,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.traffic import GatewayTraffic
 
 if TYPE_CHECKING:
-    from curbstone.access.gate import Gate
+    from curbstone.access.authenticator import Gate
 
 QUEUES = "/v2/{project}/queues"
 QUEUE = "/v2/{project}/queues/{queue}"

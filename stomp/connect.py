@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from curbstone.access.callers import Credentials
+from curbstone.access.caller import Credentials
 from curbstone.stomp import extensions
 from curbstone.stomp.codec import V10, V12, VERSIONS, Head
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.limits import Limits
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
+    from curbstone.access.authorization import Access
 
 _HEART_BEAT = re.compile(r"([0-9]{1,10}),([0-9]{1,10})", re.ASCII)
 _HTTP = re.compile(rb"(GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH) ")

@@ -24,7 +24,7 @@ from curbstone.stomp.session_state import SessionState
 from curbstone.stomp.unsupported import HEADERS, check_headers
 
 if TYPE_CHECKING:
-    from curbstone.access.producing import Producing
+    from curbstone.access.producer_claims import Producing
 
 SERVER_HEADERS = frozenset(
     ["subscription", "message-id", "destination", "ack", "content-length"]

@@ -6,7 +6,7 @@ import logging
 import secrets
 from typing import TYPE_CHECKING
 
-from curbstone.access.callers import Caller
+from curbstone.access.caller import Caller
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.core.traffic import Traffic
 from curbstone.net.admission import Visit
@@ -21,7 +21,7 @@ from curbstone.stomp.session import Session
 from curbstone.stomp.tick_timer import TickTimer
 
 if TYPE_CHECKING:
-    from curbstone.access.gate import Gate
+    from curbstone.access.authenticator import Gate
     from curbstone.core.host import Host
 
 log = logging.getLogger("curbstone.stomp")

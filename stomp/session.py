@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from curbstone.access.callers import ASKING, Credentials
-from curbstone.access.rates import Brake
+from curbstone.access.caller import ASKING, Credentials
+from curbstone.access.rate_limit import Brake
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
@@ -37,9 +37,9 @@ from curbstone.stomp.subscribe import Subscriptions
 from curbstone.stomp.transactions import Transactions
 
 if TYPE_CHECKING:
-    from curbstone.access.callers import Caller
-    from curbstone.access.door import Access
-    from curbstone.access.gate import Gate
+    from curbstone.access.authenticator import Gate
+    from curbstone.access.authorization import Access
+    from curbstone.access.caller import Caller
 
 
 def _ignore(_user: str) -> None:

@@ -16,10 +16,10 @@ from curbstone.stomp.extensions import NotUnsettled
 from curbstone.stomp.limits import Limits
 
 if TYPE_CHECKING:
-    from curbstone.access.callers import Caller
-    from curbstone.access.door import Access
-    from curbstone.access.presence import Presence
-    from curbstone.access.rates import Brake
+    from curbstone.access.authorization import Access
+    from curbstone.access.caller import Caller
+    from curbstone.access.connections import Presence
+    from curbstone.access.rate_limit import Brake
 
 
 def _ignore(*_arguments: object) -> None:

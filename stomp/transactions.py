@@ -25,7 +25,7 @@ from curbstone.stomp.session_state import SessionState
 from curbstone.stomp.subscription import Subscription
 
 if TYPE_CHECKING:
-    from curbstone.access.transacted import AccessTransaction
+    from curbstone.access.transactions import AccessTransaction
 
 
 class _Open:

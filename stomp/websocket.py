@@ -37,9 +37,9 @@ from curbstone.stomp.session import Session
 from curbstone.stomp.tick_timer import TickTimer
 
 if TYPE_CHECKING:
-    from curbstone.access.callers import Caller
-    from curbstone.access.door import Access
-    from curbstone.access.gate import Gate
+    from curbstone.access.authenticator import Gate
+    from curbstone.access.authorization import Access
+    from curbstone.access.caller import Caller
     from curbstone.core.host import Host
 
 SUBPROTOCOLS = ("v12.stomp", "v11.stomp", "v10.stomp")

@@ -11,7 +11,7 @@ from curbstone.cli.drill import judge
 from curbstone.drill.disk import DiskCheck
 from curbstone.drill.load import CAP, Account, body_of
 from curbstone.drill.picture import draw
-from curbstone.file_system import doubts, file_system_of
+from curbstone.process.file_system import doubts, file_system_of
 from tests.commands import curbstone
 
 SECONDS = "4"

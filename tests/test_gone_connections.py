@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from curbstone.access.gate import OpenGate
+from curbstone.access.authenticator import OpenGate
 from curbstone.core.host import AsyncioHost
 from curbstone.core.options import QueueOptions
 from curbstone.gateway.settings import GatewaySettings

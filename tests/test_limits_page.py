@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from curbstone import schemas
-from curbstone.access import presence
+from curbstone.access import connections
 from curbstone.core import options, values
 from curbstone.core.engine.delivery import waiters
 from curbstone.core.engine.facts.kinds import KINDS
@@ -83,7 +83,7 @@ def size(count: int) -> str:
         f"pops and leases wait up to {limits.ROOM_S_MAX} s",
         f"the output that waits for it | {net.UNREAD_S_MAX} s |",
         f"HTTP has {net.SPARES} more that get `/healthz`",
-        f"streams of server-sent events | {presence.OF_USER_MAX:,}; {presence.STREAMS_MAX}, where",
+        f"streams of server-sent events | {connections.OF_USER_MAX:,}; {connections.STREAMS_MAX}, where",
         f"(Linux) | sent again {net.RETRANSMITS_MAX} times",
         f"a message under way | {limits.MESSAGE_S_MAX} s, or {size(limits.MESSAGE_BYTES_PER_S)}/s",
         f"window of a consumer (`limit`) | {limits.WINDOW_MAX:,}",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from curbstone import logs
+from curbstone.process import logs
 from tests.ops_tools import ROOT
 from tests.server import ServerProcess
 

@@ -315,7 +315,12 @@ def test_help_and_version_need_no_server(tmp_path: Path) -> None:
 RARE = {
     *("argon2", "cryptography", "curbstone_client", "deltalake", "duckdb", "httpx", "jwt", "opentelemetry", "pika"),
     *("prometheus_client", "pyarrow", "pyspark", "rich", "sqlite3", "unittest", "xml", "yaml"),
-    *("curbstone.access.login", "curbstone.backup.restore", "curbstone.rabbit.engine", "curbstone.tracing"),
+    *(
+        "curbstone.access.user_authenticator",
+        "curbstone.backup.restore",
+        "curbstone.rabbit.engine",
+        "curbstone.tracing",
+    ),
 }
 
 

@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 LAYERS: dict[str, tuple[str, ...]] = {
     "core": ("engine", "wal events", "transactions", "reader admin", "staging", "snapshots"),
     "core/engine": ("log", "facts", "index", "delivery", "compaction", "commit", "recovery"),
-    "curbstone": ("repair", "drill", "backup", "tracing", "cli"),
+    "curbstone": ("process", "repair", "drill", "backup", "tracing", "cli"),
     "gateway": ("http", "formats", "websocket", "resources"),
     "rabbit": ("amqp", "shared", "publishing", "consuming"),
 }
@@ -111,7 +111,7 @@ CLIENTS = {"spark"}
 EXTRAS = {
     "rabbit": ("cluster",),
     "spark": ("spark", "sql"),
-    "access/jwt.py": ("oidc",),
+    "access/jwt_verifier.py": ("oidc",),
     **dict.fromkeys([f"curbstone/tracing/{name}.py" for name in ("engine", "export", "queue", "spans")], ("otel",)),
     **dict.fromkeys(["curbstone/cli/push.py", "curbstone/cli/webhook.py"], ("client",)),
 }

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curbstone.access import files
-from curbstone.access.throttle import source_of
+from curbstone.access.login_throttle import source_of
 from curbstone.core.host import Host
 
 if TYPE_CHECKING:
-    from curbstone.access.callers import Caller
+    from curbstone.access.caller import Caller
 
 FILES, FILE_BYTES = 10, 10 * 1024 * 1024
 RECENT = 1000

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from curbstone.access.rates import Meter
+from curbstone.access.rate_limit import Meter
 from curbstone.access.rights import EVERYTHING, ON_QUEUES, ON_SERVER, ON_TOPICS, Grants, Right
 from curbstone.core.names import DEFAULT_PROJECT, QueueName
 

@@ -1,7 +1,7 @@
 """Issuers of JWTs that the users file lists, and the interface that verifies their tokens. Knows no cryptography.
 
-`access.jwt` has the `Verifier`, which needs the extra `oidc`. `Claims` is the content of a token. The rights of its
-user follow from the users file.
+`access.jwt_verifier` has the `Verifier`, which needs the extra `oidc`. `Claims` is the content of a token. The rights
+of its user follow from the users file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from curbstone.access.rates import NO_RATE, BadRate, Rate, parse_rate
+from curbstone.access.rate_limit import NO_RATE, BadRate, Rate, parse_rate
 from curbstone.access.rights import BadGrant, Grants
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import DEFAULT_PROJECT, queue_name

@@ -16,7 +16,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from curbstone.access.errors import Busy
-from curbstone.access.turns import Turns, Waiting
+from curbstone.access.login_queue import Turns, Waiting
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host
 

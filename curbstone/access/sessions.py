@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from curbstone.access.door import Access
+from curbstone.access.authorization import Access
 from curbstone.access.errors import TooMany
 from curbstone.access.secrets import TICKET, Secret, new_secret
 from curbstone.core.host import Host

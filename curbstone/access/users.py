@@ -13,7 +13,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, NamedTuple
 
 from curbstone.access.issuers import BadIssuer, Issuer, issuer_of
-from curbstone.access.rates import NO_RATE, BadRate, Rate, most, parse_rate
+from curbstone.access.rate_limit import NO_RATE, BadRate, Rate, most, parse_rate
 from curbstone.access.rights import BadGrant, Grants
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.names import DEFAULT_PROJECT, queue_name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from curbstone.access.callers import Caller
+from curbstone.access.caller import Caller
 from curbstone.access.identity import Identity
 from curbstone.access.rights import Right
 from curbstone.access.users import ANONYMOUS

@@ -16,7 +16,7 @@ from curbstone.cli.help import Command, Group
 from curbstone.exit_codes import DAMAGED, FAILED, WRONG, CommandFailed
 
 if TYPE_CHECKING:
-    from curbstone.access.rates import Rate
+    from curbstone.access.rate_limit import Rate
     from curbstone.access.rights import Grant, Grants
     from curbstone.access.users import Users
 
@@ -175,7 +175,7 @@ def _load(path: Path) -> Users | str:
 
 def _layers(users: Users, name: str, roles: list[str]) -> list[Grants]:
     """Return the layers of grants that a user has; a right must be in each of them. Empty if there is no such user."""
-    from curbstone.access.issued import roles_of
+    from curbstone.access.jwt_users import roles_of
 
     if name in users.users:
         return [users.users[name].grants]
@@ -185,7 +185,7 @@ def _layers(users: Users, name: str, roles: list[str]) -> list[Grants]:
 
 def _rate(users: Users, name: str, roles: list[str]) -> Rate:
     """Return how much a user may publish."""
-    from curbstone.access.issued import rate_of
+    from curbstone.access.jwt_users import rate_of
 
     if name in users.users:
         return users.users[name].rate

@@ -108,7 +108,7 @@ def read_jobs(file: Path) -> list[Job]:
 
 
 def _job(file: Path, name: str, table: Any) -> Job:
-    from curbstone.access.door import PRODUCER_NAME
+    from curbstone.access.authorization import PRODUCER_NAME
     from curbstone.cli.client import queue_of
 
     def wrong(text: str) -> CommandFailed:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from curbstone.file_system import doubts, file_system_of
+from curbstone.process.file_system import doubts, file_system_of
 
 BLOCK = bytes(range(256)) * 16
 ROOM_BYTES = 4 * 1024 * 1024

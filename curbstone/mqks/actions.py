@@ -21,7 +21,7 @@ from curbstone.mqks.login import Login
 from curbstone.mqks.registry import Registry
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
+    from curbstone.access.authorization import Access
     from curbstone.core.port import Consumer
     from curbstone.core.values import Done
     from curbstone.mqks.session import Session

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from curbstone.access.callers import NOTHING, Credentials
+from curbstone.access.caller import NOTHING, Credentials
 from curbstone.access.errors import WANTED, Busy, TooMany
 from curbstone.access.who import who_of
 from curbstone.core.errors import CurbstoneError
 from curbstone.mqks.errors import RequestError
 
 if TYPE_CHECKING:
-    from curbstone.access.callers import Caller
-    from curbstone.access.door import Access
-    from curbstone.access.gate import Gate
-    from curbstone.access.presence import Presence
+    from curbstone.access.authenticator import Gate
+    from curbstone.access.authorization import Access
+    from curbstone.access.caller import Caller
+    from curbstone.access.connections import Presence
     from curbstone.core.values import Who
 
 FAILURES_MAX = 3

@@ -19,7 +19,7 @@ from curbstone.mqks.arguments import Unused
 from curbstone.mqks.consumer import QueueConsumer
 
 if TYPE_CHECKING:
-    from curbstone.access.gate import Gate
+    from curbstone.access.authenticator import Gate
     from curbstone.core.host import Host, Timer
 
 RETURN_MS = 60_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from curbstone.access.callers import Caller
+from curbstone.access.caller import Caller
 from curbstone.mqks.error_log import ErrorLog
 from curbstone.mqks.limits import Limits
 from curbstone.mqks.registry import Registry
@@ -18,7 +18,7 @@ from curbstone.net.tcp import Connection, TcpServer
 from curbstone.net.turns import Turns
 
 if TYPE_CHECKING:
-    from curbstone.access.gate import Gate
+    from curbstone.access.authenticator import Gate
     from curbstone.core.host import Host, Timer
 
 

@@ -20,8 +20,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from curbstone.access.callers import ASKING
-from curbstone.access.rates import Brake
+from curbstone.access.caller import ASKING
+from curbstone.access.rate_limit import Brake
 from curbstone.core.errors import CurbstoneError
 from curbstone.mqks import arguments, codec
 from curbstone.mqks.actions import PUBLISH, Actions
@@ -35,7 +35,7 @@ from curbstone.net.receive_deadline import ReceiveDeadline
 from curbstone.net.unconfirmed import Unconfirmed
 
 if TYPE_CHECKING:
-    from curbstone.access.callers import Caller
+    from curbstone.access.caller import Caller
     from curbstone.core.values import Done
 
 _TLS = b"\x16\x03"

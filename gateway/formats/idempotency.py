@@ -9,7 +9,7 @@ from curbstone.core.message import Message
 from curbstone.core.values import IdempotencyKey
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
+    from curbstone.access.authorization import Access
 
 HEADER = b"idempotency-key"
 MEMBER = "Idempotency-Key"

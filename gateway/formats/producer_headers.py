@@ -10,7 +10,7 @@ from curbstone.core.errors import BadRequest
 from curbstone.core.values import Numbered
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
+    from curbstone.access.authorization import Access
 
 NUMBERED = _PRODUCER, _SEQ, _AFTER = b"x-msg-producer", b"x-msg-seq", b"x-msg-after"
 

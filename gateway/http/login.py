@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.types import Scope
 
-from curbstone.access.callers import ASKING, NOTHING, Caller, Credentials
+from curbstone.access.caller import ASKING, NOTHING, Caller, Credentials
 from curbstone.access.errors import FAILED, WANTED, NotLoggedIn, TooMany
 from curbstone.access.secrets import SESSION
 from curbstone.core.errors import CurbstoneError
@@ -28,9 +28,9 @@ from curbstone.gateway.limits import SECRET_BYTES_MAX
 from curbstone.gateway.settings import OF_HEALTH
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
-    from curbstone.access.gate import Gate
-    from curbstone.access.presence import Admitted
+    from curbstone.access.authenticator import Gate
+    from curbstone.access.authorization import Access
+    from curbstone.access.connections import Admitted
 
 ACCESS = "access"
 """The key in a request's scope for its client's access."""

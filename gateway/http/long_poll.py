@@ -14,7 +14,7 @@ from curbstone.gateway.http.departure import until_gone
 from curbstone.gateway.http.problem import ClientGone
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
+    from curbstone.access.authorization import Access
     from curbstone.core.names import QueueName
     from curbstone.core.port_reading import Waiter
 

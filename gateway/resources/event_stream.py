@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from curbstone.access.presence import STREAM
+from curbstone.access.connections import STREAM
 from curbstone.access.rights import Right
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.host import Host
@@ -32,8 +32,8 @@ from curbstone.gateway.limits import CLOSED_STREAMS_MAX, COUNT_MAX
 from curbstone.net.budget import Waiting
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
-    from curbstone.access.gate import Gate
+    from curbstone.access.authenticator import Gate
+    from curbstone.access.authorization import Access
     from curbstone.core.names import QueueName
     from curbstone.core.port import Queue
     from curbstone.core.port_reading import Waiter

@@ -21,7 +21,7 @@ from curbstone.gateway.resources.message import look_at
 from curbstone.gateway.resources.queues import name_in
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
+    from curbstone.access.authorization import Access
     from curbstone.core.port import Queue
 
 HOLDERS_MAX = 100

@@ -26,8 +26,8 @@ from curbstone.gateway.resources.rates import Rates
 from curbstone.net.budget import Budget
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
-    from curbstone.access.gate import Gate
+    from curbstone.access.authenticator import Gate
+    from curbstone.access.authorization import Access
     from curbstone.core.port import Queue
     from curbstone.core.positions import Backlog
 

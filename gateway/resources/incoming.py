@@ -21,7 +21,7 @@ from curbstone.gateway.limits import BATCH_MESSAGES_MAX
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
-    from curbstone.access.rates import Meter
+    from curbstone.access.rate_limit import Meter
 
 
 async def read_message(scope: AnyScope, receive: Receive, settings: GatewaySettings, bytes_max: int) -> Message:

@@ -9,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from curbstone.access.callers import Credentials
-from curbstone.access.door import Access
+from curbstone.access.authenticator import Gate
+from curbstone.access.authorization import Access
+from curbstone.access.caller import Credentials
+from curbstone.access.connections import Presence
 from curbstone.access.errors import WANTED, NotLoggedIn
-from curbstone.access.gate import Gate
-from curbstone.access.presence import Presence
 from curbstone.access.reloading import Reloads
 from curbstone.access.rights import Right
 from curbstone.access.sessions import NAMING_QUEUES, TICKET_MS, WAYS
@@ -31,7 +31,7 @@ from curbstone.gateway.http.typed_body import Body, MaybeText, Seconds, Text, re
 from curbstone.gateway.limits import LOGIN_BYTES_MAX
 
 if TYPE_CHECKING:  # loaded only if there are users
-    from curbstone.access.login import LoginGate
+    from curbstone.access.user_authenticator import LoginGate
 
 
 class TicketWanted(Body):

@@ -18,7 +18,7 @@ from curbstone.core.positions import Trace, Trail
 from curbstone.gateway.http.answers import answer
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
+    from curbstone.access.authorization import Access
     from curbstone.core.port import Queue
 
 Place = dict[str, Any]

@@ -17,7 +17,7 @@ from curbstone.gateway.http.response import JsonResponse
 from curbstone.gateway.resources.queues import name_in
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
+    from curbstone.access.authorization import Access
     from curbstone.core.port import Queue
 
 STAGED, STAGED_SHARE = "staged", 4

@@ -22,7 +22,7 @@ from curbstone.gateway.http.scope import AnyScope
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
+    from curbstone.access.authorization import Access
     from curbstone.core.port import Queue
     from curbstone.core.positions import Backlog
     from curbstone.core.values import Peeked

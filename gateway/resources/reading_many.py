@@ -24,7 +24,7 @@ from curbstone.gateway.resources.reading_groups import Ack, Reader
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
+    from curbstone.access.authorization import Access
     from curbstone.core.port import Queue
     from curbstone.core.port_reading import Waiter
 

@@ -32,7 +32,7 @@ from curbstone.gateway.resources.chart_file import (
 )
 
 if TYPE_CHECKING:
-    from curbstone.access.gate import Gate
+    from curbstone.access.authenticator import Gate
 
 SLICE = 25
 """How many queues are looked at in one turn."""

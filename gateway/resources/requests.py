@@ -32,7 +32,7 @@ from curbstone.gateway.resources.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
+    from curbstone.access.authorization import Access
     from curbstone.core.values import Published
 
 ANSWERS_MAX = 4

@@ -26,8 +26,8 @@ from curbstone.gateway.resources.incoming import metered
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
-    from curbstone.access.rates import Meter
+    from curbstone.access.authorization import Access
+    from curbstone.access.rate_limit import Meter
     from curbstone.core.port import Queue
 
 BINARY = "application/vnd.curbstone.batches"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from curbstone.access.callers import ASKING, Credentials
+from curbstone.access.caller import ASKING, Credentials
 from curbstone.access.who import who_of
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.problem import status_of
@@ -21,10 +21,10 @@ from curbstone.net.wire import Wire
 
 if TYPE_CHECKING:
     from curbstone.access.ack_ids import Holder
-    from curbstone.access.callers import Caller
-    from curbstone.access.door import Access
-    from curbstone.access.presence import Connections, Presence
-    from curbstone.access.rates import Meter
+    from curbstone.access.authorization import Access
+    from curbstone.access.caller import Caller
+    from curbstone.access.connections import Connections, Presence
+    from curbstone.access.rate_limit import Meter
     from curbstone.access.rights import Right
     from curbstone.core.names import QueueName
     from curbstone.core.port import Queue

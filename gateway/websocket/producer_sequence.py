@@ -22,7 +22,7 @@ from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.websocket.codec import text_frame
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
+    from curbstone.access.authorization import Access
     from curbstone.core.port import Queue
 
 _SEQ, _AFTER = "seq", "after"

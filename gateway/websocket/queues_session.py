@@ -42,9 +42,9 @@ from curbstone.gateway.websocket.unanswered import Batch, Unanswered
 from curbstone.net.wire import GOING_AWAY, Wire
 
 if TYPE_CHECKING:
-    from curbstone.access.callers import Caller
-    from curbstone.access.door import Access
-    from curbstone.access.presence import Connections
+    from curbstone.access.authorization import Access
+    from curbstone.access.caller import Caller
+    from curbstone.access.connections import Connections
     from curbstone.core.port import Queue
 
 _SUBSCRIBE, _UNSUBSCRIBE, _WINDOW, _PUBLISH = "subscribe", "unsubscribe", "window", "publish"

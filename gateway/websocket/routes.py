@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from curbstone.access.callers import ASKING
+from curbstone.access.caller import ASKING
 from curbstone.access.errors import WANTED, NotLoggedIn
 from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest, CurbstoneError
@@ -30,8 +30,8 @@ from curbstone.gateway.websocket.subscription import Subscription
 from curbstone.gateway.websocket.targets import ToEvent, ToQueue
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
-    from curbstone.access.gate import Gate
+    from curbstone.access.authenticator import Gate
+    from curbstone.access.authorization import Access
     from curbstone.core.host import Host
     from curbstone.gateway.http.login import Logins
 

@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 
 import orjson
 
-from curbstone.access.callers import Caller
-from curbstone.access.door import Access
+from curbstone.access.authorization import Access
+from curbstone.access.caller import Caller
 from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.websocket.codec import Inbound, text_frame
 from curbstone.net.wire import NORMAL, POLICY_VIOLATION, TOO_BIG, TRY_AGAIN, Wire, reason_text

@@ -11,7 +11,7 @@ from curbstone.core.values import IdempotencyKey, Numbered, Published
 from curbstone.gateway.websocket.codec import text_frame
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
+    from curbstone.access.authorization import Access
     from curbstone.core.port import Queue
 
 _CONFIRM = text_frame(b"")

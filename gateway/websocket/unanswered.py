@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from curbstone.access.rates import Brake, Meter
+from curbstone.access.rate_limit import Brake, Meter
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Message
 from curbstone.core.traffic import Traffic

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from curbstone.access.audit import COUNT_EVERY_MS, DEEDS_MAX, RECENT
-from curbstone.access.callers import ASKING, Caller
-from curbstone.access.door import Access
+from curbstone.access.authorization import Access
+from curbstone.access.caller import ASKING, Caller
 from curbstone.core.errors import NoSuchQueue
 from curbstone.core.message import Message
 from curbstone.core.names import queue_name

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from curbstone.access import presence, private, sessions, tokens
-from curbstone.access.door import Access
+from curbstone.access import connections as presences
+from curbstone.access import private_queues, sessions, tokens
+from curbstone.access.authorization import Access
 from curbstone.access.errors import NotAllowed, NotLoggedIn, TooMany
 from curbstone.access.secrets import Secret
 from curbstone.access.sessions import SESSIONS_OF_USER_MAX, TICKETS_OF_USER_MAX
@@ -166,7 +167,7 @@ def test_a_user_has_so_many_private_queues_and_those_that_went_count_no_more(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They need no right and are in no project's quota: any login could fill the disk with them."""
-    monkeypatch.setattr(private, "QUEUES_MAX", 2)
+    monkeypatch.setattr(private_queues, "QUEUES_MAX", 2)
     ann, bob = user(world, "ann"), user(world, "bob")
     names = [private_name(f"temp.{number}") for number in range(4)]
 
@@ -190,7 +191,7 @@ def test_what_private_queues_of_a_user_hold_is_bounded_and_the_slowest_consumer_
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """2,000 queues of 64 MiB each were 125 GiB that no quota counted."""
-    monkeypatch.setattr(private, "BYTES_MAX", 1024 * 1024)
+    monkeypatch.setattr(private_queues, "BYTES_MAX", 1024 * 1024)
     ann, bob = user(world, "ann"), user(world, "bob")
     names = [private_name(f"temp.{number}") for number in range(3)]
     of_bob = private_name("temp.bob")
@@ -210,14 +211,14 @@ def test_what_private_queues_of_a_user_hold_is_bounded_and_the_slowest_consumer_
     subscribe(bob, of_bob)
     for name, kib in zip((*names, of_bob), (100, 500, 100, 700), strict=True):
         send(name, kib)
-    world.lab.pass_time(private.LOOK_EVERY_MS)
+    world.lab.pass_time(private_queues.LOOK_EVERY_MS)
     assert ended == []
     send(names[0], 200)
     send(names[2], 200)
-    world.lab.pass_time(private.LOOK_EVERY_MS)
+    world.lab.pass_time(private_queues.LOOK_EVERY_MS)
     [(name, reason)] = ended
     assert name == names[1] and isinstance(reason, TooMany) and "hold more than 1048576 bytes" in str(reason)
-    world.lab.pass_time(10 * private.LOOK_EVERY_MS)
+    world.lab.pass_time(10 * private_queues.LOOK_EVERY_MS)
     assert len(ended) == 1
     for left in (names[0], names[1], names[2]):
         ann.drop_private(left)
@@ -229,7 +230,7 @@ def test_a_user_has_so_many_subscriptions_over_all_its_connections(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1,000 on each of 1,000 connections made each message of their queue take as long as all of them."""
-    monkeypatch.setattr(presence, "SUBSCRIPTIONS_MAX", 5)
+    monkeypatch.setattr(presences, "SUBSCRIPTIONS_MAX", 5)
     ann, bob = user(world, "ann"), user(world, "bob")
     connections = world.gate.connections
     first, second, other = (connections.enter(each, HERE, end=lambda _error: None) for each in (ann, ann, bob))

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from curbstone.access.callers import Caller
+from curbstone.access.caller import Caller
+from curbstone.access.connections import STREAM, STREAMS_MAX
 from curbstone.access.errors import TooMany
-from curbstone.access.presence import STREAM, STREAMS_MAX
 from curbstone.net.admission import Admission, Bounds
 from tests.access.doors import Doors, Line, doors
 from tests.access.world import World

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from curbstone.access import passwords, tokens
-from curbstone.access.callers import Caller
-from curbstone.access.door import Access
+from curbstone.access.authorization import Access
+from curbstone.access.caller import Caller
 from curbstone.access.errors import Busy, NotAllowed, NotLoggedIn, TooMany
 from curbstone.access.passwords import WAITING_MAX
 from curbstone.access.rights import Right
@@ -55,7 +55,7 @@ def test_a_password_logs_in_and_is_then_known_without_a_hash(world: World) -> No
 
 
 def world_credentials(user: str, secret: str):  # type: ignore[no-untyped-def]
-    from curbstone.access.callers import Credentials
+    from curbstone.access.caller import Credentials
 
     return Credentials(user, secret)
 

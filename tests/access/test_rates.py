@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from curbstone.access.errors import TooFast
-from curbstone.access.issued import rate_of
-from curbstone.access.rates import NO_RATE, Brake, Meter, Rate
+from curbstone.access.jwt_users import rate_of
+from curbstone.access.rate_limit import NO_RATE, Brake, Meter, Rate
 from curbstone.access.users import UsersError, load
 from tests.access.world import World, hashed
 from tests.core.lab import Lab

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from curbstone.access import tokens
-from curbstone.access.gate import Gate, OpenGate
-from curbstone.access.login import LoginGate
+from curbstone.access.authenticator import Gate, OpenGate
+from curbstone.access.user_authenticator import LoginGate
 from curbstone.core.disk import OsDisk
 from curbstone.core.engine.broker import Broker
 from curbstone.core.host import AsyncioHost

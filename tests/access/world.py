@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from curbstone.access.callers import Caller, Credentials
-from curbstone.access.door import Access
-from curbstone.access.login import LoginGate
+from curbstone.access.authorization import Access
+from curbstone.access.caller import Caller, Credentials
 from curbstone.access.passwords import hash_password
 from curbstone.access.secrets import Secret
+from curbstone.access.user_authenticator import LoginGate
 from curbstone.core.errors import CurbstoneError
 from tests.core.lab import Lab
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from bench import duplex, http_load, queues_load, stomp_load, syncs
+from bench import both_ways, http_load, queues_load, stomp_load, syncs
 from bench.__main__ import ROOT, parse
 from bench.check import Tally
 from bench.measure import Measurement, Target
 from bench.results import Results, rows_of
-from bench.roles import Gate
 from bench.server import Server, curbstone_command
 from bench.stats import Percentiles
 from bench.stomp_load import Account, DrainJob, SendJob
+from bench.workers import Gate
 from bench.workloads import (
     BINDING_WORKLOADS,
     CLIENT_WORKLOADS,
@@ -138,10 +138,10 @@ class OpenGate(Gate):
 def faulty_sink(fault: str, tmp_path: Path) -> Iterator[Server]:
     """A sink that keeps the value of `fault` in place of the bodies it is given."""
     program = f"""
-from bench import sink
-put = sink.Queue.put
-sink.Queue.put = lambda self, bodies: put(self, {fault})
-sink.main()
+from bench import null_server
+put = null_server.Queue.put
+null_server.Queue.put = lambda self, bodies: put(self, {fault})
+null_server.main()
 """
     server = Server([sys.executable, "-c", program], tmp_path / "log", ROOT)
     try:
@@ -175,8 +175,8 @@ def over_queues(server: Server) -> Tally | None:
 
 
 def at_a_rate(server: Server) -> Tally | None:
-    job = duplex.PacedJob(Account(server.stomp), "/queue/a", 100, 100, 10_000, silence_s=1)
-    return duplex.paced(job, OpenGate()).tally
+    job = both_ways.PacedJob(Account(server.stomp), "/queue/a", 100, 100, 10_000, silence_s=1)
+    return both_ways.paced(job, OpenGate()).tally
 
 
 def by_batch_and_pop(server: Server) -> Tally | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from curbstone.access.gate import OpenGate
+from curbstone.access.authenticator import OpenGate
 from curbstone.core.disk import OsDisk
 from curbstone.core.engine.broker import Broker
 from curbstone.core.host import AsyncioHost

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from curbstone.access.callers import Caller
-from curbstone.access.door import Access
-from curbstone.access.gate import OpenGate
+from curbstone.access.authenticator import OpenGate
+from curbstone.access.authorization import Access
+from curbstone.access.caller import Caller
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, Unavailable
 from curbstone.core.names import QueueName
 from curbstone.core.port import Broker

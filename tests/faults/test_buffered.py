@@ -90,8 +90,8 @@ def test_answers_that_nobody_reads_are_bounded_and_other_users_go_on(it: Doors) 
         assert memory_bytes(it.server) - before < GROWTH_BYTES_MAX
     until(lambda: not figures(it)["bytes"], "closed connections count")
     assert it.call("eve", "GET", f"{Q}/browse?limit=1").status_code == 200
-    # The allocator keeps freed memory for the next pages, up to 64 MiB at the end of the heap (`curbstone/memory.py`).
-    # How much it keeps depends on the order of the frees: 14 to 34 MiB here, and it stays so.
+    # The allocator keeps freed memory for the next pages, up to 64 MiB at the end of the heap
+    # (`curbstone/process/malloc_tuning.py`). How much depends on the order of the frees: 14 to 34 MiB here.
     until(lambda: memory_bytes(it.server) - before < 45 * MIB, "memory is not given back")
     assert "Traceback" not in it.server.log
 

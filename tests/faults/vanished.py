@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from curbstone.access.gate import OpenGate
+from curbstone.access.authenticator import OpenGate
 from curbstone.core.disk import OsDisk
 from curbstone.core.engine.broker import Broker
 from curbstone.core.host import AsyncioHost

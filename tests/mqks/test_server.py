@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from curbstone.access.login import LoginGate
+from curbstone.access.user_authenticator import LoginGate
 from curbstone.core.options import QueueOptions
 from curbstone.mqks.limits import Limits
 from curbstone.mqks.server import MqksServer

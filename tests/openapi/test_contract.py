@@ -14,7 +14,7 @@ import pytest
 import yaml
 from starlette.routing import Route
 
-from curbstone.access.gate import OpenGate
+from curbstone.access.authenticator import OpenGate
 from curbstone.access.reloading import Reloads
 from curbstone.core.errors import BadRequest
 from curbstone.core.host import AsyncioHost

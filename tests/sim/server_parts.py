@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any, cast
 
-from curbstone.access.gate import OpenGate
+from curbstone.access.authenticator import OpenGate
 from curbstone.core.engine.broker import Broker
 from curbstone.gateway.app import create_app
 from curbstone.gateway.server import GatewayServer

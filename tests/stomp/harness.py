@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-from curbstone.access.callers import Caller
-from curbstone.access.door import Access
-from curbstone.access.gate import OpenGate
+from curbstone.access.authenticator import OpenGate
+from curbstone.access.authorization import Access
+from curbstone.access.caller import Caller
 from curbstone.access.identity import Identity
 from curbstone.core import headers as blocks
 from curbstone.core.names import parse_queue_name

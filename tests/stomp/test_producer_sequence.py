@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from curbstone.access.callers import Caller
-from curbstone.access.door import Access
-from curbstone.access.gate import OpenGate
+from curbstone.access.authenticator import OpenGate
+from curbstone.access.authorization import Access
+from curbstone.access.caller import Caller
 from curbstone.core.engine.queue import Queue
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.session import Session

@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from curbstone.access.callers import Caller
-from curbstone.access.door import Access
-from curbstone.access.gate import OpenGate
+from curbstone.access.authenticator import OpenGate
+from curbstone.access.authorization import Access
+from curbstone.access.caller import Caller
 from curbstone.access.identity import Identity
-from curbstone.access.rates import Meter, Rate
+from curbstone.access.rate_limit import Meter, Rate
 from curbstone.access.rights import EVERYTHING
 from curbstone.core.names import queue_name
 from curbstone.stomp.limits import Limits

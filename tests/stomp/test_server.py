@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 import stomp
 
-from curbstone.access.gate import OpenGate
+from curbstone.access.authenticator import OpenGate
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.server import StompServer
 from tests.stomp.client import CONNECT, WAIT_S, Peer, exercise, until

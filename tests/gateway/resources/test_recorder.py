@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from curbstone import charts
-from curbstone.access.gate import OpenGate
+from curbstone.access.authenticator import OpenGate
 from curbstone.core.names import queue_name
 from curbstone.core.snapshots.snapshot import contents
 from curbstone.gateway.resources import recorder as recording

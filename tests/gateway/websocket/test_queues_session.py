@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curbstone.access import presence
-from curbstone.access.callers import Caller
-from curbstone.access.door import Access
-from curbstone.access.gate import Gate, OpenGate
+from curbstone.access import connections
+from curbstone.access.authenticator import Gate, OpenGate
+from curbstone.access.authorization import Access
+from curbstone.access.caller import Caller
 from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.traffic import Traffic
@@ -439,7 +439,7 @@ def test_a_user_who_is_gone_ends_the_socket(tmp_path: Path) -> None:
 
 
 def test_subscriptions_count_among_those_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "SUBSCRIPTIONS_MAX", 2)
+    monkeypatch.setattr(connections, "SUBSCRIPTIONS_MAX", 2)
     world, reader = welcomed(tmp_path)
     other = Reader(world.lab, world.gate, world.login("ann", "open sesame"))
     reader.subscribe("a")

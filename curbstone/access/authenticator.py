@@ -1,18 +1,19 @@
 """The gate: a client presents credentials and gets an `Access`, or is refused.
 
 Adapters read the credentials from their protocol and know only `Gate`. `OpenGate` is for servers without users, where
-everyone is `local` and may do everything. `access.login` has the gate with users. Both know who is connected.
+everyone is `local` and may do everything. `access.user_authenticator` has the one with users. Both know who is
+connected.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from curbstone.access.callers import Caller, Credentials
-from curbstone.access.door import Access
+from curbstone.access.authorization import Access
+from curbstone.access.caller import Caller, Credentials
+from curbstone.access.connections import Admitted, Connections
 from curbstone.access.identity import local_identity
-from curbstone.access.presence import Admitted, Connections
-from curbstone.access.watch import Watch
+from curbstone.access.registries import Watch
 from curbstone.core.host import Host
 from curbstone.core.names import QueueName
 from curbstone.core.port import Broker

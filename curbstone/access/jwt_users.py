@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.access.errors import FAILED, NotLoggedIn
 from curbstone.access.issuers import Claims
-from curbstone.access.rates import NO_RATE, Rate, most
+from curbstone.access.rate_limit import NO_RATE, Rate, most
 from curbstone.access.rights import Grants
 from curbstone.access.users import User, Users, UsersError
 
@@ -45,7 +45,7 @@ def check_library(users: Users) -> None:
     """Raise UsersError if issuers are listed but the library for their tokens is missing."""
     if users.issuers:
         try:
-            import curbstone.access.jwt  # noqa: F401 - what it imports may be missing
+            import curbstone.access.jwt_verifier  # noqa: F401 - what it imports may be missing
         except ImportError:
             raise UsersError("[[issuers]] need what the extra oidc installs: pip install 'curbstone[oidc]'") from None
 
@@ -54,7 +54,7 @@ def verifier_for(users: Users, host: Host) -> Verifier:
     """Return the verifier for the listed issuers' tokens. `check_library` must have been called."""
     if not users.issuers:
         return NoVerifier()
-    from curbstone.access.jwt import JwtVerifier
+    from curbstone.access.jwt_verifier import JwtVerifier
 
     return JwtVerifier(users.issuers, host)
 

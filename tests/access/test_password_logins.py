@@ -9,12 +9,12 @@ from argon2.exceptions import VerifyMismatchError
 
 from curbstone.access import passwords
 from curbstone.access.audit import FAILED_MAX, RECENT, RECENT_FAILED, REFUSED_MAX
-from curbstone.access.callers import Caller, Credentials
-from curbstone.access.door import Access
+from curbstone.access.authorization import Access
+from curbstone.access.caller import Caller, Credentials
 from curbstone.access.errors import Busy, NotAllowed, NotLoggedIn, TooMany
+from curbstone.access.login_throttle import AT_ONCE_OF_ADDRESS, AT_ONCE_OF_USER, FREE_OF_USER
 from curbstone.access.passwords import AT_ONCE, WAITING_MAX
 from curbstone.access.rights import Right
-from curbstone.access.throttle import AT_ONCE_OF_ADDRESS, AT_ONCE_OF_USER, FREE_OF_USER
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import queue_name
 from tests.access.world import HERE, World, hashed

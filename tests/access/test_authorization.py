@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from curbstone.access import door
-from curbstone.access.callers import Caller
+from curbstone.access import authorization
+from curbstone.access.caller import Caller
 from curbstone.access.errors import NotAllowed, QuotaReached, TooMany
 from curbstone.access.rights import Right
 from curbstone.core.errors import NoSuchQueue
@@ -116,7 +116,7 @@ def test_a_user_holds_so_many_leases_and_others_are_none_the_worse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One who may receive could lease all messages of all such queues, and millions of them stayed in memory."""
-    monkeypatch.setattr(door, "LEASES_MAX", 3)
+    monkeypatch.setattr(authorization, "LEASES_MAX", 3)
     it = world(tmp_path, user("u", "receive shop/*"), user("v", "receive shop/*"))
     lab = it.lab
     mine, theirs = it.login("u", "open sesame"), it.login("v", "open sesame")

@@ -12,22 +12,22 @@ from typing import NamedTuple
 
 from curbstone.access import files
 from curbstone.access.audit import Audit
-from curbstone.access.callers import Caller, Credentials
-from curbstone.access.door import Access
+from curbstone.access.authorization import Access
+from curbstone.access.caller import Caller, Credentials
+from curbstone.access.connections import Admitted, Connections
 from curbstone.access.errors import FAILED, WANTED, NoSuchToken, NotLoggedIn, TooMany
-from curbstone.access.guesses import Guesses
 from curbstone.access.identity import Identity, local_identity
-from curbstone.access.issued import NoVerifier, check_library, user_of, verifier_for
 from curbstone.access.issuers import Claims, Verifier, is_jwt
-from curbstone.access.presence import Admitted, Connections
-from curbstone.access.rates import Meters
+from curbstone.access.jwt_users import NoVerifier, check_library, user_of, verifier_for
+from curbstone.access.password_logins import Guesses
+from curbstone.access.rate_limit import Meters
+from curbstone.access.registries import Watch
 from curbstone.access.reloading import Reloading
 from curbstone.access.rights import Grants, Right
 from curbstone.access.secrets import SESSION, TICKET, TOKEN, Secret, new_secret, parse_secret
 from curbstone.access.sessions import LONGEST_MS, Sessions, Tickets
 from curbstone.access.tokens import DIRECTORY, Token, Tokens, check_narrower, new_token
 from curbstone.access.users import ANONYMOUS, Quota, User, Users, UsersError, load
-from curbstone.access.watch import Watch
 from curbstone.core.errors import BadRequest, CurbstoneError, NotSupported
 from curbstone.core.host import Host
 from curbstone.core.names import QueueName

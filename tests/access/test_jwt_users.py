@@ -18,10 +18,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from curbstone.access import fetching
-from curbstone.access.callers import Caller, Credentials
-from curbstone.access.door import Access
+from curbstone.access.authorization import Access
+from curbstone.access.caller import Caller, Credentials
 from curbstone.access.errors import NotLoggedIn
-from curbstone.access.issuer_keys import AGAIN_MS
+from curbstone.access.jwks import AGAIN_MS
 from curbstone.access.rights import Right
 from curbstone.access.users import load
 from curbstone.core.errors import BadRequest, CurbstoneError

@@ -15,8 +15,8 @@ from typing import Any
 import jwt
 
 from curbstone.access.errors import FAILED, Busy, NotLoggedIn
-from curbstone.access.issuer_keys import Fetch, IssuerKeys
 from curbstone.access.issuers import USER, Claims, Issuer, Verified, is_jwt
+from curbstone.access.jwks import Fetch, IssuerKeys
 from curbstone.core.host import Host
 
 LEEWAY_S = 30

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-from curbstone.access.callers import Caller, Credentials
-from curbstone.access.door import Access
+from curbstone.access.authorization import Access
+from curbstone.access.caller import Caller, Credentials
 from curbstone.access.errors import NotAllowed, NotLoggedIn, TooMany
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host, Timer

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from curbstone.access.callers import Caller, Credentials
+from curbstone.access.caller import Caller, Credentials
 from curbstone.access.errors import TOO_MANY, TooMany
+from curbstone.access.login_throttle import Throttle, network_of, source_of
 from curbstone.access.passwords import Passwords
-from curbstone.access.throttle import Throttle, network_of, source_of
 from curbstone.access.users import User, Users
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host

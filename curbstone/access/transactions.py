@@ -11,7 +11,7 @@ from curbstone.core.port import Queue, Transaction
 from curbstone.core.values import Done
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
+    from curbstone.access.authorization import Access
 
 
 class AccessTransaction:

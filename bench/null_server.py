@@ -1,4 +1,4 @@
-"""A server that stores nothing: it answers each send and hands it on from memory. Run it as `python -m bench.sink`.
+"""A server that stores nothing: it answers each send and hands it on from memory (`python -m bench.null_server`).
 
 It has Curbstone's ready line and just enough of STOMP, WebSocket and HTTP for this load, and it relies on the known
 layout of the load. The generator is at least as fast as it is in a run against this server.

@@ -12,7 +12,7 @@ from curbstone.core.port_staging import Staging, Upload
 from curbstone.core.values import TTL_MS_MAX, Done, Look
 
 if TYPE_CHECKING:
-    from curbstone.access.door import Access
+    from curbstone.access.authorization import Access
 
 
 class AccessStaging:

@@ -9,7 +9,6 @@ from collections import deque
 from dataclasses import dataclass
 
 from bench.check import Checker, Tally
-from bench.roles import Gate, Outcome
 from bench.stats import Weighted, percentiles
 from bench.stomp_load import (
     Account,
@@ -23,6 +22,7 @@ from bench.stomp_load import (
     subscribe,
 )
 from bench.wire import BenchError
+from bench.workers import Gate, Outcome
 
 SILENCE_S = 15
 BYE = b"DISCONNECT\nreceipt:bye\n\n\0"

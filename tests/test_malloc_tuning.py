@@ -12,7 +12,7 @@ from tests.server import clean_environment
 MIB = 2**20
 PROGRAM = f"""
 import sys
-from curbstone.memory import keep_freed
+from curbstone.process.malloc_tuning import keep_freed
 
 def resident():
     with open("/proc/self/statm") as statm:

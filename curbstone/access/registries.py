@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from curbstone.access.ack_ids import AckIds
 from curbstone.access.audit import Audit
-from curbstone.access.callers import ASKING
+from curbstone.access.caller import ASKING
 from curbstone.access.identity import Identity
-from curbstone.access.private import PrivateQueues
-from curbstone.access.producing import Key, Producing
+from curbstone.access.private_queues import PrivateQueues
+from curbstone.access.producer_claims import Key, Producing
 from curbstone.core.host import Host
 
 

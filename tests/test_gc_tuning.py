@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from curbstone.collection import FOUND_MIN, LOOK_EVERY_MS, MIDDLE_MIN, QUEUES_MIN, YOUNG, Collections
+from curbstone.process.gc_tuning import FOUND_MIN, LOOK_EVERY_MS, MIDDLE_MIN, QUEUES_MIN, YOUNG, Collections
 from tests.sim.world import SimHost
 
 

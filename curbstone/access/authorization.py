@@ -10,17 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from curbstone.access.callers import Caller
+from curbstone.access.caller import Caller
 from curbstone.access.errors import WANTED, NotAllowed, NotLoggedIn, TooMany
+from curbstone.access.idempotency_keys import key_of
 from curbstone.access.identity import Identity
-from curbstone.access.keys import key_of
-from curbstone.access.producing import Producing
+from curbstone.access.producer_claims import Producing
 from curbstone.access.quotas import check_quota
+from curbstone.access.registries import Watch
 from curbstone.access.rights import Right, names_taken
-from curbstone.access.staged import AccessStaging
-from curbstone.access.transacted import AccessTransaction
+from curbstone.access.staging import AccessStaging
+from curbstone.access.transactions import AccessTransaction
 from curbstone.access.users import Quota
-from curbstone.access.watch import Watch
 from curbstone.access.who import who_of
 from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchQueue
 from curbstone.core.message import Message
@@ -397,7 +397,7 @@ class Access:
         return producer_key(self.identity.owner, name)
 
     def producing(self, end: Callable[[CurbstoneError], None]) -> Producing:
-        """Return the object through which a connection claims numbered producers; see `access.producing`."""
+        """Return the object through which a connection claims numbered producers; see `access.producer_claims`."""
         return Producing(self._watch.producing, end)
 
     @property
