@@ -9,7 +9,7 @@ import pytest
 from curbstone import schemas
 from curbstone.access import connections
 from curbstone.core import options, values
-from curbstone.core.engine.delivery import waiters
+from curbstone.core.engine.delivery import pull
 from curbstone.core.engine.facts.kinds import KINDS
 from curbstone.core.engine.index import dynamic_groups as undeclared
 from curbstone.core.engine.log.format import Note
@@ -59,7 +59,7 @@ def size(count: int) -> str:
         f"{size(settings.GatewaySettings().json_bytes_max)}, or {settings.JSON_GROWTH_MAX} times",
         f"{limits.VALUES_MAX:,} values, nested {limits.DEPTH_MAX} deep",
         f"messages of a batch | {limits.BATCH_MESSAGES_MAX:,} |",
-        f"{limits.COUNT_MAX:,}; {size(waiters.LEASE_BYTES_MAX)} of a lease, {size(limits.PEEK_BYTES_MAX)} of a",
+        f"{limits.COUNT_MAX:,}; {size(pull.LEASE_BYTES_MAX)} of a lease, {size(limits.PEEK_BYTES_MAX)} of a",
         f"`/journal` | {size(limits.PAGE_BYTES_MAX)}",
         f"{size(chart_file.FILE_BYTES + (1 << 20) - 1)}: the server and the {chart_file.QUEUES_MAX} busiest queues",
         f"{stats_history.VALUES_MAX:,} steps in a reply",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from curbstone.core.engine.index.group import Group
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.index.runs import Run, seqs_of
 from curbstone.core.engine.state import QueueState
 from curbstone.core.errors import CurbstoneError

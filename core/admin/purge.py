@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.facts.facts import Facts
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.index.runs import ranges_of, seqs_of
 from curbstone.core.engine.log.format import Reason
 from curbstone.core.engine.state import QueueState

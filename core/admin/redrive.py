@@ -7,8 +7,8 @@ from collections import deque
 from curbstone.core import headers, port
 from curbstone.core.admin.redrive_source import Letters, NextLetters, OneLetter
 from curbstone.core.engine.delivery.dead_letters import Elsewhere, without_provenance
-from curbstone.core.engine.delivery.waiters import Counter
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.delivery.pull import Counter
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.log.format import BATCH_BYTES, Reason, entry_bytes
 from curbstone.core.engine.log.publish import SETTLE_BYTES
 from curbstone.core.engine.log.room import RELEASE_BYTES, Room

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from curbstone.core.engine.delivery.waiters import Counter, Waiter
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.delivery.pull import Counter, Waiter
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.state import QueueState
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from curbstone.core.disk import Disk
 from curbstone.core.engine.compaction.restore import Revival
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.log.batches import Batch
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import Flag, Reason, decode_seqs, decode_settled, entry_bytes

@@ -11,9 +11,9 @@ from curbstone.core.admin.redrive import Redrive
 from curbstone.core.admin.undo import Undo
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.delivery.dead_letters import Elsewhere
-from curbstone.core.engine.delivery.waiters import Counter
+from curbstone.core.engine.delivery.pull import Counter
 from curbstone.core.engine.facts.facts import Facts
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda

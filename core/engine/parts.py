@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from curbstone.core.engine.facts.facts import Facts
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda

@@ -24,16 +24,16 @@ from curbstone.core.engine.delivery.consumer import Consumer, Desk
 from curbstone.core.engine.delivery.dead_letters import Deaths, Elsewhere
 from curbstone.core.engine.delivery.dispatch import Rings
 from curbstone.core.engine.delivery.leasing import Leasing
-from curbstone.core.engine.delivery.pull import Popped, Popping, PopWaiter
+from curbstone.core.engine.delivery.pop import Popped, Popping, PopWaiter
+from curbstone.core.engine.delivery.pull import Counter, Waiter, waiting
 from curbstone.core.engine.delivery.requeue import Retrying
 from curbstone.core.engine.delivery.timers import IDLE_MS, Timers
 from curbstone.core.engine.delivery.ttl import Expiry
-from curbstone.core.engine.delivery.waiters import Counter, Waiter, waiting
 from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.facts.kinds import decode_producer
 from curbstone.core.engine.fault_barrier import QueueHost
 from curbstone.core.engine.index.copies import Where
-from curbstone.core.engine.index.pending import Pending, Placed
+from curbstone.core.engine.index.index import Pending, Placed
 from curbstone.core.engine.log.commit import Commit
 from curbstone.core.engine.log.format import Note, Reason
 from curbstone.core.engine.log.log import IDLE_BYTES_MAX, Log

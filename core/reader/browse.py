@@ -19,7 +19,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from curbstone.core.disk import Disk, File
 from curbstone.core.engine.facts.kinds import Loss
 from curbstone.core.engine.index.group import Group
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.index.runs import Run, seqs_of
 from curbstone.core.engine.log.batches import batches_in
 from curbstone.core.engine.log.drops import waits_for_drop

@@ -15,7 +15,7 @@ from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.facts.kinds import Loss
 from curbstone.core.engine.index.group import Group
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.index.runs import Run, ranges_of
 from curbstone.core.engine.log.format import Reason
 from curbstone.core.engine.log.log import Log
@@ -42,10 +42,10 @@ from curbstone.core.positions import (
     Waited,
     Wanted,
 )
-from curbstone.core.reader.arrivals import Wait, find_time
 from curbstone.core.reader.browse import Source, browse
 from curbstone.core.reader.fencing import Readers
 from curbstone.core.reader.history import end_of, read_history, start_of
+from curbstone.core.reader.seek import Wait, find_time
 from curbstone.core.reader.sizes import stretch
 from curbstone.core.reader.trace import read_traces
 from curbstone.core.values import Done
@@ -337,7 +337,7 @@ class ReadingGroups:
         return self.loss(name).floor
 
     def find_time(self, timestamp_ms: int, on_done: Found) -> None:
-        """See `core.reader.arrivals`."""
+        """See `core.reader.seek`."""
         find_time(self._state, self._pending, timestamp_ms, on_done)
 
     def wait_for(self, seq: int, wait_ms: int, on_done: Waited) -> Wait:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Protocol
 
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.publish import WholePublish
 from curbstone.core.engine.write_queue import Outbox

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from curbstone.core.disk import Disk, File
 from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.fault_barrier import QueueHost
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.log.log import Log, random_salt
 from curbstone.core.engine.log.meta import Meta
 from curbstone.core.engine.recovery.replay import Replay

@@ -16,8 +16,8 @@ from curbstone.core.engine.directories import Directories
 from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.facts.kinds import decode_producer
 from curbstone.core.engine.index.group import Group, IsDead, Taken
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.index.ordering import Ordering
-from curbstone.core.engine.index.pending import Pending
 from curbstone.core.engine.log.commit import Commit
 from curbstone.core.engine.log.format import Note, Reason
 from curbstone.core.engine.log.log import Log

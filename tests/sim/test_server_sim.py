@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from curbstone.core.engine.delivery.consumer import Consumer
-from curbstone.core.engine.delivery.pull import Popping
+from curbstone.core.engine.delivery.pop import Popping
 from curbstone.core.engine.log.format import Reason
 from curbstone.core.engine.write_queue import Outbox, Pop
 from curbstone.core.errors import CurbstoneError

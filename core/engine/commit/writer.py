@@ -20,7 +20,7 @@ from curbstone.core.engine.commit.publishes import Taken
 from curbstone.core.engine.commit.space import space_of
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.delivery.dispatch import Rings
-from curbstone.core.engine.delivery.pull import Popping
+from curbstone.core.engine.delivery.pop import Popping
 from curbstone.core.engine.log.commit import Commit
 from curbstone.core.engine.log.publish import WholePublish
 from curbstone.core.engine.parts import Parts

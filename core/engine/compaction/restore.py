@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.log.format import BATCH_BYTES, Released, entry_bytes, runs_of, settled_bytes
 from curbstone.core.engine.log.room import RELEASE_BYTES, RETRY_BYTES, Room
 from curbstone.core.errors import CurbstoneError

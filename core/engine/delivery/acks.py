@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.log.format import Reason, Released
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from curbstone.core import headers, port
 from curbstone.core.engine.delivery.acks import Settling
 from curbstone.core.engine.index.group import Group
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.log.format import Reason
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.write_queue import Outbox

@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from typing import Protocol
 
 from curbstone.core.engine.delivery.dead_letters import Deaths
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
 from curbstone.core.engine.write_queue import Outbox

@@ -7,8 +7,8 @@ from functools import partial
 
 from curbstone.core.engine.delivery.acks import Settling
 from curbstone.core.engine.delivery.leases import NO_LEASES, Leases
+from curbstone.core.engine.delivery.pull import Counter, Waiter
 from curbstone.core.engine.delivery.requeue import Retrying
-from curbstone.core.engine.delivery.waiters import Counter, Waiter
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
 from curbstone.core.engine.write_queue import Outbox

@@ -1,136 +1,143 @@
-"""Pops: one message, taken for good.
-
-The message stays with its queue, as if it were leased, until its settle is on disk; only then it is given away. If the
-settle can't be written, or whoever asked is gone before it is, the message goes back to its place. No try is counted
-then, because nobody has seen it.
-
-A commit that has failed may be on the disk all the same, until another one has succeeded. So long the pops in it are in
-doubt: they are not refused, but tried again until they are settled or nobody wants them any more.
-"""
+"""Takers of a single answer: of the messages that are ready now, or within a time. Pops and leases are made of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from curbstone.core.engine.delivery.acks import Settling
-from curbstone.core.engine.delivery.waiters import Counter, Waiter
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.delivery.dispatch import Rings
+from curbstone.core.engine.index.dynamic_groups import Undeclared
 from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.wakeups import Agenda
-from curbstone.core.engine.write_queue import Outbox, Pop
-from curbstone.core.errors import CurbstoneError, Unavailable
-from curbstone.core.message import Delivery, Message
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.holders import waiting_call
+from curbstone.core.message import Delivery
+from curbstone.core.values import UNKNOWN, Holder, Who
 
-Popped = Callable[[Delivery | None | CurbstoneError], None]
-
-
-class Popping:
-    """The pops of one queue that have a message which is not settled on disk yet; they are kept in its outbox."""
-
-    __slots__ = ("_agenda", "_outbox", "_pending", "_settling", "_state")
-
-    def __init__(self, state: QueueState, agenda: Agenda, pending: Pending, outbox: Outbox, settling: Settling) -> None:
-        self._state = state
-        self._agenda = agenda
-        self._pending = pending
-        self._outbox = outbox
-        self._settling = settling
-
-    def settle(self, pop: Pop) -> None:
-        """Have the message of a pop settled; the answer comes after the commit."""
-        failure = self._state.failure
-        if failure:
-            self._put_back([pop])
-            self._state.host.call_soon(partial(pop.on_done, Unavailable(failure)))
-        else:
-            self._outbox.pop(pop)
-
-    def withdraw(self, pop: Pop) -> bool:
-        """Give the message of a pop back; return False if its settle is being written, or may have been."""
-        if pop not in self._outbox.pops or pop.is_in_doubt:
-            return False
-        self._drop(pop)
-        return True
-
-    def _drop(self, pop: Pop) -> None:
-        del self._outbox.pops[pop]
-        self._put_back([pop])
-
-    def drop_unwanted(self) -> None:
-        """Give back the messages of pops that nobody is left to take."""
-        unwanted = [pop for pop in self._outbox.pops if pop.is_wanted is not None and not pop.is_wanted()]
-        for pop in unwanted:
-            self._drop(pop)
-            self._state.host.call_soon(partial(pop.on_done, None))
-
-    def written(self, pops: list[Pop]) -> None:
-        """A commit with the settles of these pops is on disk: give the messages away. No pop is in doubt any more."""
-        for pop in self._outbox.pops:
-            pop.is_in_doubt = False
-        held: dict[str, list[Message]] = {}
-        for pop in self._held(pops):
-            held.setdefault(pop.group, []).append(pop.delivery.message)
-        for group, messages in held.items():
-            self._pending.clear(group, messages)
-            self._agenda.wake(group)
-        self._state.stats.acked += len(pops)
-        for pop in pops:
-            self._state.host.tell(pop.on_done, pop.delivery)
-
-    def failed(self, pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
-        """The commit with the settles of these pops failed; if it `is_undone`, they are certainly not on the disk."""
-        if not is_undone:
-            for pop in pops:
-                pop.is_in_doubt = True
-        if not self._state.is_closed:
-            self._outbox.pop_first([pop for pop in pops if pop.is_in_doubt])
-            pops = [pop for pop in pops if not pop.is_in_doubt]
-        self._put_back(pops)
-        for pop in pops:
-            self._state.host.tell(pop.on_done, error)
-
-    def refuse_all(self, error: CurbstoneError) -> None:
-        """Refuse the pops that wait: nothing is written for now, or the queue has ended."""
-        waiting, self._outbox.pops = list(self._outbox.pops), {}
-        self.failed(waiting, error, is_undone=True)
-
-    def _put_back(self, pops: list[Pop]) -> None:
-        for pop in self._held(pops):
-            self._settling.put_back(pop.group, [pop.delivery])
-
-    def _held(self, pops: list[Pop]) -> list[Pop]:
-        """Return the pops whose message was not settled meanwhile: by its id, or by an ack of all up to a seq."""
-        return [pop for pop in pops if pop.delivery.message.seq in self._pending.group(pop.group).wip]
+LEASE_BYTES_MAX = 4 * 1024 * 1024
+"""An answer takes no more messages once it has so many bytes of headers and bodies."""
 
 
-class PopWaiter(Waiter):
-    """One pop: it waits for a message, then for the disk."""
+def _nobody(_deliveries: list[Delivery]) -> None:
+    """Stands in for the answer of a waiter that waits no more."""
+
+
+class Counter(NamedTuple):
+    """The parts of one queue that its waiters need."""
+
+    state: QueueState
+    rings: Rings
+    settling: Settling
+    undeclared: Undeclared
+
+
+class Waiter:
+    """Takes deliveries for one answer, now or within `wait_ms`; then it is gone.
+
+    It gathers until it has `count`, or LEASE_BYTES_MAX, or nothing more is ready; a message that must be read from the
+    disk first counts as ready. Then `answer` is called once, with what was gathered or an empty list, unless the
+    waiter was cancelled before. If the group does not exist and can't begin to, `refuse` is called instead.
+    """
+
+    weight = 1
+    may_give_up = True
 
     def __init__(
         self,
         counter: Counter,
-        popping: Popping,
         group: str,
+        count: int,
         wait_ms: int,
-        on_done: Popped,
-        is_wanted: Callable[[], bool] | None,
+        answer: Callable[[list[Delivery]], None],
+        refuse: Callable[[CurbstoneError], None],
+        who: Who = UNKNOWN,
     ) -> None:
-        super().__init__(counter, group, 1, wait_ms, self._given, on_done)
-        self._popping = popping
-        self.on_done = on_done
-        self.is_wanted = is_wanted
-        self.is_in_doubt = False
-        self.delivery: Delivery
-        """What it has been given; not there before."""
+        self.who = who
+        self._counter = counter
+        self._state = counter.state
+        self.group = group
+        self.room = count
+        self._answer = answer
+        self._refuse = refuse
+        self._gathered: list[Delivery] = []
+        self._bytes = 0
+        self._waits = wait_ms > 0
+        self._timer = counter.state.host.call_later(wait_ms, self.give_nothing) if self._waits else None
 
-    def _given(self, deliveries: list[Delivery]) -> None:
-        if deliveries:
-            self.delivery = deliveries[0]
-            self._popping.settle(self)
+    def begin(self) -> Waiter:
+        """Take part in the round robin of the group; return itself."""
+        if self._state.is_closed:
+            self._state.host.call_soon(self.give_nothing)
+        elif refusal := self._counter.undeclared.refusal([self.group]):
+            self._leave()
+            self._state.host.call_soon(partial(self._refuse, refusal))
         else:
-            self._state.host.call_soon(partial(self.on_done, None))
+            self._counter.rings.join(self)
+        return self
+
+    @property
+    def waits(self) -> bool:
+        """Whether it goes on waiting when nothing is ready; not if it has gathered something."""
+        return self._waits and not self._gathered
+
+    def give(self, deliveries: list[Delivery]) -> None:
+        """Take deliveries, and answer when there are enough; the queue calls this."""
+        if not self.room:  # it was given up while its hand was dealt
+            self._counter.settling.put_back(self.group, deliveries)
+            return
+        taken = 0
+        for delivery in deliveries:
+            if self._bytes >= LEASE_BYTES_MAX:
+                break
+            self._bytes += len(delivery.message.headers) + len(delivery.message.body)
+            taken += 1
+        self._gathered += deliveries[:taken]
+        self.room -= taken
+        if self.room and self._bytes < LEASE_BYTES_MAX:
+            return
+        self._finish()
+        self._counter.settling.put_back(self.group, deliveries[taken:])
+
+    def give_nothing(self) -> None:
+        """Answer with what there is: nothing more is ready, or its time is over."""
+        if self.room:
+            self._finish()
+
+    def none_ready(self) -> None:
+        """Answer with what there is, unless it goes on waiting."""
+        if not self.waits:
+            self.give_nothing()
+
+    def fail(self) -> None:
+        """`answer` raised an exception; the waiter has left already, so nothing is left to do."""
+
+    def end(self) -> None:
+        """The queue ends."""
+        self.give_nothing()
 
     def cancel(self) -> bool:
-        """See `Waiter.cancel`. It is too late once the settle is being written."""
-        return super().cancel() or self._popping.withdraw(self)
+        """Give up and put back what was gathered; return False if it is too late, for the answer has come or will."""
+        if not self.room:
+            return False
+        self._leave()
+        self._counter.settling.put_back(self.group, self._gathered)
+        return True
+
+    def _finish(self) -> None:
+        answer = self._answer
+        self._leave()
+        answer([] if self._state.is_closed else self._gathered)
+
+    def _leave(self) -> None:
+        self.room = 0
+        self._answer = _nobody  # it may be a method of this very waiter, which would keep itself in memory
+        if self._timer is not None:
+            self._timer.cancel()
+        self._counter.rings.leave(self)
+
+
+def waiting(rings: Rings) -> list[Holder]:
+    """Return a holder for each waiter that waits for a message to come."""
+    takers = [taker for ring in rings.values() for taker in ring.takers]
+    return [waiting_call(each.group, each.room, each.who) for each in takers if isinstance(each, Waiter) and each.waits]

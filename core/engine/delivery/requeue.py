@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from curbstone.core.engine.delivery.acks import Settling
 from curbstone.core.engine.delivery.dead_letters import Deaths
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.log.format import Reason, Released
 from curbstone.core.engine.log.publish import Release
 from curbstone.core.engine.state import QueueState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from curbstone.core.engine.delivery.dead_letters import Deaths
 from curbstone.core.engine.delivery.leasing import Leasing
 from curbstone.core.engine.delivery.ttl import Expiry
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
 

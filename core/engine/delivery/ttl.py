@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from curbstone.core.engine.delivery.dead_letters import Deaths
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.index.runs import Run
 from curbstone.core.engine.state import QueueState
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.facts.kinds import KINDS, decode_seq
 from curbstone.core.engine.index.copies import Where
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.index.runs import Run
 from curbstone.core.engine.log.batches import Batch
 from curbstone.core.engine.log.commit import ASIDE_SUFFIX, RESERVE_NAME, SEGMENT_SUFFIX, Segment, reserve_path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from curbstone.core.engine.delivery.waiters import LEASE_BYTES_MAX
+from curbstone.core.engine.delivery.pull import LEASE_BYTES_MAX
 from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery

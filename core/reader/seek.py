@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from curbstone.core.engine.index.pending import Pending
+from curbstone.core.engine.index.index import Pending
 from curbstone.core.engine.index.runs import Run, seqs_of
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda

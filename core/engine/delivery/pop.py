@@ -1,0 +1,136 @@
+"""Pops: one message, taken for good.
+
+The message stays with its queue, as if it were leased, until its settle is on disk; only then it is given away. If the
+settle can't be written, or whoever asked is gone before it is, the message goes back to its place. No try is counted
+then, because nobody has seen it.
+
+A commit that has failed may be on the disk all the same, until another one has succeeded. So long the pops in it are in
+doubt: they are not refused, but tried again until they are settled or nobody wants them any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from curbstone.core.engine.delivery.acks import Settling
+from curbstone.core.engine.delivery.pull import Counter, Waiter
+from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.write_queue import Outbox, Pop
+from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.message import Delivery, Message
+
+Popped = Callable[[Delivery | None | CurbstoneError], None]
+
+
+class Popping:
+    """The pops of one queue that have a message which is not settled on disk yet; they are kept in its outbox."""
+
+    __slots__ = ("_agenda", "_outbox", "_pending", "_settling", "_state")
+
+    def __init__(self, state: QueueState, agenda: Agenda, pending: Pending, outbox: Outbox, settling: Settling) -> None:
+        self._state = state
+        self._agenda = agenda
+        self._pending = pending
+        self._outbox = outbox
+        self._settling = settling
+
+    def settle(self, pop: Pop) -> None:
+        """Have the message of a pop settled; the answer comes after the commit."""
+        failure = self._state.failure
+        if failure:
+            self._put_back([pop])
+            self._state.host.call_soon(partial(pop.on_done, Unavailable(failure)))
+        else:
+            self._outbox.pop(pop)
+
+    def withdraw(self, pop: Pop) -> bool:
+        """Give the message of a pop back; return False if its settle is being written, or may have been."""
+        if pop not in self._outbox.pops or pop.is_in_doubt:
+            return False
+        self._drop(pop)
+        return True
+
+    def _drop(self, pop: Pop) -> None:
+        del self._outbox.pops[pop]
+        self._put_back([pop])
+
+    def drop_unwanted(self) -> None:
+        """Give back the messages of pops that nobody is left to take."""
+        unwanted = [pop for pop in self._outbox.pops if pop.is_wanted is not None and not pop.is_wanted()]
+        for pop in unwanted:
+            self._drop(pop)
+            self._state.host.call_soon(partial(pop.on_done, None))
+
+    def written(self, pops: list[Pop]) -> None:
+        """A commit with the settles of these pops is on disk: give the messages away. No pop is in doubt any more."""
+        for pop in self._outbox.pops:
+            pop.is_in_doubt = False
+        held: dict[str, list[Message]] = {}
+        for pop in self._held(pops):
+            held.setdefault(pop.group, []).append(pop.delivery.message)
+        for group, messages in held.items():
+            self._pending.clear(group, messages)
+            self._agenda.wake(group)
+        self._state.stats.acked += len(pops)
+        for pop in pops:
+            self._state.host.tell(pop.on_done, pop.delivery)
+
+    def failed(self, pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
+        """The commit with the settles of these pops failed; if it `is_undone`, they are certainly not on the disk."""
+        if not is_undone:
+            for pop in pops:
+                pop.is_in_doubt = True
+        if not self._state.is_closed:
+            self._outbox.pop_first([pop for pop in pops if pop.is_in_doubt])
+            pops = [pop for pop in pops if not pop.is_in_doubt]
+        self._put_back(pops)
+        for pop in pops:
+            self._state.host.tell(pop.on_done, error)
+
+    def refuse_all(self, error: CurbstoneError) -> None:
+        """Refuse the pops that wait: nothing is written for now, or the queue has ended."""
+        waiting, self._outbox.pops = list(self._outbox.pops), {}
+        self.failed(waiting, error, is_undone=True)
+
+    def _put_back(self, pops: list[Pop]) -> None:
+        for pop in self._held(pops):
+            self._settling.put_back(pop.group, [pop.delivery])
+
+    def _held(self, pops: list[Pop]) -> list[Pop]:
+        """Return the pops whose message was not settled meanwhile: by its id, or by an ack of all up to a seq."""
+        return [pop for pop in pops if pop.delivery.message.seq in self._pending.group(pop.group).wip]
+
+
+class PopWaiter(Waiter):
+    """One pop: it waits for a message, then for the disk."""
+
+    def __init__(
+        self,
+        counter: Counter,
+        popping: Popping,
+        group: str,
+        wait_ms: int,
+        on_done: Popped,
+        is_wanted: Callable[[], bool] | None,
+    ) -> None:
+        super().__init__(counter, group, 1, wait_ms, self._given, on_done)
+        self._popping = popping
+        self.on_done = on_done
+        self.is_wanted = is_wanted
+        self.is_in_doubt = False
+        self.delivery: Delivery
+        """What it has been given; not there before."""
+
+    def _given(self, deliveries: list[Delivery]) -> None:
+        if deliveries:
+            self.delivery = deliveries[0]
+            self._popping.settle(self)
+        else:
+            self._state.host.call_soon(partial(self.on_done, None))
+
+    def cancel(self) -> bool:
+        """See `Waiter.cancel`. It is too late once the settle is being written."""
+        return super().cancel() or self._popping.withdraw(self)
