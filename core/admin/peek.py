@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from curbstone.core.engine.index.group import Group
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.index.runs import Run, seqs_of
 from curbstone.core.engine.state import QueueState
 from curbstone.core.errors import CurbstoneError
@@ -23,7 +23,7 @@ class Peek:
     def __init__(
         self,
         state: QueueState,
-        pending: Pending,
+        index: Index,
         limit: int,
         after: int,
         wanted: str,
@@ -31,7 +31,7 @@ class Peek:
         on_done: Callable[[list[Peeked] | CurbstoneError], None],
     ) -> None:
         self._state = state
-        self._pending = pending
+        self._index = index
         self._limit = limit
         self._next = after + 1
         self._wanted = wanted
@@ -42,7 +42,7 @@ class Peek:
     def go_on(self) -> None:
         """Walk on until there are enough messages, or a run has to be read first."""
         while len(self._found) < self._limit:
-            run = self._pending.runs.at_or_after(self._next)
+            run = self._index.runs.at_or_after(self._next)
             if run is None:
                 break
             if run.messages is None:
@@ -50,7 +50,7 @@ class Peek:
                 if refusal is not None:  # the messages of a closed queue are not read any more
                     self._state.host.call_soon(partial(self._on_done, refusal))
                     return
-                self._pending.reader.load(run, self.go_on, keeps=False)
+                self._index.reader.load(run, self.go_on, keeps=False)
                 return
             self._look_at(run)
         found = self._found
@@ -83,7 +83,7 @@ class Peek:
 
     def _groups(self) -> Iterable[Group]:
         """Return the groups to look in; a message is told once, for the first in which it is pending."""
-        groups = self._pending.groups
+        groups = self._index.groups
         if self._group is None:
             return groups.values()
         return [groups[self._group]] if self._group in groups else []

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.facts.facts import Facts
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.index.runs import ranges_of, seqs_of
 from curbstone.core.engine.log.format import Reason
 from curbstone.core.engine.state import QueueState
@@ -19,7 +19,7 @@ from curbstone.core.values import Done
 def purge(
     state: QueueState,
     agenda: Agenda,
-    pending: Pending,
+    index: Index,
     facts: Facts,
     outbox: Outbox,
     cleaner: Cleaner,
@@ -35,7 +35,7 @@ def purge(
     if refusal is not None:
         state.host.call_soon(lambda: on_done(refusal, 0))
         return
-    purged = _settle_all(state, pending, facts, outbox)
+    purged = _settle_all(state, index, facts, outbox)
     agenda.changed()
 
     def settled(error: CurbstoneError | None) -> None:
@@ -52,13 +52,13 @@ def purge(
     outbox.when_committed(settled)
 
 
-def _settle_all(state: QueueState, pending: Pending, facts: Facts, outbox: Outbox) -> int:
+def _settle_all(state: QueueState, index: Index, facts: Facts, outbox: Outbox) -> int:
     """Settle, in every group, the messages that are rdy or delayed; return how many are gone from all groups."""
     purged = 0
     lost: dict[str, tuple[int, int]] = {}
-    for run in list(pending.runs):
+    for run in list(index.runs):
         before = run.live()
-        for group in pending.groups.values():
+        for group in index.groups.values():
             wip = sum(1 << (seq - run.first) for seq in group.wip if run.first <= seq <= run.last) if group.wip else 0
             bits = run.pending(group.name) & ~wip
             if not bits:
@@ -75,9 +75,9 @@ def _settle_all(state: QueueState, pending: Pending, facts: Facts, outbox: Outbo
         gone = (before & ~run.live()).bit_count()
         if gone:
             purged += gone
-            pending.runs.shrink(run, run.bytes_live * gone // before.bit_count())
-            pending.drop_if_dead(run)
+            index.runs.shrink(run, run.bytes_live * gone // before.bit_count())
+            index.drop_if_dead(run)
     for name, (count, end) in lost.items():  # a delivery that is not settled stays, and so does its group's position
-        facts.lose(name, count, min(end, pending.groups[name].first_pending(end)))
+        facts.lose(name, count, min(end, index.groups[name].first_pending(end)))
     state.stats.purged += purged
     return purged

@@ -8,7 +8,7 @@ from curbstone.core import headers, port
 from curbstone.core.admin.redrive_source import Letters, NextLetters, OneLetter
 from curbstone.core.engine.delivery.dead_letters import Elsewhere, without_provenance
 from curbstone.core.engine.delivery.pull import Counter
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.format import BATCH_BYTES, Reason, entry_bytes
 from curbstone.core.engine.log.publish import SETTLE_BYTES
 from curbstone.core.engine.log.room import RELEASE_BYTES, Room
@@ -37,7 +37,7 @@ class Redrive:
     def __init__(
         self,
         counter: Counter,
-        pending: Pending,
+        index: Index,
         room: Room,
         elsewhere: Elsewhere,
         to: QueueName | None,
@@ -48,7 +48,7 @@ class Redrive:
     ) -> None:
         """`may` says whether letters may go to a queue; None for any. `seq` is that of the one letter to move, or 0."""
         self._counter = counter
-        self._letters: Letters = OneLetter(counter.state, pending, seq) if seq else NextLetters(counter)
+        self._letters: Letters = OneLetter(counter.state, index, seq) if seq else NextLetters(counter)
         self._state = counter.state
         self._room = room
         self._elsewhere = elsewhere
@@ -174,7 +174,7 @@ class Redrive:
             error = next(iter(self._full.values()))
         if error is not None:
             error.members = {**error.members, "moved": self._moved}
-        self._counter.settling.put_back(UNNAMED, [*self._staying, *self._taken])
+        self._counter.acks.put_back(UNNAMED, [*self._staying, *self._taken])
         more = self._letters.has_more and not is_all
         redriven = Redriven(self._moved, self._letters.stayed | self._stayed, more)
         self._state.host.call_soon(lambda: self._on_done(error, redriven))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from curbstone.core.engine.delivery.pull import Counter, Waiter
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.state import QueueState
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
@@ -47,9 +47,9 @@ class OneLetter:
 
     has_more = False
 
-    def __init__(self, state: QueueState, pending: Pending, seq: int) -> None:
+    def __init__(self, state: QueueState, index: Index, seq: int) -> None:
         self._state = state
-        self._pending = pending
+        self._index = index
         self._seq = seq
         self._is_taken = False
         self.stayed: dict[str, int] = {}
@@ -66,8 +66,8 @@ class OneLetter:
         if self._state.is_closed:  # the messages of a closed queue are not read any more
             give([])
             return
-        seq, group = self._seq, self._pending.unnamed
-        run = self._pending.runs.find(seq)
+        seq, group = self._seq, self._index.unnamed
+        run = self._index.runs.find(seq)
         if run is None or not run.pending(UNNAMED) >> (seq - run.first) & 1:
             give([])
         elif seq in group.wip:
@@ -75,7 +75,7 @@ class OneLetter:
         elif group.is_delayed(seq):
             self._stays("it is delayed", give)
         elif run.messages is None:
-            self._pending.reader.load(run, lambda: self._find(give))
+            self._index.reader.load(run, lambda: self._find(give))
         else:
             message = run.messages[seq - run.first]
             give([group.seize_ready(message)] if message is not None else [])

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from curbstone.core.disk import Disk
 from curbstone.core.engine.compaction.restore import Revival
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.batches import Batch
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import Flag, Reason, decode_seqs, decode_settled, entry_bytes
@@ -49,12 +49,12 @@ class _Found(NamedTuple):
 class Undo:
     """The undos of one queue, one at a time; so a message that one has found settled is not brought back by another."""
 
-    __slots__ = ("_is_busy", "_log", "_outbox", "_pending", "_purges", "_state", "_stop")
+    __slots__ = ("_index", "_is_busy", "_log", "_outbox", "_purges", "_state", "_stop")
 
-    def __init__(self, state: QueueState, log: Log, pending: Pending, outbox: Outbox) -> None:
+    def __init__(self, state: QueueState, log: Log, index: Index, outbox: Outbox) -> None:
         self._state = state
         self._log = log
-        self._pending = pending
+        self._index = index
         self._outbox = outbox
         self._is_busy = False
         self._stop = False
@@ -70,7 +70,7 @@ class Undo:
     def begin(self, wish: UndoWish, on_done: Undoing) -> None:
         """See `core.port.Queue.undo`."""
         state = self._state
-        refusal = state.refusal() or self._pending.undeclared.refusal([wish.group]) or self._conflict(wish)
+        refusal = state.refusal() or self._index.dynamic_groups.refusal([wish.group]) or self._conflict(wish)
         if refusal is not None:
             state.host.call_soon(partial(on_done, refusal, _NONE))
             return
@@ -101,7 +101,7 @@ class Undo:
             self._end(on_done, refusal, _NONE)
             return
         group = wish.group
-        entitled = [message for message in found.messages if group in self._pending.entitled(message)]
+        entitled = [message for message in found.messages if group in self._index.entitled(message)]
 
         def written(error: CurbstoneError | None, restored: int) -> None:
             if error is not None:

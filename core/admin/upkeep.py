@@ -13,7 +13,7 @@ from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.delivery.dead_letters import Elsewhere
 from curbstone.core.engine.delivery.pull import Counter
 from curbstone.core.engine.facts.facts import Facts
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
@@ -27,8 +27,8 @@ class Upkeep:
     """See the module's docstring, and `core.port.Queue`."""
 
     __slots__ = (
-        "_agenda", "_cleaner", "_counter", "_elsewhere", "_erase_refusal", "_erasing", "_log", "_facts", "_outbox",
-        "_pending", "_state", "_undo",
+        "_agenda", "_cleaner", "_counter", "_elsewhere", "_erase_refusal", "_erasing", "_facts", "_index", "_log",
+        "_outbox", "_state", "_undo",
     )  # fmt: skip
 
     def __init__(
@@ -36,7 +36,7 @@ class Upkeep:
         state: QueueState,
         agenda: Agenda,
         log: Log,
-        pending: Pending,
+        index: Index,
         facts: Facts,
         outbox: Outbox,
         cleaner: Cleaner,
@@ -52,7 +52,7 @@ class Upkeep:
         self._state = state
         self._agenda = agenda
         self._log = log
-        self._pending = pending
+        self._index = index
         self._facts = facts
         self._outbox = outbox
         self._cleaner = cleaner
@@ -73,7 +73,7 @@ class Upkeep:
         group: str | None = None,
     ) -> None:
         """Return up to `limit` messages behind seq `after` in order, of one group or all, without changing anything."""
-        Peek(self._state, self._pending, limit, after, state, group, on_done).go_on()
+        Peek(self._state, self._index, limit, after, state, group, on_done).go_on()
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
         """Remove messages that are rdy or delayed; `on_done(error, count)` comes when the disk has none of their bytes.
@@ -94,19 +94,19 @@ class Upkeep:
             on_done(error, count)
 
         erasing = None if keep else partial(self._erasing, self._log.uid)
-        purge(self._state, self._agenda, self._pending, self._facts, self._outbox, self._cleaner, erasing, done)
+        purge(self._state, self._agenda, self._index, self._facts, self._outbox, self._cleaner, erasing, done)
 
     def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
         """See `core.port.Queue.redrive`. The `members` of an error say how many have moved; all others stay."""
         room = self._log.room
-        Redrive(self._counter, self._pending, room, self._elsewhere, to, limit, on_done, may, seq).begin()
+        Redrive(self._counter, self._index, room, self._elsewhere, to, limit, on_done, may, seq).begin()
 
     def undo(self, wish: UndoWish, on_done: Undoing) -> None:
         """See `core.port.Queue.undo`."""
         self._undos().begin(wish, on_done)
 
     def _undos(self) -> Undo:
-        self._undo = self._undo or Undo(self._state, self._log, self._pending, self._outbox)
+        self._undo = self._undo or Undo(self._state, self._log, self._index, self._outbox)
         return self._undo
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from curbstone.core.engine.facts.facts import Facts
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
@@ -16,7 +16,7 @@ class Parts:
     __slots__ = ("facts", "index", "log", "state", "wakeups", "write_queue")
 
     def __init__(
-        self, state: QueueState, wakeups: Agenda, log: Log, index: Pending, facts: Facts, write_queue: Outbox
+        self, state: QueueState, wakeups: Agenda, log: Log, index: Index, facts: Facts, write_queue: Outbox
     ) -> None:
         self.state = state
         self.wakeups = wakeups

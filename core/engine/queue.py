@@ -18,22 +18,22 @@ from curbstone.core.engine.commit.batch import Batch
 from curbstone.core.engine.commit.meta_writer import MetaWriter
 from curbstone.core.engine.commit.writer import Writer
 from curbstone.core.engine.compaction.cleaner import Cleaner
-from curbstone.core.engine.delivery.acks import Settling
-from curbstone.core.engine.delivery.auto_delete import Disuse
+from curbstone.core.engine.delivery.acks import Acks
+from curbstone.core.engine.delivery.auto_delete import AutoDelete
 from curbstone.core.engine.delivery.consumer import Consumer, Desk
-from curbstone.core.engine.delivery.dead_letters import Deaths, Elsewhere
-from curbstone.core.engine.delivery.dispatch import Rings
+from curbstone.core.engine.delivery.dead_letters import DeadLetters, Elsewhere
+from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.delivery.leasing import Leasing
 from curbstone.core.engine.delivery.pop import Popped, Popping, PopWaiter
 from curbstone.core.engine.delivery.pull import Counter, Waiter, waiting
-from curbstone.core.engine.delivery.requeue import Retrying
+from curbstone.core.engine.delivery.requeue import Requeue
 from curbstone.core.engine.delivery.timers import IDLE_MS, Timers
-from curbstone.core.engine.delivery.ttl import Expiry
+from curbstone.core.engine.delivery.ttl import Ttl
 from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.facts.kinds import decode_producer
 from curbstone.core.engine.fault_barrier import QueueHost
 from curbstone.core.engine.index.copies import Where
-from curbstone.core.engine.index.index import Pending, Placed
+from curbstone.core.engine.index.index import Index, Placed
 from curbstone.core.engine.log.commit import Commit
 from curbstone.core.engine.log.format import Note, Reason
 from curbstone.core.engine.log.log import IDLE_BYTES_MAX, Log
@@ -83,10 +83,10 @@ class Queue(AloneQueue):
     """See the module's docstring. `core.engine.broker` makes all queues and holds them."""
 
     __slots__ = (
-        "_counter", "_delete", "_desk", "_disuse", "_is_resting", "_parts", "_timers", "_upkeep", "agenda",
-        "cleaner", "damaged", "facts", "host", "leasing", "log", "message_id", "meta_writer", "name", "outbox", "peek",
-        "pending", "popping", "reading", "refusal", "retrying", "rings", "settling", "space", "state", "stats", "uid",
-        "watch", "writer",
+        "_counter", "_delete", "_desk", "_disuse", "_is_resting", "_parts", "_timers", "_upkeep", "acks", "agenda",
+        "cleaner", "damaged", "dispatcher", "facts", "host", "index", "leasing", "log", "message_id", "meta_writer",
+        "name", "outbox", "peek", "popping", "reading", "refusal", "requeue", "space", "state", "stats", "uid", "watch",
+        "writer",
     )  # fmt: skip
 
     def __init__(
@@ -120,32 +120,32 @@ class Queue(AloneQueue):
         self._is_resting = False
         facts = self.facts = Facts(state, log.room)
         outbox = self.outbox = Outbox(agenda)
-        pending = self.pending = Pending(state, agenda, log, self._groups_in_use, outbox.when_settled)
-        parts = self._parts = Parts(state, agenda, log, pending, facts, outbox)
+        index = self.index = Index(state, agenda, log, self._groups_in_use, outbox.when_settled)
+        parts = self._parts = Parts(state, agenda, log, index, facts, outbox)
         self.meta_writer = MetaWriter(parts)
         self.cleaner = Cleaner(parts, self._end_deliveries)
-        self.settling = Settling(state, agenda, pending, outbox)
-        deaths = Deaths(state, pending, outbox, self.settling, elsewhere)
-        self.retrying = Retrying(state, agenda, pending, outbox, self.settling, deaths)
-        self.rings = Rings(state, agenda, pending, outbox, deaths)
-        self._counter = Counter(state, self.rings, self.settling, pending.undeclared)
-        self._desk = Desk(agenda, self.rings, self.settling, self.retrying)
-        self.leasing = Leasing(state, agenda, outbox, self.settling, self.retrying, self._counter)
-        self.popping = Popping(state, agenda, pending, outbox, self.settling)
-        self._timers = Timers(state, agenda, pending, deaths, Expiry(state, pending, deaths), self.leasing)
+        self.acks = Acks(state, agenda, index, outbox)
+        dead_letters = DeadLetters(state, index, outbox, self.acks, elsewhere)
+        self.requeue = Requeue(state, agenda, index, outbox, self.acks, dead_letters)
+        self.dispatcher = Dispatcher(state, agenda, index, outbox, dead_letters)
+        self._counter = Counter(state, self.dispatcher, self.acks, index.dynamic_groups)
+        self._desk = Desk(agenda, self.dispatcher, self.acks, self.requeue)
+        self.leasing = Leasing(state, agenda, outbox, self.acks, self.requeue, self._counter)
+        self.popping = Popping(state, agenda, index, outbox, self.acks)
+        self._timers = Timers(state, agenda, index, dead_letters, Ttl(state, index, dead_letters), self.leasing)
         self.reading = ReadingGroups(
-            *(state, agenda, log, pending, facts, outbox, self.cleaner, self.meta_writer),
+            *(state, agenda, log, index, facts, outbox, self.cleaner, self.meta_writer),
             *(self.store, self._end_deliveries),
         )
         upkeep = self._upkeep = Upkeep(
-            *(state, agenda, log, pending, facts, outbox, self.cleaner),
+            *(state, agenda, log, index, facts, outbox, self.cleaner),
             *(self._counter, elsewhere, erasing, committer.erase_refusal),
         )
         self.peek = upkeep.peek
-        self.writer = Writer(parts, self.cleaner, self.rings, self.popping, self, committer)
+        self.writer = Writer(parts, self.cleaner, self.dispatcher, self.popping, self, committer)
         self.space = self.writer.space
         self._delete = delete
-        self._disuse: Disuse | None = None
+        self._disuse: AutoDelete | None = None
         self._watch_use()
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
@@ -194,14 +194,14 @@ class Queue(AloneQueue):
         gone = set(self.state.meta.groups) - set(meta.groups)
         self.state.change(meta)
         for name in gone:
-            ranges, ended = self.pending.drop_group(name)
+            ranges, ended = self.index.drop_group(name)
             self._end_deliveries(name, ended)
             if ranges:
                 self.outbox.settled_ranges(name, Reason.PURGE, ranges)
             self.facts.forget_group(name)
             self.agenda.dirty()
         for name in meta.groups:
-            self.pending.group(name)
+            self.index.group(name)
         self.agenda.wake_all()  # what was paused may go on
         self.agenda.changed()
         self._watch_use()
@@ -253,7 +253,7 @@ class Queue(AloneQueue):
         consumer = Consumer(
             self, self._desk, deliver, who, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed
         )
-        refusal = Unavailable(self.state.broken) if self.state.broken else self.pending.undeclared.refusal([group])
+        refusal = Unavailable(self.state.broken) if self.state.broken else self.index.dynamic_groups.refusal([group])
         if refusal is None:
             self._desk.attach(consumer)
         else:
@@ -309,7 +309,7 @@ class Queue(AloneQueue):
         if self.leasing.is_of_another(UNNAMED, seq, owner):
             refusal = self.refusal()
             self.host.call_soon(lambda: on_done(refusal, False))
-        elif self.settling.settle_by_id(seq, on_done):
+        elif self.acks.settle_by_id(seq, on_done):
             self._end_deliveries(UNNAMED, [seq])
 
     def _end_deliveries(self, group: str, seqs: list[int]) -> None:
@@ -325,17 +325,17 @@ class Queue(AloneQueue):
 
     def holders(self, seq: int = 0) -> list[Holder]:
         """See `core.port.Queue.holders`."""
-        return holders(self._desk.attached, self.leasing.all(), waiting(self.rings), seq)
+        return holders(self._desk.attached, self.leasing.all(), waiting(self.dispatcher), seq)
 
     def _is_used(self) -> bool:
         """Return whether anybody consumes from the queue, waits for a message, or holds one."""
-        return bool(self._desk.attached or self.rings) or len(self.leasing) > 0
+        return bool(self._desk.attached or self.dispatcher) or len(self.leasing) > 0
 
     def _watch_use(self) -> None:
         """Delete the queue when nobody has used it for as long as its option `unused` says."""
         if self._disuse is None and self.options.unused is not None:
-            self._disuse = Disuse(
-                self.state, self.agenda, self._is_used, lambda: self.rings.attempts, partial(self._delete, self)
+            self._disuse = AutoDelete(
+                self.state, self.agenda, self._is_used, lambda: self.dispatcher.attempts, partial(self._delete, self)
             )
         if self._disuse is not None:
             self._disuse.option_changed()
@@ -343,9 +343,9 @@ class Queue(AloneQueue):
     def counts(self, group: str = UNNAMED) -> Counts:
         """See `core.port.Queue.counts`."""
         held = self.log.bytes + self.state.meta_bytes if self.meta_writer.is_open else 0
-        rdy, wip, delayed = self.pending.counts(group)
-        first_due_ms = self.pending.first_due_ms(group) if delayed else 0
-        oldest_ms = self.pending.runs.oldest_ms
+        rdy, wip, delayed = self.index.counts(group)
+        first_due_ms = self.index.first_due_ms(group) if delayed else 0
+        oldest_ms = self.index.runs.oldest_ms
         return Counts(rdy, wip, delayed, held, len(self.consumers()), oldest_ms, first_due_ms)
 
     # --- turns
@@ -360,10 +360,10 @@ class Queue(AloneQueue):
             self._timers.run()
         if agenda.all_are_woken:
             agenda.all_are_woken = False
-            agenda.woken.update(dict.fromkeys(self.rings))
+            agenda.woken.update(dict.fromkeys(self.dispatcher))
         woken, agenda.woken = agenda.woken, {}
         for name in woken:
-            self.rings.dispatch(name)
+            self.dispatcher.dispatch(name)
         self.writer.flush()
         if agenda.has_changed:
             agenda.has_changed = False
@@ -381,19 +381,19 @@ class Queue(AloneQueue):
 
     def hand_out(self) -> None:
         """See `core.engine.commit.writer.Owner`."""
-        for name in list(self.rings):
-            self.rings.dispatch(name)
+        for name in list(self.dispatcher):
+            self.dispatcher.dispatch(name)
 
     def has_housekeeping(self) -> bool:
         """See `core.engine.commit.writer.Owner`. This also sets the timer after which an idle, empty queue shrinks."""
         if not self._is_resting and self._is_idle():
             self._is_resting = True
             self.host.call_later(IDLE_MS, self._rest)
-        must_write = self.outbox.must_write or self.pending.has_unlogged_marks
+        must_write = self.outbox.must_write or self.index.has_unlogged_marks
         return must_write or self.cleaner.has_work
 
     def _is_idle(self) -> bool:
-        return not len(self.pending.runs) and self.writer.is_idle and not self._upkeep.is_undoing
+        return not len(self.index.runs) and self.writer.is_idle and not self._upkeep.is_undoing
 
     def _rest(self) -> None:
         self._is_resting = False
@@ -409,7 +409,7 @@ class Queue(AloneQueue):
         return self.writer.is_busy or self.meta_writer.is_working
 
     def _groups_in_use(self) -> set[str]:
-        return self.writer.owed_groups | self.rings.keys()
+        return self.writer.owed_groups | self.dispatcher.keys()
 
     def committed(self, batch: Batch, commit: Commit) -> None:
         """Take into memory what a commit has brought to the disk."""
@@ -417,12 +417,12 @@ class Queue(AloneQueue):
         publishes, records = batch.publishes, batch.records
         if publishes.messages:
             where = segment, batch.start, batch.end, publishes.bytes
-            self.pending.add(Placed(publishes.messages, *where, publishes.is_plain))
+            self.index.add(Placed(publishes.messages, *where, publishes.is_plain))
             state.committed_end = publishes.messages[-1].seq + 1
         if publishes.whole is not None:
             self._ended(publishes.whole)
         if batch.revival is not None:
-            self.pending.revive(batch.revival.group, batch.revival.piece, Where(segment, batch.start, batch.end))
+            self.index.revive(batch.revival.group, batch.revival.piece, Where(segment, batch.start, batch.end))
             state.stats.undone += batch.revival.written()
         elif batch.copies:
             self.cleaner.copying.written(segment, batch.start, batch.end)
@@ -430,11 +430,11 @@ class Queue(AloneQueue):
             if records.bytes and state.options.undo:
                 self.cleaner.holding.settled()
             if records.tries:
-                self.pending.stored(records.tries, segment)
+                self.index.stored(records.tries, segment)
         if commit.dropped:
             self.log.let_go(commit)
         for name, mark in batch.marks.items():
-            group = self.pending.groups.get(name)
+            group = self.index.groups.get(name)
             if group is not None:
                 group.delivered_logged = mark
         if batch.facts.encoded:
@@ -449,9 +449,9 @@ class Queue(AloneQueue):
         """End the deliveries that a transaction settles or gives back, because it is on disk now."""
         for settle in whole.settles:
             self.stats.acked += len(settle.deliveries) * settle.reason.is_done
-            self.pending.clear(settle.group, [delivery.message for delivery in settle.deliveries])
+            self.index.clear(settle.group, [delivery.message for delivery in settle.deliveries])
         for release in whole.releases:
-            self.retrying.released(release)
+            self.requeue.released(release)
         self.log.tx = whole.tx or self.log.tx
 
     # --- trouble, and the end
@@ -486,10 +486,10 @@ class Queue(AloneQueue):
     def _end(self, error: CurbstoneError) -> None:
         self.state.shared.troubles.over(self.state.label)
         self.writer.refuse_all(error)
-        self.rings.end()
+        self.dispatcher.end()
         self._desk.end(self.host, error)
         self.leasing.end_all()
         self.cleaner.end(error)
-        self.pending.reader.close()
+        self.index.reader.close()
         for fn in list(self.agenda.watchers):
             self.host.tell(fn)

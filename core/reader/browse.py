@@ -19,7 +19,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from curbstone.core.disk import Disk, File
 from curbstone.core.engine.facts.kinds import Loss
 from curbstone.core.engine.index.group import Group
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.index.runs import Run, seqs_of
 from curbstone.core.engine.log.batches import batches_in
 from curbstone.core.engine.log.drops import waits_for_drop
@@ -84,7 +84,7 @@ class Source(NamedTuple):
 
     state: QueueState
     log: Log
-    pending: Pending
+    index: Index
     positions: Positions
 
 
@@ -178,11 +178,11 @@ class _Browse(Generic[T]):
         reader of the index loads them first, and so finds out which are left.
         """
         self._failed[place.first] += 1
-        runs = self._source.pending.runs
+        runs = self._source.index.runs
         run = runs.at_or_after(place.first) if self._failed[place.first] > 1 else None
         while run is not None and run.first <= place.last:
             if run.messages is None:
-                self._source.pending.reader.load(run, self.attempt)
+                self._source.index.reader.load(run, self.attempt)
                 return
             self._from_memory.add(run)
             run = runs.at_or_after(run.last + 1)
@@ -194,12 +194,12 @@ class _Browse(Generic[T]):
 
 def _plan(source: Source, wanted: Wanted, from_memory: set[Run]) -> _Plan:
     """Return the stretches to read, about as many as make a page. Runs in `from_memory` are not read from the disk."""
-    group = source.pending.group(wanted.group or UNNAMED)
+    group = source.index.group(wanted.group or UNNAMED)
     end = source.state.committed_end if wanted.end is None else min(wanted.end, source.state.committed_end)
     places: list[_Place] = []
     seq, count, size = wanted.start, 0, 0
     while count < wanted.limit and size < wanted.bytes_max and len(places) < PLACES_MAX:
-        run = source.pending.runs.at_or_after(seq)
+        run = source.index.runs.at_or_after(seq)
         if run is None or run.first >= end:
             return _Plan(places, max(end, wanted.start))
         mask = _within(run, run.live() if wanted.group is None else run.pending(wanted.group), seq, end)

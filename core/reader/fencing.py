@@ -15,7 +15,7 @@ KNOWN_MAX = 16
 """The most ids that are remembered for a group."""
 
 
-class Readers:
+class Fencing:
     """Who reads as one declared group."""
 
     def __init__(self) -> None:

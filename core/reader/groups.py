@@ -15,7 +15,7 @@ from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.facts.kinds import Loss
 from curbstone.core.engine.index.group import Group
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.index.runs import Run, ranges_of
 from curbstone.core.engine.log.format import Reason
 from curbstone.core.engine.log.log import Log
@@ -43,7 +43,7 @@ from curbstone.core.positions import (
     Wanted,
 )
 from curbstone.core.reader.browse import Source, browse
-from curbstone.core.reader.fencing import Readers
+from curbstone.core.reader.fencing import Fencing
 from curbstone.core.reader.history import end_of, read_history, start_of
 from curbstone.core.reader.seek import Wait, find_time
 from curbstone.core.reader.sizes import stretch
@@ -57,7 +57,7 @@ class ReadingGroups:
     """The declared groups of one queue."""
 
     __slots__ = (
-        "_agenda", "_cleaner", "_end_deliveries", "_facts", "_log", "_meta_writer", "_outbox", "_pending", "_readers",
+        "_agenda", "_cleaner", "_end_deliveries", "_facts", "_index", "_log", "_meta_writer", "_outbox", "_readers",
         "_state", "_store",
     )  # fmt: skip
 
@@ -66,7 +66,7 @@ class ReadingGroups:
         state: QueueState,
         agenda: Agenda,
         log: Log,
-        pending: Pending,
+        index: Index,
         facts: Facts,
         outbox: Outbox,
         cleaner: Cleaner,
@@ -78,14 +78,14 @@ class ReadingGroups:
         self._state = state
         self._agenda = agenda
         self._log = log
-        self._pending = pending
+        self._index = index
         self._facts = facts
         self._outbox = outbox
         self._cleaner = cleaner
         self._meta_writer = meta_writer
         self._store = store
         self._end_deliveries = end_deliveries
-        self._readers: dict[str, Readers] = {}
+        self._readers: dict[str, Fencing] = {}
 
     @property
     def next(self) -> int:
@@ -103,7 +103,7 @@ class ReadingGroups:
         """Return a declared group; raise NoSuchGroup."""
         if name not in self._state.meta.groups:
             raise NoSuchGroup(f"no group {name} is declared on queue {self._state.name}")
-        return self._pending.groups[name]
+        return self._index.groups[name]
 
     def names(self) -> list[str]:
         """Return the names of the declared groups, sorted."""
@@ -112,11 +112,11 @@ class ReadingGroups:
     def backlogs(self) -> list[Backlog]:
         """Return what waits for each named group that is declared or has pending messages, sorted by name."""
         declared = self._state.meta.groups
-        if len(self._pending.groups) == 1:  # most queues have only the unnamed one
+        if len(self._index.groups) == 1:  # most queues have only the unnamed one
             return []
         return [
             Backlog(name, group.rdy, len(group.wip), group.delayed, name in declared)
-            for name, group in sorted(self._pending.groups.items())
+            for name, group in sorted(self._index.groups.items())
             if name and (group.pending or name in declared)
         ]
 
@@ -125,7 +125,7 @@ class ReadingGroups:
         return [self.info(b.group) if b.declared else self._undeclared(b.group) for b in self.backlogs()]
 
     def _undeclared(self, name: str) -> GroupInfo:
-        group = self._pending.groups[name]
+        group = self._index.groups[name]
         position = group.first_pending(self.next)
         return GroupInfo(name, self._state.uid, position, self.next, 0, "hold", 0, group.pending, declared=False)
 
@@ -139,12 +139,12 @@ class ReadingGroups:
 
     def first(self) -> int:
         """Return the first seq that is pending anywhere, else `next`."""
-        run = self._pending.runs.at_or_after(0)
+        run = self._index.runs.at_or_after(0)
         while run is not None:
             live = run.live()
             if live:
                 return run.first + (live & -live).bit_length() - 1
-            run = self._pending.runs.at_or_after(run.last + 1)
+            run = self._index.runs.at_or_after(run.last + 1)
         return self.next
 
     def info(self, name: str) -> GroupInfo:
@@ -172,7 +172,7 @@ class ReadingGroups:
             elif isinstance(start, Since):
                 find_time(
                     self._state,
-                    self._pending,
+                    self._index,
                     start.timestamp_ms,
                     lambda failed, seq: self._found(name, seq, skips, stored, failed),
                 )
@@ -250,7 +250,7 @@ class ReadingGroups:
         except CurbstoneError as refusal:
             stored(refusal)
             return
-        self._admit(self._pending.group(name), first)
+        self._admit(self._index.group(name), first)
         self._meta_writer.settle_first()
         self._agenda.wake(name)
         self._agenda.changed()
@@ -260,8 +260,8 @@ class ReadingGroups:
 
         If not, the cleaner has begun to make some. Raise QueueFull if it can't.
         """
-        group = self._pending.groups.get(name)
-        count = sum(_seen(run, first).bit_count() for run in self._pending.runs) - (group.pending if group else 0)
+        group = self._index.groups.get(name)
+        count = sum(_seen(run, first).bit_count() for run in self._index.runs) - (group.pending if group else 0)
         size = release_bytes(count)
         if count <= 0 or self._log.room.can_keep(size):
             return True
@@ -273,7 +273,7 @@ class ReadingGroups:
         """Make the live messages from `first` on pending in a group, and settle everything else for it."""
         absent: list[tuple[int, int]] = []
         end = 1
-        for run in self._pending.runs:
+        for run in self._index.runs:
             seen = _seen(run, first)
             pending = run.pending(group.name)
             run.set_pending(group.name, pending | seen)
@@ -304,11 +304,11 @@ class ReadingGroups:
             self._state.host.call_soon(lambda: on_done(refusal, None))
             return
         if reader:
-            self._readers.setdefault(name, Readers()).ack(name, reader, seq, self._facts.acked(name))
+            self._readers.setdefault(name, Fencing()).ack(name, reader, seq, self._facts.acked(name))
         position = group.first_pending(self.next)
         if seq >= position:
             self._facts.ack(name, seq)
-            acked, ended = self._pending.clear_below(group, seq + 1)
+            acked, ended = self._index.clear_below(group, seq + 1)
             self._end_deliveries(name, ended)
             self._state.stats.acked += acked
             self._outbox.settled_ranges(name, Reason.ACK, [(position, seq + 1 - position)])
@@ -338,7 +338,7 @@ class ReadingGroups:
 
     def find_time(self, timestamp_ms: int, on_done: Found) -> None:
         """See `core.reader.seek`."""
-        find_time(self._state, self._pending, timestamp_ms, on_done)
+        find_time(self._state, self._index, timestamp_ms, on_done)
 
     def wait_for(self, seq: int, wait_ms: int, on_done: Waited) -> Wait:
         """Call back when `next` is above `seq`, when the time is up, or when the queue ends."""
@@ -346,7 +346,7 @@ class ReadingGroups:
 
     def stretch(self, group: str, first: int, bytes_max: int) -> Stretch:
         """See `core.reader.sizes`."""
-        return stretch(self._pending.runs, self._state.committed_end, group, first, bytes_max)
+        return stretch(self._index.runs, self._state.committed_end, group, first, bytes_max)
 
     def browse(
         self,
@@ -355,7 +355,7 @@ class ReadingGroups:
         on_done: Callable[[CurbstoneError | None, T | None, int], None],
     ) -> None:
         """See `core.reader.browse`."""
-        browse(Source(self._state, self._log, self._pending, self), wanted, render, on_done)
+        browse(Source(self._state, self._log, self._index, self), wanted, render, on_done)
 
     @property
     def events_start(self) -> int:

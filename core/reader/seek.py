@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.index.runs import Run, seqs_of
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
 from curbstone.core.positions import Found, Waited
 
 
-def find_time(state: QueueState, pending: Pending, timestamp_ms: int, on_done: Found) -> None:
+def find_time(state: QueueState, index: Index, timestamp_ms: int, on_done: Found) -> None:
     """Find the first live seq that was published at `timestamp_ms` or later, or else the queue's next seq.
 
     `on_done(error, seq)` is called in a later turn. If the wall clock was set back, times along the log do not only
@@ -19,7 +19,7 @@ def find_time(state: QueueState, pending: Pending, timestamp_ms: int, on_done: F
     """
     before: Run | None = None
     after: Run | None = None
-    for run in pending.runs:
+    for run in index.runs:
         if run.time_ms >= timestamp_ms:
             after = run
             break
@@ -36,7 +36,7 @@ def find_time(state: QueueState, pending: Pending, timestamp_ms: int, on_done: F
             on_done(refusal, 0)
             return
         if place.messages is None and place.live():  # the cleaner moved it meanwhile
-            find_time(state, pending, timestamp_ms, on_done)
+            find_time(state, index, timestamp_ms, on_done)
             return
         found = _first_since(place, timestamp_ms)
         on_done(None, behind if found is None else found)
@@ -44,7 +44,7 @@ def find_time(state: QueueState, pending: Pending, timestamp_ms: int, on_done: F
     if place.messages is not None:
         state.host.call_soon(look)
     else:
-        pending.reader.load(place, look, keeps=False)
+        index.reader.load(place, look, keeps=False)
 
 
 def _first_since(run: Run, timestamp_ms: int) -> int | None:

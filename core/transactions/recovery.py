@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Protocol
 
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.publish import WholePublish
 from curbstone.core.engine.write_queue import Outbox
@@ -20,7 +20,7 @@ class Member(Protocol):
 
     uid: str
     log: Log
-    pending: Pending
+    index: Index
     outbox: Outbox
 
 
@@ -75,8 +75,8 @@ def _write(journal: Journal, queue: Member, part: Recorded, missing: MissingPart
     missing.added()
     publish = WholePublish(part.messages, partial(_written, journal, part, missing), 1)
     publish.tx = part.tx
-    publish.records = [queue.pending.settle_replayed(settled) for settled in part.settled]
-    publish.released = [each for item in part.released for each in queue.pending.release_replayed(item)]
+    publish.records = [queue.index.settle_replayed(settled) for settled in part.settled]
+    publish.released = [each for item in part.released for each in queue.index.release_replayed(item)]
     publish.reserved = part.log_bytes
     queue.log.room.grant_known(publish.reserved)
     queue.outbox.publish(publish)

@@ -63,7 +63,7 @@ class Share:
     @property
     def size(self) -> int:
         """The most bytes that its messages take in one batch, with one record of the tries of each in each group."""
-        states = RELEASE_BYTES * sum(map(self._queue.pending.entitled_count, self.messages))
+        states = RELEASE_BYTES * sum(map(self._queue.index.entitled_count, self.messages))
         return BATCH_BYTES + sum(map(entry_bytes, self.messages)) + 16 * len(self.messages) + states
 
     @property
@@ -245,7 +245,7 @@ class Transaction:
         self._bury(consumer, dead, Reason.MAX_TRIES, wish.error)
         alive = [delivery for delivery in deliveries if not most or delivery.tries + 1 < most]
         now_ms = queue.host.now_ms()
-        for delay_ms, some in queue.retrying.delayed(alive, wish.delay_ms) if alive else ():
+        for delay_ms, some in queue.requeue.delayed(alive, wish.delay_ms) if alive else ():
             due_ms = now_ms + delay_ms if delay_ms > 0 else 0
             self._share(queue).releases.append(Release(consumer.group, some, due_ms, consumer.unclaim))
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from curbstone.core.disk import Disk, File
 from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.fault_barrier import QueueHost
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.log import Log, random_salt
 from curbstone.core.engine.log.meta import Meta
 from curbstone.core.engine.recovery.replay import Replay
@@ -61,27 +61,27 @@ class DryRecovery:
         log = Log(self._disk, directory, uid, cap=meta.options.cap, meta_bytes=0, salt=random_salt)
         host = QueueHost(self._shared, meta, _raise)
         state = QueueState(self._shared, meta, host)
-        pending, facts = Pending(state, Agenda(host, _nothing), log), Facts(state, log.room)
+        pending, facts = Index(state, Agenda(host, _nothing), log), Facts(state, log.room)
         found = Revived()
         with _quiet():
             if Replay(state, log, pending, facts).run():
                 log.close()
         for part in self._recorded.get(uid, ()):
             if part.tx > log.tx:
-                found.transactions.append(_take_part(state, pending, part, found))
-        found.live += sum(run.live().bit_count() for run in pending.runs)
-        for name, group in pending.groups.items():
+                found.transactions.append(_take_part(state, index, part, found))
+        found.live += sum(run.live().bit_count() for run in index.runs)
+        for name, group in index.groups.items():
             found.pending[name] = found.pending.get(name, 0) + group.pending
         return found
 
 
-def _take_part(state: QueueState, pending: Pending, part: Recorded, found: Revived) -> str:
+def _take_part(state: QueueState, index: Index, part: Recorded, found: Revived) -> str:
     """Apply a queue's part of a transaction in memory; return a text that says what it does."""
-    settled = sum(len(pending.settle_replayed(each)[2]) for each in part.settled)
+    settled = sum(len(index.settle_replayed(each)[2]) for each in part.settled)
     for message in part.messages:
         message.seq = state.next_seq
         state.next_seq += 1
-        for name in pending.entitled(message):
+        for name in index.entitled(message):
             found.pending[name] = found.pending.get(name, 0) + 1
     found.live += len(part.messages)
     return (

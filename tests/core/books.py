@@ -10,7 +10,7 @@ from curbstone.core.engine.queue import Queue
 def check_room(queue: Queue) -> None:
     """Raise AssertionError where the ledger is wrong."""
     room, log = queue.log.room, queue.log
-    groups = queue.pending.groups.values()
+    groups = queue.index.groups.values()
     unlogged = pending = 0
     for group in groups:
         pending += group.pending

@@ -43,7 +43,7 @@ PLACES: dict[str, Callable[[Queue, pytest.MonkeyPatch], None]] = {
     "composing a commit": lambda queue, patch: plant(patch, queue.log, "finish"),
     "after a commit": lambda queue, patch: plant(patch, queue, "committed"),
     "in the log after a commit": lambda queue, patch: plant(patch, queue.log, "succeeded"),
-    "handing out": lambda queue, patch: plant(patch, queue.pending.unnamed, "take"),
+    "handing out": lambda queue, patch: plant(patch, queue.index.unnamed, "take"),
 }
 
 
@@ -112,7 +112,7 @@ def test_a_fault_ends_its_queue_answers_all_and_leaves_the_others_alone(
 def test_a_fault_of_a_timer_ends_its_queue_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, queue, other = start()
     lab.publish(queue, "late", delay_ms=50)
-    plant(monkeypatch, queue.pending.unnamed, "mature")
+    plant(monkeypatch, queue.index.unnamed, "mature")
     lab.pass_time(100)
     assert queue.state.broken and not other.state.broken
     assert lab.publish(other, "goes on")

@@ -176,7 +176,7 @@ def test_a_closed_consumer_goes_without_a_collection() -> None:
     lab = Lab()
     queue = lab.queue()
 
-    class Taker:
+    class Receiver:
         def __init__(self) -> None:
             self.consumer = queue.subscribe(self.take, window=1, on_closed=self.take)
 
@@ -185,7 +185,7 @@ def test_a_closed_consumer_goes_without_a_collection() -> None:
 
     gc.disable()
     try:
-        taker = Taker()
+        taker = Receiver()
         taker.consumer.close()
         dead = weakref.ref(taker)
         del taker

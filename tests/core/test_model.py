@@ -26,7 +26,7 @@ DEAD_MAX = 30
 
 
 @dataclass
-class Taker:
+class Receiver:
     """A consumer, as the model sees it."""
 
     peer: Peer
@@ -55,7 +55,7 @@ class History:
         self.dice = Random(seed)
         self.lab = Lab(seed=seed, max_message_size=CAP // 8)
         self.steps: list[str] = []
-        self.takers: list[Taker] = []
+        self.takers: list[Receiver] = []
         self.leases: dict[str, tuple[Lease, str, int]] = {}
         self.ended: list[str] = []
         self.bodies = 0
@@ -148,18 +148,18 @@ class History:
         if len(self.takers) < 5:
             group, window = self.dice.choice(GROUPS), self.dice.choice([1, 2, 5, 30])
             self.say(f"to {group!r}, window {window}")
-            self.takers.append(Taker(Peer(self.lab, self.queue, window=window, group=group), group, window))
+            self.takers.append(Receiver(Peer(self.lab, self.queue, window=window, group=group), group, window))
 
-    def some_holder(self) -> Taker | None:
+    def some_holder(self) -> Receiver | None:
         """Return a consumer that holds something."""
         holders = [taker for taker in self.takers if taker.held]
         return self.dice.choice(holders) if holders else None
 
-    def some_of(self, taker: Taker | None) -> list[int]:
+    def some_of(self, taker: Receiver | None) -> list[int]:
         """Return some of what a consumer holds, in no order."""
         return self.dice.sample(sorted(taker.held), self.dice.randrange(1, len(taker.held) + 1)) if taker else []
 
-    def settled(self, taker: Taker, seqs: list[int]) -> None:
+    def settled(self, taker: Receiver, seqs: list[int]) -> None:
         """The model's side of an ack."""
         for seq in seqs:
             taker.held.discard(seq)
@@ -363,7 +363,7 @@ class History:
         """What was held at the end counts as delivered once more."""
         for group in GROUPS:
             for seq, place in self.model.places(group).items():
-                tries = self.queue.pending.groups[group].tries_of(seq)  # no public call tells without taking
+                tries = self.queue.index.groups[group].tries_of(seq)  # no public call tells without taking
                 assert tries in place.possible_tries, f"tries of {seq} in {group!r}"
 
     # --- judging

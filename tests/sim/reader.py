@@ -128,6 +128,6 @@ class Reader:
 
 def is_pending(queue: Queue, message: Message) -> bool:
     """Return whether somebody else than the declared group waits for a message."""
-    run = queue.pending.runs.find(message.seq)
+    run = queue.index.runs.find(message.seq)
     others = [bits for name, bits in (run.named or {}).items() if name != GROUP] if run else []
     return run is not None and any(bits >> (message.seq - run.first) & 1 for bits in [run.bits, *others])

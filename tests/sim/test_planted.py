@@ -16,7 +16,7 @@ from curbstone.core.engine.directories import Directories
 from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.facts.kinds import decode_producer
 from curbstone.core.engine.index.group import Group, IsDead, Taken
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.index.ordering import Ordering
 from curbstone.core.engine.log.commit import Commit
 from curbstone.core.engine.log.format import Note, Reason
@@ -151,16 +151,16 @@ def test_the_simulator_sees_cumulative_acks_that_are_not_written(monkeypatch: py
 
 
 def test_the_simulator_sees_a_queue_that_drops_others_than_its_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Pending.clear_unheld
+    original = Index.clear_unheld
 
-    def clear(self: Pending, group: Group, seq: int) -> tuple[int, list[tuple[int, int]]]:
+    def clear(self: Index, group: Group, seq: int) -> tuple[int, list[tuple[int, int]]]:
         oldest = {group.first_pending(seq)} - group.wip
         group.wip |= oldest
         cleared = original(self, group, seq)
         group.wip -= oldest
         return cleared
 
-    monkeypatch.setattr(Pending, "clear_unheld", clear)
+    monkeypatch.setattr(Index, "clear_unheld", clear)
     assert finds_something(range(20), focus="overflow")
 
 
@@ -170,7 +170,7 @@ def test_the_simulator_sees_an_undo_of_what_lives_on_as_a_dead_letter(monkeypatc
 
 
 def test_the_simulator_sees_an_undo_that_says_nothing_of_other_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pending, "settled_of", lambda self, copies: {})
+    monkeypatch.setattr(Index, "settled_of", lambda self, copies: {})
     assert finds_something(range(20), focus="undo")
 
 

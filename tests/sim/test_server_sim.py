@@ -132,7 +132,7 @@ def test_it_sees_a_refused_pop_that_takes_its_message(monkeypatch: pytest.Monkey
     def failed(self: Popping, pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
         for pop in pops:
             message = pop.delivery.message
-            self._pending.clear(pop.group, [message])
+            self._index.clear(pop.group, [message])
             self._outbox.settled(pop.group, Reason.ACK, [message.seq])
             pop.on_done(error)
 

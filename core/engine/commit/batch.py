@@ -14,7 +14,7 @@ from curbstone.core.engine.commit.records import Records
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.compaction.relocate import Copy
 from curbstone.core.engine.compaction.restore import Revival
-from curbstone.core.engine.delivery.dispatch import Rings
+from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.facts.facts import EMPTY, put
 from curbstone.core.engine.facts.kinds import encode_seq
 from curbstone.core.engine.index.group import Group
@@ -44,15 +44,17 @@ class Batch:
     """See the module's docstring. Most batches publish a little and nothing else: what is rare is made when needed."""
 
     __slots__ = (
-        "_cleaner", "_disk_is_full", "_empties", "_missed", "_parts", "_rings", "after_settles", "callbacks", "copies",
-        "end", "facts", "marks", "publishes", "records", "revival", "start",
+        "_cleaner", "_disk_is_full", "_dispatcher", "_empties", "_missed", "_parts", "after_settles", "callbacks",
+        "copies", "end", "facts", "marks", "publishes", "records", "revival", "start",
     )  # fmt: skip
 
-    def __init__(self, parts: Parts, cleaner: Cleaner, rings: Rings, *, disk_is_full: bool, missed: int) -> None:
+    def __init__(
+        self, parts: Parts, cleaner: Cleaner, dispatcher: Dispatcher, *, disk_is_full: bool, missed: int
+    ) -> None:
         """`missed` is what the last commit could not get of a full disk. While the disk is full, take only records."""
         self._parts = parts
         self._cleaner = cleaner
-        self._rings = rings
+        self._dispatcher = dispatcher
         self._disk_is_full = disk_is_full
         self._missed = missed
         self.records: Records | None = None
@@ -230,5 +232,5 @@ class Batch:
         messages = len(self.publishes.messages)
         if not messages or group.rdy:
             return 0
-        room = self._rings.room(group.name, messages)
+        room = self._dispatcher.room(group.name, messages)
         return self._parts.state.next_seq + min(room, messages) - 1 if room else 0

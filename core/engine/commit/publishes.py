@@ -371,4 +371,4 @@ class Publishes:
             return None
         if self._coming_groups is None:
             self._coming_groups = set()
-        return self._parts.index.undeclared.refusal_of(messages, self._coming_groups)
+        return self._parts.index.dynamic_groups.refusal_of(messages, self._coming_groups)

@@ -19,7 +19,7 @@ from curbstone.core.engine.commit.batch import Batch
 from curbstone.core.engine.commit.publishes import Taken
 from curbstone.core.engine.commit.space import space_of
 from curbstone.core.engine.compaction.cleaner import Cleaner
-from curbstone.core.engine.delivery.dispatch import Rings
+from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.delivery.pop import Popping
 from curbstone.core.engine.log.commit import Commit
 from curbstone.core.engine.log.publish import WholePublish
@@ -49,19 +49,25 @@ class Writer:
     """The writing side of one queue."""
 
     __slots__ = (
-        "_busy", "_cleaner", "_committer", "_has_copied", "_is_troubled", "_log", "_outbox", "_owner", "_parts",
-        "_popping", "_rings", "_started_us", "_state", "_unsynced", "commits", "disk_is_full", "missed", "under_way",
+        "_busy", "_cleaner", "_committer", "_dispatcher", "_has_copied", "_is_troubled", "_log", "_outbox", "_owner",
+        "_parts", "_popping", "_started_us", "_state", "_unsynced", "commits", "disk_is_full", "missed", "under_way",
     )  # fmt: skip
 
     def __init__(
-        self, parts: Parts, cleaner: Cleaner, rings: Rings, popping: Popping, owner: Owner, committer: Committer
+        self,
+        parts: Parts,
+        cleaner: Cleaner,
+        dispatcher: Dispatcher,
+        popping: Popping,
+        owner: Owner,
+        committer: Committer,
     ) -> None:
         self._parts = parts
         self._state = parts.state
         self._log = parts.log
         self._outbox = parts.write_queue
         self._cleaner = cleaner
-        self._rings = rings
+        self._dispatcher = dispatcher
         self._popping = popping
         self._owner = owner
         self._committer = committer
@@ -180,7 +186,7 @@ class Writer:
         if self._outbox.publishes:
             log.room.suit(self._parts.index.runs.bytes_live)
         batch = self.under_way = Batch(
-            self._parts, self._cleaner, self._rings, disk_is_full=self.disk_is_full, missed=self.missed
+            self._parts, self._cleaner, self._dispatcher, disk_is_full=self.disk_is_full, missed=self.missed
         )
         was_cleaning = self._cleaner.is_active
         may_copy = not self.disk_is_full and not (self._has_copied and self._outbox.publishes)

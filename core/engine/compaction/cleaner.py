@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from curbstone.core.engine.compaction.eviction import Skipping
+from curbstone.core.engine.compaction.eviction import Eviction
 from curbstone.core.engine.compaction.relocate import Copying
 from curbstone.core.engine.compaction.retention import Holding
 from curbstone.core.engine.log.log import IDLE_BYTES_MAX, Log
@@ -194,7 +194,7 @@ class Cleaner:
         self._end_deliveries = end_deliveries
         log = self._log = parts.log
         self.holding = Holding(parts)
-        self._skipping: Skipping | None = None
+        self._skipping: Eviction | None = None
         """None until a queue that may give up messages needs room."""
         self._publish = _ForPublish(log)
         self.for_settles = ForSettles(log)
@@ -214,7 +214,7 @@ class Cleaner:
         state = self._parts.state
         if not (state.meta.skips or state.options.drops_oldest):
             return self.clean_for(size, largest)
-        skipping = self._skipping = self._skipping or Skipping(self._parts, self._end_deliveries)
+        skipping = self._skipping = self._skipping or Eviction(self._parts, self._end_deliveries)
         piece = size if largest is None else largest
         if skipping.is_due(size, piece) and skipping.give_up(size, piece):
             return self.clean_for(size, largest)

@@ -25,7 +25,7 @@ WORTH_CLEANING = 8
 """Cleaning comes first if it brings back more than the cap divided by this."""
 
 
-class Skipping:
+class Eviction:
     """The skipping of one queue."""
 
     __slots__ = ("_end_deliveries", "_futile", "_parts")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.format import BATCH_BYTES, Released, entry_bytes, runs_of, settled_bytes
 from curbstone.core.engine.log.room import RELEASE_BYTES, RETRY_BYTES, Room
 from curbstone.core.errors import CurbstoneError
@@ -42,7 +42,7 @@ class Revival:
         """Whether nothing is left to write."""
         return not self._left and not self.piece
 
-    def take(self, pending: Pending, room: Room, said_bytes: int) -> bool:
+    def take(self, index: Index, room: Room, said_bytes: int) -> bool:
         """Take the next piece; return False if not even one message has room.
 
         `said_bytes` is what the records take that its batch has already.
@@ -52,13 +52,13 @@ class Revival:
         piece: list[Message] = []
         while left:
             message = left[0]
-            if pending.is_pending(self.group, message.seq):
+            if index.is_pending(self.group, message.seq):
                 left.popleft()
                 continue
             if piece and message.seq - piece[0].seq >= 1 << 32:
                 break
             size += entry_bytes(message) + RELEASE_BYTES + RETRY_BYTES
-            size += settled_bytes("", 1) * pending.entitled_count(message)
+            size += settled_bytes("", 1) * index.entitled_count(message)
             if not _fits(room, size) or (piece and size > most):
                 break
             piece.append(left.popleft())

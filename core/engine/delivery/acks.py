@@ -1,13 +1,13 @@
 """Settling: ends deliveries for good, in memory at once and on disk with the next commit.
 
-`retrying` takes care of those that are given back to be tried again.
+`requeue` takes care of those that are given back to be tried again.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.format import Reason, Released
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
@@ -17,15 +17,15 @@ from curbstone.core.message import Delivery
 from curbstone.core.values import UNNAMED, Done, WasThere
 
 
-class Settling:
-    """The settling side of one queue."""
+class Acks:
+    """The acks of one queue."""
 
-    __slots__ = ("_agenda", "_outbox", "_pending", "_state")
+    __slots__ = ("_agenda", "_index", "_outbox", "_state")
 
-    def __init__(self, state: QueueState, agenda: Agenda, pending: Pending, outbox: Outbox) -> None:
+    def __init__(self, state: QueueState, agenda: Agenda, index: Index, outbox: Outbox) -> None:
         self._state = state
         self._agenda = agenda
-        self._pending = pending
+        self._index = index
         self._outbox = outbox
 
     def ack(self, group: str, deliveries: list[Delivery], on_done: Done | None) -> bool:
@@ -56,11 +56,11 @@ class Settling:
         messages = [delivery.message for delivery in deliveries]
         if reason is Reason.ACK:
             self._state.stats.acked += len(messages)
-        self._pending.clear(group, messages)
+        self._index.clear(group, messages)
         seqs = [message.seq for message in messages]
         if self._state.is_private and reason is Reason.ACK:
             self._outbox.settled_unhurried(group, seqs)
-            if not self._pending.group(group).has_ready:
+            if not self._index.group(group).has_ready:
                 return
         else:
             self._outbox.settled(group, reason, seqs)
@@ -68,17 +68,17 @@ class Settling:
 
     def settle_by_id(self, seq: int, on_done: WasThere) -> bool:
         """Settle a message of the unnamed group, whatever state it is in; return whether it was there."""
-        state, pending = self._state, self._pending
+        state, index = self._state, self._index
         refusal = state.refusal()
-        run = pending.runs.find(seq)
+        run = index.runs.find(seq)
         there = run is not None and bool(run.bits >> (seq - run.first) & 1)
         if refusal is not None or run is None or not there:
             state.host.call_soon(lambda: on_done(refusal, False))
             return False
-        group = pending.unnamed
+        group = index.unnamed
         group.wip.discard(seq)
         group.forget(seq)
-        pending.clear_run(group, run, 1 << (seq - run.first), 0)
+        index.clear_run(group, run, 1 << (seq - run.first), 0)
         state.stats.acked += 1
         self._outbox.settled(UNNAMED, Reason.ACK, [seq])
         self._agenda.wake(UNNAMED)
@@ -90,7 +90,7 @@ class Settling:
         """Return deliveries that nobody has seen to their place: no try is counted."""
         if not deliveries or self._state.is_closed:
             return
-        held = self._pending.group(group)
+        held = self._index.group(group)
         for delivery in deliveries:
             held.release(delivery.message, delivery.tries, 0, delivery.mature_ms)
         states = [Released(group, each.message.seq, 1, each.tries, 0) for each in deliveries if each.tries]

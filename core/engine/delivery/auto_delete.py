@@ -17,7 +17,7 @@ from curbstone.core.host import Timer
 FIRST_MS = 60_000
 
 
-class Disuse:
+class AutoDelete:
     """Watches one queue while it has the option `unused`."""
 
     __slots__ = (

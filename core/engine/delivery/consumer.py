@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from curbstone.core import port
-from curbstone.core.engine.delivery.acks import Settling
-from curbstone.core.engine.delivery.dispatch import Rings
-from curbstone.core.engine.delivery.requeue import Retrying
+from curbstone.core.engine.delivery.acks import Acks
+from curbstone.core.engine.delivery.dispatch import Dispatcher
+from curbstone.core.engine.delivery.requeue import Requeue
 from curbstone.core.engine.fault_barrier import QueueHost
 from curbstone.core.engine.wakeups import Agenda
 from curbstone.core.errors import CurbstoneError, StaleDelivery
@@ -82,14 +82,14 @@ class Consumer:
     def give(self, deliveries: list[Delivery]) -> None:
         """Hand deliveries over; the queue calls this. With `auto` they are settled once `deliver` has returned."""
         if self.closed or self.paused:  # it has left since it was its turn
-            self._desk.settling.put_back(self.group, deliveries)
+            self._desk.acks.put_back(self.group, deliveries)
         elif self.auto:
             try:
                 self._deliver(deliveries)
             except BaseException:
-                self._desk.retrying.release(self.group, deliveries)
+                self._desk.requeue.release(self.group, deliveries)
                 raise
-            self._desk.settling.settle_now(self.group, deliveries)
+            self._desk.acks.settle_now(self.group, deliveries)
         else:
             unsettled = self.unsettled
             now_ms = self._desk.agenda.host.now_ms()
@@ -112,7 +112,7 @@ class Consumer:
     def ack(self, seqs: Sequence[int], on_done: Done | None = None) -> None:
         """Settle deliveries."""
         deliveries = self.claim(seqs)
-        if not self._desk.settling.ack(self.group, deliveries, on_done):
+        if not self._desk.acks.ack(self.group, deliveries, on_done):
             self.unclaim(deliveries)
 
     def nack(
@@ -120,13 +120,13 @@ class Consumer:
     ) -> None:
         """Give deliveries back to their place, after `delay_ms` or the queue's `nack_delay`."""
         deliveries = self.claim(seqs)
-        if not self._desk.retrying.nack(self.group, deliveries, delay_ms, error, on_done):
+        if not self._desk.requeue.nack(self.group, deliveries, delay_ms, error, on_done):
             self.unclaim(deliveries)
 
     def reject(self, seqs: Sequence[int], error: str = "", on_done: Done | None = None) -> None:
         """Send deliveries to the dead-letter queue, or drop them if there is none."""
         deliveries = self.claim(seqs)
-        if not self._desk.retrying.reject(self.group, deliveries, error, on_done):
+        if not self._desk.requeue.reject(self.group, deliveries, error, on_done):
             self.unclaim(deliveries)
 
     def claim(self, seqs: Sequence[int]) -> list[Delivery]:
@@ -147,7 +147,7 @@ class Consumer:
     def unclaim(self, deliveries: list[Delivery]) -> None:
         """Put claimed deliveries back into `unsettled`, or release them if the consumer has ended."""
         if self.closed:
-            self._desk.retrying.release(self.group, deliveries)
+            self._desk.requeue.release(self.group, deliveries)
             return
         for delivery in deliveries:
             self.unsettled[delivery.message.seq] = delivery
@@ -175,18 +175,18 @@ class Consumer:
     def pause(self) -> None:
         """End deliveries; what is unsettled stays and can still be settled."""
         self.paused = True
-        self._desk.rings.leave(self)
+        self._desk.dispatcher.leave(self)
 
     def close(self) -> None:
         """End the consumer: its unsettled deliveries go back to their place, one try older."""
         if self.closed:
             return
         self.closed = True
-        self._desk.rings.leave(self)
+        self._desk.dispatcher.leave(self)
         self._desk.attached.pop(self, None)
         deliveries = list(self.unsettled.values())
         self.unsettled.clear()
-        self._desk.retrying.release(self.group, deliveries)
+        self._desk.requeue.release(self.group, deliveries)
         # These callbacks usually belong to something that holds this consumer. Without that circle both go at once,
         # and not only by the next full collection.
         self._deliver = self.on_closed = _nobody
@@ -198,20 +198,20 @@ class Consumer:
 class Desk:
     """The parts of one queue that its consumers need, and the consumers themselves."""
 
-    __slots__ = ("agenda", "attached", "retrying", "rings", "settling")
+    __slots__ = ("acks", "agenda", "attached", "dispatcher", "requeue")
 
-    def __init__(self, agenda: Agenda, rings: Rings, settling: Settling, retrying: Retrying) -> None:
+    def __init__(self, agenda: Agenda, dispatcher: Dispatcher, acks: Acks, requeue: Requeue) -> None:
         self.agenda = agenda
-        self.rings = rings
-        self.settling = settling
-        self.retrying = retrying
+        self.dispatcher = dispatcher
+        self.acks = acks
+        self.requeue = requeue
         self.attached: dict[Consumer, None] = {}
         """All consumers that have not ended, including those that are paused."""
 
     def attach(self, consumer: Consumer) -> None:
-        """Let a new consumer take part in the ring of its group."""
+        """Let a new consumer take part in the round robin of its group."""
         self.attached[consumer] = None
-        self.rings.join(consumer)
+        self.dispatcher.join(consumer)
 
     def end_deliveries(self, group: str, seqs: list[int]) -> None:
         """Make the deliveries of messages stale, whoever holds them."""

@@ -8,9 +8,9 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from curbstone.core import headers, port
-from curbstone.core.engine.delivery.acks import Settling
+from curbstone.core.engine.delivery.acks import Acks
 from curbstone.core.engine.index.group import Group
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.format import Reason
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.write_queue import Outbox
@@ -87,7 +87,7 @@ class DeadMessage(NamedTuple):
     on_done: Done | None
 
 
-class Deaths:
+class DeadLetters:
     """Moves the dead messages of one queue to its dead-letter queue.
 
     The messages of each transaction are moved together, or stay together. Those that die while one is under way are
@@ -95,17 +95,15 @@ class Deaths:
     """
 
     __slots__ = (
-        "_condemned", "_elsewhere", "_is_moving", "_is_stuck", "_most", "_outbox", "_pending", "_settling", "_state",
+        "_acks", "_condemned", "_elsewhere", "_index", "_is_moving", "_is_stuck", "_most", "_outbox", "_state",
         "_trying", "_waiting",
     )  # fmt: skip
 
-    def __init__(
-        self, state: QueueState, pending: Pending, outbox: Outbox, settling: Settling, elsewhere: Elsewhere
-    ) -> None:
+    def __init__(self, state: QueueState, index: Index, outbox: Outbox, acks: Acks, elsewhere: Elsewhere) -> None:
         self._state = state
-        self._pending = pending
+        self._index = index
         self._outbox = outbox
-        self._settling = settling
+        self._acks = acks
         self._elsewhere = elsewhere
         self._condemned: dict[tuple[str, int], tuple[Reason, str]] = {}
         """Messages that could not be dead-lettered, and why they die; in the order in which they are tried again."""
@@ -148,7 +146,7 @@ class Deaths:
         if self._state.options.dead_letter:
             self.bury(group, delivery, Reason.EXPIRE, delivery.tries, "")
         else:
-            self._settling.settle_now(group.name, [delivery], Reason.EXPIRE)
+            self._acks.settle_now(group.name, [delivery], Reason.EXPIRE)
 
     def bury(
         self, group: Group, delivery: Delivery, reason: Reason, tries: int, error: str, on_done: Done | None = None
@@ -165,7 +163,7 @@ class Deaths:
             self._move_next()
             return
         state.stats.dropped += reason is not Reason.EXPIRE
-        self._settling.settle_now(group.name, [delivery], reason)
+        self._acks.settle_now(group.name, [delivery], reason)
         if on_done is not None:
             self._outbox.when_committed(on_done)
 
@@ -240,15 +238,15 @@ class Deaths:
         """
         while self._condemned and self._trying < AT_ONCE and not self._state.is_closed:
             name, seq = next(iter(self._condemned))
-            group = self._pending.groups.get(name)
-            run = self._pending.runs.find(seq)
+            group = self._index.groups.get(name)
+            run = self._index.runs.find(seq)
             if group is None or run is None or not run.pending(name) >> (seq - run.first) & 1 or seq in group.wip:
                 del self._condemned[name, seq]  # it was settled meanwhile, or is on its way again
                 continue
             if group.is_delayed(seq):
                 return
             if run.messages is None:
-                self._pending.reader.load(run, self.try_again)
+                self._index.reader.load(run, self.try_again)
                 return
             reason, error = self._condemned.pop((name, seq))
             message = run.messages[seq - run.first]

@@ -1,4 +1,4 @@
-"""Who gets the next message: round robin among the takers of a group that have room."""
+"""Who gets the next message: round robin among the receivers of a group that have room."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 from collections import OrderedDict, deque
 from typing import Protocol
 
-from curbstone.core.engine.delivery.dead_letters import Deaths
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.delivery.dead_letters import DeadLetters
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
 from curbstone.core.engine.write_queue import Outbox
@@ -19,7 +19,7 @@ DISPATCH_MAX = 512
 log = logging.getLogger("curbstone.core")
 
 
-class Taker(Protocol):
+class Receiver(Protocol):
     """Whoever takes part in the round robin of a group."""
 
     weight: int
@@ -47,37 +47,37 @@ class Taker(Protocol):
         """The queue ends: there will be no more deliveries."""
 
 
-class Ring:
-    """The takers of one group, each once; a taker of weight n gets n messages when it is its turn.
+class RoundRobin:
+    """The receivers of one group, each once; a receiver of weight n gets n messages when it is its turn.
 
     The first is the one whose turn it is. Joining and leaving take the same time whatever the weight and however
     many there are.
     """
 
-    __slots__ = ("_given", "_impatient", "_state", "takers")
+    __slots__ = ("_given", "_impatient", "_state", "receivers")
 
     def __init__(self, state: QueueState) -> None:
         self._state = state
-        self.takers: OrderedDict[Taker, None] = OrderedDict()
+        self.receivers: OrderedDict[Receiver, None] = OrderedDict()
         """Who takes part."""
-        self._impatient: dict[Taker, None] = {}
-        """The takers that may give up."""
+        self._impatient: dict[Receiver, None] = {}
+        """The receivers that may give up."""
         self._given = 0
         """How many messages the first has had in this turn."""
 
-    def rooms(self, messages: int) -> dict[Taker, int]:
-        """Return the takers that would get so many messages, in order, each with how many deliveries it takes now.
+    def rooms(self, messages: int) -> dict[Receiver, int]:
+        """Return the receivers that would get so many messages, in order, each with how many deliveries it takes now.
 
-        Takers without room are left out. The search ends as soon as there is room for all the messages, so a message
-        costs the same however many takers there are.
+        Receivers without room are left out. The search ends as soon as there is room for all the messages, so a message
+        costs the same however many receivers there are.
         """
-        rooms: dict[Taker, int] = {}
+        rooms: dict[Receiver, int] = {}
         given = self._given
-        for taker in self.takers:
-            room = taker.room
+        for receiver in self.receivers:
+            room = receiver.room
             if room > 0:
-                rooms[taker] = room
-                messages -= min(room, max(taker.weight - given, 1))
+                rooms[receiver] = room
+                messages -= min(room, max(receiver.weight - given, 1))
                 if messages <= 0:
                     break
             given = 0
@@ -85,33 +85,33 @@ class Ring:
 
     def none_ready(self) -> None:
         """Tell those that may give up."""
-        for taker in list(self._impatient):
-            taker.none_ready()
+        for receiver in list(self._impatient):
+            receiver.none_ready()
 
-    def join(self, taker: Taker) -> None:
-        """Let a taker take part; it comes behind the others."""
-        self.takers[taker] = None
-        if taker.may_give_up:
-            self._impatient[taker] = None
+    def join(self, receiver: Receiver) -> None:
+        """Let a receiver take part; it comes behind the others."""
+        self.receivers[receiver] = None
+        if receiver.may_give_up:
+            self._impatient[receiver] = None
 
-    def leave(self, taker: Taker) -> None:
-        """Let a taker take part no more."""
-        if taker in self.takers:
-            if self._given and taker is next(iter(self.takers)):
+    def leave(self, receiver: Receiver) -> None:
+        """Let a receiver take part no more."""
+        if receiver in self.receivers:
+            if self._given and receiver is next(iter(self.receivers)):
                 self._given = 0
-            del self.takers[taker]
-            self._impatient.pop(taker, None)
+            del self.receivers[receiver]
+            self._impatient.pop(receiver, None)
 
-    def deal(self, taken: list[Delivery], rooms: dict[Taker, int]) -> None:
-        """Deal deliveries to the takers in `rooms`, going on where the last deal ended."""
+    def deal(self, taken: list[Delivery], rooms: dict[Receiver, int]) -> None:
+        """Deal deliveries to the receivers in `rooms`, going on where the last deal ended."""
         first = next(iter(rooms))
-        if len(rooms) == 1 and (len(self.takers) == 1 or len(taken) > first.weight):  # nobody else takes any
+        if len(rooms) == 1 and (len(self.receivers) == 1 or len(taken) > first.weight):  # nobody else takes any
             self._give(first, taken)
             return
-        hands: dict[Taker, list[Delivery]] = {}
+        hands: dict[Receiver, list[Delivery]] = {}
         turns = deque(rooms)
         last = turns[0]
-        given = self._given if last is next(iter(self.takers)) else 0
+        given = self._given if last is next(iter(self.receivers)) else 0
         start = 0
         while start < len(taken):
             last = turns[0]
@@ -125,79 +125,81 @@ class Ring:
                 turns.rotate(-1)
                 if not rooms[last]:
                     turns.pop()
-        while next(iter(self.takers)) is not last:
-            self.takers.move_to_end(next(iter(self.takers)))
+        while next(iter(self.receivers)) is not last:
+            self.receivers.move_to_end(next(iter(self.receivers)))
         if not given:
-            self.takers.move_to_end(last)
+            self.receivers.move_to_end(last)
         self._given = given
-        for taker, hand in hands.items():
-            self._give(taker, hand)
+        for receiver, hand in hands.items():
+            self._give(receiver, hand)
 
-    def _give(self, taker: Taker, hand: list[Delivery]) -> None:
+    def _give(self, receiver: Receiver, hand: list[Delivery]) -> None:
         try:
-            taker.give(hand)
+            receiver.give(hand)
         except Exception:  # a fault of an adapter must not stop the queue for the others
             log.exception("a consumer of %s failed to take its deliveries", self._state.name)
-            taker.fail()
+            receiver.fail()
 
 
-class Rings(dict[str, Ring]):
-    """The rings of one queue, by group; a group without takers has none."""
+class Dispatcher(dict[str, RoundRobin]):
+    """The round robins of one queue, by group; a group without receivers has none."""
 
-    __slots__ = ("_agenda", "_deaths", "_outbox", "_pending", "_state", "attempts")
+    __slots__ = ("_agenda", "_dead_letters", "_index", "_outbox", "_state", "attempts")
 
-    def __init__(self, state: QueueState, agenda: Agenda, pending: Pending, outbox: Outbox, deaths: Deaths) -> None:
+    def __init__(
+        self, state: QueueState, agenda: Agenda, index: Index, outbox: Outbox, dead_letters: DeadLetters
+    ) -> None:
         super().__init__()
         self._state = state
         self._agenda = agenda
-        self._pending = pending
+        self._index = index
         self._outbox = outbox
-        self._deaths = deaths
+        self._dead_letters = dead_letters
         self.attempts = 0
-        """How often a taker has joined so far."""
+        """How often a receiver has joined so far."""
 
-    def join(self, taker: Taker) -> None:
-        """Let a taker take part in the ring of its group."""
+    def join(self, receiver: Receiver) -> None:
+        """Let a receiver take part in the round robin of its group."""
         self.attempts += 1
-        name = taker.group
-        ring = self.get(name)
-        if ring is None:
-            self._pending.group(name, self._state.committed_end)
-            ring = self[name] = Ring(self._state)
-        ring.join(taker)
+        name = receiver.group
+        round_robin = self.get(name)
+        if round_robin is None:
+            self._index.group(name, self._state.committed_end)
+            round_robin = self[name] = RoundRobin(self._state)
+        round_robin.join(receiver)
         self._agenda.wake(name)
         self._agenda.changed()
 
-    def leave(self, taker: Taker) -> None:
-        """Let a taker take part no more."""
-        ring = self.get(taker.group)
-        if ring is not None:
-            ring.leave(taker)
-            if not ring.takers:
-                del self[taker.group]
+    def leave(self, receiver: Receiver) -> None:
+        """Let a receiver take part no more."""
+        round_robin = self.get(receiver.group)
+        if round_robin is not None:
+            round_robin.leave(receiver)
+            if not round_robin.receivers:
+                del self[receiver.group]
         self._agenda.changed()
 
     def room(self, group: str, messages: int) -> int:
-        """Return how many deliveries the takers of a group take now; counting may stop when it reaches `messages`."""
-        ring = self.get(group)
-        return sum(ring.rooms(messages).values()) if ring is not None else 0
+        """Return how many deliveries the receivers of a group take now; counting may stop at `messages`."""
+        round_robin = self.get(group)
+        return sum(round_robin.rooms(messages).values()) if round_robin is not None else 0
 
     def dispatch(self, name: str) -> None:
         """Hand out what is ready in a group, up to a limit; if there may be more, the next turn goes on."""
-        ring = self.get(name)
-        if ring is None:
+        round_robin = self.get(name)
+        if round_robin is None:
             return
         if self._state.options.paused:
-            ring.none_ready()
+            round_robin.none_ready()
             return
-        group = self._pending.group(name)
+        group = self._index.group(name)
         most = min(group.rdy, DISPATCH_MAX)
-        rooms = ring.rooms(most) if most else {}
+        rooms = round_robin.rooms(most) if most else {}
         if not rooms:
             if not most:
-                ring.none_ready()
+                round_robin.none_ready()
             return
-        taken = group.take(min(sum(rooms.values()), most), self._deaths.is_dead)
+        taken = group.take(min(sum(rooms.values()), most), self._dead_letters.is_dead)
         deliveries = taken.deliveries
         if taken.handed:
             self._outbox.handed(taken.handed)
@@ -205,18 +207,18 @@ class Rings(dict[str, Ring]):
         if deliveries:
             self._state.stats.delivered += len(deliveries)
             self._agenda.changed()
-            ring.deal(deliveries, rooms)
+            round_robin.deal(deliveries, rooms)
         if taken.dead:
-            self._deaths.end(group, taken.dead)
+            self._dead_letters.end(group, taken.dead)
         if not group.has_ready:
-            ring.none_ready()
+            round_robin.none_ready()
         elif deliveries:
             self._agenda.wake(name)
 
     def end(self) -> None:
-        """Tell all takers that there will be nothing more, and forget them."""
-        rings = list(self.values())
+        """Tell all receivers that there will be nothing more, and forget them."""
+        round_robins = list(self.values())
         self.clear()
-        for ring in rings:
-            for taker in list(ring.takers):
-                self._state.host.tell(taker.end)
+        for round_robin in round_robins:
+            for receiver in list(round_robin.receivers):
+                self._state.host.tell(receiver.end)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import partial
 
-from curbstone.core.engine.delivery.acks import Settling
+from curbstone.core.engine.delivery.acks import Acks
 from curbstone.core.engine.delivery.leases import NO_LEASES, Leases
 from curbstone.core.engine.delivery.pull import Counter, Waiter
-from curbstone.core.engine.delivery.requeue import Retrying
+from curbstone.core.engine.delivery.requeue import Requeue
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
 from curbstone.core.engine.write_queue import Outbox
@@ -20,21 +20,21 @@ from curbstone.core.values import Answer, Lease, Outcome, Who
 class Leasing:
     """The leases of one queue."""
 
-    __slots__ = ("_agenda", "_counter", "_leases", "_outbox", "_retrying", "_settling", "_state")
+    __slots__ = ("_acks", "_agenda", "_counter", "_leases", "_outbox", "_requeue", "_state")
 
     def __init__(
         self,
         state: QueueState,
         agenda: Agenda,
         outbox: Outbox,
-        settling: Settling,
-        retrying: Retrying,
+        acks: Acks,
+        requeue: Requeue,
         counter: Counter,
     ) -> None:
         self._state = state
         self._outbox = outbox
-        self._settling = settling
-        self._retrying = retrying
+        self._acks = acks
+        self._requeue = requeue
         self._counter = counter
         self._agenda = agenda
         self._leases = NO_LEASES
@@ -63,7 +63,7 @@ class Leasing:
     def end_due(self, now_ms: int) -> None:
         """Give back the messages whose leases have run out."""
         for lease in self._leases.take_due(now_ms):
-            self._retrying.release(lease.group, [lease.delivery], error="the lease ran out")
+            self._requeue.release(lease.group, [lease.delivery], error="the lease ran out")
 
     def end_deliveries(self, group: str, seqs: list[int]) -> None:
         """Forget the leases of messages, if there are any."""
@@ -96,7 +96,7 @@ class Leasing:
         for token in tokens:
             lease = self._leases.take(token)
             if lease is not None:
-                self._settling.put_back(lease.group, [lease.delivery])
+                self._acks.put_back(lease.group, [lease.delivery])
 
     def settle(
         self,
@@ -132,13 +132,13 @@ class Leasing:
                 continue
             settled += 1
             if outcome is Outcome.ACK:
-                self._settling.settle_now(lease.group, [lease.delivery])
+                self._acks.settle_now(lease.group, [lease.delivery])
             elif outcome is Outcome.NACK:
-                ((each_ms, deliveries),) = self._retrying.delayed([lease.delivery], delay_ms)
-                self._retrying.release(lease.group, deliveries, delay_ms=each_ms, error=error)
+                ((each_ms, deliveries),) = self._requeue.delayed([lease.delivery], delay_ms)
+                self._requeue.release(lease.group, deliveries, delay_ms=each_ms, error=error)
             else:
                 left += 1
-                self._retrying.reject_now(lease.group, [lease.delivery], error, done)
+                self._requeue.reject_now(lease.group, [lease.delivery], error, done)
         self._outbox.when_committed(done)
 
     def is_of_another(self, group: str, seq: int, owner: str) -> bool:

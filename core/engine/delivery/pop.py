@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from curbstone.core.engine.delivery.acks import Settling
+from curbstone.core.engine.delivery.acks import Acks
 from curbstone.core.engine.delivery.pull import Counter, Waiter
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
 from curbstone.core.engine.write_queue import Outbox, Pop
@@ -28,14 +28,14 @@ Popped = Callable[[Delivery | None | CurbstoneError], None]
 class Popping:
     """The pops of one queue that have a message which is not settled on disk yet; they are kept in its outbox."""
 
-    __slots__ = ("_agenda", "_outbox", "_pending", "_settling", "_state")
+    __slots__ = ("_acks", "_agenda", "_index", "_outbox", "_state")
 
-    def __init__(self, state: QueueState, agenda: Agenda, pending: Pending, outbox: Outbox, settling: Settling) -> None:
+    def __init__(self, state: QueueState, agenda: Agenda, index: Index, outbox: Outbox, acks: Acks) -> None:
         self._state = state
         self._agenda = agenda
-        self._pending = pending
+        self._index = index
         self._outbox = outbox
-        self._settling = settling
+        self._acks = acks
 
     def settle(self, pop: Pop) -> None:
         """Have the message of a pop settled; the answer comes after the commit."""
@@ -72,7 +72,7 @@ class Popping:
         for pop in self._held(pops):
             held.setdefault(pop.group, []).append(pop.delivery.message)
         for group, messages in held.items():
-            self._pending.clear(group, messages)
+            self._index.clear(group, messages)
             self._agenda.wake(group)
         self._state.stats.acked += len(pops)
         for pop in pops:
@@ -97,11 +97,11 @@ class Popping:
 
     def _put_back(self, pops: list[Pop]) -> None:
         for pop in self._held(pops):
-            self._settling.put_back(pop.group, [pop.delivery])
+            self._acks.put_back(pop.group, [pop.delivery])
 
     def _held(self, pops: list[Pop]) -> list[Pop]:
         """Return the pops whose message was not settled meanwhile: by its id, or by an ack of all up to a seq."""
-        return [pop for pop in pops if pop.delivery.message.seq in self._pending.group(pop.group).wip]
+        return [pop for pop in pops if pop.delivery.message.seq in self._index.group(pop.group).wip]
 
 
 class PopWaiter(Waiter):

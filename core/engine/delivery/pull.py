@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from curbstone.core.engine.delivery.acks import Settling
-from curbstone.core.engine.delivery.dispatch import Rings
-from curbstone.core.engine.index.dynamic_groups import Undeclared
+from curbstone.core.engine.delivery.acks import Acks
+from curbstone.core.engine.delivery.dispatch import Dispatcher
+from curbstone.core.engine.index.dynamic_groups import DynamicGroups
 from curbstone.core.engine.state import QueueState
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.holders import waiting_call
@@ -27,9 +27,9 @@ class Counter(NamedTuple):
     """The parts of one queue that its waiters need."""
 
     state: QueueState
-    rings: Rings
-    settling: Settling
-    undeclared: Undeclared
+    dispatcher: Dispatcher
+    acks: Acks
+    dynamic_groups: DynamicGroups
 
 
 class Waiter:
@@ -69,11 +69,11 @@ class Waiter:
         """Take part in the round robin of the group; return itself."""
         if self._state.is_closed:
             self._state.host.call_soon(self.give_nothing)
-        elif refusal := self._counter.undeclared.refusal([self.group]):
+        elif refusal := self._counter.dynamic_groups.refusal([self.group]):
             self._leave()
             self._state.host.call_soon(partial(self._refuse, refusal))
         else:
-            self._counter.rings.join(self)
+            self._counter.dispatcher.join(self)
         return self
 
     @property
@@ -84,7 +84,7 @@ class Waiter:
     def give(self, deliveries: list[Delivery]) -> None:
         """Take deliveries, and answer when there are enough; the queue calls this."""
         if not self.room:  # it was given up while its hand was dealt
-            self._counter.settling.put_back(self.group, deliveries)
+            self._counter.acks.put_back(self.group, deliveries)
             return
         taken = 0
         for delivery in deliveries:
@@ -97,7 +97,7 @@ class Waiter:
         if self.room and self._bytes < LEASE_BYTES_MAX:
             return
         self._finish()
-        self._counter.settling.put_back(self.group, deliveries[taken:])
+        self._counter.acks.put_back(self.group, deliveries[taken:])
 
     def give_nothing(self) -> None:
         """Answer with what there is: nothing more is ready, or its time is over."""
@@ -121,7 +121,7 @@ class Waiter:
         if not self.room:
             return False
         self._leave()
-        self._counter.settling.put_back(self.group, self._gathered)
+        self._counter.acks.put_back(self.group, self._gathered)
         return True
 
     def _finish(self) -> None:
@@ -134,10 +134,12 @@ class Waiter:
         self._answer = _nobody  # it may be a method of this very waiter, which would keep itself in memory
         if self._timer is not None:
             self._timer.cancel()
-        self._counter.rings.leave(self)
+        self._counter.dispatcher.leave(self)
 
 
-def waiting(rings: Rings) -> list[Holder]:
+def waiting(dispatcher: Dispatcher) -> list[Holder]:
     """Return a holder for each waiter that waits for a message to come."""
-    takers = [taker for ring in rings.values() for taker in ring.takers]
-    return [waiting_call(each.group, each.room, each.who) for each in takers if isinstance(each, Waiter) and each.waits]
+    receivers = [receiver for turns in dispatcher.values() for receiver in turns.receivers]
+    return [
+        waiting_call(each.group, each.room, each.who) for each in receivers if isinstance(each, Waiter) and each.waits
+    ]

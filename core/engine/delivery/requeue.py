@@ -1,4 +1,4 @@
-"""Retrying: a message that was delivered and not acked goes back to its place, one try older, or is dead.
+"""Requeuing: a message that was delivered and not acked goes back to its place, one try older, or is dead.
 
 All ways back lead here: a nack, a consumer that went away, a lease that ran out, a transaction. The group keeps how
 often a message was tried (`index.group`), and the outbox has it written; `dead` ends messages that are dead.
@@ -6,9 +6,9 @@ often a message was tried (`index.group`), and the outbox has it written; `dead`
 
 from __future__ import annotations
 
-from curbstone.core.engine.delivery.acks import Settling
-from curbstone.core.engine.delivery.dead_letters import Deaths
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.delivery.acks import Acks
+from curbstone.core.engine.delivery.dead_letters import DeadLetters
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.format import Reason, Released
 from curbstone.core.engine.log.publish import Release
 from curbstone.core.engine.state import QueueState
@@ -19,32 +19,32 @@ from curbstone.core.message import Delivery
 from curbstone.core.values import Done
 
 
-class Retrying:
-    """The retrying of one queue."""
+class Requeue:
+    """Gives deliveries of one queue back."""
 
-    __slots__ = ("_agenda", "_deaths", "_outbox", "_pending", "_settling", "_state")
+    __slots__ = ("_acks", "_agenda", "_dead_letters", "_index", "_outbox", "_state")
 
     def __init__(
         self,
         state: QueueState,
         agenda: Agenda,
-        pending: Pending,
+        index: Index,
         outbox: Outbox,
-        settling: Settling,
-        deaths: Deaths,
+        acks: Acks,
+        dead_letters: DeadLetters,
     ) -> None:
         self._state = state
         self._agenda = agenda
-        self._pending = pending
+        self._index = index
         self._outbox = outbox
-        self._settling = settling
-        self._deaths = deaths
+        self._acks = acks
+        self._dead_letters = dead_letters
 
     def nack(
         self, group: str, deliveries: list[Delivery], delay_ms: int | None, error: str, on_done: Done | None
     ) -> bool:
         """Give back deliveries that a consumer has claimed. Return False if refused now: it has to unclaim them."""
-        if self._settling.is_refused(on_done):
+        if self._acks.is_refused(on_done):
             return False
         for each_ms, some in self.delayed(deliveries, delay_ms):
             self.release(group, some, delay_ms=each_ms, error=error)
@@ -54,7 +54,7 @@ class Retrying:
 
     def reject(self, group: str, deliveries: list[Delivery], error: str, on_done: Done | None) -> bool:
         """Dead-letter deliveries that a consumer has claimed. Return False if refused now: it has to unclaim them."""
-        if self._settling.is_refused(on_done):
+        if self._acks.is_refused(on_done):
             return False
         self.reject_now(group, deliveries, error, on_done)
         return True
@@ -74,7 +74,7 @@ class Retrying:
             self._outbox.when_committed(on_done)
         for delivery in deliveries:
             tries = delivery.tries + 1
-            self._deaths.bury(self._pending.group(group), delivery, Reason.REJECT, tries, error, done)
+            self._dead_letters.bury(self._index.group(group), delivery, Reason.REJECT, tries, error, done)
         self._agenda.wake(group)
 
     def release(self, name: str, deliveries: list[Delivery], *, delay_ms: int = 0, error: str = "") -> None:
@@ -82,7 +82,7 @@ class Retrying:
         state = self._state
         if not deliveries or state.is_closed:
             return
-        group = self._pending.group(name)
+        group = self._index.group(name)
         now_ms, wall_ms = state.host.now_ms(), state.host.wall_ms()
         due_ms = now_ms + delay_ms if delay_ms > 0 else 0
         most = state.options.max_tries
@@ -90,10 +90,10 @@ class Retrying:
         for delivery in deliveries:
             tries = delivery.tries + 1
             if most and tries >= most:
-                self._deaths.bury(group, delivery, Reason.MAX_TRIES, tries, error)
+                self._dead_letters.bury(group, delivery, Reason.MAX_TRIES, tries, error)
                 continue
             if 0 < delivery.message.expires_ms <= now_ms:
-                self._deaths.expire(group, delivery.message)
+                self._dead_letters.expire(group, delivery.message)
                 continue
             group.release(delivery.message, tries, due_ms, wall_ms + delay_ms)
             self._outbox.released(Released(name, delivery.message.seq, 1, tries, due_ms))
@@ -103,7 +103,7 @@ class Retrying:
     def released(self, release: Release) -> None:
         """A transaction that gives deliveries back is on disk: put them back to their place, one try older."""
         state = self._state
-        group = self._pending.group(release.group)
+        group = self._index.group(release.group)
         now_ms, wall_ms = state.host.now_ms(), state.host.wall_ms()
         mature_ms = wall_ms + max(release.due_ms - now_ms, 0)
         state.stats.released += len(release.deliveries)

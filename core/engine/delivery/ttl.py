@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from curbstone.core.engine.delivery.dead_letters import Deaths
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.delivery.dead_letters import DeadLetters
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.index.runs import Run
 from curbstone.core.engine.state import QueueState
 
 READ_AGAIN_MS = 100
 
 
-class Expiry:
+class Ttl:
     """Ends the expired messages of one queue; `core.engine.index.expiries` knows when there are any."""
 
-    __slots__ = ("_deaths", "_pending", "_state")
+    __slots__ = ("_dead_letters", "_index", "_state")
 
-    def __init__(self, state: QueueState, pending: Pending, deaths: Deaths) -> None:
+    def __init__(self, state: QueueState, index: Index, dead_letters: DeadLetters) -> None:
         self._state = state
-        self._pending = pending
-        self._deaths = deaths
+        self._index = index
+        self._dead_letters = dead_letters
 
     def expire_due(self, now_ms: int) -> None:
         """End the messages that have expired by now."""
-        for seq in self._pending.expiries.take_due(now_ms):
+        for seq in self._index.expiries.take_due(now_ms):
             self._expire_at(seq)
 
     def _expire_at(self, seq: int) -> None:
-        run = self._pending.runs.at_or_after(seq)
+        run = self._index.runs.at_or_after(seq)
         if run is None or not run.expires_ms:
             return
         if run.messages is None:
-            self._pending.reader.load(run, lambda: self._expire_run(run))
+            self._index.reader.load(run, lambda: self._expire_run(run))
         else:
             self._expire_run(run)
 
@@ -45,9 +45,9 @@ class Expiry:
             if message.expires_ms > now_ms:
                 next_ms = min(next_ms or message.expires_ms, message.expires_ms)
                 continue
-            for group in self._pending.groups.values():
+            for group in self._index.groups.values():
                 if run.pending(group.name) >> (message.seq - run.first) & 1 and message.seq not in group.wip:
-                    self._deaths.expire(group, message)
+                    self._dead_letters.expire(group, message)
         run.expires_ms = 0
         if next_ms and run.live():
-            self._pending.expiries.note(run, next_ms)
+            self._index.expiries.note(run, next_ms)

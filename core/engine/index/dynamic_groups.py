@@ -22,7 +22,7 @@ UNDECLARED_MAX = 256
 SPARE_MAX = 16
 
 
-class Undeclared:
+class DynamicGroups:
     """Keeps the undeclared groups of one queue few."""
 
     __slots__ = ("_groups", "_in_use", "_memory", "_state", "_sweep_at")

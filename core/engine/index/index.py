@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from curbstone.core.engine.index.copies import Where, place
-from curbstone.core.engine.index.dynamic_groups import Undeclared
+from curbstone.core.engine.index.dynamic_groups import DynamicGroups
 from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.index.memory import Memory, at_once
 from curbstone.core.engine.index.runs import Run, mask_of, ranges_of, seqs_of
@@ -35,19 +35,17 @@ class Placed(NamedTuple):
 
 
 class Cleared(NamedTuple):
-    """What `Pending.clear_below` has cleared in a group."""
+    """What `Index.clear_below` has cleared in a group."""
 
     messages: int
     ended: list[int]
     """The seqs that were handed out. Whoever holds them has nothing to settle any more."""
 
 
-class Pending:
+class Index:
     """The runs, the groups and the reader of one queue."""
 
-    __slots__ = (
-        "_agenda", "_memory", "_state", "expiries", "groups", "reader", "runs", "undeclared", "unnamed",
-    )  # fmt: skip
+    __slots__ = ("_agenda", "_memory", "_state", "dynamic_groups", "expiries", "groups", "reader", "runs", "unnamed")
 
     def __init__(
         self,
@@ -69,7 +67,7 @@ class Pending:
         self.expiries = self._memory.expiries
         self.unnamed = Group(self._memory, UNNAMED)
         self.groups: dict[str, Group] = {UNNAMED: self.unnamed}
-        self.undeclared = Undeclared(state, self._memory, self.groups, groups_in_use)
+        self.dynamic_groups = DynamicGroups(state, self._memory, self.groups, groups_in_use)
         for name in state.meta.groups:
             self.groups[name] = Group(self._memory, name)
 
@@ -79,7 +77,7 @@ class Pending:
 
     def group(self, name: str, first: int = 0) -> Group:
         """Return a group, which is made if it does not exist. In a new one nothing is pending below `first`."""
-        return self.groups.get(name) or self.undeclared.make(name, first)
+        return self.groups.get(name) or self.dynamic_groups.make(name, first)
 
     def replayed(self, name: str) -> Group:
         """Like `group`, while the log is replayed: nothing is counted yet, so groups are never swept."""
@@ -264,7 +262,7 @@ class Pending:
 
     def _entitle(self, run: Run, names: Iterable[str], bits: int) -> None:
         for name in names:
-            group = self.groups.get(name) or self.undeclared.make(name, run.first)
+            group = self.groups.get(name) or self.dynamic_groups.make(name, run.first)
             run.set_pending(name, run.pending(name) | bits)
             group.pends(bits.bit_count())
 

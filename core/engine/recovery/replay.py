@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.facts.kinds import KINDS, decode_seq
 from curbstone.core.engine.index.copies import Where
-from curbstone.core.engine.index.index import Pending
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.index.runs import Run
 from curbstone.core.engine.log.batches import Batch
 from curbstone.core.engine.log.commit import ASIDE_SUFFIX, RESERVE_NAME, SEGMENT_SUFFIX, Segment, reserve_path
@@ -35,10 +35,10 @@ ALWAYS = 1 << 62
 class Replay:
     """Replays one queue's log. Blocking; to be done before the queue is used."""
 
-    def __init__(self, state: QueueState, log: Log, pending: Pending, facts: Facts) -> None:
+    def __init__(self, state: QueueState, log: Log, index: Index, facts: Facts) -> None:
         self._state = state
         self._log = log
-        self._pending = pending
+        self._index = index
         self._facts = facts
         self._delivered: dict[str, int] = {}
         self._floor = 1
@@ -95,9 +95,9 @@ class Replay:
         log = self._log
         gone = [segment for segment, _ in chain.segments if segment.number < self._floor]
         for segment in gone:
-            for run in self._pending.runs.in_segment(segment):
+            for run in self._index.runs.in_segment(segment):
                 self._drop(run)
-            for group in self._pending.groups.values():
+            for group in self._index.groups.values():
                 group.lose_records(segment)
         segments = [segment for segment, _ in chain.segments if segment.number >= self._floor]
         missing = [number for number in chain.missing if number >= self._floor]
@@ -119,16 +119,16 @@ class Replay:
             self._cut(segments[-1:])
         self._remove([*chain.trash, *(segment.path for segment in gone)])
         for name, delivered in self._delivered.items():
-            group = self._pending.replayed(name)
+            group = self._index.replayed(name)
             group.recovered = group.delivered = group.delivered_logged = delivered
         for name in self._state.meta.groups:
             # After a crash the log may have the note of a loss without all settles that belong to it. These are made up
             # for here: messages that came back below the loss would have gaps that no reader is told of.
             self._settle(name, 1, self._facts.loss(name).floor - 1)
-        for group in self._pending.groups.values():
+        for group in self._index.groups.values():
             self._forget_settled(group.name)
-            group.pends(sum(run.pending(group.name).bit_count() for run in self._pending.runs) - group.pending)
-        self._pending.undeclared.sweep()
+            group.pends(sum(run.pending(group.name).bit_count() for run in self._index.runs) - group.pending)
+        self._index.dynamic_groups.sweep()
 
     def _set_aside(self, chain: Chain) -> None:
         """Keep files that can't be read, under names that are no part of the log, and count all such files."""
@@ -151,9 +151,9 @@ class Replay:
                 self._damage.append((ALWAYS, f"{self._log.directory}/{name}: a damaged segment, kept for repair"))
 
     def _forget_settled(self, name: str) -> None:
-        group = self._pending.groups[name]
+        group = self._index.groups[name]
         for seq in list(group.retries):
-            run = self._pending.runs.find(seq)
+            run = self._index.runs.find(seq)
             if run is None or not run.pending(name) >> (seq - run.first) & 1:
                 group.forget(seq)
 
@@ -196,7 +196,7 @@ class Replay:
         for name, first, count, tries, due_ms in decode_released(batch.data, batch.releases_at, batch.settles_at):
             if name in earlier:
                 continue
-            group = self._pending.replayed(name)
+            group = self._index.replayed(name)
             for seq in range(first, first + count):
                 group.recover(seq, tries, due_ms)
             group.stored(Released(name, first, count, tries, due_ms), segment)
@@ -228,20 +228,20 @@ class Replay:
         """
         copies = batch.messages()
         self._state.next_seq = max(self._state.next_seq, copies[-1].seq + 1)
-        names = {message.seq: self._pending.entitled(message) for message in copies}
+        names = {message.seq: self._index.entitled(message) for message in copies}
         for name in {name for entitled in names.values() for name in entitled}:
-            self._pending.replayed(name)
-        self._pending.place(copies, names, Where(segment, batch.offset, batch.offset + batch.header.length))
+            self._index.replayed(name)
+        self._index.place(copies, names, Where(segment, batch.offset, batch.offset + batch.header.length))
 
     def _apply_messages(self, batch: Batch, segment: Segment) -> None:
         header = batch.header
         first, count = header.first_seq, header.messages
-        if self._pending.runs.at_or_after(first) is not None:  # happens only if damage hid what was settled
+        if self._index.runs.at_or_after(first) is not None:  # happens only if damage hid what was settled
             self._note_damage(segment, [f"{segment.path}: batch {header.number} repeats messages from {first} on"])
             return
         bits = (1 << count) - 1
         end = batch.offset + header.length
-        run, is_new = self._pending.runs.append(first, bits, segment, batch.offset, end, header.messages_bytes)
+        run, is_new = self._index.runs.append(first, bits, segment, batch.offset, end, header.messages_bytes)
         if is_new:
             run.time_ms = time_of(batch.data, batch.messages_at)
         self._state.next_seq = max(self._state.next_seq, first + count)
@@ -254,20 +254,20 @@ class Replay:
     def _admit(self, run: Run, message: Message) -> None:
         bit = 1 << (message.seq - run.first)
         run.naming |= bit if message.groups else 0
-        self._entitle(run, bit, self._pending.entitled(message))
+        self._entitle(run, bit, self._index.entitled(message))
         if message.expires_ms:
-            self._pending.expiries.note(run, message.expires_ms)
+            self._index.expiries.note(run, message.expires_ms)
 
     def _default_groups(self, seq: int) -> list[str]:
         return [UNNAMED, *(name for name, start in self._state.meta.groups.items() if seq >= start)]
 
     def _entitle(self, run: Run, bits: int, names: Iterable[str]) -> None:
         for name in names:
-            self._pending.replayed(name)
+            self._index.replayed(name)
             run.set_pending(name, run.pending(name) | bits)
 
     def _settle(self, name: str, first: int, count: int) -> None:
-        runs = self._pending.runs
+        runs = self._index.runs
         last = first + count - 1
         seq = first
         while seq <= last and (run := runs.at_or_after(seq)) is not None and run.first <= last:
@@ -284,4 +284,4 @@ class Replay:
 
     def _drop(self, run: Run) -> None:
         if run.is_indexed:
-            self._pending.runs.drop(run)
+            self._index.runs.drop(run)

@@ -18,7 +18,7 @@ MIB = 1024 * KIB
 
 def pending_share(queue: Queue) -> float:
     """Return the part of the cap that pending messages take, as the log stores them."""
-    return queue.pending.runs.bytes_live / queue.options.cap
+    return queue.index.runs.bytes_live / queue.options.cap
 
 
 @pytest.mark.parametrize("cap", [MIB, 3 * MIB])

@@ -250,8 +250,8 @@ def test_what_waits_is_read_again_where_it_does_not_stay_in_memory(monkeypatch: 
     lab.restart()
     queue = lab.again(queue)
     peer = Peer(lab, queue)
-    for run in queue.pending.runs:  # as where the memory is needed for others
-        queue.pending.reader.forget(run)
+    for run in queue.index.runs:  # as where the memory is needed for others
+        queue.index.reader.forget(run)
     peer.ack(1)
     peer.ack(2)
     assert given(peer) == "a1 a2 a3"
@@ -264,7 +264,7 @@ def test_nothing_stays_in_memory_of_keys_that_are_done_with() -> None:
     for n in range(200):
         lab.publish_messages(queue, [keyed(f"k{n % 7}", str(n))])
     assert lab.pop_all(queue) == [b"%d" % n for n in range(200)]
-    kept = queue.pending.unnamed.ordering
+    kept = queue.index.unnamed.ordering
     assert kept is not None
     left = [getattr(kept, name) for name in kept.__slots__ if name not in ("_comes", "_memory")]
     assert not any(left), left

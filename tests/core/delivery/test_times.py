@@ -278,7 +278,7 @@ def test_what_was_to_wait_long_takes_no_memory_once_it_is_settled() -> None:
     """A delay, or a time to live, of a message that was settled or purged was remembered until it would have come."""
     lab = Lab()
     queue = lab.queue()
-    group = queue.pending.unnamed
+    group = queue.index.unnamed
     for _ in range(20):
         seqs = lab.publish(queue, *numbered(50), delay_ms=1_000_000, ttl_ms=3_000_000)
         for seq in seqs[:25]:
@@ -306,7 +306,7 @@ def test_an_empty_queue_forgets_what_was_to_come() -> None:
     for seq in range(1, queue.state.next_seq):
         lab.answer(lambda done, seq=seq: queue.settle_by_id(seq, done))  # type: ignore[misc]
     lab.pass_time(2000)
-    assert queue.pending.unnamed.due_entries == queue.leasing.due_entries == 0
+    assert queue.index.unnamed.due_entries == queue.leasing.due_entries == 0
 
 
 def test_when_messages_would_have_expired_takes_no_memory_once_they_are_settled() -> None:
@@ -316,6 +316,6 @@ def test_when_messages_would_have_expired_takes_no_memory_once_they_are_settled(
         lab.publish(queue, "m", ttl_ms=3_000_000)
         assert lab.pop(queue) == b"m"
     lab.publish(queue, "m", ttl_ms=1000)
-    assert queue.pending.expiries.due_entries <= 100
+    assert queue.index.expiries.due_entries <= 100
     lab.pass_time(1000)
     assert lab.bodies(queue) == []

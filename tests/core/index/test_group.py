@@ -23,15 +23,15 @@ def never(_group: str, _message: Message, _tries: int) -> bool:
 
 
 def unnamed(queue: Queue) -> Group:
-    return queue.pending.unnamed
+    return queue.index.unnamed
 
 
 def check_books(queue: Queue) -> None:
     """Every number that is kept up step by step is what counting gives."""
-    groups = queue.pending.groups.values()
+    groups = queue.index.groups.values()
     for group in groups:
         retries = group.retries.values()
-        assert group.pending == sum(run.pending(group.name).bit_count() for run in queue.pending.runs)
+        assert group.pending == sum(run.pending(group.name).bit_count() for run in queue.index.runs)
         assert group.delayed == sum(retry.due_ms > 0 for retry in retries)
         assert queue.counts(group.name).first_due_ms == min([r.due_ms for r in retries if r.due_ms], default=0)
         assert group._held == sum(retry.message is not None for retry in retries)
@@ -175,8 +175,8 @@ def test_what_was_given_back_and_left_the_memory_is_read_again() -> None:
     bodies = [bytes([65 + number]) * (HELD_BYTES_MAX + 1) for number in range(5)]
     lab.publish(queue, *bodies)
     Peer(lab, queue).close()
-    for run in queue.pending.runs:
-        queue.pending.reader.forget(run)
+    for run in queue.index.runs:
+        queue.index.reader.forget(run)
     peer = Peer(lab, queue)
     assert (peer.bodies, peer.tries) == (bodies, [1] * 5)
 

@@ -23,7 +23,7 @@ def with_a_backlog(lab: Lab) -> Queue:
 
 def in_memory(queue: Queue) -> int:
     """Return how many runs have their messages in memory."""
-    return sum(run.messages is not None for run in queue.pending.runs)
+    return sum(run.messages is not None for run in queue.index.runs)
 
 
 def test_what_was_read_back_is_bounded() -> None:

@@ -15,7 +15,7 @@ FEW = 2 * SPARE_MAX + 4
 
 def kept(queue: Queue) -> tuple[int, int]:
     """Return how many groups, and how many rings of takers, are in memory."""
-    return len(queue.pending.groups), len([*queue.rings])
+    return len(queue.index.groups), len([*queue.dispatcher])
 
 
 def test_names_that_were_published_to_and_settled_are_forgotten() -> None:
@@ -47,7 +47,7 @@ def test_an_empty_queue_forgets_all_of_them() -> None:
     lab.publish(queue, "m", groups=("a", "declared"))
     assert lab.pop(queue, "a") == lab.pop(queue, "declared") == b"m"
     lab.pass_time(2000)
-    assert set(queue.pending.groups) == {"", "declared"}
+    assert set(queue.index.groups) == {"", "declared"}
 
 
 def test_groups_that_were_declared_are_forgotten_too() -> None:
@@ -92,7 +92,7 @@ def test_what_a_forgotten_group_settled_stays_settled_when_its_message_is_copied
     assert lab.pop_all(queue, "done") == numbered(3, 100)
     for number in range(5 * FEW):
         lab.pop(queue, f"g{number}")
-    assert "done" not in queue.pending.groups
+    assert "done" not in queue.index.groups
     first = queue.log.segments[0].number
     for _ in range(100):
         lab.publish(queue, *[b"x" * 600] * 20, groups=("filler",))
@@ -113,7 +113,7 @@ def test_a_group_that_was_forgotten_and_named_again_knows_what_it_handed_out(how
     assert lab.pop(queue, "g") == b"one"
     for number in range(5 * FEW):
         lab.pop(queue, f"g{number}")
-    assert "g" not in queue.pending.groups
+    assert "g" not in queue.index.groups
     lab.publish(queue, "two", groups=("g",))
     assert Peer(lab, queue, group="g").tries == [0]
     lab.pass_time(0)
@@ -133,7 +133,7 @@ def test_a_start_makes_only_groups_that_something_waits_for() -> None:
             assert lab.pop(queue, f"g{number}") == b"m"
     lab.restart()
     queue = lab.again(queue)
-    assert set(queue.pending.groups) == {"", *(f"g{number}" for number in range(0, 5 * FEW, FEW))}
+    assert set(queue.index.groups) == {"", *(f"g{number}" for number in range(0, 5 * FEW, FEW))}
     assert [lab.pop(queue, f"g{number}") for number in (0, FEW)] == [b"m", b"m"]
 
 
@@ -176,7 +176,7 @@ def test_names_of_one_commit_count_together() -> None:
     with pytest.raises(Conflict):
         lab.publish_messages(queue, [message("m", groups=("a", "b"))])
     lab.restart()
-    assert len(lab.again(queue).pending.groups) == UNDECLARED_MAX + 1
+    assert len(lab.again(queue).index.groups) == UNDECLARED_MAX + 1
 
 
 def test_a_transaction_over_two_queues_is_refused_whole() -> None:

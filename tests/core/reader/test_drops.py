@@ -39,8 +39,8 @@ def drops(lab: Lab, queue: Queue) -> Iterator[None]:
         while queue.log.segments[0].path in lab.disk.names:
             if not (lab.host.turn() or lab.host.work()):
                 return
-        for run in queue.pending.runs:
-            queue.pending.reader.forget(run)
+        for run in queue.index.runs:
+            queue.index.reader.forget(run)
         ended, lab.host.ended = lab.host.ended, []
         yield
         lab.host.ended += ended
@@ -99,8 +99,8 @@ def test_looks_at_what_is_to_be_copied_hold_nothing_up(seed: int) -> None:
         for _ in range(lab.rng.randrange(10)):
             (lab.host.turn if lab.rng.random() < 0.5 else lab.host.work)()
         if count % 10 == 0:  # other queues take all memory
-            for run in queue.pending.runs:
-                queue.pending.reader.forget(run)
+            for run in queue.index.runs:
+                queue.index.reader.forget(run)
     lab.pass_time(1000)
     assert seen == [BODIES] * 60
     assert queue.log.segments[0].number > last

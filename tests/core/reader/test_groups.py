@@ -54,7 +54,7 @@ def informed_later(lab: Lab, call: Callable[[Callable[..., None]], object]) -> G
 
 def seen(queue: Queue, name: str = "g") -> list[int]:
     """Return what is pending in a group, from the index itself."""
-    return [run.first + i for run in queue.pending.runs for i in range(20_000) if run.pending(name) >> i & 1]
+    return [run.first + i for run in queue.index.runs for i in range(20_000) if run.pending(name) >> i & 1]
 
 
 def mixed(lab: Lab) -> Queue:
@@ -320,7 +320,7 @@ def test_what_a_group_has_skipped_is_no_hole_after_a_crash(how: str) -> None:
     queue = lab.queue()
     declare(lab, queue, skips=True)
     lab.publish(queue, *numbered(20))
-    lost = queue.pending.clear_below(queue.pending.group("g"), 11).messages
+    lost = queue.index.clear_below(queue.index.group("g"), 11).messages
     queue.facts.lose("g", lost, 11)
     lab.publish(queue, "the note is in this commit")
     before = queue.reading.info("g")

@@ -180,8 +180,8 @@ def test_what_lies_between_messages_that_are_there_comes_back_between_them(end: 
     if end:
         lab.restart(end)
         queue = lab.again(queue)
-    queue.pending.reader.close()
-    queue.pending.reader._is_closed = False  # nothing of it is in memory
+    queue.index.reader.close()
+    queue.index.reader._is_closed = False  # nothing of it is in memory
     assert lab.pop_all(queue) == bodies[1:]
     assert queue.damaged == []
 
@@ -329,8 +329,8 @@ def test_a_publish_that_waits_for_the_cleaner_is_taken_though_an_undo_has_split_
     while queue.log.room.budget > 30_000:
         for seq in lab.publish(queue, b"x" * 8000):
             peer.ack(seq)
-    for run in list(queue.pending.runs):
-        queue.pending.reader.forget(run)
+    for run in list(queue.index.runs):
+        queue.index.reader.forget(run)
     queue.cleaner.copying.next()  # a turn of the cleaner that was broken off: it has listed the first segment
     lab.settle()
     assert back(lab, queue, seq=first) == 1

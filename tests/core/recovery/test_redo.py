@@ -102,8 +102,8 @@ def test_commits_that_share_a_sync_are_written_to_their_segments_when_somebody_r
     segment = queues[0].log.active
     file = lab.disk.names[segment.path]
     assert b"late" not in file.cache
-    for run in list(queues[0].pending.runs):
-        queues[0].pending.reader.forget(run)
+    for run in list(queues[0].index.runs):
+        queues[0].index.reader.forget(run)
     assert lab.bodies(queues[0]) == [b"before", b"late"]
     assert b"late" in file.cache and b"late" not in file.durable
     lab.restart("power")
