@@ -23,7 +23,7 @@ COMPILED = {
     "core/engine/compaction": "cleaner relocate restore retention",
     "core/engine/delivery": "acks consumer dispatch",
     "core/engine/facts": "facts kinds",
-    "core/engine/index": "copies due dynamic_groups expiries group index memory ordering reader runs",
+    "core/engine/index": "copies due dynamic_groups group index ordering reader runs",
     "core/engine/log": "commit format log publish room",
     "core/transactions": "two_phase tx_log",
     "core/wal": "redo_format replay sync_group",

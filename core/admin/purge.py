@@ -68,7 +68,7 @@ def _settle_all(state: QueueState, index: Index, facts: Facts, outbox: Outbox) -
             lost[group.name] = (lost.get(group.name, (0, 0))[0] + bits.bit_count(), run.first + bits.bit_length())
             outbox.settled_ranges(group.name, Reason.PURGE, ranges_of(run.first, bits))
             if group.ordering is not None:
-                group.ordering.ended(seqs_of(run.first, bits))
+                index.pass_turns(group.ordering, seqs_of(run.first, bits))
             if group.retries:
                 for seq in seqs_of(run.first, bits):
                     group.forget(seq)

@@ -61,10 +61,10 @@ class DryRecovery:
         log = Log(self._disk, directory, uid, cap=meta.options.cap, meta_bytes=0, salt=random_salt)
         host = QueueHost(self._shared, meta, _raise)
         state = QueueState(self._shared, meta, host)
-        pending, facts = Index(state, Agenda(host, _nothing), log), Facts(state, log.room)
+        index, facts = Index(state, Agenda(host, _nothing), log), Facts(state, log.room)
         found = Revived()
         with _quiet():
-            if Replay(state, log, pending, facts).run():
+            if Replay(state, log, index, facts).run():
                 log.close()
         for part in self._recorded.get(uid, ()):
             if part.tx > log.tx:

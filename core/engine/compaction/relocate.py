@@ -83,7 +83,9 @@ class Copying:
             is_missing = run.messages is None and self._is_left(run)
             if is_missing and (run not in self._asked or self._parts.index.reader.is_loading(run)):
                 self._asked[run] = None
-                self._parts.index.load(run)  # also if it is being read for others: cleaning goes on when that is over
+                self._parts.index.reader.load(
+                    run
+                )  # also if it is being read for others: cleaning goes on when that is over
                 is_under_way = True
             total += run.end - run.offset
             if total >= limit:
@@ -120,7 +122,7 @@ class Copying:
                 continue
             if run.messages is None:
                 if not copies:  # it was read, but had to make way in memory for others
-                    self._parts.index.load(run)
+                    self._parts.index.reader.load(run)
                 break
             live = [run.messages[seq - run.first] for seq in seqs_of(run.first, run.live())]
             messages = [message for message in live if message is not None]

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from curbstone.core.engine.index.memory import Memory
+from curbstone.core.engine.index.due import Expiries
+from curbstone.core.engine.index.reader import Reader
 from curbstone.core.engine.index.runs import Run, Runs, seqs_of
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import entry_bytes
@@ -36,12 +37,14 @@ class _Piece(NamedTuple):
     old: Run | None
 
 
-def place(memory: Memory, copies: list[Message], names: Mapping[int, Iterable[str]], where: Where) -> list[Run]:
+def insert_copies(
+    reader: Reader, expiries: Expiries, copies: list[Message], names: Mapping[int, Iterable[str]], where: Where
+) -> list[Run]:
     """Put copies into the index; return the runs that exist no longer. No counts of groups change.
 
     `names` has, by seq, the groups in which each copy is pending from now on.
     """
-    runs = memory.runs
+    runs = reader.runs
     copied = {message.seq for message in copies}
     pieces = [_Piece(message.seq, message, None) for message in copies]
     taken_apart: dict[Run, int] = {}
@@ -49,7 +52,7 @@ def place(memory: Memory, copies: list[Message], names: Mapping[int, Iterable[st
         live = run.live()
         pieces += [_Piece(seq, None, run) for seq in seqs_of(run.first, live) if seq not in copied]
         taken_apart[run] = run.bytes_live // max(live.bit_count(), 1)
-        memory.reader.forget(run)
+        reader.forget(run)
         runs.drop(run)
     pieces.sort(key=lambda piece: piece.seq)
     current: Run | None = None
@@ -63,9 +66,9 @@ def place(memory: Memory, copies: list[Message], names: Mapping[int, Iterable[st
             owner = old
         current.last = seq
         if message is not None:
-            _put_copy(memory, current, message, names[seq])
+            _put_copy(runs, expiries, current, message, names[seq])
         elif old is not None:
-            _keep(memory, current, seq, old, taken_apart[old])
+            _keep(runs, expiries, current, seq, old, taken_apart[old])
     for run in taken_apart:
         run.bits, run.named = 0, None  # whoever still holds the run finds nothing pending in it
     return list(taken_apart)
@@ -76,23 +79,23 @@ def _extends(runs: Runs, run: Run, seq: int) -> bool:
     return seq - run.first < COPY_SPAN_MAX and (following is None or following.first > seq)
 
 
-def _put_copy(memory: Memory, run: Run, message: Message, names: Iterable[str]) -> None:
+def _put_copy(runs: Runs, expiries: Expiries, run: Run, message: Message, names: Iterable[str]) -> None:
     bit = 1 << (message.seq - run.first)
     run.naming |= bit if message.groups else 0
     for name in names:
         run.set_pending(name, run.pending(name) | bit)
     if message.expires_ms:
-        memory.expiries.note(run, message.expires_ms)
-    memory.runs.grow(run, entry_bytes(message))
+        expiries.note(run, message.expires_ms)
+    runs.grow(run, entry_bytes(message))
 
 
-def _keep(memory: Memory, run: Run, seq: int, old: Run, size: int) -> None:
+def _keep(runs: Runs, expiries: Expiries, run: Run, seq: int, old: Run, size: int) -> None:
     """Let a message of an old run stay in its place, as part of a new run; `size` is an estimate."""
     bit = 1 << (seq - run.first)
     for name in [UNNAMED, *(old.named or ())]:
         if old.pending(name) >> (seq - old.first) & 1:
             run.set_pending(name, run.pending(name) | bit)
     run.naming |= (old.naming >> (seq - old.first) & 1) << (seq - run.first)
-    memory.runs.grow(run, size)
+    runs.grow(run, size)
     if old.expires_ms:
-        memory.expiries.note(run, old.expires_ms)
+        expiries.note(run, old.expires_ms)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heapify, heappush
+from heapq import heapify, heappop, heappush
 from typing import TypeVar
+
+from curbstone.core.engine.index.runs import Run, Runs
+from curbstone.core.engine.wakeups import Agenda
 
 Key = TypeVar("Key", int, str)
 
@@ -27,3 +30,46 @@ def sweep(heap: list[tuple[int, Key]], most: int, current: Callable[[], list[tup
     if len(heap) > 2 * most + STALE_MAX:
         heap[:] = current()
         heapify(heap)
+
+
+class Expiries:
+    """When messages expire: for each run, when the first of its messages does. `delivery.ttl` then ends them."""
+
+    __slots__ = ("_agenda", "_due", "_runs")
+
+    def __init__(self, runs: Runs, agenda: Agenda) -> None:
+        self._runs = runs
+        self._agenda = agenda
+        self._due: list[tuple[int, int]] = []
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """Engine time when the next message may expire."""
+        return self._due[0][0] if self._due else None
+
+    @property
+    def due_entries(self) -> int:
+        """How many entries are in memory, including stale ones."""
+        return len(self._due)
+
+    def note(self, run: Run, expires_ms: int) -> None:
+        """Remember that some message of a run expires at `expires_ms`."""
+        self._runs.any_expires = True
+        if not run.expires_ms or expires_ms < run.expires_ms:
+            run.expires_ms = expires_ms
+            note(self._due, expires_ms, run.first, len(self._runs), self._current)
+            self._agenda.at(expires_ms)
+
+    def take_due(self, now_ms: int) -> list[int]:
+        """Remove and return the first seqs of the runs in which something has expired. Some runs may be gone by now."""
+        seqs = []
+        while self._due and self._due[0][0] <= now_ms:
+            seqs.append(heappop(self._due)[1])
+        return seqs
+
+    def sweep(self) -> None:
+        """Forget the times of messages that have been settled."""
+        sweep(self._due, len(self._runs), self._current)
+
+    def _current(self) -> list[tuple[int, int]]:
+        return [(run.expires_ms, run.first) for run in self._runs if run.expires_ms]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Set
 
 from curbstone.core.engine.index.group import Group
-from curbstone.core.engine.index.memory import Memory
+from curbstone.core.engine.index.reader import Reader
 from curbstone.core.engine.state import QueueState
 from curbstone.core.errors import Conflict
 from curbstone.core.message import Message
@@ -25,13 +25,13 @@ SPARE_MAX = 16
 class DynamicGroups:
     """Keeps the undeclared groups of one queue few."""
 
-    __slots__ = ("_groups", "_in_use", "_memory", "_state", "_sweep_at")
+    __slots__ = ("_groups", "_in_use", "_reader", "_state", "_sweep_at")
 
     def __init__(
-        self, state: QueueState, memory: Memory, groups: dict[str, Group], in_use: Callable[[], Set[str]]
+        self, state: QueueState, reader: Reader, groups: dict[str, Group], in_use: Callable[[], Set[str]]
     ) -> None:
         self._state = state
-        self._memory = memory
+        self._reader = reader
         self._groups = groups
         """All groups of the queue, including the declared ones and the unnamed one."""
         self._in_use = in_use
@@ -41,7 +41,7 @@ class DynamicGroups:
         """Return a new group. Sweeping is rare enough that on average each group costs a constant."""
         if len(self._groups) >= self._sweep_at:
             self.sweep()
-        group = self._groups[name] = Group(self._memory, name, first)
+        group = self._groups[name] = Group(self._reader, name, first)
         return group
 
     def sweep(self) -> None:

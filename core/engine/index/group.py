@@ -14,8 +14,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from curbstone.core.engine.index import due
-from curbstone.core.engine.index.memory import Memory
 from curbstone.core.engine.index.ordering import Ordering
+from curbstone.core.engine.index.reader import Reader
 from curbstone.core.engine.index.runs import Run, seqs_of
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import Released
@@ -66,16 +66,16 @@ class Group:
     """The unnamed group of a queue, or a named one."""
 
     __slots__ = (
-        "_cursor", "_due", "_held", "_low", "_memory", "_returned", "_rewound", "_room", "_run", "_runs", "delayed",
+        "_cursor", "_due", "_held", "_low", "_reader", "_returned", "_rewound", "_room", "_run", "_runs", "delayed",
         "delivered", "delivered_logged", "is_stuck", "name", "ordering", "pending", "recovered", "retries",
         "wip",
     )  # fmt: skip
 
-    def __init__(self, memory: Memory, name: str, first: int = 0) -> None:
+    def __init__(self, reader: Reader, name: str, first: int = 0) -> None:
         """Nothing below `first` is pending in the group, or will be."""
-        self._memory = memory
-        self._runs = memory.runs
-        self._room = memory.room
+        self._reader = reader
+        self._runs = reader.runs
+        self._room = reader.room
         self.name = name
         self.pending = 0
         """How many messages the group is entitled to and has not settled; only `pends` changes it."""
@@ -143,7 +143,7 @@ class Group:
         self._remember(seq, Retry(tries, due_ms, mature_ms, self._hold(message)))
         self.delayed += 1
         due.note(self._due, due_ms, seq, len(self.retries), self._delays)
-        self._memory.agenda.at(due_ms)
+        self._reader.agenda.at(due_ms)
 
     def _delays(self) -> list[tuple[int, int]]:
         return [(retry.due_ms, seq) for seq, retry in self.retries.items() if retry.due_ms]
@@ -377,7 +377,7 @@ class Group:
             message = ordering.kept(seq) or message
         if message is None:
             if run.messages is None:
-                self._memory.load(run)
+                self._reader.load(run)
                 return False
             message = run.messages[seq - run.first]
             if message is None:
@@ -404,12 +404,12 @@ class Group:
             self._cursor = run.last + 1
             return self._runs.at_or_after(self._cursor) is not None
         if run.messages is None:
-            self._memory.load(run)
+            self._reader.load(run)
             return False
         room = limit - len(taken.deliveries)
         contiguous = not bits & (bits + 1)
         old = max(self.recovered, self._rewound - 1)
-        special = self.retries or self._memory.expiries.has_any or run.first + skip <= old or run.is_keyed
+        special = self.retries or self._runs.any_expires or run.first + skip <= old or run.is_keyed
         if contiguous and not special:
             messages = run.messages[skip : skip + min(room, bits.bit_length())]
             taken.deliveries.extend([Delivery(message, 0, message.timestamp_ms) for message in messages if message])
@@ -434,7 +434,7 @@ class Group:
     def _has_turn(self, key: bytes, message: Message) -> bool:
         """Return whether a message with an ordering key has its turn; if not, it is held back."""
         if self.ordering is None:
-            self.ordering = Ordering(self._memory, self._comes)
+            self.ordering = Ordering(self._comes)
         seq = message.seq
         is_ready = seq not in self.wip and not self.is_delayed(seq)
         return self.ordering.has_turn(key, message, is_ready=is_ready)
@@ -445,7 +445,7 @@ class Group:
             self._remember(seq, Retry(0, 0, 0))
         if seq not in self.wip and not self.is_delayed(seq):
             heappush(self._returned, seq)
-        self._memory.agenda.wake(self.name)
+        self._reader.agenda.wake(self.name)
 
     def _hand_out(self, message: Message, taken: Taken, is_dead: IsDead) -> None:
         """Take one message: into the deliveries, or, if it is dead, apart from them."""
@@ -471,4 +471,4 @@ class Group:
     def _leave(self) -> None:
         """Let go of the messages of the run that the cursor leaves; they are read again if it comes back."""
         if self._run is not None and self._run.live():
-            self._memory.reader.forget(self._run)
+            self._reader.forget(self._run)

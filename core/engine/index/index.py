@@ -1,21 +1,25 @@
-"""Which messages are pending in which groups, and where they lie: a queue's memory, beside its log."""
+"""Which messages are pending in which groups, and where they lie."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from curbstone.core.engine.index.copies import Where, place
+from curbstone.core.engine.index.copies import Where, insert_copies
+from curbstone.core.engine.index.due import Expiries
 from curbstone.core.engine.index.dynamic_groups import DynamicGroups
 from curbstone.core.engine.index.group import Group
-from curbstone.core.engine.index.memory import Memory, at_once
+from curbstone.core.engine.index.ordering import Ordering
+from curbstone.core.engine.index.reader import Reader
 from curbstone.core.engine.index.runs import Run, mask_of, ranges_of, seqs_of
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import ENTRY_BYTES, Reason, Released, Settled
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.errors import CurbstoneError
 from curbstone.core.headers import KEY_MARK
 from curbstone.core.message import Message
 from curbstone.core.values import UNNAMED, Done
@@ -42,10 +46,25 @@ class Cleared(NamedTuple):
     """The seqs that were handed out. Whoever holds them has nothing to settle any more."""
 
 
+def _at_once(on_done: Done) -> None:
+    """Call back at once, for a queue that writes nothing: all that is settled in it is on disk already."""
+    on_done(None)
+
+
 class Index:
     """The runs, the groups and the reader of one queue."""
 
-    __slots__ = ("_agenda", "_memory", "_state", "dynamic_groups", "expiries", "groups", "reader", "runs", "unnamed")
+    __slots__ = (
+        "_agenda",
+        "_state",
+        "_when_settled",
+        "dynamic_groups",
+        "expiries",
+        "groups",
+        "reader",
+        "runs",
+        "unnamed",
+    )
 
     def __init__(
         self,
@@ -53,27 +72,23 @@ class Index:
         agenda: Agenda,
         log: Log,
         groups_in_use: Callable[[], Set[str]] = frozenset,
-        when_written: Callable[[Done], None] = at_once,
+        when_settled: Callable[[Done], None] = _at_once,
     ) -> None:
         """`groups_in_use` returns the names of the groups that are needed elsewhere, for example by consumers.
 
-        `when_written` calls back when everything that was settled so far is on disk.
+        `when_settled` calls back when everything that was settled so far is on disk.
         """
         self._state = state
         self._agenda = agenda
-        self._memory = Memory(state, agenda, log, self._damaged, when_written)
-        self.runs = self._memory.runs
-        self.reader = self._memory.reader
-        self.expiries = self._memory.expiries
-        self.unnamed = Group(self._memory, UNNAMED)
+        self._when_settled = when_settled
+        self.reader = Reader(state, agenda, log, self._damaged)
+        self.runs = self.reader.runs
+        self.expiries = Expiries(self.runs, agenda)
+        self.unnamed = Group(self.reader, UNNAMED)
         self.groups: dict[str, Group] = {UNNAMED: self.unnamed}
-        self.dynamic_groups = DynamicGroups(state, self._memory, self.groups, groups_in_use)
+        self.dynamic_groups = DynamicGroups(state, self.reader, self.groups, groups_in_use)
         for name in state.meta.groups:
-            self.groups[name] = Group(self._memory, name)
-
-    def load(self, run: Run) -> None:
-        """See `Memory.load`."""
-        self._memory.load(run)
+            self.groups[name] = Group(self.reader, name)
 
     def group(self, name: str, first: int = 0) -> Group:
         """Return a group, which is made if it does not exist. In a new one nothing is pending below `first`."""
@@ -83,7 +98,7 @@ class Index:
         """Like `group`, while the log is replayed: nothing is counted yet, so groups are never swept."""
         group = self.groups.get(name)
         if group is None:
-            group = self.groups[name] = Group(self._memory, name)
+            group = self.groups[name] = Group(self.reader, name)
         return group
 
     def entitled(self, message: Message) -> Iterable[str]:
@@ -98,9 +113,9 @@ class Index:
         """Return how many groups will see a message that is being published."""
         return len(message.groups) or 1 + len(self._state.meta.groups)
 
-    def place(self, copies: list[Message], names: Mapping[int, Iterable[str]], where: Where) -> None:
+    def insert_copies(self, copies: list[Message], names: Mapping[int, Iterable[str]], where: Where) -> None:
         """Put copies into the index, pending in the groups that `names` has by seq; counts of groups do not change."""
-        for run in place(self._memory, copies, names, where):
+        for run in insert_copies(self.reader, self.expiries, copies, names, where):
             for group in self.groups.values():
                 group.lose_run(run)
 
@@ -108,7 +123,7 @@ class Index:
         """Make messages that were settled in a group ready in it again, with no tries."""
         group = self.group(name)
         names = {message.seq: [name, *self._pending_in(message.seq)] for message in copies}
-        self.place(copies, names, where)
+        self.insert_copies(copies, names, where)
         group.pends(len(copies))
         group.rewind()
         for message in copies:
@@ -117,7 +132,7 @@ class Index:
     def split(self, copies: list[Message], where: Where) -> None:
         """Cut runs: some of their messages were copied, and the others stay in their place."""
         names = {message.seq: self._pending_in(message.seq) for message in copies}
-        self.place([message for message in copies if names[message.seq]], names, where)
+        self.insert_copies([message for message in copies if names[message.seq]], names, where)
 
     def _pending_in(self, seq: int) -> list[str]:
         """Return the groups that a message is pending in."""
@@ -161,11 +176,24 @@ class Index:
         group.pends(-cleared)
         run.set_pending(group.name, before & ~mask)
         if group.ordering is not None:
-            group.ordering.ended(seqs_of(run.first, before & mask))
+            self.pass_turns(group.ordering, seqs_of(run.first, before & mask))
         if cleared and (group.name or run.named):  # messages that are pending in another group, too, are still live
             size = size * (before & mask & ~run.live()).bit_count() // cleared
         self.runs.shrink(run, size)
         self.drop_if_dead(run)
+
+    def pass_turns(self, ordering: Ordering, seqs: Iterable[int]) -> None:
+        """Messages are no longer pending: once that is on disk, those behind them of the same keys have their turn."""
+        keys = ordering.ended(seqs)
+        if keys:
+            self._when_settled(partial(self._settled, ordering, keys))
+
+    def _settled(self, ordering: Ordering, keys: list[bytes], error: CurbstoneError | None) -> None:
+        """Settles are on disk; or writing them has failed, then they are written again."""
+        if error is None:
+            ordering.pass_on(keys)
+        elif not self._state.is_closed:
+            self._when_settled(partial(self._settled, ordering, keys))
 
     def clear_below(self, group: Group, seq: int) -> Cleared:
         """Forget everything that is pending in a group below `seq`, including what is handed out."""
@@ -330,7 +358,8 @@ class Index:
         for group in self.groups.values():
             group.pends(sum(other.pending(group.name).bit_count() for other in self.runs) - group.pending)
             if group.ordering is not None:
-                group.ordering.ended(seqs_of(run.first, ~run.pending(group.name) & (1 << run.last - run.first + 1) - 1))
+                gone = ~run.pending(group.name) & (1 << run.last - run.first + 1) - 1
+                self.pass_turns(group.ordering, seqs_of(run.first, gone))
             for seq in [seq for seq in group.retries if run.first <= seq <= run.last]:
                 if not run.pending(group.name) >> (seq - run.first) & 1:
                     group.forget(seq)

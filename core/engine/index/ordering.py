@@ -13,10 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 
-from curbstone.core.engine.index.memory import Memory
-from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Message
 
 HELD_BACK_MAX = 16_384
@@ -28,11 +25,10 @@ STALE_MAX = 64
 class Ordering:
     """The keys of one group, made when the group meets the first message with a key."""
 
-    __slots__ = ("_comes", "_first", "_kept", "_kept_bytes", "_key_of", "_memory", "_waiting", "_waits", "held_back")
+    __slots__ = ("_comes", "_first", "_kept", "_kept_bytes", "_key_of", "_waiting", "_waits", "held_back")
 
-    def __init__(self, memory: Memory, comes: Callable[[int], None]) -> None:
+    def __init__(self, comes: Callable[[int], None]) -> None:
         """`comes` is called with a seq that was held back and has its turn now."""
-        self._memory = memory
         self._comes = comes
         self._first: dict[bytes, int] = {}
         """By key, the seq that has its turn; it stays here while its settle is being written."""
@@ -88,8 +84,8 @@ class Ordering:
             self._kept_bytes -= len(message.headers) + len(message.body)
         return message
 
-    def ended(self, seqs: Iterable[int]) -> None:
-        """Take in that messages are no longer pending. When that is on disk, those behind them have their turn."""
+    def ended(self, seqs: Iterable[int]) -> list[bytes]:
+        """Take in that messages are no longer pending; return the keys to `pass_on` once that is on disk."""
         passed = []
         for seq in seqs:
             key = self._key_of.pop(seq, None)
@@ -100,17 +96,12 @@ class Ordering:
                 passed.append(key)
             else:
                 self.held_back.discard(seq)
-        if passed:
-            self._memory.when_written(partial(self._pass_on, passed))
         if self._waits > 2 * len(self._key_of) + STALE_MAX:
             self._sweep()
+        return passed
 
-    def _pass_on(self, keys: list[bytes], error: CurbstoneError | None) -> None:
-        """Give the turn of each key to its next message. If writing the settles failed, wait until it succeeds."""
-        if error is not None:
-            if not self._memory.is_closed:
-                self._memory.when_written(partial(self._pass_on, keys))
-            return
+    def pass_on(self, keys: list[bytes]) -> None:
+        """Give the turn of each key to its next message."""
         for key in keys:
             following = self._next(key)
             if following:

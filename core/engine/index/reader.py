@@ -12,14 +12,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from curbstone.core.disk import Disk
-from curbstone.core.engine.index.runs import Run, seqs_of
+from curbstone.core.engine.index.runs import Run, Runs, seqs_of
 from curbstone.core.engine.log.batches import batches_in
 from curbstone.core.engine.log.drops import waits_for_drop
 from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.engine.log.log import Log
-from curbstone.core.engine.shared import Cache
+from curbstone.core.engine.log.room import Room
+from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.wakeups import Agenda
 from curbstone.core.headers import KEY_MARK
-from curbstone.core.host import Host
 from curbstone.core.message import Message
 
 logger = logging.getLogger("curbstone.core")
@@ -38,17 +39,22 @@ class Read(NamedTuple):
 
 
 class Reader:
-    """Loads runs of one queue."""
+    """The runs of one queue, and those of their messages that are in memory."""
 
     __slots__ = (
         "_cache", "_cached", "_damaged", "_host", "_is_closed", "_keeping", "_loading", "_log", "_read", "_tail_bytes",
+        "agenda", "room", "runs",
     )  # fmt: skip
 
-    def __init__(self, host: Host, log: Log, cache: Cache, damaged: Callable[[Run, str], None]) -> None:
-        self._host = host
+    def __init__(self, state: QueueState, agenda: Agenda, log: Log, damaged: Callable[[Run, str], None]) -> None:
+        """`damaged` is called with a run and a text when some of its messages can't be read and are given up."""
+        self._host = state.host
         self._log = log
-        self._cache = cache
+        self._cache = state.shared.cache
         self._damaged = damaged
+        self.agenda = agenda
+        self.room: Room = log.room
+        self.runs = Runs()
         self._cached: dict[Run, int] = {}
         self._read: dict[Run, None] = {}
         """The runs that were read back and are kept, the one read longest ago first."""
@@ -101,13 +107,15 @@ class Reader:
         self._tail_bytes += size
         self._cache.bytes += size
 
-    def load(self, run: Run, then: Callable[[], None], *, keeps: bool = True) -> None:
+    def load(self, run: Run, then: Callable[[], None] | None = None, *, keeps: bool = True) -> None:
         """Read a run's messages from disk, then call `then`; the run may be gone or moved by that time.
 
+        Without `then` the queue has a turn in which all groups and the cleaner go on.
         If `keeps` is false, they are in memory only while `then` is called, so that a look at many runs does not take
         the place of messages that others need. If reading fails for another reason than damage, for example because no
         file descriptor or memory is left, it is tried again until it succeeds; no message is given up for that.
         """
+        then = then or self.agenda.wake_all
         if keeps:
             self._keeping[run] = None
         waiting = self._loading.get(run)

@@ -83,13 +83,15 @@ class Run:
 class Runs:
     """All runs of one queue, in the order of their seqs."""
 
-    __slots__ = ("_firsts", "_runs", "bytes_live")
+    __slots__ = ("_firsts", "_runs", "any_expires", "bytes_live")
 
     def __init__(self) -> None:
         self._runs: list[Run] = []
         self._firsts: list[int] = []
         self.bytes_live = 0
         """Bytes of all entries that are pending in some group."""
+        self.any_expires = False
+        """Whether any message of the queue ever had an expiry."""
 
     @property
     def oldest_ms(self) -> int:

@@ -231,7 +231,7 @@ class Replay:
         names = {message.seq: self._index.entitled(message) for message in copies}
         for name in {name for entitled in names.values() for name in entitled}:
             self._index.replayed(name)
-        self._index.place(copies, names, Where(segment, batch.offset, batch.offset + batch.header.length))
+        self._index.insert_copies(copies, names, Where(segment, batch.offset, batch.offset + batch.header.length))
 
     def _apply_messages(self, batch: Batch, segment: Segment) -> None:
         header = batch.header
