@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from curbstone.cli.check import ReadOnlyDisk, check_queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import SEGMENT_BYTES, decode_batch_header
-from curbstone.core.engine.queue import Queue
 from curbstone.repair import repair
 from curbstone.repair.dry_recovery import DryRecovery
 from tests.commands import curbstone
@@ -160,7 +160,7 @@ def test_a_meta_is_made_again_with_what_can_be_read_of_it(
     assert ward.seqs(queue) == ward.live
 
 
-def bound_queue(lab: Lab) -> Queue:
+def bound_queue(lab: Lab) -> LocalQueue:
     """Return a queue with options, a group, two bindings and a message."""
     queue = lab.queue(ttl=5000, groups=["g"])
     lab.answer(partial(lab.broker.occupy, queue.name, frozenset({"order.made", "order.paid"}), 60.0))

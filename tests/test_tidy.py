@@ -59,10 +59,10 @@ MAY_IMPORT_UPWARD = {
 # The engine proper imports nothing of the optional parts around it; this list may only get shorter.
 OPTIONAL = {"admin", "events", "reader", "snapshots", "staging", "transactions", "wal"}
 IMPORTS_OPTIONAL = {
-    "core/engine/broker.py": {"events", "staging", "transactions", "wal"},  # the composition root
+    "core/engine/broker.py": {"admin", "events", "staging", "transactions", "wal"},  # the composition root
     "core/engine/commit/writer.py": {"wal"},
     "core/engine/log/commit.py": {"wal"},
-    "core/engine/queue.py": {"admin", "reader", "wal"},
+    "core/engine/queue.py": {"wal"},
     "core/engine/turns.py": {"wal"},
 }
 # Files of the contract that know the engine.

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from curbstone.core.engine.index.group import Group
-from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.index.runs import Run, seqs_of
-from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.headers import key_of
 from curbstone.core.message import Message
@@ -22,16 +21,15 @@ class Peek:
 
     def __init__(
         self,
-        state: QueueState,
-        index: Index,
+        parts: Parts,
         limit: int,
         after: int,
         wanted: str,
         group: str | None,
         on_done: Callable[[list[Peeked] | CurbstoneError], None],
     ) -> None:
-        self._state = state
-        self._index = index
+        self._state = parts.state
+        self._index = parts.index
         self._limit = limit
         self._next = after + 1
         self._wanted = wanted

@@ -5,38 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from curbstone.core.engine.compaction.cleaner import Cleaner
-from curbstone.core.engine.facts.facts import Facts
-from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.index.runs import ranges_of, seqs_of
 from curbstone.core.engine.log.format import Reason
-from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.wakeups import Agenda
-from curbstone.core.engine.write_queue import Outbox
+from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.values import Done
 
 
 def purge(
-    state: QueueState,
-    agenda: Agenda,
-    index: Index,
-    facts: Facts,
-    outbox: Outbox,
+    parts: Parts,
     cleaner: Cleaner,
     erasing: Callable[[Done], Done] | None,
     on_done: Callable[[CurbstoneError | None, int], None],
 ) -> None:
-    """See `core.port.Queue.purge`.
+    """Settle all messages that are rdy or delayed; `on_done(error, count)` comes when no file has any of their bytes.
 
     `erasing(on_done)` returns a callback that first has erased what is outside of the queue's directory, and then calls
     `on_done`. Without it no bytes are erased.
     """
+    state = parts.state
     refusal = state.refusal()
     if refusal is not None:
         state.host.call_soon(lambda: on_done(refusal, 0))
         return
-    purged = _settle_all(state, index, facts, outbox)
-    agenda.changed()
+    purged = _settle_all(parts)
+    parts.wakeups.changed()
 
     def settled(error: CurbstoneError | None) -> None:
         refusal = error or state.ended()  # it may have been deleted while the settles were written
@@ -44,16 +37,17 @@ def purge(
             erased(refusal)
             return
         cleaner.erase(erasing(erased))
-        agenda.dirty()
+        parts.wakeups.dirty()
 
     def erased(error: CurbstoneError | None) -> None:
         on_done(error, 0 if error else purged)
 
-    outbox.when_committed(settled)
+    parts.write_queue.when_committed(settled)
 
 
-def _settle_all(state: QueueState, index: Index, facts: Facts, outbox: Outbox) -> int:
+def _settle_all(parts: Parts) -> int:
     """Settle, in every group, the messages that are rdy or delayed; return how many are gone from all groups."""
+    index = parts.index
     purged = 0
     lost: dict[str, tuple[int, int]] = {}
     for run in list(index.runs):
@@ -66,7 +60,7 @@ def _settle_all(state: QueueState, index: Index, facts: Facts, outbox: Outbox) -
             run.set_pending(group.name, run.pending(group.name) & ~bits)
             group.pends(-bits.bit_count())
             lost[group.name] = (lost.get(group.name, (0, 0))[0] + bits.bit_count(), run.first + bits.bit_length())
-            outbox.settled_ranges(group.name, Reason.PURGE, ranges_of(run.first, bits))
+            parts.write_queue.settled_ranges(group.name, Reason.PURGE, ranges_of(run.first, bits))
             if group.ordering is not None:
                 index.pass_turns(group.ordering, seqs_of(run.first, bits))
             if group.retries:
@@ -78,6 +72,6 @@ def _settle_all(state: QueueState, index: Index, facts: Facts, outbox: Outbox) -
             index.runs.shrink(run, run.bytes_live * gone // before.bit_count())
             index.drop_if_dead(run)
     for name, (count, end) in lost.items():  # a delivery that is not settled stays, and so does its group's position
-        facts.lose(name, count, min(end, index.groups[name].first_pending(end)))
-    state.stats.purged += purged
+        parts.facts.lose(name, count, min(end, index.groups[name].first_pending(end)))
+    parts.state.stats.purged += purged
     return purged

@@ -7,11 +7,10 @@ from collections import deque
 from curbstone.core import headers, port
 from curbstone.core.admin.redrive_source import Letters, NextLetters, OneLetter
 from curbstone.core.engine.delivery.dead_letters import Elsewhere, without_provenance
-from curbstone.core.engine.delivery.pull import Counter
-from curbstone.core.engine.index.index import Index
+from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.log.format import BATCH_BYTES, Reason, entry_bytes
 from curbstone.core.engine.log.publish import SETTLE_BYTES
-from curbstone.core.engine.log.room import RELEASE_BYTES, Room
+from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull, SchemaViolation
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, parse_queue_name
@@ -36,9 +35,7 @@ class Redrive:
 
     def __init__(
         self,
-        counter: Counter,
-        index: Index,
-        room: Room,
+        dispatcher: Dispatcher,
         elsewhere: Elsewhere,
         to: QueueName | None,
         limit: int,
@@ -47,10 +44,10 @@ class Redrive:
         seq: int = 0,
     ) -> None:
         """`may` says whether letters may go to a queue; None for any. `seq` is that of the one letter to move, or 0."""
-        self._counter = counter
-        self._letters: Letters = OneLetter(counter.state, index, seq) if seq else NextLetters(counter)
-        self._state = counter.state
-        self._room = room
+        self._dispatcher = dispatcher
+        self._letters: Letters = OneLetter(dispatcher.parts, seq) if seq else NextLetters(dispatcher)
+        self._state = dispatcher.parts.state
+        self._room = dispatcher.parts.log.room
         self._elsewhere = elsewhere
         self._to = to
         self._may = may
@@ -174,7 +171,7 @@ class Redrive:
             error = next(iter(self._full.values()))
         if error is not None:
             error.members = {**error.members, "moved": self._moved}
-        self._counter.acks.put_back(UNNAMED, [*self._staying, *self._taken])
+        self._dispatcher.acks.put_back(UNNAMED, [*self._staying, *self._taken])
         more = self._letters.has_more and not is_all
         redriven = Redriven(self._moved, self._letters.stayed | self._stayed, more)
         self._state.host.call_soon(lambda: self._on_done(error, redriven))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from curbstone.core.engine.delivery.pull import Counter, Waiter
-from curbstone.core.engine.index.index import Index
-from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.delivery.dispatch import Dispatcher
+from curbstone.core.engine.delivery.pull import Pull
+from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.values import UNNAMED
@@ -33,13 +33,13 @@ class NextLetters:
 
     has_more = True
 
-    def __init__(self, counter: Counter) -> None:
-        self._counter = counter
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
         self.stayed: dict[str, int] = {}
 
     def take(self, most: int, give: Take, refuse: Refuse) -> None:
         """See `Letters`."""
-        Waiter(self._counter, UNNAMED, most, 0, give, refuse).begin()
+        Pull(self._dispatcher, UNNAMED, most, 0, give, refuse).begin()
 
 
 class OneLetter:
@@ -47,9 +47,8 @@ class OneLetter:
 
     has_more = False
 
-    def __init__(self, state: QueueState, index: Index, seq: int) -> None:
-        self._state = state
-        self._index = index
+    def __init__(self, parts: Parts, seq: int) -> None:
+        self._parts = parts
         self._seq = seq
         self._is_taken = False
         self.stayed: dict[str, int] = {}
@@ -63,11 +62,11 @@ class OneLetter:
         self._find(give)
 
     def _find(self, give: Take) -> None:
-        if self._state.is_closed:  # the messages of a closed queue are not read any more
+        if self._parts.state.is_closed:  # the messages of a closed queue are not read any more
             give([])
             return
-        seq, group = self._seq, self._index.unnamed
-        run = self._index.runs.find(seq)
+        seq, group = self._seq, self._parts.index.unnamed
+        run = self._parts.index.runs.find(seq)
         if run is None or not run.pending(UNNAMED) >> (seq - run.first) & 1:
             give([])
         elif seq in group.wip:
@@ -75,7 +74,7 @@ class OneLetter:
         elif group.is_delayed(seq):
             self._stays("it is delayed", give)
         elif run.messages is None:
-            self._index.reader.load(run, lambda: self._find(give))
+            self._parts.index.reader.load(run, lambda: self._find(give))
         else:
             message = run.messages[seq - run.first]
             give([group.seize_ready(message)] if message is not None else [])

@@ -16,14 +16,11 @@ from typing import NamedTuple
 
 from curbstone.core.disk import Disk
 from curbstone.core.engine.compaction.restore import Revival
-from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.batches import Batch
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import Flag, Reason, decode_seqs, decode_settled, entry_bytes
-from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.scan import Scan
-from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.write_queue import Outbox
+from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import Conflict, CurbstoneError, Unavailable, told
 from curbstone.core.message import Message
 from curbstone.core.values import Undoing, Undone, UndoWish
@@ -49,13 +46,13 @@ class _Found(NamedTuple):
 class Undo:
     """The undos of one queue, one at a time; so a message that one has found settled is not brought back by another."""
 
-    __slots__ = ("_index", "_is_busy", "_log", "_outbox", "_purges", "_state", "_stop")
+    __slots__ = ("_index", "_is_busy", "_log", "_purges", "_state", "_stop", "_write_queue")
 
-    def __init__(self, state: QueueState, log: Log, index: Index, outbox: Outbox) -> None:
-        self._state = state
-        self._log = log
-        self._index = index
-        self._outbox = outbox
+    def __init__(self, parts: Parts) -> None:
+        self._state = parts.state
+        self._log = parts.log
+        self._index = parts.index
+        self._write_queue = parts.write_queue
         self._is_busy = False
         self._stop = False
         """Whether the undo under way is to end, because a purge has begun."""
@@ -108,7 +105,7 @@ class Undo:
                 error.members = {**error.members, "restored": restored}
             self._end(on_done, error, Undone(restored, found.gone, found.expired, found.more, found.damaged))
 
-        self._outbox.revive(Revival(group, entitled, written))
+        self._write_queue.revive(Revival(group, entitled, written))
 
     def _conflict_of_purge(self) -> Conflict:
         return Conflict(f"queue {self._state.name} was purged meanwhile")
@@ -123,7 +120,7 @@ class Undo:
         """End the undo under way, then call `purge(over)`; no other begins until `over` has been called."""
         self._stop = True
         self._purges += 1
-        self._outbox.stop_revival(self._conflict_of_purge(), partial(purge, self._purged))
+        self._write_queue.stop_revival(self._conflict_of_purge(), partial(purge, self._purged))
 
     def _purged(self) -> None:
         self._purges -= 1

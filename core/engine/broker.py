@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.disk import OF_ONE_FILE, Disk
 from curbstone.core.engine.alone import AloneBroker
 from curbstone.core.engine.declaring import check_options
@@ -17,7 +18,6 @@ from curbstone.core.engine.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX, 
 from curbstone.core.engine.disk_alarms import WatchedHost
 from curbstone.core.engine.log.log import Log, Salt, random_salt
 from curbstone.core.engine.log.meta import Meta, load_meta, meta_reserve, store_meta
-from curbstone.core.engine.queue import Queue
 from curbstone.core.engine.recovery.chain import holds_something, last_commit_ms
 from curbstone.core.engine.recovery.replay import Replay
 from curbstone.core.engine.shared import Shared
@@ -83,7 +83,7 @@ class Broker(AloneBroker):
         """Counts of what has happened, since the start, in queues that are gone."""
         self.kept_redo = KeptFiles()
         self._salt = salt
-        self._queues: dict[QueueName, Queue] = {}
+        self._queues: dict[QueueName, LocalQueue] = {}
         self._bindings = Bindings()
         self._fanouts = Fanouts(host)
         self.committer = Committer(host, disk, salt, self.troubles, self.commits)
@@ -182,7 +182,7 @@ class Broker(AloneBroker):
         self.left[entry[:12]] = text
         logger.error("damaged: %s; the queue is not served, see curbstone repair", text)
 
-    def _takes_over(self, queue: Queue, other: Queue) -> bool:
+    def _takes_over(self, queue: LocalQueue, other: LocalQueue) -> bool:
         """Decide between two directories of one queue, which earlier versions could leave; return whether `queue` wins.
 
         If one of them was never written to, it is removed. Otherwise the one that was written to last is served, and
@@ -208,23 +208,23 @@ class Broker(AloneBroker):
             logger.error("%s can't be set aside: %s", directory, error)
         return loser is other
 
-    def _last_commit_ms(self, queue: Queue) -> int:
+    def _last_commit_ms(self, queue: LocalQueue) -> int:
         return last_commit_ms(self.disk, queue.log.directory, queue.log.uid)
 
-    def _make(self, meta: Meta) -> Queue:
+    def _make(self, meta: Meta) -> LocalQueue:
         directory = f"{QUEUES}/{meta.uid}"
         uid = int(meta.uid, 16)
         log = Log(
             self.disk, directory, uid, cap=meta.options.cap, meta_bytes=meta_reserve(meta.options.cap), salt=self._salt
         )
-        return Queue(self.shared, self.committer, meta, log, partial(Others, self), *self._of_queues)
+        return LocalQueue(self.shared, self.committer, meta, log, partial(Others, self), *self._of_queues)
 
-    def _add(self, queue: Queue) -> None:
+    def _add(self, queue: LocalQueue) -> None:
         """Begin to serve a queue that was recovered."""
         self._know(queue)
         queue.opened()
 
-    def _know(self, queue: Queue) -> None:
+    def _know(self, queue: LocalQueue) -> None:
         self._queues[queue.name] = queue
         self._bindings.change(queue.name, (), queue.meta.bindings)
 
@@ -235,26 +235,26 @@ class Broker(AloneBroker):
         """All capabilities that there are."""
         return frozenset(Capability)
 
-    def queues(self) -> list[Queue]:
+    def queues(self) -> list[LocalQueue]:
         """Return all queues except the private ones."""
         return [queue for queue in self._queues.values() if not queue.name.is_private]
 
-    def private_queues(self) -> list[Queue]:
+    def private_queues(self) -> list[LocalQueue]:
         """Return the queues that belong to one client each."""
         return [queue for queue in self._queues.values() if queue.name.is_private]
 
-    def get(self, name: QueueName) -> Queue:
+    def get(self, name: QueueName) -> LocalQueue:
         """Return a queue; raise NoSuchQueue."""
         queue = self._queues.get(name)
         if queue is None:
             raise NoSuchQueue(f"no such queue: {name}")
         return _unbroken(queue)
 
-    def ensure(self, name: QueueName) -> Queue:
+    def ensure(self, name: QueueName) -> LocalQueue:
         """See `core.port.Broker.ensure`. A queue that has broken down is returned, too, and refuses everything."""
         return self._queues.get(name) or self._create(name, {})
 
-    def _create(self, name: QueueName, changes: Mapping[str, object]) -> Queue:
+    def _create(self, name: QueueName, changes: Mapping[str, object]) -> LocalQueue:
         meta = Meta(secrets.token_hex(6) if self._salt is random_salt else f"{self._salt():012x}", name, self.defaults)
         meta = meta.with_options(changes, 1)
         queue = self._make(meta)
@@ -340,7 +340,7 @@ class Broker(AloneBroker):
 
         self.host.call_soon(end)
 
-    def _remove(self, queue: Queue, on_done: Done) -> None:
+    def _remove(self, queue: LocalQueue, on_done: Done) -> None:
         """Remove a queue's directory as soon as no job works in it."""
         log = queue.log
         on_done = on_done if queue.name.is_private else self._erasing(log.uid, on_done, is_deleted=True)
@@ -354,7 +354,7 @@ class Broker(AloneBroker):
         on_done = _if_well(partial(self.journal.erase, uid, is_deleted=is_deleted), on_done)
         return _if_well(partial(self.committer.erase, uid), on_done)
 
-    def _forget(self, queue: Queue) -> None:
+    def _forget(self, queue: LocalQueue) -> None:
         del self._queues[queue.name]
         self.troubles.over(queue.state.label)
         if not queue.name.is_private:
@@ -410,12 +410,12 @@ class Broker(AloneBroker):
         """How many events have a queue bound to them."""
         return len(self._bindings)
 
-    def bound(self, event: str, project: str) -> list[Queue]:
+    def bound(self, event: str, project: str) -> list[LocalQueue]:
         """Return the queues that are bound to an event now, after handing out everything published to events so far."""
         self._fanouts.finish()
         return self._bound(event, project)
 
-    def _bound(self, event: str, project: str) -> list[Queue]:
+    def _bound(self, event: str, project: str) -> list[LocalQueue]:
         return [self._queues[name] for name in self._bindings.names(event, project)]
 
     def bound_count(self, event: str, project: str = DEFAULT_PROJECT) -> int:
@@ -493,7 +493,7 @@ def _if_well(step: Callable[[Done], None], on_done: Done) -> Done:
     return lambda error: step(on_done) if error is None else on_done(error)
 
 
-def _unbroken(queue: Queue) -> Queue:
+def _unbroken(queue: LocalQueue) -> LocalQueue:
     """Return the queue; raise Unavailable if it has broken down."""
     if queue.state.broken:
         raise Unavailable(queue.state.broken)

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from curbstone.core.admin.upkeep import Upkeep
 from curbstone.core.engine.alone import AloneQueue
 from curbstone.core.engine.commit.admission import publish_atomically, publish_each, refuse
 from curbstone.core.engine.commit.batch import Batch
@@ -20,15 +19,14 @@ from curbstone.core.engine.commit.writer import Writer
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.delivery.acks import Acks
 from curbstone.core.engine.delivery.auto_delete import AutoDelete
-from curbstone.core.engine.delivery.consumer import Consumer, Desk
+from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.engine.delivery.dead_letters import DeadLetters, Elsewhere
 from curbstone.core.engine.delivery.dispatch import Dispatcher
-from curbstone.core.engine.delivery.leasing import Leasing
+from curbstone.core.engine.delivery.leases import Leases
 from curbstone.core.engine.delivery.pop import Popped, Popping, PopWaiter
-from curbstone.core.engine.delivery.pull import Counter, Waiter, waiting
+from curbstone.core.engine.delivery.pull import Pull, waiting
 from curbstone.core.engine.delivery.requeue import Requeue
 from curbstone.core.engine.delivery.timers import IDLE_MS, Timers
-from curbstone.core.engine.delivery.ttl import Ttl
 from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.facts.kinds import decode_producer
 from curbstone.core.engine.fault_barrier import QueueHost
@@ -48,29 +46,20 @@ from curbstone.core.engine.write_queue import Outbox
 from curbstone.core.errors import BadRequest, CurbstoneError, Unavailable
 from curbstone.core.holders import holders
 from curbstone.core.message import Delivery, Message
-from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
-from curbstone.core.reader.groups import ReadingGroups
 from curbstone.core.stats import Stats
 from curbstone.core.values import (
     NOBODY,
     UNKNOWN,
     UNNAMED,
-    Answer,
     Counts,
     Done,
     Holder,
     IdempotencyKey,
     LastNumber,
-    Lease,
-    May,
-    Moved,
     Numbered,
-    Outcome,
     Published,
     Stale,
-    Undoing,
-    UndoWish,
     WasThere,
     Who,
 )
@@ -83,10 +72,9 @@ class Queue(AloneQueue):
     """See the module's docstring. `core.engine.broker` makes all queues and holds them."""
 
     __slots__ = (
-        "_counter", "_delete", "_desk", "_disuse", "_is_resting", "_parts", "_timers", "_upkeep", "acks", "agenda",
-        "cleaner", "damaged", "dispatcher", "facts", "host", "index", "leasing", "log", "message_id", "meta_writer",
-        "name", "outbox", "peek", "popping", "reading", "refusal", "requeue", "space", "state", "stats", "uid", "watch",
-        "writer",
+        "_auto_delete", "_delete", "_is_resting", "_timers", "acks", "agenda", "cleaner", "damaged", "dispatcher",
+        "facts", "give_back", "host", "index", "lease", "leases", "log", "message_id", "meta_writer", "name", "outbox",
+        "parts", "popping", "refusal", "requeue", "settle_leases", "space", "state", "stats", "uid", "watch", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -98,17 +86,15 @@ class Queue(AloneQueue):
         elsewhere_of: Callable[[Queue], Elsewhere],
         dirty: Callable[[Turn], None],
         delete: Callable[[Queue, CurbstoneError], None],
-        erasing: Callable[[int, Done], Done],
     ) -> None:
         """`elsewhere_of(queue)` returns the other queues as this queue may use them, for example for its dead letters.
 
         `dirty(turn)` has the queue's turn called at the end of the present turn of the loop. `delete(queue, reason)`
-        deletes the queue in a later turn and tells its consumers the reason. For `erasing` see `core.admin.purge`.
+        deletes the queue in a later turn and tells its consumers the reason.
         """
         host = self.host = QueueHost(shared, meta, self._break_down)
         state = self.state = QueueState(shared, meta, host)
         agenda = self.agenda = Agenda(host, partial(dirty, partial(host.contain, self.turn)))
-        elsewhere = elsewhere_of(self)
         self.name = meta.name
         self.uid = meta.uid
         self.log = log
@@ -121,44 +107,24 @@ class Queue(AloneQueue):
         facts = self.facts = Facts(state, log.room)
         outbox = self.outbox = Outbox(agenda)
         index = self.index = Index(state, agenda, log, self._groups_in_use, outbox.when_settled)
-        parts = self._parts = Parts(state, agenda, log, index, facts, outbox)
+        parts = self.parts = Parts(state, agenda, log, index, facts, outbox)
         self.meta_writer = MetaWriter(parts)
-        self.cleaner = Cleaner(parts, self._end_deliveries)
-        self.acks = Acks(state, agenda, index, outbox)
-        dead_letters = DeadLetters(state, index, outbox, self.acks, elsewhere)
-        self.requeue = Requeue(state, agenda, index, outbox, self.acks, dead_letters)
-        self.dispatcher = Dispatcher(state, agenda, index, outbox, dead_letters)
-        self._counter = Counter(state, self.dispatcher, self.acks, index.dynamic_groups)
-        self._desk = Desk(agenda, self.dispatcher, self.acks, self.requeue)
-        self.leasing = Leasing(state, agenda, outbox, self.acks, self.requeue, self._counter)
-        self.popping = Popping(state, agenda, index, outbox, self.acks)
-        self._timers = Timers(state, agenda, index, dead_letters, Ttl(state, index, dead_letters), self.leasing)
-        self.reading = ReadingGroups(
-            *(state, agenda, log, index, facts, outbox, self.cleaner, self.meta_writer),
-            *(self.store, self._end_deliveries),
-        )
-        upkeep = self._upkeep = Upkeep(
-            *(state, agenda, log, index, facts, outbox, self.cleaner),
-            *(self._counter, elsewhere, erasing, committer.erase_refusal),
-        )
-        self.peek = upkeep.peek
+        self.cleaner = Cleaner(parts, self.end_deliveries)
+        self.acks = Acks(parts)
+        dead_letters = DeadLetters(parts, self.acks, elsewhere_of(self))
+        self.requeue = Requeue(parts, self.acks, dead_letters)
+        self.dispatcher = Dispatcher(parts, self.acks, self.requeue, dead_letters)
+        self.leases = Leases(self.dispatcher)
+        self.lease = self.leases.lease
+        self.settle_leases = self.leases.settle
+        self.give_back = self.leases.give_back
+        self.popping = Popping(self.dispatcher)
+        self._timers = Timers(parts, dead_letters, self.leases)
         self.writer = Writer(parts, self.cleaner, self.dispatcher, self.popping, self, committer)
         self.space = self.writer.space
         self._delete = delete
-        self._disuse: AutoDelete | None = None
+        self._auto_delete: AutoDelete | None = None
         self._watch_use()
-
-    def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
-        """See `core.port.Queue.purge`."""
-        self._upkeep.purge(on_done, keep=keep)
-
-    def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
-        """See `core.port.Queue.redrive`."""
-        self._upkeep.redrive(to, limit, on_done, may, seq)
-
-    def undo(self, wish: UndoWish, on_done: Undoing) -> None:
-        """See `core.port.Queue.undo`."""
-        self._upkeep.undo(wish, on_done)
 
     # --- what it is
 
@@ -195,7 +161,7 @@ class Queue(AloneQueue):
         self.state.change(meta)
         for name in gone:
             ranges, ended = self.index.drop_group(name)
-            self._end_deliveries(name, ended)
+            self.end_deliveries(name, ended)
             if ranges:
                 self.outbox.settled_ranges(name, Reason.PURGE, ranges)
             self.facts.forget_group(name)
@@ -226,11 +192,11 @@ class Queue(AloneQueue):
         if self.state.is_closed or not messages:
             self.host.call_soon(partial(on_done, refusal, 0, len(messages)))
         elif refusal is not None:
-            refuse(self._parts, messages, on_done, refusal)
+            refuse(self.parts, messages, on_done, refusal)
         elif atomic or key is not None:
-            publish_atomically(self._parts, messages, on_done, key, numbered)
+            publish_atomically(self.parts, messages, on_done, key, numbered)
         else:
-            publish_each(self._parts, messages, on_done, numbered)
+            publish_each(self.parts, messages, on_done, numbered)
 
     def last_number(self, producer: bytes) -> LastNumber | None:
         """See `core.port.Queue.last_number`."""
@@ -251,11 +217,16 @@ class Queue(AloneQueue):
     ) -> Consumer:
         """See `core.port.Queue.subscribe`."""
         consumer = Consumer(
-            self, self._desk, deliver, who, window=window, weight=weight, group=group, auto=auto, on_closed=on_closed
+            *(self, self.dispatcher, deliver, who),
+            window=window,
+            weight=weight,
+            group=group,
+            auto=auto,
+            on_closed=on_closed,
         )
         refusal = Unavailable(self.state.broken) if self.state.broken else self.index.dynamic_groups.refusal([group])
         if refusal is None:
-            self._desk.attach(consumer)
+            self.dispatcher.attach(consumer)
         else:
             consumer.closed = True
             self.host.call_soon(partial(on_closed, refusal))
@@ -263,82 +234,47 @@ class Queue(AloneQueue):
 
     def pop(
         self, on_done: Popped, *, group: str = UNNAMED, wait_ms: int = 0, is_wanted: Callable[[], bool] | None = None
-    ) -> Waiter:
+    ) -> Pull:
         """See `core.port.Queue.pop`."""
-        return PopWaiter(self._counter, self.popping, group, wait_ms, on_done, is_wanted).begin()
-
-    def lease(
-        self,
-        count: int,
-        duration_ms: int,
-        on_done: Answer,
-        *,
-        group: str = UNNAMED,
-        wait_ms: int = 0,
-        owner: str = NOBODY,
-        who: Who = UNKNOWN,
-    ) -> Waiter:
-        """See `core.port.Queue.lease`. No more messages are taken once they have LEASE_BYTES_MAX bytes together."""
-        return self.leasing.lease(count, duration_ms, on_done, group=group, wait_ms=wait_ms, owner=owner, who=who)
-
-    # --- leases, and settling without a consumer
-
-    def settle_leases(
-        self,
-        tokens: list[str],
-        outcome: Outcome,
-        on_done: Callable[[CurbstoneError | None, int, list[str]], None],
-        *,
-        delay_ms: int | None = None,
-        error: str = "",
-        owner: str = NOBODY,
-    ) -> None:
-        """See `core.port.Queue.settle_leases`. `on_done` is called after the commit."""
-        self.leasing.settle(tokens, outcome, on_done, delay_ms=delay_ms, error=error, owner=owner)
+        return PopWaiter(self.dispatcher, self.popping, group, wait_ms, on_done, is_wanted).begin()
 
     def extend(self, tokens: list[str], duration_ms: int, on_done: Stale, owner: str = NOBODY) -> None:
         """See `core.port.Queue.extend`."""
-        self.host.call_soon(partial(on_done, None, self.leasing.extend(tokens, duration_ms, owner)))
-
-    def give_back(self, leases: list[Lease]) -> None:
-        """See `core.port.Queue.give_back`."""
-        self.leasing.give_back([lease.token for lease in leases])
+        self.host.call_soon(partial(on_done, None, self.leases.extend(tokens, duration_ms, owner)))
 
     def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
         """See `core.port.Queue.settle_by_id`."""
-        if self.leasing.is_of_another(UNNAMED, seq, owner):
+        if self.leases.is_of_another(UNNAMED, seq, owner):
             refusal = self.refusal()
             self.host.call_soon(lambda: on_done(refusal, False))
         elif self.acks.settle_by_id(seq, on_done):
-            self._end_deliveries(UNNAMED, [seq])
+            self.end_deliveries(UNNAMED, [seq])
 
-    def _end_deliveries(self, group: str, seqs: list[int]) -> None:
+    def end_deliveries(self, group: str, seqs: list[int]) -> None:
         """Make the deliveries of messages in a group stale, whoever holds them."""
-        self.leasing.end_deliveries(group, seqs)
-        self._desk.end_deliveries(group, seqs)
+        self.leases.end_deliveries(group, seqs)
+        for consumer in self._consumers():
+            consumer.lose(group, seqs)
 
     # --- looking
 
     def consumers(self) -> list[Consumer]:
         """Return the consumers of all groups, except those that are paused."""
-        return [each for each in self._desk.attached if not each.paused]
+        return [consumer for consumer in self._consumers() if not consumer.paused]
+
+    def _consumers(self) -> list[Consumer]:
+        return [each for each in self.dispatcher.attached if isinstance(each, Consumer)]
 
     def holders(self, seq: int = 0) -> list[Holder]:
         """See `core.port.Queue.holders`."""
-        return holders(self._desk.attached, self.leasing.all(), waiting(self.dispatcher), seq)
-
-    def _is_used(self) -> bool:
-        """Return whether anybody consumes from the queue, waits for a message, or holds one."""
-        return bool(self._desk.attached or self.dispatcher) or len(self.leasing) > 0
+        return holders(self._consumers(), self.leases.all(), waiting(self.dispatcher), seq)
 
     def _watch_use(self) -> None:
         """Delete the queue when nobody has used it for as long as its option `unused` says."""
-        if self._disuse is None and self.options.unused is not None:
-            self._disuse = AutoDelete(
-                self.state, self.agenda, self._is_used, lambda: self.dispatcher.attempts, partial(self._delete, self)
-            )
-        if self._disuse is not None:
-            self._disuse.option_changed()
+        if self._auto_delete is None and self.options.unused is not None:
+            self._auto_delete = AutoDelete(self.dispatcher, self.leases, partial(self._delete, self))
+        if self._auto_delete is not None:
+            self._auto_delete.option_changed()
 
     def counts(self, group: str = UNNAMED) -> Counts:
         """See `core.port.Queue.counts`."""
@@ -393,7 +329,8 @@ class Queue(AloneQueue):
         return must_write or self.cleaner.has_work
 
     def _is_idle(self) -> bool:
-        return not len(self.index.runs) and self.writer.is_idle and not self._upkeep.is_undoing
+        """Return whether the queue is empty and has nothing to do, so that its log may shrink."""
+        return not len(self.index.runs) and self.writer.is_idle
 
     def _rest(self) -> None:
         self._is_resting = False
@@ -486,9 +423,8 @@ class Queue(AloneQueue):
     def _end(self, error: CurbstoneError) -> None:
         self.state.shared.troubles.over(self.state.label)
         self.writer.refuse_all(error)
-        self.dispatcher.end()
-        self._desk.end(self.host, error)
-        self.leasing.end_all()
+        self.dispatcher.end(error)
+        self.leases.end_all()
         self.cleaner.end(error)
         self.index.reader.close()
         for fn in list(self.agenda.watchers):

@@ -14,20 +14,17 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from curbstone.core.disk import Disk, File
-from curbstone.core.engine.facts.kinds import Loss
 from curbstone.core.engine.index.group import Group
-from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.index.runs import Run, seqs_of
 from curbstone.core.engine.log.batches import batches_in
 from curbstone.core.engine.log.drops import waits_for_drop
 from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.engine.log.format import BatchHeader, Flag, decode_seqs, encode_entries
-from curbstone.core.engine.log.log import Log
-from curbstone.core.engine.state import QueueState
-from curbstone.core.errors import CurbstoneError, Gone, Unavailable, told
+from curbstone.core.engine.parts import Parts
+from curbstone.core.errors import CurbstoneError, Unavailable, told
 from curbstone.core.message import Message
 from curbstone.core.positions import Frame, Wanted
 from curbstone.core.values import UNNAMED
@@ -66,28 +63,6 @@ class _Plan(NamedTuple):
     """The seq to go on at once all places have been read."""
 
 
-class Positions(Protocol):
-    """How far the readers of a queue are."""
-
-    def first(self) -> int:
-        """Return the first seq that is pending anywhere."""
-
-    def position(self, name: str) -> int:
-        """Return the position of a group; raise NoSuchGroup."""
-
-    def loss(self, name: str) -> Loss:
-        """Return what a group has lost."""
-
-
-class Source(NamedTuple):
-    """The parts of the queue that is browsed."""
-
-    state: QueueState
-    log: Log
-    index: Index
-    positions: Positions
-
-
 class Stale(Exception):
     """A stretch is no longer where it was, or is damaged."""
 
@@ -97,29 +72,16 @@ class Stale(Exception):
 
 
 def browse(
-    source: Source,
+    parts: Parts,
     wanted: Wanted,
     render: Callable[[list[Frame]], T],
     on_done: Callable[[CurbstoneError | None, T | None, int], None],
 ) -> None:
     """Read one page: `on_done(error, render(frames), seq to go on at)`. `render` is called on a worker thread.
 
-    Raise NoSuchGroup; and Gone, with the `first` seq that there is, `epoch` and `lost`, if wanted messages are lost.
+    Nothing below `wanted.start` may be lost.
     """
-    _check(source, wanted)
-    _Browse(source, wanted, render, on_done).attempt()
-
-
-def _check(source: Source, wanted: Wanted) -> None:
-    if wanted.group is None:
-        first = floor = source.positions.first()
-        lost = 0
-    else:
-        first = source.positions.position(wanted.group)
-        floor, lost = source.positions.loss(wanted.group)
-    if wanted.start < floor:
-        text = f"messages {wanted.start} to {floor - 1} are no longer in the log; go on at {first}"
-        raise Gone(text, first=first, epoch=source.state.uid, lost=lost)
+    _Browse(parts, wanted, render, on_done).attempt()
 
 
 class _Browse(Generic[T]):
@@ -127,12 +89,12 @@ class _Browse(Generic[T]):
 
     def __init__(
         self,
-        source: Source,
+        parts: Parts,
         wanted: Wanted,
         render: Callable[[list[Frame]], T],
         on_done: Callable[[CurbstoneError | None, T | None, int], None],
     ) -> None:
-        self._source = source
+        self._parts = parts
         self._wanted = wanted
         self._render = render
         self._on_done = on_done
@@ -143,20 +105,20 @@ class _Browse(Generic[T]):
 
     def attempt(self) -> None:
         """Plan the page and read it; try again if the log has changed meanwhile."""
-        source, wanted, render = self._source, self._wanted, self._render
-        plan = _plan(source, wanted, self._from_memory)
-        disk = source.log.disk
+        parts, wanted, render = self._parts, self._wanted, self._render
+        plan = _plan(parts, wanted, self._from_memory)
+        disk = parts.log.disk
 
         def job() -> tuple[T, int]:
             frames, cut_at = _read(disk, plan.places, wanted)
             return render(frames), cut_at or plan.next
 
-        source.state.host.submit(job, self._done)
+        parts.state.host.submit(job, self._done)
 
     # A method and not a function in `attempt`: one that names itself keeps the page in memory until Python looks for
     # cycles.
     def _done(self, result: tuple[T, int] | None, error: BaseException | None) -> None:
-        state, log = self._source.state, self._source.log
+        state, log = self._parts.state, self._parts.log
         ended = state.ended()
         if result is not None:
             self._on_done(None, *result)
@@ -178,11 +140,11 @@ class _Browse(Generic[T]):
         reader of the index loads them first, and so finds out which are left.
         """
         self._failed[place.first] += 1
-        runs = self._source.index.runs
+        runs = self._parts.index.runs
         run = runs.at_or_after(place.first) if self._failed[place.first] > 1 else None
         while run is not None and run.first <= place.last:
             if run.messages is None:
-                self._source.index.reader.load(run, self.attempt)
+                self._parts.index.reader.load(run, self.attempt)
                 return
             self._from_memory.add(run)
             run = runs.at_or_after(run.last + 1)
@@ -192,14 +154,14 @@ class _Browse(Generic[T]):
 # --- on the engine's thread
 
 
-def _plan(source: Source, wanted: Wanted, from_memory: set[Run]) -> _Plan:
+def _plan(parts: Parts, wanted: Wanted, from_memory: set[Run]) -> _Plan:
     """Return the stretches to read, about as many as make a page. Runs in `from_memory` are not read from the disk."""
-    group = source.index.group(wanted.group or UNNAMED)
-    end = source.state.committed_end if wanted.end is None else min(wanted.end, source.state.committed_end)
+    group = parts.index.group(wanted.group or UNNAMED)
+    end = parts.state.committed_end if wanted.end is None else min(wanted.end, parts.state.committed_end)
     places: list[_Place] = []
     seq, count, size = wanted.start, 0, 0
     while count < wanted.limit and size < wanted.bytes_max and len(places) < PLACES_MAX:
-        run = source.index.runs.at_or_after(seq)
+        run = parts.index.runs.at_or_after(seq)
         if run is None or run.first >= end:
             return _Plan(places, max(end, wanted.start))
         mask = _within(run, run.live() if wanted.group is None else run.pending(wanted.group), seq, end)

@@ -12,19 +12,14 @@ from typing import TypeVar
 
 from curbstone.core.engine.commit.meta_writer import MetaWriter
 from curbstone.core.engine.compaction.cleaner import Cleaner
-from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.facts.kinds import Loss
 from curbstone.core.engine.index.group import Group
-from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.index.runs import Run, ranges_of
 from curbstone.core.engine.log.format import Reason
-from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.meta import Meta
 from curbstone.core.engine.log.room import release_bytes
-from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.wakeups import Agenda
-from curbstone.core.engine.write_queue import Outbox
-from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, NoSuchGroup, QueueFull
+from curbstone.core.engine.parts import Parts
+from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, Gone, NoSuchGroup, OtherReader, QueueFull
 from curbstone.core.positions import (
     LATEST,
     Asked,
@@ -42,13 +37,14 @@ from curbstone.core.positions import (
     Waited,
     Wanted,
 )
-from curbstone.core.reader.browse import Source, browse
-from curbstone.core.reader.fencing import Fencing
+from curbstone.core.reader.browse import browse
 from curbstone.core.reader.history import end_of, read_history, start_of
-from curbstone.core.reader.seek import Wait, find_time
-from curbstone.core.reader.sizes import stretch
+from curbstone.core.reader.seek import Wait, seek_by_bytes, seek_by_time
 from curbstone.core.reader.trace import read_traces
 from curbstone.core.values import Done
+
+KNOWN_MAX = 16
+"""The most ids of readers that are remembered for a group."""
 
 T = TypeVar("T")
 
@@ -56,67 +52,54 @@ T = TypeVar("T")
 class ReadingGroups:
     """The declared groups of one queue."""
 
-    __slots__ = (
-        "_agenda", "_cleaner", "_end_deliveries", "_facts", "_index", "_log", "_meta_writer", "_outbox", "_readers",
-        "_state", "_store",
-    )  # fmt: skip
+    __slots__ = ("_cleaner", "_end_deliveries", "_fences", "_meta_writer", "_parts", "_store")
 
     def __init__(
         self,
-        state: QueueState,
-        agenda: Agenda,
-        log: Log,
-        index: Index,
-        facts: Facts,
-        outbox: Outbox,
+        parts: Parts,
         cleaner: Cleaner,
         meta_writer: MetaWriter,
         store: Callable[[Meta, Done], None],
         end_deliveries: Callable[[str, list[int]], None],
     ) -> None:
         """`store` writes a changed `Meta`; `end_deliveries` makes deliveries stale, whoever holds them."""
-        self._state = state
-        self._agenda = agenda
-        self._log = log
-        self._index = index
-        self._facts = facts
-        self._outbox = outbox
+        self._parts = parts
         self._cleaner = cleaner
         self._meta_writer = meta_writer
         self._store = store
         self._end_deliveries = end_deliveries
-        self._readers: dict[str, Fencing] = {}
+        self._fences: dict[str, Fencing] = {}
 
     @property
     def next(self) -> int:
         """See `QueueState.committed_end`."""
-        return self._state.committed_end
+        return self._parts.state.committed_end
 
     # --- looking
 
     def check_epoch(self, epoch: str | None) -> None:
         """Raise Conflict if a reader knew an earlier queue of this name."""
-        if epoch is not None and epoch != self._state.uid:
-            raise Conflict(f"the queue was made anew: its epoch is {self._state.uid}, not {epoch[:80]}")
+        if epoch is not None and epoch != self._parts.state.uid:
+            raise Conflict(f"the queue was made anew: its epoch is {self._parts.state.uid}, not {epoch[:80]}")
 
     def declared(self, name: str) -> Group:
         """Return a declared group; raise NoSuchGroup."""
-        if name not in self._state.meta.groups:
-            raise NoSuchGroup(f"no group {name} is declared on queue {self._state.name}")
-        return self._index.groups[name]
+        if name not in self._parts.state.meta.groups:
+            raise NoSuchGroup(f"no group {name} is declared on queue {self._parts.state.name}")
+        return self._parts.index.groups[name]
 
     def names(self) -> list[str]:
         """Return the names of the declared groups, sorted."""
-        return sorted(self._state.meta.groups)
+        return sorted(self._parts.state.meta.groups)
 
     def backlogs(self) -> list[Backlog]:
         """Return what waits for each named group that is declared or has pending messages, sorted by name."""
-        declared = self._state.meta.groups
-        if len(self._index.groups) == 1:  # most queues have only the unnamed one
+        declared = self._parts.state.meta.groups
+        if len(self._parts.index.groups) == 1:  # most queues have only the unnamed one
             return []
         return [
             Backlog(name, group.rdy, len(group.wip), group.delayed, name in declared)
-            for name, group in sorted(self._index.groups.items())
+            for name, group in sorted(self._parts.index.groups.items())
             if name and (group.pending or name in declared)
         ]
 
@@ -125,9 +108,9 @@ class ReadingGroups:
         return [self.info(b.group) if b.declared else self._undeclared(b.group) for b in self.backlogs()]
 
     def _undeclared(self, name: str) -> GroupInfo:
-        group = self._index.groups[name]
+        group = self._parts.index.groups[name]
         position = group.first_pending(self.next)
-        return GroupInfo(name, self._state.uid, position, self.next, 0, "hold", 0, group.pending, declared=False)
+        return GroupInfo(name, self._parts.state.uid, position, self.next, 0, "hold", 0, group.pending, declared=False)
 
     def position(self, name: str) -> int:
         """Return a group's position: below it the group is done with everything. Raise NoSuchGroup."""
@@ -135,25 +118,27 @@ class ReadingGroups:
 
     def loss(self, name: str) -> Loss:
         """Return what a group has lost: nothing below the loss's floor is pending in it."""
-        return self._facts.loss(name)
+        return self._parts.facts.loss(name)
 
     def first(self) -> int:
         """Return the first seq that is pending anywhere, else `next`."""
-        run = self._index.runs.at_or_after(0)
+        run = self._parts.index.runs.at_or_after(0)
         while run is not None:
             live = run.live()
             if live:
                 return run.first + (live & -live).bit_length() - 1
-            run = self._index.runs.at_or_after(run.last + 1)
+            run = self._parts.index.runs.at_or_after(run.last + 1)
         return self.next
 
     def info(self, name: str) -> GroupInfo:
         """Return an info about a declared group; raise NoSuchGroup."""
         group = self.declared(name)
         loss = self.loss(name)
-        on_full = "skip" if name in self._state.meta.skips else "hold"
+        on_full = "skip" if name in self._parts.state.meta.skips else "hold"
         position = group.first_pending(self.next)
-        return GroupInfo(name, self._state.uid, position, self.next, loss.lost, on_full, loss.floor, group.pending)
+        return GroupInfo(
+            name, self._parts.state.uid, position, self.next, loss.lost, on_full, loss.floor, group.pending
+        )
 
     # --- declaring
 
@@ -167,14 +152,11 @@ class ReadingGroups:
 
         def go_on(error: CurbstoneError | None) -> None:
             """All records of an earlier group of that name are on disk, before the batch from which this one counts."""
-            if error is not None or name in self._state.meta.groups:
+            if error is not None or name in self._parts.state.meta.groups:
                 self._change(name, skips, stored, error)
             elif isinstance(start, Since):
-                find_time(
-                    self._state,
-                    self._index,
-                    start.timestamp_ms,
-                    lambda failed, seq: self._found(name, seq, skips, stored, failed),
+                seek_by_time(
+                    self._parts, start.timestamp_ms, lambda failed, seq: self._found(name, seq, skips, stored, failed)
                 )
             else:
                 self._found(name, self._seq_of(start), skips, stored, None)
@@ -183,11 +165,11 @@ class ReadingGroups:
             if error is not None:
                 stored(error)
             else:
-                self._outbox.when_committed(go_on)
+                self._parts.write_queue.when_committed(go_on)
 
-        refusal = self._state.refusal()
+        refusal = self._parts.state.refusal()
         if refusal is not None:
-            self._state.host.call_soon(lambda: stored(refusal))
+            self._parts.state.host.call_soon(lambda: stored(refusal))
         else:
             self._meta_writer.when_open(opened)
 
@@ -205,7 +187,7 @@ class ReadingGroups:
         return start if isinstance(start, int) else 0
 
     def _change(self, name: str, skips: bool | None, stored: Callable[..., None], error: CurbstoneError | None) -> None:
-        meta = self._state.meta
+        meta = self._parts.state.meta
         wanted = name in meta.skips if skips is None else skips
         if error is None and wanted != (name in meta.skips):
             changed = meta.with_group(name, 0, 0, skips=wanted)
@@ -230,50 +212,50 @@ class ReadingGroups:
         """
         if error is None and first > self.next:
             error = BadRequest(f"bad start {first}: the queue's next message is {self.next}")
-        if error is None and name in self._state.meta.groups:  # declared by another call meanwhile
+        if error is None and name in self._parts.state.meta.groups:  # declared by another call meanwhile
             self._change(name, skips, stored, None)
             return
         try:
             if error is not None:
                 raise error
-            last_segment = last_segment or self._log.active.number
+            last_segment = last_segment or self._parts.log.active.number
             if not self._has_room(name, first, last_segment):
-                self._agenda.dirty()  # the cleaner is at work
+                self._parts.wakeups.dirty()  # the cleaner is at work
                 again = partial(self._found, name, first, skips, stored)
-                self._state.host.call_later(1, lambda: again(self._state.refusal(), last_segment))
+                self._parts.state.host.call_later(1, lambda: again(self._parts.state.refusal(), last_segment))
                 return
             # It is entitled to all messages but those that name other groups; what it is not to see is settled for it.
             start = self.next if first == self.next else 1
-            meta = self._state.meta.with_group(name, start, self._log.next_batch, skips=bool(skips))
-            self._readers.pop(name, None)
+            meta = self._parts.state.meta.with_group(name, start, self._parts.log.next_batch, skips=bool(skips))
+            self._fences.pop(name, None)
             self._store(meta, stored)
         except CurbstoneError as refusal:
             stored(refusal)
             return
-        self._admit(self._index.group(name), first)
+        self._admit(self._parts.index.group(name), first)
         self._meta_writer.settle_first()
-        self._agenda.wake(name)
-        self._agenda.changed()
+        self._parts.wakeups.wake(name)
+        self._parts.wakeups.changed()
 
     def _has_room(self, name: str, first: int, last_segment: int) -> bool:
         """Return whether there is room for a record of the tries of each message that the group will hold.
 
         If not, the cleaner has begun to make some. Raise QueueFull if it can't.
         """
-        group = self._index.groups.get(name)
-        count = sum(_seen(run, first).bit_count() for run in self._index.runs) - (group.pending if group else 0)
+        group = self._parts.index.groups.get(name)
+        count = sum(_seen(run, first).bit_count() for run in self._parts.index.runs) - (group.pending if group else 0)
         size = release_bytes(count)
-        if count <= 0 or self._log.room.can_keep(size):
+        if count <= 0 or self._parts.log.room.can_keep(size):
             return True
-        if self._log.segments[0].number <= last_segment and self._cleaner.clean_for(size, 0):
+        if self._parts.log.segments[0].number <= last_segment and self._cleaner.clean_for(size, 0):
             return False
-        raise QueueFull(f"queue {self._state.name} has no room for one more group to hold {count} messages")
+        raise QueueFull(f"queue {self._parts.state.name} has no room for one more group to hold {count} messages")
 
     def _admit(self, group: Group, first: int) -> None:
         """Make the live messages from `first` on pending in a group, and settle everything else for it."""
         absent: list[tuple[int, int]] = []
         end = 1
-        for run in self._index.runs:
+        for run in self._parts.index.runs:
             seen = _seen(run, first)
             pending = run.pending(group.name)
             run.set_pending(group.name, pending | seen)
@@ -285,7 +267,7 @@ class ReadingGroups:
         if self.next > end:
             absent.append((end, self.next - end))
         if absent:
-            self._outbox.settled_ranges(group.name, Reason.ABSENT, absent)
+            self._parts.write_queue.settled_ranges(group.name, Reason.ABSENT, absent)
         group.rewind()
 
     # --- being done
@@ -299,37 +281,37 @@ class ReadingGroups:
         group = self.declared(name)
         if seq >= self.next:
             raise BadRequest(f"bad upTo {seq}: the queue's next message is {self.next}")
-        refusal = self._state.refusal()
+        refusal = self._parts.state.refusal()
         if refusal is not None:
-            self._state.host.call_soon(lambda: on_done(refusal, None))
+            self._parts.state.host.call_soon(lambda: on_done(refusal, None))
             return
         if reader:
-            self._readers.setdefault(name, Fencing()).ack(name, reader, seq, self._facts.acked(name))
+            self._fences.setdefault(name, Fencing()).ack(name, reader, seq, self._parts.facts.acked(name))
         position = group.first_pending(self.next)
         if seq >= position:
-            self._facts.ack(name, seq)
-            acked, ended = self._index.clear_below(group, seq + 1)
+            self._parts.facts.ack(name, seq)
+            acked, ended = self._parts.index.clear_below(group, seq + 1)
             self._end_deliveries(name, ended)
-            self._state.stats.acked += acked
-            self._outbox.settled_ranges(name, Reason.ACK, [(position, seq + 1 - position)])
-            self._agenda.wake(name)
-            self._agenda.changed()
+            self._parts.state.stats.acked += acked
+            self._parts.write_queue.settled_ranges(name, Reason.ACK, [(position, seq + 1 - position)])
+            self._parts.wakeups.wake(name)
+            self._parts.wakeups.changed()
 
         done = self._informing(name, on_done)
 
         def settled(error: CurbstoneError | None) -> None:
             if error is None and self._meta_writer.is_behind:  # the declaration of the group must be on disk, too
-                self._meta_writer.store(self._state.meta.encode(), self._state.options.cap, done)
+                self._meta_writer.store(self._parts.state.meta.encode(), self._parts.state.options.cap, done)
             else:
                 done(error)
 
-        self._outbox.when_committed(settled)
+        self._parts.write_queue.when_committed(settled)
 
     # --- by position
 
     def is_declared(self, name: str) -> bool:
         """Return whether a group is declared."""
-        return name in self._state.meta.groups
+        return name in self._parts.state.meta.groups
 
     def floor(self, name: str) -> int:
         """Return the seq below which a declared group has lost messages, else 0; raise NoSuchGroup."""
@@ -337,16 +319,16 @@ class ReadingGroups:
         return self.loss(name).floor
 
     def find_time(self, timestamp_ms: int, on_done: Found) -> None:
-        """See `core.reader.seek`."""
-        find_time(self._state, self._index, timestamp_ms, on_done)
+        """See `core.reader.seek.seek_by_time`."""
+        seek_by_time(self._parts, timestamp_ms, on_done)
 
     def wait_for(self, seq: int, wait_ms: int, on_done: Waited) -> Wait:
         """Call back when `next` is above `seq`, when the time is up, or when the queue ends."""
-        return Wait(self._state, self._agenda, lambda: self.next > seq, wait_ms, on_done)
+        return Wait(self._parts, lambda: self.next > seq, wait_ms, on_done)
 
     def stretch(self, group: str, first: int, bytes_max: int) -> Stretch:
-        """See `core.reader.sizes`."""
-        return stretch(self._index.runs, self._state.committed_end, group, first, bytes_max)
+        """See `core.reader.seek.seek_by_bytes`."""
+        return seek_by_bytes(self._parts, group, first, bytes_max)
 
     def browse(
         self,
@@ -354,18 +336,31 @@ class ReadingGroups:
         render: Callable[[list[Frame]], T],
         on_done: Callable[[CurbstoneError | None, T | None, int], None],
     ) -> None:
-        """See `core.reader.browse`."""
-        browse(Source(self._state, self._log, self._index, self), wanted, render, on_done)
+        """Read one page; see `core.reader.browse`.
+
+        Raise NoSuchGroup; and Gone, with the `first` seq that there is, `epoch` and `lost`, if wanted messages are
+        lost.
+        """
+        if wanted.group is None:
+            first = floor = self.first()
+            lost = 0
+        else:
+            first = self.position(wanted.group)
+            floor, lost = self.loss(wanted.group)
+        if wanted.start < floor:
+            text = f"messages {wanted.start} to {floor - 1} are no longer in the log; go on at {first}"
+            raise Gone(text, first=first, epoch=self._parts.state.uid, lost=lost)
+        browse(self._parts, wanted, render, on_done)
 
     @property
     def events_start(self) -> int:
         """The position of the oldest event there may be."""
-        return start_of(self._log)
+        return start_of(self._parts.log)
 
     @property
     def events_end(self) -> int:
         """The position behind the last commit."""
-        return end_of(self._log)
+        return end_of(self._parts.log)
 
     def events(
         self,
@@ -374,17 +369,44 @@ class ReadingGroups:
         on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
     ) -> None:
         """See `core.reader.history`."""
-        read_history(self._state, self._log, asked, render, on_done)
+        read_history(self._parts, asked, render, on_done)
 
     def traces(
         self, position: int, trail: Trail, on_done: Callable[[CurbstoneError | None, list[Trace], int], None]
     ) -> None:
         """See `core.reader.trace`."""
-        read_traces(self._state, self._log, position, trail, on_done)
+        read_traces(self._parts, position, trail, on_done)
 
     def wait_for_events(self, position: int, wait_ms: int, on_done: Waited) -> Wait:
         """Call back when there are events behind `position`, when the time is up, or when the queue ends."""
-        return Wait(self._state, self._agenda, lambda: self.events_end > position, wait_ms, on_done)
+        return Wait(self._parts, lambda: self.events_end > position, wait_ms, on_done)
+
+
+class Fencing:
+    """Notices when two programs read as one declared group at once: each ack may name its reader by an id.
+
+    The reader that came last has the group. A reader that comes back after another has taken over is refused, and so is
+    a new one whose position is behind what the group was acked up to: both would miss what the other was given.
+
+    The ids are kept in memory only. After a restart the first reader that acks has the group, and two at once are
+    noticed again. The log says up to where a group was acked, so a reader with an old position is always refused.
+    """
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+
+    def ack(self, group: str, reader: str, seq: int, acked: int) -> None:
+        """Note that a reader is done with everything up to `seq`; so far the group was acked up to `acked`.
+
+        Raise OtherReader if the reader neither has the group nor can take it over.
+        """
+        if reader not in self._ids[-1:]:
+            if reader in self._ids:
+                raise OtherReader(f"another reader has taken over group {group}")
+            if seq < acked:
+                text = f"another reader of group {group} is done up to {acked}, this one up to {seq}"
+                raise OtherReader(text, acked=acked)
+            self._ids = [*self._ids[1 - KNOWN_MAX :], reader]
 
 
 def _seen(run: Run, first: int) -> int:

@@ -31,7 +31,7 @@ from curbstone.core.engine.log.format import (
 )
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.scan import Scan
-from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError, Gone, Unavailable, told
 from curbstone.core.positions import PUBLISHED, RELEASED, Asked, Event
 
@@ -62,8 +62,7 @@ def end_of(log: Log) -> int:
 
 
 def read_history(
-    state: QueueState,
-    log: Log,
+    parts: Parts,
     asked: Asked,
     render: Callable[[list[Event]], bytes],
     on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
@@ -73,7 +72,7 @@ def read_history(
     `render` is called on a worker thread, for some of the events at a time. Raise Gone, with the `first` position that
     there is, if the log does not reach back so far or the queue was made anew.
     """
-    Reading(state, log, asked.position, partial(_read, log.disk, asked, render), on_done).attempt()
+    Reading(parts, asked.position, partial(_read, parts.log.disk, asked, render), on_done).attempt()
 
 
 class Reading(Generic[T]):
@@ -81,14 +80,13 @@ class Reading(Generic[T]):
 
     def __init__(
         self,
-        state: QueueState,
-        log: Log,
+        parts: Parts,
         position: int,
         read: Callable[[list[Segment], int], tuple[list[T], int]],
         on_done: Callable[[CurbstoneError | None, list[T], int], None],
     ) -> None:
-        self._state = state
-        self._log = log
+        self._state = parts.state
+        self._log = parts.log
         self._position = position
         self._read = read
         self._on_done = on_done

@@ -1,22 +1,21 @@
-"""When messages came, and waiting for more of them."""
+"""Positions in a queue: by the time of a message, by bytes, and waiting for what comes behind one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.index.runs import Run, seqs_of
-from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.wakeups import Agenda
-from curbstone.core.positions import Found, Waited
+from curbstone.core.engine.parts import Parts
+from curbstone.core.positions import Found, Stretch, Waited
 
 
-def find_time(state: QueueState, index: Index, timestamp_ms: int, on_done: Found) -> None:
+def seek_by_time(parts: Parts, timestamp_ms: int, on_done: Found) -> None:
     """Find the first live seq that was published at `timestamp_ms` or later, or else the queue's next seq.
 
     `on_done(error, seq)` is called in a later turn. If the wall clock was set back, times along the log do not only
     grow: then the first run of messages that begins late enough ends the search.
     """
+    state, index = parts.state, parts.index
     before: Run | None = None
     after: Run | None = None
     for run in index.runs:
@@ -36,7 +35,7 @@ def find_time(state: QueueState, index: Index, timestamp_ms: int, on_done: Found
             on_done(refusal, 0)
             return
         if place.messages is None and place.live():  # the cleaner moved it meanwhile
-            find_time(state, index, timestamp_ms, on_done)
+            seek_by_time(parts, timestamp_ms, on_done)
             return
         found = _first_since(place, timestamp_ms)
         on_done(None, behind if found is None else found)
@@ -60,18 +59,41 @@ def _first_live(run: Run) -> int:
     return run.first + (live & -live).bit_length() - 1 if live else run.first
 
 
+def seek_by_bytes(parts: Parts, group: str, first: int, bytes_max: int) -> Stretch:
+    """Return how far `bytes_max` reach from the seq `first` on: over whole runs, or over a part of the first run.
+
+    Only messages that are pending in the group count. A part of a run is an estimate, of at least one
+    message. Nothing is read for it: the index knows the bytes of runs of messages.
+    """
+    runs, end = parts.index.runs, parts.state.committed_end
+    size, until = 0, first
+    run = runs.at_or_after(first)
+    while run is not None:
+        low = max(first, run.first)
+        live = run.live().bit_count()
+        taken = run.bytes_live * (run.pending(group) >> (low - run.first)).bit_count() // live if live else 0
+        if size + taken > bytes_max:
+            if size:
+                return Stretch(until, size)
+            span = run.last + 1 - low
+            part = max(1, span * bytes_max // taken)
+            return Stretch(low + part, taken * part // span)
+        size += taken
+        until = run.last + 1
+        run = runs.at_or_after(until)
+    return Stretch(max(first, end), size)
+
+
 class Wait:
     """Calls `on_done(error)` once: when `has_come` returns true, when the time is up, or when the queue ends."""
 
-    def __init__(
-        self, state: QueueState, agenda: Agenda, has_come: Callable[[], bool], wait_ms: int, on_done: Waited
-    ) -> None:
-        self._state = state
+    def __init__(self, parts: Parts, has_come: Callable[[], bool], wait_ms: int, on_done: Waited) -> None:
+        self._state = parts.state
         self._has_come = has_come
         self._on_done: Waited | None = on_done
-        self._unwatch = agenda.watch(self._look)
-        self._timer = state.host.call_later(wait_ms, self._end)
-        state.host.call_soon(self._look)
+        self._unwatch = parts.wakeups.watch(self._look)
+        self._timer = self._state.host.call_later(wait_ms, self._end)
+        self._state.host.call_soon(self._look)
 
     def _look(self) -> None:
         if self._state.is_closed or self._has_come():

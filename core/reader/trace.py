@@ -13,9 +13,8 @@ from curbstone.core.disk import Disk
 from curbstone.core.engine.log.batches import Batch
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import SEGMENT_BYTES, Reason, decode_segment_header, decode_settled
-from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.scan import Scan
-from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.positions import Trace, Trail
 from curbstone.core.reader.history import Reading, position_of
@@ -25,14 +24,13 @@ BYTES_AT_ONCE = 16 * 1024 * 1024
 
 
 def read_traces(
-    state: QueueState,
-    log: Log,
+    parts: Parts,
     position: int,
     trail: Trail,
     on_done: Callable[[CurbstoneError | None, list[Trace], int], None],
 ) -> None:
     """Read some segments and call `on_done(error, what was found, position to go on at)`. Raise Gone."""
-    Reading(state, log, position, partial(_read, log.disk, trail), on_done).attempt()
+    Reading(parts, position, partial(_read, parts.log.disk, trail), on_done).attempt()
 
 
 def _read(disk: Disk, trail: Trail, segments: list[Segment], _offset: int) -> tuple[list[Trace], int]:

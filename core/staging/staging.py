@@ -70,7 +70,7 @@ class Queues(Protocol):
     def get(self, name: QueueName) -> Queue:
         """Return a queue; raise NoSuchQueue."""
 
-    def queues(self) -> list[Queue]:
+    def queues(self) -> Sequence[Queue]:
         """Return all queues except the private ones."""
 
 

@@ -31,16 +31,16 @@ class Server(Protocol):
     host: Host
     journal: Journal
 
-    def get(self, name: QueueName) -> Queue:
+    def get(self, name: QueueName) -> port.Queue:
         """Return a queue; raise NoSuchQueue."""
 
-    def ensure(self, name: QueueName) -> Queue:
+    def ensure(self, name: QueueName) -> port.Queue:
         """Return a queue, creating it if necessary."""
 
     def left_out(self, queue: Target, error: CurbstoneError) -> bool:
         """See `core.events.events.IsLeftOut`."""
 
-    def bound(self, event: str, project: str) -> list[Queue]:
+    def bound(self, event: str, project: str) -> Sequence[Queue]:
         """Return the queues that are bound to an event now."""
 
 
@@ -109,8 +109,7 @@ class Transaction:
 
     def publish(self, queue: port.Queue, message: Message) -> None:
         """Add a publish."""
-        assert isinstance(queue, Queue)
-        self._publishes.append((queue, message))
+        self._publishes.append((_local(queue), message))
 
     def publish_event(self, event: str, message: Message, project: str = DEFAULT_PROJECT) -> None:
         """Add a publish to every queue that is bound to `event` when the transaction is committed.
@@ -231,7 +230,7 @@ class Transaction:
                     return StaleDelivery(f"message {delivery.message.seq} is not unsettled here any more")
             consumer.claim([delivery.message.seq for delivery in deliveries])
             if wish.kind == "ack":
-                self.settle(_queue_of(consumer), consumer.group, deliveries, Reason.ACK, consumer.unclaim)
+                self.settle(_local(consumer.queue), consumer.group, deliveries, Reason.ACK, consumer.unclaim)
             elif wish.kind == "reject":
                 self._bury(consumer, deliveries, Reason.REJECT, wish.error)
             else:
@@ -239,7 +238,7 @@ class Transaction:
         return None
 
     def _give_back(self, wish: _Wish, deliveries: list[Delivery]) -> None:
-        consumer, queue = wish.consumer, _queue_of(wish.consumer)
+        consumer, queue = wish.consumer, _local(wish.consumer.queue)
         most = queue.options.max_tries
         dead = [delivery for delivery in deliveries if most and delivery.tries + 1 >= most]
         self._bury(consumer, dead, Reason.MAX_TRIES, wish.error)
@@ -250,13 +249,13 @@ class Transaction:
             self._share(queue).releases.append(Release(consumer.group, some, due_ms, consumer.unclaim))
 
     def _bury(self, consumer: Consumer, deliveries: list[Delivery], reason: Reason, error: str) -> None:
-        queue = _queue_of(consumer)
+        queue = _local(consumer.queue)
         if not deliveries:
             return
         self.settle(queue, consumer.group, deliveries, reason, consumer.unclaim)
         self._dead.append((queue, reason, len(deliveries)))
         if queue.options.dead_letter:
-            target = self._server.ensure(parse_queue_name(queue.options.dead_letter))
+            target = _local(self._server.ensure(parse_queue_name(queue.options.dead_letter)))
             for delivery in deliveries:
                 self._add(target, dead_letter(queue.state, delivery.message, reason, delivery.tries + 1, error))
 
@@ -289,11 +288,11 @@ class Others:
         self._server = server
         self._queue = queue
 
-    def get(self, name: QueueName) -> Queue:
+    def get(self, name: QueueName) -> port.Queue:
         """See `Elsewhere`."""
         return self._server.get(name)
 
-    def ensure(self, name: QueueName) -> Queue:
+    def ensure(self, name: QueueName) -> port.Queue:
         """See `Elsewhere`."""
         return self._server.ensure(name)
 
@@ -314,7 +313,6 @@ class Others:
         transaction.commit(on_done)
 
 
-def _queue_of(consumer: Consumer) -> Queue:
-    queue = consumer.queue
-    assert isinstance(queue, Queue)
+def _local(queue: object) -> Queue:
+    assert isinstance(queue, Queue), "the queue is one of another engine"
     return queue

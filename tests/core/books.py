@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.facts.kinds import KINDS
 from curbstone.core.engine.log.room import RETRY_BYTES
-from curbstone.core.engine.queue import Queue
 
 
-def check_room(queue: Queue) -> None:
+def check_room(queue: LocalQueue) -> None:
     """Raise AssertionError where the ledger is wrong."""
     room, log = queue.log.room, queue.log
     groups = queue.index.groups.values()

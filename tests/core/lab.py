@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.broker import Broker
 from curbstone.core.engine.delivery.consumer import Consumer
-from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
@@ -73,7 +73,7 @@ class Lab:
             self.pass_time(100)
         assert ended == [True]
 
-    def end(self, queue: Queue, how: str) -> None:
+    def end(self, queue: LocalQueue, how: str) -> None:
         """Delete a queue, or shut the broker down, in the middle of whatever is under way: it must come to an end."""
         ended: list[object] = []
         if how == "delete":
@@ -119,28 +119,28 @@ class Lab:
         assert len(answers) == 1, f"{len(answers)} answers"
         return answers[0]
 
-    def queue(self, name: str = "q", **options: object) -> Queue:
+    def queue(self, name: str = "q", **options: object) -> LocalQueue:
         """Return a queue, declared with these options."""
         (error,) = self.answer(lambda done: self.broker.declare(queue_name(name), options, done))
         if error is not None:
             raise error
         return self.broker.get(queue_name(name))
 
-    def extend(self, queue: Queue, tokens: list[str], duration_ms: int) -> list[str]:
+    def extend(self, queue: LocalQueue, tokens: list[str], duration_ms: int) -> list[str]:
         """Let leases end later, or sooner; return the stale ones."""
         stale: list[str]
         _, stale = self.answer(lambda done: queue.extend(tokens, duration_ms, done))
         return stale
 
-    def again(self, queue: Queue) -> Queue:
+    def again(self, queue: LocalQueue) -> LocalQueue:
         """Return the same queue after a restart."""
         return self.broker.get(queue.name)
 
-    def publish(self, queue: Queue, *bodies: bytes | str, **extras: Any) -> list[int]:
+    def publish(self, queue: LocalQueue, *bodies: bytes | str, **extras: Any) -> list[int]:
         """Publish as one list; return the seqs, or raise what was said of the first that was refused."""
         return self.publish_messages(queue, [message(body, **extras) for body in bodies])
 
-    def publish_messages(self, queue: Queue, messages: list[Message], *, atomic: bool = False) -> list[int]:
+    def publish_messages(self, queue: LocalQueue, messages: list[Message], *, atomic: bool = False) -> list[int]:
         """Publish these; return their seqs, or raise what was said of the first that was refused."""
         answers = self.publish_answers(queue, messages, atomic=atomic)
         for error, _, _ in answers:
@@ -149,7 +149,7 @@ class Lab:
         return [seq for _, first, count in answers for seq in range(first, first + count)]
 
     def publish_answers(
-        self, queue: Queue, messages: list[Message], *, atomic: bool = False
+        self, queue: LocalQueue, messages: list[Message], *, atomic: bool = False
     ) -> list[tuple[CurbstoneError | None, int, int]]:
         """Publish these; return all that was answered, which covers them all."""
         answers: list[tuple[CurbstoneError | None, int, int]] = []
@@ -159,48 +159,48 @@ class Lab:
         assert sum(count for _, _, count in answers) == len(messages)
         return answers
 
-    def peek(self, queue: Queue, limit: int = 100_000, *, after: int = 0, state: str = "") -> list[Peeked]:
+    def peek(self, queue: LocalQueue, limit: int = 100_000, *, after: int = 0, state: str = "") -> list[Peeked]:
         """Return what the queue shows."""
         (found,) = self.answer(lambda done: queue.peek(limit, done, after=after, state=state))
         if isinstance(found, CurbstoneError):
             raise found
         return list(found)
 
-    def bodies(self, queue: Queue) -> list[bytes]:
+    def bodies(self, queue: LocalQueue) -> list[bytes]:
         """Return the bodies of all messages of a queue, in order."""
         return [found.message.body for found in self.peek(queue)]
 
-    def lease(self, queue: Queue, count: int = 1, ms: int = 30_000, group: str = "") -> list[Lease]:
+    def lease(self, queue: LocalQueue, count: int = 1, ms: int = 30_000, group: str = "") -> list[Lease]:
         """Return leases of what is ready now."""
         (leases,) = self.answer(lambda done: queue.lease(count, ms, done, group=group))
         if isinstance(leases, CurbstoneError):
             raise leases
         return list(leases)
 
-    def pop(self, queue: Queue, group: str = "") -> bytes | None:
+    def pop(self, queue: LocalQueue, group: str = "") -> bytes | None:
         """Return the body of the first ready message, settled, or None."""
         (given,) = self.answer(lambda done: queue.pop(done, group=group))
         if isinstance(given, CurbstoneError):
             raise given
         return given.message.body if given else None
 
-    def pop_all(self, queue: Queue, group: str = "") -> list[bytes]:
+    def pop_all(self, queue: LocalQueue, group: str = "") -> list[bytes]:
         """Pop until nothing is ready."""
         return list(iter(lambda: self.pop(queue, group), None))
 
-    def purge(self, queue: Queue) -> int:
+    def purge(self, queue: LocalQueue) -> int:
         """Purge; return the count."""
         error, count = self.answer(queue.purge)
         if error is not None:
             raise error
         return int(count)
 
-    def files(self, queue: Queue) -> dict[str, bytes]:
+    def files(self, queue: LocalQueue) -> dict[str, bytes]:
         """Return the files of a queue's directory."""
         prefix = queue.log.directory + "/"
         return {path: bytes(inode.cache) for path, inode in self.disk.names.items() if path.startswith(prefix)}
 
-    def held(self, queue: Queue) -> int:
+    def held(self, queue: LocalQueue) -> int:
         """Return how many bytes the queue's directory really holds."""
         return sum(map(len, self.files(queue).values()))
 
@@ -208,7 +208,7 @@ class Lab:
 class Peer:
     """A consumer that writes down what it was given."""
 
-    def __init__(self, lab: Lab, queue: Queue, *, window: int = 1000, **how: Any) -> None:
+    def __init__(self, lab: Lab, queue: LocalQueue, *, window: int = 1000, **how: Any) -> None:
         self.lab = lab
         self.given: list[Delivery] = []
         self.closed_with: list[CurbstoneError] = []

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.names import queue_name
 from tests.core.lab import Lab, Peer, message
 
 
-def start() -> tuple[Lab, Queue, Queue]:
+def start() -> tuple[Lab, LocalQueue, LocalQueue]:
     """Two queues; faults are expected."""
     lab = Lab()
     lab.expects_faults = True
@@ -38,7 +38,7 @@ def plant(patch: pytest.MonkeyPatch, part: object, name: str) -> None:
     patch.setattr(type(part), name, call)
 
 
-PLACES: dict[str, Callable[[Queue, pytest.MonkeyPatch], None]] = {
+PLACES: dict[str, Callable[[LocalQueue, pytest.MonkeyPatch], None]] = {
     "before a commit": lambda queue, patch: plant(patch, queue.log, "begin"),
     "composing a commit": lambda queue, patch: plant(patch, queue.log, "finish"),
     "after a commit": lambda queue, patch: plant(patch, queue, "committed"),
@@ -53,7 +53,7 @@ def test_a_fault_in_a_batch_that_was_put_off_ends_its_queue_alone(monkeypatch: p
     writing = [lab.queue(name) for name in ("a", "b")]
     answers: dict[str, list[CurbstoneError | None]] = {}
 
-    def publish(each: Queue) -> None:
+    def publish(each: LocalQueue) -> None:
         told = answers.setdefault(each.name.queue, [])
         each.publish([message("m")], lambda error, *_: told.append(error))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import NoSuchQueue, Unavailable
 from curbstone.core.names import queue_name
 from curbstone.core.values import Outcome, Published
@@ -199,7 +199,7 @@ def test_a_stop_does_not_wait_for_a_deletion_that_the_disk_refuses(monkeypatch: 
 # --- two directories of one name, as earlier versions could leave them
 
 
-def two_of_one_name(lab: Lab) -> tuple[Queue, Queue]:
+def two_of_one_name(lab: Lab) -> tuple[LocalQueue, LocalQueue]:
     """Return an old queue and a new one that were both on disk when the server ended."""
     old = lab.queue()
     lab.publish(old, "old")

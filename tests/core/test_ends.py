@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, Unavailable
 from curbstone.core.positions import Asked, Since, Wanted
 from curbstone.core.values import IdempotencyKey, Numbered, Outcome, UndoWish
@@ -28,7 +28,7 @@ class Desk:
         self.lab.publish(queue, *numbered(20, 100))
         self.info = self.lab.answer(lambda done: queue.reading.declare("old", 0, None, done))
         self.lab.restart()
-        self.queue: Queue = self.lab.again(queue)
+        self.queue: LocalQueue = self.lab.again(queue)
         self.peer = Peer(self.lab, self.queue, window=5)
         self.held = self.peer.seqs
         self.lease = self.lab.lease(self.queue, 2)

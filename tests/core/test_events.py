@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull
 from curbstone.core.names import private_name, queue_name
 from curbstone.core.transactions.transaction import Transaction
@@ -15,13 +15,13 @@ from tests.core.lab import Lab, Peer, message
 PRIVATE = private_name("secret.topic0")
 
 
-def bound(lab: Lab, *names: str) -> list[Queue]:
+def bound(lab: Lab, *names: str) -> list[LocalQueue]:
     for name in names:
         lab.answer(partial(lab.broker.bind, "order", queue_name(name)))
     return [lab.broker.get(queue_name(name)) for name in names]
 
 
-def private(lab: Lab, **options: object) -> Queue:
+def private(lab: Lab, **options: object) -> LocalQueue:
     lab.answer(lambda done: lab.broker.declare(PRIVATE, options, done))
     lab.answer(partial(lab.broker.bind, "order", PRIVATE))
     return lab.broker.get(PRIVATE)
@@ -33,7 +33,7 @@ def commit(lab: Lab, transaction: Transaction) -> CurbstoneError | None:
     return error
 
 
-def fill(lab: Lab, queue: Queue) -> None:
+def fill(lab: Lab, queue: LocalQueue) -> None:
     with pytest.raises(QueueFull):
         for _ in range(1000):
             lab.publish(queue, b"x" * 4000)

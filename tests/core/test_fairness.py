@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from curbstone.core import host as core_host
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.turns import TURNS_AT_ONCE, Turns
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.events.events import COPIES_AT_ONCE
@@ -25,7 +25,7 @@ QUEUES = 30
 EACH = 20  # three times what is copied at once, together
 
 
-def bound(lab: Lab) -> list[Queue]:
+def bound(lab: Lab) -> list[LocalQueue]:
     names = [queue_name(f"q{n}") for n in range(QUEUES)]
     for name in names:
         lab.answer(partial(lab.broker.bind, "order", name))
@@ -40,7 +40,7 @@ def expected(count: int) -> list[list[bytes]]:
     return [[str(n).encode() for n in range(count)]] * QUEUES
 
 
-def begun(queues: list[Queue]) -> int:
+def begun(queues: list[LocalQueue]) -> int:
     return sum(not queue.writer.is_idle for queue in queues)
 
 

@@ -6,14 +6,14 @@ from functools import partial
 
 import pytest
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import EventRefused, PublishPaused, QueueFull
 from curbstone.core.message import Message
 from curbstone.core.names import queue_name
 from tests.core.lab import Lab, Peer
 
 
-def paused(lab: Lab, name: str = "a", *, on: bool = True) -> Queue:
+def paused(lab: Lab, name: str = "a", *, on: bool = True) -> LocalQueue:
     queue = lab.queue(name)
     lab.answer(lambda done: lab.broker.declare(queue.name, {"publish_paused": on}, done))
     return queue

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.broker import Broker
-from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull, StaleDelivery, Unavailable
 from curbstone.core.names import queue_name
 from tests.core.lab import Lab, Peer, message, numbered
@@ -20,7 +20,7 @@ def commit(lab: Lab, transaction: object) -> CurbstoneError | None:
     return error
 
 
-def two(lab: Lab, **options: object) -> tuple[Queue, Queue]:
+def two(lab: Lab, **options: object) -> tuple[LocalQueue, LocalQueue]:
     return lab.queue("a", **options), lab.queue("b", **options)
 
 
@@ -215,7 +215,7 @@ def test_a_message_too_large_refuses_all_and_gives_back_what_was_claimed(spread:
     assert lab.bodies(first) == [b"held"] and lab.bodies(second) == []
 
 
-def fill(lab: Lab, queue: Queue) -> None:
+def fill(lab: Lab, queue: LocalQueue) -> None:
     """Publish until nothing more of 1000 bytes fits."""
     while lab.publish_answers(queue, [message(b"x" * 1000)])[0][0] is None:
         pass

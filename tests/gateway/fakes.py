@@ -10,7 +10,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol, Side, State
 
 from curbstone.access.ack_ids import Holder
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, StaleDelivery
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
@@ -190,9 +190,9 @@ class FakeQueue:
         self.subscribed: dict[str, Any] = {}
 
     @property
-    def queue(self) -> Queue:
+    def queue(self) -> LocalQueue:
         """The fake as what it stands for."""
-        return cast(Queue, self)
+        return cast(LocalQueue, self)
 
     def message_id(self, seq: int) -> str:
         """See `core.engine.queue`."""

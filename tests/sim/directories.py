@@ -12,8 +12,8 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.directories import GONE_SUFFIX, IDLE_POLL_MS
-from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import Conflict, CurbstoneError
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
@@ -144,7 +144,7 @@ class Directories:
             run.publish_to(run.broker.ensure(queue.name))
         self._crash_soon()
 
-    def _let_go(self, queue: Queue) -> None:
+    def _let_go(self, queue: LocalQueue) -> None:
         """Nobody holds anything of a queue any more; what was leased is tried on the one that comes after it."""
         run = self._run
         for consumer in [consumer for consumer in run.consumers if consumer.queue is queue]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from tests.sim.history import Violation
 from tests.sim.world import SimHost
 
@@ -13,7 +13,7 @@ ROUND_MS = 10_000
 
 def see_drained(
     host: SimHost,
-    queues: Callable[[], Iterable[Queue]],
+    queues: Callable[[], Iterable[LocalQueue]],
     readers: Iterable[str],
     rounds: int,
     each_round: Callable[[], None] = lambda: None,

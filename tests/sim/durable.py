@@ -12,8 +12,8 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.delivery.consumer import Consumer
-from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.names import DEFAULT_PROJECT, queue_name
@@ -37,7 +37,7 @@ class Durable:
         self._rng = Random(f"{seed} durable")
         self.is_on = self._rng.random() < 0.15 or focus == "durable"
         self._is_focus = focus == "durable"
-        self._queue: Queue | None = None
+        self._queue: LocalQueue | None = None
         self._is_confirmed = False
         """Whether it, its option and its binding are on disk."""
         self._may_be_gone = False
@@ -79,7 +79,7 @@ class Durable:
         self._run.directories.declare(NAME, {"unused": UNUSED_MS / 1000}, done)
         broker.bind(EVENT, NAME, done)
 
-    def _publish(self, queue: Queue) -> None:
+    def _publish(self, queue: LocalQueue) -> None:
         run = self._run
         message = run.history.message(self._rng.randrange(10, 400))
         token = run.history.token(message)
@@ -92,7 +92,7 @@ class Durable:
 
         run.broker.publish_event(EVENT, [message], done, DEFAULT_PROJECT)
 
-    def _come(self, queue: Queue) -> None:
+    def _come(self, queue: LocalQueue) -> None:
         if self._consumer is not None:
             return
         run = self._run
@@ -108,13 +108,13 @@ class Durable:
 
         consumer = self._consumer = queue.subscribe(deliver, window=3, on_closed=lambda _: None)
 
-    def _go(self, _queue: Queue) -> None:
+    def _go(self, _queue: LocalQueue) -> None:
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
             self._used_ms = self._run.host.now_ms()
 
-    def _wait(self, _queue: Queue) -> None:
+    def _wait(self, _queue: LocalQueue) -> None:
         run = self._run
         run.host.pass_time(self._rng.choice([100, UNUSED_MS // 2, UNUSED_MS + LATE_MS]))
         run.host.settle()

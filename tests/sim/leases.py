@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.values import Lease, Outcome
 from tests.sim.world import SimHost
@@ -33,7 +33,7 @@ def take_or_settle(run: Run) -> None:
     queue.lease(run.rng.choice([1, 3]), LONG_MS, leased)
 
 
-def _settle(run: Run, queue: Queue, lease: Lease) -> None:
+def _settle(run: Run, queue: LocalQueue, lease: Lease) -> None:
     token = run.history.token(lease.delivery.message)
     run.history.live.pop(token, None)
     run._doom([token])
@@ -48,7 +48,7 @@ def _settle(run: Run, queue: Queue, lease: Lease) -> None:
     queue.settle_leases([lease.token], Outcome.ACK, settled)
 
 
-def give_back(host: SimHost, queue: Queue, token: str) -> None:
+def give_back(host: SimHost, queue: LocalQueue, token: str) -> None:
     """Go on until it is taken: a queue that failed refuses settles for a while."""
 
     def done(error: CurbstoneError | None, _settled: int, _stale: list[str]) -> None:

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from random import Random
 from typing import TYPE_CHECKING
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.delivery.consumer import Consumer
-from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.message import Delivery
 from curbstone.core.names import queue_name
@@ -80,7 +80,7 @@ class Overflow:
             elif what == "let go":
                 self._let_go(consumer)
 
-    def _publish(self, queue: Queue) -> None:
+    def _publish(self, queue: LocalQueue) -> None:
         history = self._run.history
         messages = [history.message(self._rng.randrange(500, 3000)) for _ in range(self._rng.choice([1, 5, 10]))]
         tokens = [history.token(message) for message in messages]
@@ -96,7 +96,7 @@ class Overflow:
 
         queue.publish(messages, self._run.answers.in_order(queue, len(messages), done))
 
-    def _take(self, queue: Queue) -> None:
+    def _take(self, queue: LocalQueue) -> None:
         def deliver(deliveries: list[Delivery]) -> None:
             for delivery in deliveries:
                 self._run.history.delivered(delivery.message, f"a consumer of {NAME}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Message
 from curbstone.core.values import Numbered, producer_key
@@ -46,7 +46,7 @@ class Producers:
         """Return how often it is done, where it is at all."""
         return {"number": self._weight} if self._is_here else {}
 
-    def step(self, queue: Queue, largest: int) -> None:
+    def step(self, queue: LocalQueue, largest: int) -> None:
         """Send some numbers to a queue, maybe from earlier ones on."""
         rng = self._rng
         name = rng.choice("stuvwxyz")
@@ -57,7 +57,7 @@ class Producers:
         if rng.random() < 0.5:  # on its way before anything is known of what is in front
             self._send(queue, line, last + 1, last + 1 + rng.choice([0, 2]), 40)
 
-    def _send(self, queue: Queue, line: _Line, first: int, last: int, largest: int) -> None:
+    def _send(self, queue: LocalQueue, line: _Line, first: int, last: int, largest: int) -> None:
         """Send these numbers; make the messages that are not there yet."""
         rng = self._rng
         while len(line.messages) < last:

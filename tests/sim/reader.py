@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.frames import decode_frame
 from curbstone.core.message import Message
@@ -41,16 +41,16 @@ class Reader:
         self.is_purged = False
         self.pages = 0
 
-    def _reading(self, queue: Queue) -> Reading:
+    def _reading(self, queue: LocalQueue) -> Reading:
         return self._readings.setdefault(queue.name, Reading())
 
-    def published(self, queue: Queue, first_seq: int, tokens: list[int]) -> None:
+    def published(self, queue: LocalQueue, first_seq: int, tokens: list[int]) -> None:
         """Messages that name no groups were confirmed."""
         reading = self._reading(queue)
         if reading.is_declared:
             reading.expected.update(zip(range(first_seq, first_seq + len(tokens)), tokens, strict=True))
 
-    def step(self, queue: Queue) -> None:
+    def step(self, queue: LocalQueue) -> None:
         """Declare the group where it is not, else ack or look."""
         reading = self._reading(queue)
         if GROUP not in queue.meta.groups:
@@ -66,7 +66,7 @@ class Reader:
         else:
             self._look(queue, self._rng.choice([1, 3, 1000]), lambda _: None)
 
-    def ack(self, queue: Queue, seq: int) -> None:
+    def ack(self, queue: LocalQueue, seq: int) -> None:
         """Be done with everything up to `seq`."""
         reading = self._reading(queue)
         reading.asked = max(reading.asked, seq)
@@ -79,7 +79,7 @@ class Reader:
 
         queue.reading.ack_to(GROUP, seq, acked)
 
-    def _look(self, queue: Queue, limit: int, then: Callable[[dict[int, int]], None]) -> None:
+    def _look(self, queue: LocalQueue, limit: int, then: Callable[[dict[int, int]], None]) -> None:
         """Check a page from the position on."""
         reading = self._reading(queue)
         start = queue.reading.position(GROUP)
@@ -103,7 +103,7 @@ class Reader:
 
         queue.reading.browse(Wanted(start, None, limit, 1 << 24, GROUP), render, looked)
 
-    def judge(self, queue: Queue) -> None:
+    def judge(self, queue: LocalQueue) -> None:
         """Everything is quiet: look at all of it. The answer comes later."""
         reading = self._reading(queue)
         if GROUP not in queue.meta.groups:
@@ -126,7 +126,7 @@ class Reader:
         self._look(queue, 1_000_000, judged)
 
 
-def is_pending(queue: Queue, message: Message) -> bool:
+def is_pending(queue: LocalQueue, message: Message) -> bool:
     """Return whether somebody else than the declared group waits for a message."""
     run = queue.index.runs.find(message.seq)
     others = [bits for name, bits in (run.named or {}).items() if name != GROUP] if run else []

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.broker import Broker
 from curbstone.core.engine.delivery.consumer import Consumer
-from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, queue_name
@@ -71,7 +71,7 @@ class Run:
         self.crashes = 0
         self.ordered: dict[QueueName, list[int]] = {name: [] for name in self.names}
         self.consumers: list[Consumer] = []
-        self.leases: list[tuple[Queue, Lease]] = []
+        self.leases: list[tuple[LocalQueue, Lease]] = []
         self.asked: set[str] = set()
         """Leases that somebody asked to settle: where that was refused they may be settled all the same."""
         self.drained: list[int] = []
@@ -186,14 +186,14 @@ class Run:
             self.host.pass_time(5)
         raise Violation(f"not answered, and nothing is under way: {self.answers.owed[:3]}")
 
-    def _queue(self) -> Queue:
+    def _queue(self) -> LocalQueue:
         return self.broker.ensure(self.rng.choice(self.names))
 
     def publish(self) -> None:
         """Publish a few, maybe atomically, with a delay, or to expire."""
         self.publish_to(self._queue())
 
-    def publish_to(self, queue: Queue, least_size: int = 0) -> None:
+    def publish_to(self, queue: LocalQueue, least_size: int = 0) -> None:
         """Publish a few to one queue."""
         least_size = least_size or self.least_size
         count = self.rng.choice([1, 1, 3, 20])
@@ -247,6 +247,8 @@ class Run:
         if not holders:
             return
         consumer = self.rng.choice(holders)
+        queue = consumer.queue
+        assert isinstance(queue, LocalQueue)
         seqs = list(consumer.unsettled)
         chosen = self.rng.sample(seqs, self.rng.randrange(1, len(seqs) + 1))
         tokens = [self.history.token(consumer.unsettled[seq].message, consumer.group) for seq in chosen]
@@ -254,14 +256,14 @@ class Run:
         for token in tokens:
             self.history.live.pop(token, None)
         if kind == "nack":
-            done = self.answers.settled(f"nack in {consumer.queue.name}", lambda _error: None)
+            done = self.answers.settled(f"nack in {queue.name}", lambda _error: None)
             consumer.nack(chosen, self.rng.choice([None, 0, 100]), "no", done)
             return
-        if kind == "reject" and "dead" in {name.queue for name in self.names} and consumer.queue.options.dead_letter:
+        if kind == "reject" and "dead" in {name.queue for name in self.names} and queue.options.dead_letter:
             consumer.reject(chosen, "bad")
             return
         self._doom(tokens)
-        what = f"{kind} in {consumer.queue.name}"
+        what = f"{kind} in {queue.name}"
         done = self.answers.settled(what, lambda error: self._settled(error, tokens))
         (consumer.ack if kind == "ack" else consumer.reject)(chosen, on_done=done)
 
@@ -291,7 +293,7 @@ class Run:
         """See `tests.sim.leases`."""
         take_or_settle(self)
 
-    def _is_leased(self, queue: Queue, seq: int) -> bool:
+    def _is_leased(self, queue: LocalQueue, seq: int) -> bool:
         held = [lease for each, lease in self.leases if each is queue and lease.token not in self.asked]
         return any(lease.delivery.message.seq == seq for lease in held)
 
@@ -431,7 +433,7 @@ class Run:
         self.directories.judge()
         return out
 
-    def _drainer(self, queue: Queue, group: str, out: list[Message]) -> None:
+    def _drainer(self, queue: LocalQueue, group: str, out: list[Message]) -> None:
         def deliver(deliveries: list[Delivery]) -> None:
             for delivery in deliveries:
                 self.turns.handed_out(queue, group, delivery.message)

@@ -13,8 +13,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from curbstone.core import headers as blocks
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.broker import Broker
-from curbstone.core.engine.queue import Queue
 from curbstone.core.engine.write_queue import Pop
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
@@ -141,7 +141,7 @@ class ServerRun:
         with running(self.loop):
             self.server.start()
 
-    def _watch(self, queue: Queue) -> None:
+    def _watch(self, queue: LocalQueue) -> None:
         history = self.history
 
         def copies(group: str, deliveries: list[Delivery]) -> list[Copy]:
@@ -168,8 +168,8 @@ class ServerRun:
                 if not pop.is_in_doubt:
                     history.popped.difference_update(copies(pop.group, [pop.delivery]))
 
-        watch(queue.settling, "settle_now", partial(partial, settled))
-        watch(queue.settling, "put_back", partial(partial, returned))
+        watch(queue.acks, "settle_now", partial(partial, settled))
+        watch(queue.acks, "put_back", partial(partial, returned))
         watch(queue.writer, "flush", partial(partial, popped))
         watch(queue.popping, "failed", partial(partial, refused))
 
@@ -402,7 +402,7 @@ class ServerRun:
         see_drained(self.host, self.broker.queues, self.readers, rounds=8)
         return out
 
-    def _drainer(self, queue: Queue, group: str, out: list[tuple[int, Copy]]) -> None:
+    def _drainer(self, queue: LocalQueue, group: str, out: list[tuple[int, Copy]]) -> None:
         drain = _Drain(queue.name.queue, group)
 
         def deliver(deliveries: list[Delivery]) -> None:

@@ -133,7 +133,7 @@ def test_it_sees_a_refused_pop_that_takes_its_message(monkeypatch: pytest.Monkey
         for pop in pops:
             message = pop.delivery.message
             self._index.clear(pop.group, [message])
-            self._outbox.settled(pop.group, Reason.ACK, [message.seq])
+            self._write_queue.settled(pop.group, Reason.ACK, [message.seq])
             pop.on_done(error)
 
     def noticed(seed: int) -> bool:

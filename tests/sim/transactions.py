@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.transactions.transaction import Transaction
@@ -59,7 +60,9 @@ def _give_up_in(run: Run, transaction: Transaction, consumer: Consumer, held: li
         transaction.nack(consumer, [seq], run.rng.choice([None, 0, 100]), "no")
     else:
         transaction.reject(consumer, [seq], "bad")
-    options = consumer.queue.options
+    queue = consumer.queue
+    assert isinstance(queue, LocalQueue)
+    options = queue.options
     if (kind == "reject" or options.max_tries) and not options.dead_letter:
         unit.acks.append(token)
     else:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.headers import key_of
 from curbstone.core.message import Message
 from curbstone.core.values import UNNAMED
@@ -17,7 +17,7 @@ from tests.sim.history import History, Violation
 class Turns:
     """What was handed out last of each key; `is_leased` tells whether somebody has a lease of a message."""
 
-    def __init__(self, history: History, is_leased: Callable[[Queue, int], bool]) -> None:
+    def __init__(self, history: History, is_leased: Callable[[LocalQueue, int], bool]) -> None:
         self._history = history
         self._is_leased = is_leased
         self._last: dict[tuple[str, str, bytes], Message] = {}
@@ -27,7 +27,7 @@ class Turns:
         """From now on messages may come back that were settled, to where they were."""
         self._may_go_back = True
 
-    def handed_out(self, queue: Queue, group: str, message: Message) -> None:
+    def handed_out(self, queue: LocalQueue, group: str, message: Message) -> None:
         """A message was handed to somebody; what is wrong with that is kept for `History.check`."""
         key = key_of(message.headers)
         if not key:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import Conflict, CurbstoneError
 from curbstone.core.message import Message
 from curbstone.core.values import Peeked, Undone, UndoWish
@@ -77,7 +77,7 @@ class Undoing:
         run.turns.go_back()
         return gone
 
-    def _quiet(self, queue: Queue, wish: UndoWish) -> None:
+    def _quiet(self, queue: LocalQueue, wish: UndoWish) -> None:
         """Undo, wait, and see what came back."""
         run, history = self._run, self._run.history
         before = self._pending(queue, wish.group)
@@ -104,7 +104,7 @@ class Undoing:
         history.doomed -= sure
         history.doomed_alone -= sure
 
-    def _pending(self, queue: Queue, group: str) -> dict[int, Message] | None:
+    def _pending(self, queue: LocalQueue, group: str) -> dict[int, Message] | None:
         """Return what is pending in a group, by seq; None if that can't be known now."""
         answers: list[list[Peeked] | CurbstoneError] = []
         queue.peek(100_000, answers.append, group=group)

@@ -7,7 +7,7 @@ import pytest
 from curbstone.access.authenticator import OpenGate
 from curbstone.access.authorization import Access
 from curbstone.access.caller import Caller
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.session import Session
 from tests.core.lab import Lab
@@ -70,7 +70,7 @@ def bodies(lab: Lab, name: str = "q") -> list[str]:
     return [body.decode()[:4] for body in lab.bodies(queue(lab, name))]
 
 
-def queue(lab: Lab, name: str = "q") -> Queue:
+def queue(lab: Lab, name: str = "q") -> LocalQueue:
     return lab.queue(name)
 
 

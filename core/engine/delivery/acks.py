@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.format import Reason, Released
-from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.wakeups import Agenda
-from curbstone.core.engine.write_queue import Outbox
+from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import Unavailable
 from curbstone.core.message import Delivery
 from curbstone.core.values import UNNAMED, Done, WasThere
@@ -20,13 +17,13 @@ from curbstone.core.values import UNNAMED, Done, WasThere
 class Acks:
     """The acks of one queue."""
 
-    __slots__ = ("_agenda", "_index", "_outbox", "_state")
+    __slots__ = ("_index", "_state", "_wakeups", "_write_queue")
 
-    def __init__(self, state: QueueState, agenda: Agenda, index: Index, outbox: Outbox) -> None:
-        self._state = state
-        self._agenda = agenda
-        self._index = index
-        self._outbox = outbox
+    def __init__(self, parts: Parts) -> None:
+        self._state = parts.state
+        self._wakeups = parts.wakeups
+        self._index = parts.index
+        self._write_queue = parts.write_queue
 
     def ack(self, group: str, deliveries: list[Delivery], on_done: Done | None) -> bool:
         """Settle deliveries that a consumer has claimed. Return False if refused now: it has to unclaim them."""
@@ -34,7 +31,7 @@ class Acks:
             return False
         self.settle_now(group, deliveries)
         if on_done is not None:
-            self._outbox.when_committed(on_done)
+            self._write_queue.when_committed(on_done)
         return True
 
     def is_refused(self, on_done: Done | None) -> bool:
@@ -59,12 +56,12 @@ class Acks:
         self._index.clear(group, messages)
         seqs = [message.seq for message in messages]
         if self._state.is_private and reason is Reason.ACK:
-            self._outbox.settled_unhurried(group, seqs)
+            self._write_queue.settled_unhurried(group, seqs)
             if not self._index.group(group).has_ready:
                 return
         else:
-            self._outbox.settled(group, reason, seqs)
-        self._agenda.wake(group)
+            self._write_queue.settled(group, reason, seqs)
+        self._wakeups.wake(group)
 
     def settle_by_id(self, seq: int, on_done: WasThere) -> bool:
         """Settle a message of the unnamed group, whatever state it is in; return whether it was there."""
@@ -80,10 +77,10 @@ class Acks:
         group.forget(seq)
         index.clear_run(group, run, 1 << (seq - run.first), 0)
         state.stats.acked += 1
-        self._outbox.settled(UNNAMED, Reason.ACK, [seq])
-        self._agenda.wake(UNNAMED)
-        self._agenda.changed()
-        self._outbox.when_committed(lambda error: on_done(error, error is None))
+        self._write_queue.settled(UNNAMED, Reason.ACK, [seq])
+        self._wakeups.wake(UNNAMED)
+        self._wakeups.changed()
+        self._write_queue.when_committed(lambda error: on_done(error, error is None))
         return True
 
     def put_back(self, group: str, deliveries: list[Delivery]) -> None:
@@ -95,5 +92,5 @@ class Acks:
             held.release(delivery.message, delivery.tries, 0, delivery.mature_ms)
         states = [Released(group, each.message.seq, 1, each.tries, 0) for each in deliveries if each.tries]
         if states:
-            self._outbox.handed(states)
-        self._agenda.wake(group)
+            self._write_queue.handed(states)
+        self._wakeups.wake(group)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.delivery.dispatch import Dispatcher
+from curbstone.core.engine.delivery.leases import Leases
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.host import Timer
 
@@ -21,25 +21,14 @@ class AutoDelete:
     """Watches one queue while it has the option `unused`."""
 
     __slots__ = (
-        "_agenda", "_attempts", "_attempts_seen", "_delivered", "_end", "_is_used", "_state", "_timer", "_unwatch",
-        "_was_used",
+        "_attempts_seen", "_delivered", "_dispatcher", "_end", "_leases", "_state", "_timer", "_unwatch", "_was_used",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        state: QueueState,
-        agenda: Agenda,
-        is_used: Callable[[], bool],
-        attempts: Callable[[], int],
-        end: Callable[[CurbstoneError], None],
-    ) -> None:
-        """`is_used`: whether anybody takes from it, or holds something now. `attempts`: how often anybody has begun to
-        take, so far. `end` deletes the queue.
-        """
-        self._state = state
-        self._agenda = agenda
-        self._is_used = is_used
-        self._attempts = attempts
+    def __init__(self, dispatcher: Dispatcher, leases: Leases, end: Callable[[CurbstoneError], None]) -> None:
+        """`end` deletes the queue."""
+        self._dispatcher = dispatcher
+        self._leases = leases
+        self._state = dispatcher.parts.state
         self._attempts_seen = 0
         self._end = end
         self._unwatch: Callable[[], None] | None = None
@@ -50,17 +39,22 @@ class AutoDelete:
     def option_changed(self) -> None:
         """Act on the option as it is now: it may have been set, changed or taken away."""
         if self._unwatch is None and self._state.options.unused is not None:
-            self._unwatch = self._agenda.watch(self._look)
-            self._agenda.changed()
+            self._unwatch = self._dispatcher.parts.wakeups.watch(self._look)
+            self._dispatcher.parts.wakeups.changed()
         elif self._unwatch is not None:
             self._look()
+
+    @property
+    def _is_used(self) -> bool:
+        """Whether anybody consumes from the queue, waits for a message, or holds one."""
+        return bool(self._dispatcher.attached or self._leases)
 
     def _look(self) -> None:
         """Somebody may have come or gone, or the option may have changed."""
         state = self._state
         unused = state.options.unused
-        is_used = self._is_used()
-        attempts, delivered = self._attempts(), state.stats.delivered
+        is_used = self._is_used
+        attempts, delivered = self._dispatcher.attempts, state.stats.delivered
         was_polled = attempts != self._attempts_seen
         self._was_used = self._was_used or is_used or delivered != self._delivered
         self._attempts_seen, self._delivered = attempts, delivered
@@ -83,5 +77,5 @@ class AutoDelete:
         self._timer = None
         state = self._state
         unused = state.options.unused
-        if unused is not None and not state.is_closed and not self._is_used():
+        if unused is not None and not state.is_closed and not self._is_used:
             self._end(NoSuchQueue(f"queue {state.name} is gone: it was unused for {unused:g} s"))

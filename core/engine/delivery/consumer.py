@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
-from curbstone.core import port
-from curbstone.core.engine.delivery.acks import Acks
 from curbstone.core.engine.delivery.dispatch import Dispatcher
-from curbstone.core.engine.delivery.requeue import Requeue
-from curbstone.core.engine.fault_barrier import QueueHost
-from curbstone.core.engine.wakeups import Agenda
 from curbstone.core.errors import CurbstoneError, StaleDelivery
 from curbstone.core.holders import Standing
 from curbstone.core.message import Delivery
@@ -17,6 +13,8 @@ from curbstone.core.values import Done, Who
 
 AUTO_WINDOW = 256
 """The most deliveries that a consumer with `auto` takes at a time."""
+
+logger = logging.getLogger("curbstone.core")
 
 
 def _nobody(_said: object) -> None:
@@ -30,17 +28,15 @@ class Consumer:
     change nothing, if a seq is not among them; `on_done(error)` comes after the commit.
     """
 
-    may_give_up = False
-
     __slots__ = (
-        "_deliver", "_desk", "auto", "closed", "group", "held", "on_closed", "paused", "queue", "unsettled",
+        "_deliver", "_dispatcher", "auto", "closed", "group", "held", "on_closed", "paused", "queue", "unsettled",
         "weight", "who", "window",
     )  # fmt: skip
 
     def __init__(
         self,
-        queue: port.Queue,
-        desk: Desk,
+        queue: object,
+        dispatcher: Dispatcher,
         deliver: Callable[[list[Delivery]], None],
         who: Who,
         *,
@@ -51,7 +47,8 @@ class Consumer:
         on_closed: Callable[[CurbstoneError], None],
     ) -> None:
         self.queue = queue
-        self._desk = desk
+        """Its queue, for transactions: the type is that of a file above this one."""
+        self._dispatcher = dispatcher
         self.group = group
         self.window = window
         self.weight = weight
@@ -80,39 +77,39 @@ class Consumer:
         return Standing(self.window, self.auto, self.paused, self.held, is_full=self.room <= 0)
 
     def give(self, deliveries: list[Delivery]) -> None:
-        """Hand deliveries over; the queue calls this. With `auto` they are settled once `deliver` has returned."""
+        """Hand deliveries over. With `auto` they are settled once `deliver` has returned.
+
+        If `deliver` raises, which is a fault of an adapter, the consumer ends, and the queue goes on for all others.
+        """
+        dispatcher = self._dispatcher
         if self.closed or self.paused:  # it has left since it was its turn
-            self._desk.acks.put_back(self.group, deliveries)
-        elif self.auto:
-            try:
-                self._deliver(deliveries)
-            except BaseException:
-                self._desk.requeue.release(self.group, deliveries)
-                raise
-            self._desk.acks.settle_now(self.group, deliveries)
-        else:
+            dispatcher.acks.put_back(self.group, deliveries)
+            return
+        if not self.auto:
             unsettled = self.unsettled
-            now_ms = self._desk.agenda.host.now_ms()
+            now_ms = dispatcher.parts.state.host.now_ms()
             for delivery in deliveries:
                 delivery.handed_ms = now_ms
                 unsettled[delivery.message.seq] = delivery
+        try:
             self._deliver(deliveries)
+        except Exception:
+            logger.exception("a consumer of %s failed to take its deliveries", dispatcher.parts.state.name)
+            if self.auto:
+                dispatcher.requeue.release(self.group, deliveries)
+            self.close()
+            return
+        if self.auto:
+            dispatcher.acks.settle_now(self.group, deliveries)
 
     def when_open(self, on_open: Callable[[], None]) -> None:
         """Call `on_open` at once: this consumer has taken part since it was made."""
         on_open()
 
-    def none_ready(self) -> None:
-        """Never called, because a consumer does not give up."""
-
-    def fail(self) -> None:
-        """`deliver` raised an exception: end the consumer."""
-        self.close()
-
     def ack(self, seqs: Sequence[int], on_done: Done | None = None) -> None:
         """Settle deliveries."""
         deliveries = self.claim(seqs)
-        if not self._desk.acks.ack(self.group, deliveries, on_done):
+        if not self._dispatcher.acks.ack(self.group, deliveries, on_done):
             self.unclaim(deliveries)
 
     def nack(
@@ -120,13 +117,13 @@ class Consumer:
     ) -> None:
         """Give deliveries back to their place, after `delay_ms` or the queue's `nack_delay`."""
         deliveries = self.claim(seqs)
-        if not self._desk.requeue.nack(self.group, deliveries, delay_ms, error, on_done):
+        if not self._dispatcher.requeue.nack(self.group, deliveries, delay_ms, error, on_done):
             self.unclaim(deliveries)
 
     def reject(self, seqs: Sequence[int], error: str = "", on_done: Done | None = None) -> None:
         """Send deliveries to the dead-letter queue, or drop them if there is none."""
         deliveries = self.claim(seqs)
-        if not self._desk.requeue.reject(self.group, deliveries, error, on_done):
+        if not self._dispatcher.requeue.reject(self.group, deliveries, error, on_done):
             self.unclaim(deliveries)
 
     def claim(self, seqs: Sequence[int]) -> list[Delivery]:
@@ -147,15 +144,16 @@ class Consumer:
     def unclaim(self, deliveries: list[Delivery]) -> None:
         """Put claimed deliveries back into `unsettled`, or release them if the consumer has ended."""
         if self.closed:
-            self._desk.requeue.release(self.group, deliveries)
+            self._dispatcher.requeue.release(self.group, deliveries)
             return
         for delivery in deliveries:
             self.unsettled[delivery.message.seq] = delivery
 
-    def forget(self) -> None:
-        """Its queue has ended: it gets nothing more, and settles nothing."""
-        self.closed = True
-        self.unsettled.clear()
+    def lose(self, group: str, seqs: list[int]) -> None:
+        """Make deliveries stale, if it has them: their messages are settled."""
+        if group == self.group:
+            for seq in seqs:
+                self.unsettled.pop(seq, None)
 
     def hold(self) -> None:
         """Stop deliveries for a while: the socket's buffer is full."""
@@ -165,64 +163,33 @@ class Consumer:
         """Go on after `hold`."""
         if self.held:
             self.held = False
-            self._desk.agenda.wake(self.group)
+            self._dispatcher.parts.wakeups.wake(self.group)
 
     def resize(self, window: int) -> None:
         """Change how many deliveries may be unsettled. If more are, they stay, and no others come meanwhile."""
         self.window = window
-        self._desk.agenda.wake(self.group)
+        self._dispatcher.parts.wakeups.wake(self.group)
 
     def pause(self) -> None:
         """End deliveries; what is unsettled stays and can still be settled."""
         self.paused = True
-        self._desk.dispatcher.leave(self)
+        self._dispatcher.pause(self)
 
     def close(self) -> None:
         """End the consumer: its unsettled deliveries go back to their place, one try older."""
         if self.closed:
             return
         self.closed = True
-        self._desk.dispatcher.leave(self)
-        self._desk.attached.pop(self, None)
+        self._dispatcher.detach(self)
         deliveries = list(self.unsettled.values())
         self.unsettled.clear()
-        self._desk.requeue.release(self.group, deliveries)
+        self._dispatcher.requeue.release(self.group, deliveries)
         # These callbacks usually belong to something that holds this consumer. Without that circle both go at once,
         # and not only by the next full collection.
         self._deliver = self.on_closed = _nobody
 
-    def end(self) -> None:
-        """The queue ends; `Desk.end` tells the consumer why, so nothing is done here."""
-
-
-class Desk:
-    """The parts of one queue that its consumers need, and the consumers themselves."""
-
-    __slots__ = ("acks", "agenda", "attached", "dispatcher", "requeue")
-
-    def __init__(self, agenda: Agenda, dispatcher: Dispatcher, acks: Acks, requeue: Requeue) -> None:
-        self.agenda = agenda
-        self.dispatcher = dispatcher
-        self.acks = acks
-        self.requeue = requeue
-        self.attached: dict[Consumer, None] = {}
-        """All consumers that have not ended, including those that are paused."""
-
-    def attach(self, consumer: Consumer) -> None:
-        """Let a new consumer take part in the round robin of its group."""
-        self.attached[consumer] = None
-        self.dispatcher.join(consumer)
-
-    def end_deliveries(self, group: str, seqs: list[int]) -> None:
-        """Make the deliveries of messages stale, whoever holds them."""
-        for consumer in self.attached:
-            if consumer.group == group:
-                for seq in seqs:
-                    consumer.unsettled.pop(seq, None)
-
-    def end(self, host: QueueHost, error: CurbstoneError) -> None:
-        """The queue ends: tell all consumers."""
-        consumers, self.attached = list(self.attached), {}
-        for consumer in consumers:
-            consumer.forget()
-            host.tell(consumer.on_closed, error)
+    def end(self, error: CurbstoneError) -> None:
+        """The queue ends: the consumer gets nothing more, and settles nothing."""
+        self.closed = True
+        self.unsettled.clear()
+        self.on_closed(error)

@@ -10,10 +10,9 @@ from typing import NamedTuple, Protocol
 from curbstone.core import headers, port
 from curbstone.core.engine.delivery.acks import Acks
 from curbstone.core.engine.index.group import Group
-from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.format import Reason
+from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.write_queue import Outbox
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, SchemaViolation, Unavailable
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, parse_queue_name
@@ -95,14 +94,14 @@ class DeadLetters:
     """
 
     __slots__ = (
-        "_acks", "_condemned", "_elsewhere", "_index", "_is_moving", "_is_stuck", "_most", "_outbox", "_state",
-        "_trying", "_waiting",
+        "_acks", "_condemned", "_elsewhere", "_index", "_is_moving", "_is_stuck", "_most", "_state", "_trying",
+        "_waiting", "_write_queue",
     )  # fmt: skip
 
-    def __init__(self, state: QueueState, index: Index, outbox: Outbox, acks: Acks, elsewhere: Elsewhere) -> None:
-        self._state = state
-        self._index = index
-        self._outbox = outbox
+    def __init__(self, parts: Parts, acks: Acks, elsewhere: Elsewhere) -> None:
+        self._state = parts.state
+        self._index = parts.index
+        self._write_queue = parts.write_queue
         self._acks = acks
         self._elsewhere = elsewhere
         self._condemned: dict[tuple[str, int], tuple[Reason, str]] = {}
@@ -165,7 +164,7 @@ class DeadLetters:
         state.stats.dropped += reason is not Reason.EXPIRE
         self._acks.settle_now(group.name, [delivery], reason)
         if on_done is not None:
-            self._outbox.when_committed(on_done)
+            self._write_queue.when_committed(on_done)
 
     def _move_next(self) -> None:
         """Move the next messages in one transaction, unless one is under way."""

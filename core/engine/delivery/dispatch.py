@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Protocol
 
+from curbstone.core.engine.delivery.acks import Acks
 from curbstone.core.engine.delivery.dead_letters import DeadLetters
-from curbstone.core.engine.index.index import Index
-from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.wakeups import Agenda
-from curbstone.core.engine.write_queue import Outbox
+from curbstone.core.engine.delivery.requeue import Requeue
+from curbstone.core.engine.parts import Parts
+from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 
 DISPATCH_MAX = 512
 """The most messages that one group of a queue hands out in one turn."""
 
-log = logging.getLogger("curbstone.core")
-
 
 class Receiver(Protocol):
-    """Whoever takes part in the round robin of a group."""
+    """A consumer, or a pull that waits for messages."""
 
     weight: int
-    may_give_up: bool
-    """Whether it wants to hear that nothing is ready."""
+    """How many messages it gets when it is its turn."""
 
     @property
     def group(self) -> str:
-        """The group in which it takes part."""
+        """The group that it receives for."""
 
     @property
     def room(self) -> int:
@@ -37,14 +34,8 @@ class Receiver(Protocol):
     def give(self, deliveries: list[Delivery]) -> None:
         """Take deliveries, at most `room` of them."""
 
-    def none_ready(self) -> None:
-        """Nothing is ready now, so it may give up. Called only if `may_give_up` is set."""
-
-    def fail(self) -> None:
-        """`give` raised an exception."""
-
-    def end(self) -> None:
-        """The queue ends: there will be no more deliveries."""
+    def end(self, error: CurbstoneError) -> None:
+        """The queue ends: there will be no more deliveries, and nothing can be settled any more."""
 
 
 class RoundRobin:
@@ -54,14 +45,12 @@ class RoundRobin:
     many there are.
     """
 
-    __slots__ = ("_given", "_impatient", "_state", "receivers")
+    __slots__ = ("_given", "_when_none_ready", "receivers")
 
-    def __init__(self, state: QueueState) -> None:
-        self._state = state
+    def __init__(self) -> None:
         self.receivers: OrderedDict[Receiver, None] = OrderedDict()
-        """Who takes part."""
-        self._impatient: dict[Receiver, None] = {}
-        """The receivers that may give up."""
+        self._when_none_ready: dict[Receiver, Callable[[], None]] = {}
+        """What to call when nothing is ready, for those that may give up then."""
         self._given = 0
         """How many messages the first has had in this turn."""
 
@@ -84,15 +73,15 @@ class RoundRobin:
         return rooms
 
     def none_ready(self) -> None:
-        """Tell those that may give up."""
-        for receiver in list(self._impatient):
-            receiver.none_ready()
+        """Nothing is ready now, so some receivers may give up."""
+        for give_up in list(self._when_none_ready.values()):
+            give_up()
 
-    def join(self, receiver: Receiver) -> None:
+    def join(self, receiver: Receiver, when_none_ready: Callable[[], None] | None) -> None:
         """Let a receiver take part; it comes behind the others."""
         self.receivers[receiver] = None
-        if receiver.may_give_up:
-            self._impatient[receiver] = None
+        if when_none_ready is not None:
+            self._when_none_ready[receiver] = when_none_ready
 
     def leave(self, receiver: Receiver) -> None:
         """Let a receiver take part no more."""
@@ -100,13 +89,13 @@ class RoundRobin:
             if self._given and receiver is next(iter(self.receivers)):
                 self._given = 0
             del self.receivers[receiver]
-            self._impatient.pop(receiver, None)
+            self._when_none_ready.pop(receiver, None)
 
     def deal(self, taken: list[Delivery], rooms: dict[Receiver, int]) -> None:
         """Deal deliveries to the receivers in `rooms`, going on where the last deal ended."""
         first = next(iter(rooms))
         if len(rooms) == 1 and (len(self.receivers) == 1 or len(taken) > first.weight):  # nobody else takes any
-            self._give(first, taken)
+            first.give(taken)
             return
         hands: dict[Receiver, list[Delivery]] = {}
         turns = deque(rooms)
@@ -131,53 +120,62 @@ class RoundRobin:
             self.receivers.move_to_end(last)
         self._given = given
         for receiver, hand in hands.items():
-            self._give(receiver, hand)
-
-    def _give(self, receiver: Receiver, hand: list[Delivery]) -> None:
-        try:
             receiver.give(hand)
-        except Exception:  # a fault of an adapter must not stop the queue for the others
-            log.exception("a consumer of %s failed to take its deliveries", self._state.name)
-            receiver.fail()
 
 
 class Dispatcher(dict[str, RoundRobin]):
-    """The round robins of one queue, by group; a group without receivers has none."""
+    """Hands out the messages of one queue, by a round robin for each group; a group without receivers has none."""
 
-    __slots__ = ("_agenda", "_dead_letters", "_index", "_outbox", "_state", "attempts")
+    __slots__ = (
+        "_dead_letters", "_index", "_state", "_wakeups", "_write_queue", "acks", "attached", "attempts", "parts",
+        "requeue",
+    )  # fmt: skip
 
-    def __init__(
-        self, state: QueueState, agenda: Agenda, index: Index, outbox: Outbox, dead_letters: DeadLetters
-    ) -> None:
+    def __init__(self, parts: Parts, acks: Acks, requeue: Requeue, dead_letters: DeadLetters) -> None:
+        """`acks` and `requeue` are for the receivers, which end the deliveries that they get."""
         super().__init__()
-        self._state = state
-        self._agenda = agenda
-        self._index = index
-        self._outbox = outbox
+        self.parts = parts
+        self.acks = acks
+        self.requeue = requeue
         self._dead_letters = dead_letters
+        self._state = parts.state
+        self._wakeups = parts.wakeups
+        self._index = parts.index
+        self._write_queue = parts.write_queue
+        self.attached: dict[Receiver, None] = {}
+        """All receivers that have not ended, including paused consumers, which may still settle."""
         self.attempts = 0
-        """How often a receiver has joined so far."""
+        """How often a receiver has been attached so far."""
 
-    def join(self, receiver: Receiver) -> None:
-        """Let a receiver take part in the round robin of its group."""
+    def attach(self, receiver: Receiver, when_none_ready: Callable[[], None] | None = None) -> None:
+        """Let a receiver take part in the round robin of its group.
+
+        One that may give up passes `when_none_ready`, which is called when nothing is ready.
+        """
         self.attempts += 1
+        self.attached[receiver] = None
         name = receiver.group
         round_robin = self.get(name)
         if round_robin is None:
             self._index.group(name, self._state.committed_end)
-            round_robin = self[name] = RoundRobin(self._state)
-        round_robin.join(receiver)
-        self._agenda.wake(name)
-        self._agenda.changed()
+            round_robin = self[name] = RoundRobin()
+        round_robin.join(receiver, when_none_ready)
+        self._wakeups.wake(name)
+        self._wakeups.changed()
 
-    def leave(self, receiver: Receiver) -> None:
-        """Let a receiver take part no more."""
+    def pause(self, receiver: Receiver) -> None:
+        """Give a receiver nothing more."""
         round_robin = self.get(receiver.group)
         if round_robin is not None:
             round_robin.leave(receiver)
             if not round_robin.receivers:
                 del self[receiver.group]
-        self._agenda.changed()
+        self._wakeups.changed()
+
+    def detach(self, receiver: Receiver) -> None:
+        """Forget a receiver that has ended."""
+        self.attached.pop(receiver, None)
+        self.pause(receiver)
 
     def room(self, group: str, messages: int) -> int:
         """Return how many deliveries the receivers of a group take now; counting may stop at `messages`."""
@@ -202,23 +200,22 @@ class Dispatcher(dict[str, RoundRobin]):
         taken = group.take(min(sum(rooms.values()), most), self._dead_letters.is_dead)
         deliveries = taken.deliveries
         if taken.handed:
-            self._outbox.handed(taken.handed)
+            self._write_queue.handed(taken.handed)
             self._state.stats.redelivered += sum([delivery.tries > 0 for delivery in deliveries])
         if deliveries:
             self._state.stats.delivered += len(deliveries)
-            self._agenda.changed()
+            self._wakeups.changed()
             round_robin.deal(deliveries, rooms)
         if taken.dead:
             self._dead_letters.end(group, taken.dead)
         if not group.has_ready:
             round_robin.none_ready()
         elif deliveries:
-            self._agenda.wake(name)
+            self._wakeups.wake(name)
 
-    def end(self) -> None:
-        """Tell all receivers that there will be nothing more, and forget them."""
-        round_robins = list(self.values())
+    def end(self, error: CurbstoneError) -> None:
+        """The queue ends: so do all receivers."""
+        receivers, self.attached = list(self.attached), {}
         self.clear()
-        for round_robin in round_robins:
-            for receiver in list(round_robin.receivers):
-                self._state.host.tell(receiver.end)
+        for receiver in receivers:
+            self._state.host.tell(receiver.end, error)

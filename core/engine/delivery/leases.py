@@ -1,28 +1,30 @@
-"""The book of leases: which deliveries return by themselves, and when. `leasing` decides what happens then."""
+"""Leases: deliveries that return by themselves when their time runs out, settled by token in any connection."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from heapq import heappop
 
+from curbstone.core.engine.delivery.dispatch import Dispatcher
+from curbstone.core.engine.delivery.pull import Pull
 from curbstone.core.engine.index import due
+from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.message import Delivery
-from curbstone.core.names import QueueName
-from curbstone.core.values import UNKNOWN, Lease, Leased, Who
+from curbstone.core.values import NOBODY, UNKNOWN, UNNAMED, Answer, Lease, Outcome, Who
 
 
 class Leases:
-    """All leases of one queue, by token, and by group and seq."""
+    """The leases of one queue, by token, and by group and seq."""
 
-    __slots__ = ("_alarm", "_by_token", "_due", "_leased", "_leases", "_name")
+    __slots__ = ("_by_message", "_by_token", "_dispatcher", "_due", "_parts", "_state")
 
-    def __init__(self, alarm: Callable[[int], None], leased: Leased, name: QueueName) -> None:
-        """`alarm` is called with the time when a lease ends; each lease is noted in `leased`, with the queue's name."""
-        self._name = name
-        self._alarm = alarm
-        self._leased = leased
-        self._leases: dict[tuple[str, int], Lease] = {}
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._parts = dispatcher.parts
+        self._state = dispatcher.parts.state
         self._by_token: dict[str, Lease] = {}
+        self._by_message: dict[tuple[str, int], Lease] = {}
         self._due: list[tuple[int, str]] = []
         """A heap of (when it ends, token). Entries of leases that were settled or extended since are stale; they are
         swept out now and then."""
@@ -30,94 +32,164 @@ class Leases:
     def __len__(self) -> int:
         return len(self._by_token)
 
-    @property
-    def due_entries(self) -> int:
-        """How many entries the heap has, stale ones included."""
-        return len(self._due)
-
     def all(self) -> Collection[Lease]:
         """Return all leases."""
         return self._by_token.values()
 
-    def add(self, delivery: Delivery, group: str, expires_ms: int, owner: str, who: Who = UNKNOWN) -> Lease:
-        """Return a new lease of a delivery."""
-        lease = Lease(delivery, group, expires_ms, owner, who)
+    # --- how they begin and end
+
+    def lease(
+        self,
+        count: int,
+        duration_ms: int,
+        on_done: Answer,
+        *,
+        group: str = UNNAMED,
+        wait_ms: int = 0,
+        owner: str = NOBODY,
+        who: Who = UNKNOWN,
+    ) -> Pull:
+        """See `core.port.Queue.lease`. No more messages are taken once they have LEASE_BYTES_MAX bytes together."""
+
+        def give(deliveries: list[Delivery]) -> None:
+            now_ms = self._state.host.now_ms()
+            leases = [self._add(Lease(each, group, now_ms + duration_ms, owner, who), now_ms) for each in deliveries]
+            self._state.host.call_soon(lambda: on_done(leases))
+
+        return Pull(self._dispatcher, group, count, wait_ms, give, on_done, who).begin()
+
+    def _add(self, lease: Lease, now_ms: int) -> Lease:
+        lease.delivery.handed_ms = now_ms
         self._by_token[lease.token] = lease
-        self._leases[group, delivery.message.seq] = lease
-        self._leased.add(lease, self._name)
+        self._by_message[lease.group, lease.delivery.message.seq] = lease
+        self._state.shared.leased.add(lease, self._state.name)
         self._note(lease)
         return lease
+
+    def _end(self, lease: Lease) -> None:
+        """Forget a lease."""
+        del self._by_token[lease.token]
+        del self._by_message[lease.group, lease.delivery.message.seq]
+        self._state.shared.leased.drop(lease)
+
+    def _own(self, token: str, owner: str) -> Lease | None:
+        """Return a lease, or None if it has ended or is another's."""
+        lease = self._by_token.get(token)
+        return lease if lease is not None and lease.owner == owner else None
+
+    def settle(
+        self,
+        tokens: list[str],
+        outcome: Outcome,
+        on_done: Callable[[CurbstoneError | None, int, list[str]], None],
+        *,
+        delay_ms: int | None = None,
+        error: str = "",
+        owner: str = NOBODY,
+    ) -> None:
+        """Settle leases; `on_done(error, settled, stale tokens)` comes after the commit."""
+        refusal = self._state.refusal()
+        if isinstance(refusal, NoSuchQueue) or self._state.failure:
+            self._state.host.call_soon(partial(on_done, refusal, 0, []))
+            return
+        refusal = None
+        stale: list[str] = []
+        left = 1
+        settled = 0
+
+        def done(failed: CurbstoneError | None) -> None:
+            nonlocal left, refusal
+            left -= 1
+            refusal = refusal or failed
+            if not left:
+                on_done(refusal, 0 if refusal else settled, stale)
+
+        requeue = self._dispatcher.requeue
+        for token in tokens:
+            lease = self._own(token, owner)
+            if lease is None:
+                stale.append(token)
+                continue
+            self._end(lease)
+            settled += 1
+            if outcome is Outcome.ACK:
+                self._dispatcher.acks.settle_now(lease.group, [lease.delivery])
+            elif outcome is Outcome.NACK:
+                ((each_ms, deliveries),) = requeue.delayed([lease.delivery], delay_ms)
+                requeue.release(lease.group, deliveries, delay_ms=each_ms, error=error)
+            else:
+                left += 1
+                requeue.reject_now(lease.group, [lease.delivery], error, done)
+        self._parts.write_queue.when_committed(done)
+
+    def give_back(self, leases: list[Lease]) -> None:
+        """End leases that nobody has seen: no try is counted."""
+        for given in leases:
+            lease = self._by_token.get(given.token)
+            if lease is not None:
+                self._end(lease)
+                self._dispatcher.acks.put_back(lease.group, [lease.delivery])
+
+    def extend(self, tokens: list[str], duration_ms: int, owner: str) -> list[str]:
+        """Let leases end `duration_ms` from now; return the stale ones."""
+        expires_ms = self._state.host.now_ms() + duration_ms
+        stale: list[str] = []
+        for token in tokens:
+            lease = self._own(token, owner)
+            if lease is None:
+                stale.append(token)
+            elif expires_ms != lease.expires_ms:
+                lease.expires_ms = expires_ms
+                self._note(lease)
+        return stale
+
+    def is_of_another(self, group: str, seq: int, owner: str) -> bool:
+        """Return whether somebody else has a lease of a message."""
+        lease = self._by_message.get((group, seq))
+        return lease is not None and lease.owner != owner
+
+    def end_deliveries(self, group: str, seqs: list[int]) -> None:
+        """Forget the leases of messages, if there are any."""
+        for seq in seqs:
+            lease = self._by_message.get((group, seq))
+            if lease is not None:
+                self._end(lease)
+
+    def end_all(self) -> None:
+        """Forget all leases."""
+        for lease in list(self._by_token.values()):
+            self._end(lease)
+        self._due.clear()
+
+    # --- when they end
 
     def _note(self, lease: Lease) -> None:
         """Remember when a lease ends."""
         due.note(self._due, lease.expires_ms, lease.token, len(self._by_token), self._current)
-        self._alarm(lease.expires_ms)
+        self._parts.wakeups.at(lease.expires_ms)
 
     def _current(self) -> list[tuple[int, str]]:
         return [(lease.expires_ms, lease.token) for lease in self._by_token.values()]
-
-    def take(self, token: str) -> Lease | None:
-        """Remove and return a lease, or None if it has ended."""
-        lease = self._by_token.pop(token, None)
-        if lease is not None:
-            del self._leases[lease.group, lease.delivery.message.seq]
-            self._leased.drop(lease)
-        return lease
-
-    def take_seq(self, group: str, seq: int) -> Lease | None:
-        """Remove and return the lease of a message, if there is one."""
-        lease = self._leases.get((group, seq))
-        return self.take(lease.token) if lease else None
-
-    def find(self, group: str, seq: int) -> Lease | None:
-        """Return the lease of a message, if there is one."""
-        return self._leases.get((group, seq))
-
-    def take_own(self, token: str, owner: str) -> Lease | None:
-        """Remove and return a lease, or None if it has ended or is another's."""
-        lease = self._by_token.get(token)
-        return self.take(token) if lease is not None and lease.owner == owner else None
-
-    def extend(self, token: str, expires_ms: int, owner: str) -> bool:
-        """Move a lease's end; return False if it has ended or is another's."""
-        lease = self._by_token.get(token)
-        if lease is None or lease.owner != owner:
-            return False
-        if expires_ms != lease.expires_ms:
-            lease.expires_ms = expires_ms
-            self._note(lease)
-        return True
 
     @property
     def next_due_ms(self) -> int | None:
         """Engine time when the next lease may end."""
         return self._due[0][0] if self._due else None
 
-    def take_due(self, now_ms: int) -> list[Lease]:
-        """Remove and return the leases whose time has run out."""
-        ended = []
+    @property
+    def due_entries(self) -> int:
+        """How many ends of leases are kept in memory, stale ones included."""
+        return len(self._due)
+
+    def end_due(self, now_ms: int) -> None:
+        """Give back the messages whose leases have run out."""
         while self._due and self._due[0][0] <= now_ms:
             expires_ms, token = heappop(self._due)
             lease = self._by_token.get(token)
             if lease is not None and lease.expires_ms == expires_ms:
-                self.take(token)
-                ended.append(lease)
-        return ended
+                self._end(lease)
+                self._dispatcher.requeue.release(lease.group, [lease.delivery], error="the lease ran out")
 
     def sweep(self) -> None:
-        """Drop stale entries from the heap."""
+        """Drop stale ends of leases from memory."""
         due.sweep(self._due, len(self._by_token), self._current)
-
-    def take_all(self) -> list[Lease]:
-        """Remove and return all leases."""
-        leases = list(self._by_token.values())
-        for lease in leases:
-            self._leased.drop(lease)
-        self._by_token.clear()
-        self._leases.clear()
-        self._due.clear()
-        return leases
-
-
-NO_LEASES = Leases(lambda _due_ms: None, Leased(), QueueName("", ""))
-"""Shared by all queues until something is leased from them; nothing is ever added to it."""

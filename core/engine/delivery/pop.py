@@ -13,12 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from curbstone.core.engine.delivery.acks import Acks
-from curbstone.core.engine.delivery.pull import Counter, Waiter
-from curbstone.core.engine.index.index import Index
-from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.wakeups import Agenda
-from curbstone.core.engine.write_queue import Outbox, Pop
+from curbstone.core.engine.delivery.dispatch import Dispatcher
+from curbstone.core.engine.delivery.pull import Pull
+from curbstone.core.engine.write_queue import Pop
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Delivery, Message
 
@@ -26,16 +23,17 @@ Popped = Callable[[Delivery | None | CurbstoneError], None]
 
 
 class Popping:
-    """The pops of one queue that have a message which is not settled on disk yet; they are kept in its outbox."""
+    """The pops of one queue that have a message which is not settled on disk yet; they are kept in its write queue."""
 
-    __slots__ = ("_acks", "_agenda", "_index", "_outbox", "_state")
+    __slots__ = ("_acks", "_index", "_state", "_wakeups", "_write_queue")
 
-    def __init__(self, state: QueueState, agenda: Agenda, index: Index, outbox: Outbox, acks: Acks) -> None:
-        self._state = state
-        self._agenda = agenda
-        self._index = index
-        self._outbox = outbox
-        self._acks = acks
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        parts = dispatcher.parts
+        self._state = parts.state
+        self._wakeups = parts.wakeups
+        self._index = parts.index
+        self._write_queue = parts.write_queue
+        self._acks = dispatcher.acks
 
     def settle(self, pop: Pop) -> None:
         """Have the message of a pop settled; the answer comes after the commit."""
@@ -44,36 +42,36 @@ class Popping:
             self._put_back([pop])
             self._state.host.call_soon(partial(pop.on_done, Unavailable(failure)))
         else:
-            self._outbox.pop(pop)
+            self._write_queue.pop(pop)
 
     def withdraw(self, pop: Pop) -> bool:
         """Give the message of a pop back; return False if its settle is being written, or may have been."""
-        if pop not in self._outbox.pops or pop.is_in_doubt:
+        if pop not in self._write_queue.pops or pop.is_in_doubt:
             return False
         self._drop(pop)
         return True
 
     def _drop(self, pop: Pop) -> None:
-        del self._outbox.pops[pop]
+        del self._write_queue.pops[pop]
         self._put_back([pop])
 
     def drop_unwanted(self) -> None:
         """Give back the messages of pops that nobody is left to take."""
-        unwanted = [pop for pop in self._outbox.pops if pop.is_wanted is not None and not pop.is_wanted()]
+        unwanted = [pop for pop in self._write_queue.pops if pop.is_wanted is not None and not pop.is_wanted()]
         for pop in unwanted:
             self._drop(pop)
             self._state.host.call_soon(partial(pop.on_done, None))
 
     def written(self, pops: list[Pop]) -> None:
         """A commit with the settles of these pops is on disk: give the messages away. No pop is in doubt any more."""
-        for pop in self._outbox.pops:
+        for pop in self._write_queue.pops:
             pop.is_in_doubt = False
         held: dict[str, list[Message]] = {}
         for pop in self._held(pops):
             held.setdefault(pop.group, []).append(pop.delivery.message)
         for group, messages in held.items():
             self._index.clear(group, messages)
-            self._agenda.wake(group)
+            self._wakeups.wake(group)
         self._state.stats.acked += len(pops)
         for pop in pops:
             self._state.host.tell(pop.on_done, pop.delivery)
@@ -84,7 +82,7 @@ class Popping:
             for pop in pops:
                 pop.is_in_doubt = True
         if not self._state.is_closed:
-            self._outbox.pop_first([pop for pop in pops if pop.is_in_doubt])
+            self._write_queue.pop_first([pop for pop in pops if pop.is_in_doubt])
             pops = [pop for pop in pops if not pop.is_in_doubt]
         self._put_back(pops)
         for pop in pops:
@@ -92,7 +90,7 @@ class Popping:
 
     def refuse_all(self, error: CurbstoneError) -> None:
         """Refuse the pops that wait: nothing is written for now, or the queue has ended."""
-        waiting, self._outbox.pops = list(self._outbox.pops), {}
+        waiting, self._write_queue.pops = list(self._write_queue.pops), {}
         self.failed(waiting, error, is_undone=True)
 
     def _put_back(self, pops: list[Pop]) -> None:
@@ -104,19 +102,19 @@ class Popping:
         return [pop for pop in pops if pop.delivery.message.seq in self._index.group(pop.group).wip]
 
 
-class PopWaiter(Waiter):
+class PopWaiter(Pull):
     """One pop: it waits for a message, then for the disk."""
 
     def __init__(
         self,
-        counter: Counter,
+        dispatcher: Dispatcher,
         popping: Popping,
         group: str,
         wait_ms: int,
         on_done: Popped,
         is_wanted: Callable[[], bool] | None,
     ) -> None:
-        super().__init__(counter, group, 1, wait_ms, self._given, on_done)
+        super().__init__(dispatcher, group, 1, wait_ms, self._given, on_done)
         self._popping = popping
         self.on_done = on_done
         self.is_wanted = is_wanted
@@ -132,5 +130,5 @@ class PopWaiter(Waiter):
             self._state.host.call_soon(partial(self.on_done, None))
 
     def cancel(self) -> bool:
-        """See `Waiter.cancel`. It is too late once the settle is being written."""
+        """See `Pull.cancel`. It is too late once the settle is being written."""
         return super().cancel() or self._popping.withdraw(self)

@@ -1,15 +1,11 @@
-"""Takers of a single answer: of the messages that are ready now, or within a time. Pops and leases are made of them."""
+"""Pulls: each takes messages for one answer, those that are ready now or within a time. Pops and leases are pulls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
-from curbstone.core.engine.delivery.acks import Acks
 from curbstone.core.engine.delivery.dispatch import Dispatcher
-from curbstone.core.engine.index.dynamic_groups import DynamicGroups
-from curbstone.core.engine.state import QueueState
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.holders import waiting_call
 from curbstone.core.message import Delivery
@@ -20,32 +16,22 @@ LEASE_BYTES_MAX = 4 * 1024 * 1024
 
 
 def _nobody(_deliveries: list[Delivery]) -> None:
-    """Stands in for the answer of a waiter that waits no more."""
+    """Stands in for the answer of a pull that has ended."""
 
 
-class Counter(NamedTuple):
-    """The parts of one queue that its waiters need."""
-
-    state: QueueState
-    dispatcher: Dispatcher
-    acks: Acks
-    dynamic_groups: DynamicGroups
-
-
-class Waiter:
+class Pull:
     """Takes deliveries for one answer, now or within `wait_ms`; then it is gone.
 
     It gathers until it has `count`, or LEASE_BYTES_MAX, or nothing more is ready; a message that must be read from the
     disk first counts as ready. Then `answer` is called once, with what was gathered or an empty list, unless the
-    waiter was cancelled before. If the group does not exist and can't begin to, `refuse` is called instead.
+    pull was cancelled before. If the group does not exist and can't begin to, `refuse` is called instead.
     """
 
     weight = 1
-    may_give_up = True
 
     def __init__(
         self,
-        counter: Counter,
+        dispatcher: Dispatcher,
         group: str,
         count: int,
         wait_ms: int,
@@ -54,8 +40,8 @@ class Waiter:
         who: Who = UNKNOWN,
     ) -> None:
         self.who = who
-        self._counter = counter
-        self._state = counter.state
+        self._dispatcher = dispatcher
+        self._state = dispatcher.parts.state
         self.group = group
         self.room = count
         self._answer = answer
@@ -63,17 +49,17 @@ class Waiter:
         self._gathered: list[Delivery] = []
         self._bytes = 0
         self._waits = wait_ms > 0
-        self._timer = counter.state.host.call_later(wait_ms, self.give_nothing) if self._waits else None
+        self._timer = self._state.host.call_later(wait_ms, self.give_nothing) if self._waits else None
 
-    def begin(self) -> Waiter:
+    def begin(self) -> Pull:
         """Take part in the round robin of the group; return itself."""
         if self._state.is_closed:
             self._state.host.call_soon(self.give_nothing)
-        elif refusal := self._counter.dynamic_groups.refusal([self.group]):
+        elif refusal := self._dispatcher.parts.index.dynamic_groups.refusal([self.group]):
             self._leave()
             self._state.host.call_soon(partial(self._refuse, refusal))
         else:
-            self._counter.dispatcher.join(self)
+            self._dispatcher.attach(self, self._none_ready)
         return self
 
     @property
@@ -84,7 +70,7 @@ class Waiter:
     def give(self, deliveries: list[Delivery]) -> None:
         """Take deliveries, and answer when there are enough; the queue calls this."""
         if not self.room:  # it was given up while its hand was dealt
-            self._counter.acks.put_back(self.group, deliveries)
+            self._dispatcher.acks.put_back(self.group, deliveries)
             return
         taken = 0
         for delivery in deliveries:
@@ -97,23 +83,20 @@ class Waiter:
         if self.room and self._bytes < LEASE_BYTES_MAX:
             return
         self._finish()
-        self._counter.acks.put_back(self.group, deliveries[taken:])
+        self._dispatcher.acks.put_back(self.group, deliveries[taken:])
 
     def give_nothing(self) -> None:
         """Answer with what there is: nothing more is ready, or its time is over."""
         if self.room:
             self._finish()
 
-    def none_ready(self) -> None:
+    def _none_ready(self) -> None:
         """Answer with what there is, unless it goes on waiting."""
         if not self.waits:
             self.give_nothing()
 
-    def fail(self) -> None:
-        """`answer` raised an exception; the waiter has left already, so nothing is left to do."""
-
-    def end(self) -> None:
-        """The queue ends."""
+    def end(self, error: CurbstoneError) -> None:
+        """The queue ends: answer with nothing."""
         self.give_nothing()
 
     def cancel(self) -> bool:
@@ -121,7 +104,7 @@ class Waiter:
         if not self.room:
             return False
         self._leave()
-        self._counter.acks.put_back(self.group, self._gathered)
+        self._dispatcher.acks.put_back(self.group, self._gathered)
         return True
 
     def _finish(self) -> None:
@@ -131,15 +114,13 @@ class Waiter:
 
     def _leave(self) -> None:
         self.room = 0
-        self._answer = _nobody  # it may be a method of this very waiter, which would keep itself in memory
+        self._answer = _nobody  # it may be a method of this very pull, which would keep itself in memory
         if self._timer is not None:
             self._timer.cancel()
-        self._counter.dispatcher.leave(self)
+        self._dispatcher.detach(self)
 
 
 def waiting(dispatcher: Dispatcher) -> list[Holder]:
-    """Return a holder for each waiter that waits for a message to come."""
-    receivers = [receiver for turns in dispatcher.values() for receiver in turns.receivers]
-    return [
-        waiting_call(each.group, each.room, each.who) for each in receivers if isinstance(each, Waiter) and each.waits
-    ]
+    """Return a holder for each pull that waits for a message to come."""
+    pulls = [each for each in dispatcher.attached if isinstance(each, Pull)]
+    return [waiting_call(pull.group, pull.room, pull.who) for pull in pulls if pull.waits]

@@ -1,19 +1,17 @@
 """Requeuing: a message that was delivered and not acked goes back to its place, one try older, or is dead.
 
 All ways back lead here: a nack, a consumer that went away, a lease that ran out, a transaction. The group keeps how
-often a message was tried (`index.group`), and the outbox has it written; `dead` ends messages that are dead.
+often a message was tried (`index.group`), and the write queue has it written; `dead_letters` ends messages that are
+dead.
 """
 
 from __future__ import annotations
 
 from curbstone.core.engine.delivery.acks import Acks
 from curbstone.core.engine.delivery.dead_letters import DeadLetters
-from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.format import Reason, Released
 from curbstone.core.engine.log.publish import Release
-from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.wakeups import Agenda
-from curbstone.core.engine.write_queue import Outbox
+from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.values import Done
@@ -22,21 +20,13 @@ from curbstone.core.values import Done
 class Requeue:
     """Gives deliveries of one queue back."""
 
-    __slots__ = ("_acks", "_agenda", "_dead_letters", "_index", "_outbox", "_state")
+    __slots__ = ("_acks", "_dead_letters", "_index", "_state", "_wakeups", "_write_queue")
 
-    def __init__(
-        self,
-        state: QueueState,
-        agenda: Agenda,
-        index: Index,
-        outbox: Outbox,
-        acks: Acks,
-        dead_letters: DeadLetters,
-    ) -> None:
-        self._state = state
-        self._agenda = agenda
-        self._index = index
-        self._outbox = outbox
+    def __init__(self, parts: Parts, acks: Acks, dead_letters: DeadLetters) -> None:
+        self._state = parts.state
+        self._wakeups = parts.wakeups
+        self._index = parts.index
+        self._write_queue = parts.write_queue
         self._acks = acks
         self._dead_letters = dead_letters
 
@@ -49,7 +39,7 @@ class Requeue:
         for each_ms, some in self.delayed(deliveries, delay_ms):
             self.release(group, some, delay_ms=each_ms, error=error)
         if on_done is not None:
-            self._outbox.when_committed(on_done)
+            self._write_queue.when_committed(on_done)
         return True
 
     def reject(self, group: str, deliveries: list[Delivery], error: str, on_done: Done | None) -> bool:
@@ -71,11 +61,11 @@ class Requeue:
         self._state.stats.rejected += len(deliveries)
         done = _after(len(deliveries), on_done) if on_done is not None else None
         if on_done is not None and not deliveries:
-            self._outbox.when_committed(on_done)
+            self._write_queue.when_committed(on_done)
         for delivery in deliveries:
             tries = delivery.tries + 1
             self._dead_letters.bury(self._index.group(group), delivery, Reason.REJECT, tries, error, done)
-        self._agenda.wake(group)
+        self._wakeups.wake(group)
 
     def release(self, name: str, deliveries: list[Delivery], *, delay_ms: int = 0, error: str = "") -> None:
         """Give deliveries back to their place, one try older; those that were tried too often or expired are dead."""
@@ -96,9 +86,9 @@ class Requeue:
                 self._dead_letters.expire(group, delivery.message)
                 continue
             group.release(delivery.message, tries, due_ms, wall_ms + delay_ms)
-            self._outbox.released(Released(name, delivery.message.seq, 1, tries, due_ms))
-        self._agenda.wake(name)
-        self._agenda.changed()
+            self._write_queue.released(Released(name, delivery.message.seq, 1, tries, due_ms))
+        self._wakeups.wake(name)
+        self._wakeups.changed()
 
     def released(self, release: Release) -> None:
         """A transaction that gives deliveries back is on disk: put them back to their place, one try older."""
@@ -109,8 +99,8 @@ class Requeue:
         state.stats.released += len(release.deliveries)
         for delivery in release.deliveries:
             group.release(delivery.message, delivery.tries + 1, release.due_ms, mature_ms)
-        self._agenda.wake(release.group)
-        self._agenda.changed()
+        self._wakeups.wake(release.group)
+        self._wakeups.changed()
 
 
 def _after(count: int, on_done: Done) -> Done:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from curbstone.core.engine.delivery.dead_letters import DeadLetters
-from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.index.runs import Run
-from curbstone.core.engine.state import QueueState
+from curbstone.core.engine.parts import Parts
 
 READ_AGAIN_MS = 100
 
@@ -15,9 +14,9 @@ class Ttl:
 
     __slots__ = ("_dead_letters", "_index", "_state")
 
-    def __init__(self, state: QueueState, index: Index, dead_letters: DeadLetters) -> None:
-        self._state = state
-        self._index = index
+    def __init__(self, parts: Parts, dead_letters: DeadLetters) -> None:
+        self._state = parts.state
+        self._index = parts.index
         self._dead_letters = dead_letters
 
     def expire_due(self, now_ms: int) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from curbstone.core import headers
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.commit.publishes import BATCH_BYTES_MAX
 from curbstone.core.engine.log.log import Log
-from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, Unavailable
 from curbstone.core.values import IdempotencyKey, Numbered
 from tests.core.commit.test_faults import FailingSyncs
@@ -22,7 +22,7 @@ LARGE = 100
 class Desk:
     """Publishes under names, and writes down the answers as they come."""
 
-    def __init__(self, lab: Lab, queue: Queue) -> None:
+    def __init__(self, lab: Lab, queue: LocalQueue) -> None:
         self.lab = lab
         self.queue = queue
         self.answers: list[str] = []

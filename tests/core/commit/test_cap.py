@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.message import Delivery
 from curbstone.core.values import Outcome
@@ -19,14 +19,14 @@ SMALL_CAPS = CAPS[:2]
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 
 
-def is_taken(lab: Lab, queue: Queue, size: int) -> bool:
+def is_taken(lab: Lab, queue: LocalQueue, size: int) -> bool:
     """Return whether a message of `size` bytes is accepted, and not refused for want of room."""
     ((error, _, _),) = lab.publish_answers(queue, [message(b"x" * size)])
     assert error is None or isinstance(error, QueueFull)
     return error is None
 
 
-def fill(lab: Lab, queue: Queue, size: int) -> int:
+def fill(lab: Lab, queue: LocalQueue, size: int) -> int:
     """Publish messages of `size` bytes until one is refused; return how many fit."""
     count = 0
     while is_taken(lab, queue, size):
@@ -194,11 +194,11 @@ def settle_and_refill(cap: int, nacks: bool, dice: Random) -> None:
         assert lab.answer(partial(queue.settle_by_id, newest)) == (None, True)
 
 
-def give_back(lab: Lab, queue: Queue, tokens: list[str]) -> None:
+def give_back(lab: Lab, queue: LocalQueue, tokens: list[str]) -> None:
     assert lab.answer(lambda done: queue.settle_leases(tokens, Outcome.NACK, done)) == (None, len(tokens), [])
 
 
-def ack(lab: Lab, queue: Queue, tokens: list[str]) -> None:
+def ack(lab: Lab, queue: LocalQueue, tokens: list[str]) -> None:
     assert lab.answer(lambda done: queue.settle_leases(tokens, Outcome.ACK, done)) == (None, len(tokens), [])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import Conflict, QueueFull, Unavailable
 from curbstone.core.options import QueueOptions
 from tests.core.lab import Lab, Peer, message, numbered
@@ -18,7 +18,7 @@ SMALL, LARGE = 64 * KIB, 256 * KIB
 Change = dict[str, object]
 
 
-def fill(lab: Lab, queue: Queue, size: int = 1000) -> int:
+def fill(lab: Lab, queue: LocalQueue, size: int = 1000) -> int:
     """Publish until the queue is full; return how many messages fit."""
     count = 0
     while lab.publish_answers(queue, [message(b"%d:" % count + b"x" * size)])[0][0] is None:
@@ -26,7 +26,7 @@ def fill(lab: Lab, queue: Queue, size: int = 1000) -> int:
     return count
 
 
-def shrunk(how: str = "kill") -> tuple[Lab, Queue, int]:
+def shrunk(how: str = "kill") -> tuple[Lab, LocalQueue, int]:
     """Return a queue that was filled under a large default cap, after a restart with a small one."""
     lab = Lab(cap=LARGE, max_message_size=SMALL // 4)
     queue = lab.queue()
@@ -146,7 +146,7 @@ def test_a_cap_is_not_lowered_below_what_a_crash_may_bring_back(how: str) -> Non
     assert lab.pop_all(lab.again(queue)) == numbered(8, 1000)
 
 
-def is_lowered(lab: Lab, queue: Queue, changes: Change) -> bool:
+def is_lowered(lab: Lab, queue: LocalQueue, changes: Change) -> bool:
     """Return whether a cap is accepted; if so raise it again."""
     try:
         answer = lab.answer(partial(lab.broker.declare, queue.name, changes))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable
 from curbstone.core.names import queue_name
 from curbstone.core.options import MIB
@@ -37,7 +37,7 @@ def used(lab: Lab) -> int:
     return sum(len(inode.cache) for inode in lab.disk.names.values())
 
 
-def start() -> tuple[Lab, Queue, Peer]:
+def start() -> tuple[Lab, LocalQueue, Peer]:
     """A queue that holds one message, delivered and unsettled."""
     lab = Lab()
     queue = lab.queue()

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log import room
-from curbstone.core.engine.queue import Queue
 from tests.core.commit.test_cap import fill, is_taken
 from tests.core.commit.test_faults import used
 from tests.core.lab import Lab, Peer, message
@@ -16,7 +16,7 @@ KIB = 1024
 MIB = 1024 * KIB
 
 
-def pending_share(queue: Queue) -> float:
+def pending_share(queue: LocalQueue) -> float:
     """Return the part of the cap that pending messages take, as the log stores them."""
     return queue.index.runs.bytes_live / queue.options.cap
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.transactions import tx_log as journal
 from tests.core.lab import Lab, message
@@ -18,7 +18,7 @@ from tests.sim.world import Crash, SimFile
 SECRET = b"top secret"
 
 
-def two(lab: Lab) -> tuple[Queue, Queue]:
+def two(lab: Lab) -> tuple[LocalQueue, LocalQueue]:
     return lab.queue("a"), lab.queue("b")
 
 
@@ -135,14 +135,14 @@ def test_a_queue_deleted_after_it_broke_down_leaves_nothing_in_the_journal(monke
     lab.expects_faults = True
     first, second = two(lab)
     answers: list[CurbstoneError | None] = []
-    original = Queue.committed
+    original = LocalQueue.committed
 
-    def committed(queue: Queue, *told: Any) -> None:
+    def committed(queue: LocalQueue, *told: Any) -> None:
         assert queue is not first, "planted"
         original(queue, *told)
 
     with monkeypatch.context() as during:
-        during.setattr(Queue, "committed", committed)
+        during.setattr(LocalQueue, "committed", committed)
         begin(lab, {"a": SECRET, "b": b"kept"}, answers)
         lab.settle()
     assert first.state.broken and len(answers) == 1 and SECRET in everything_on(lab)

@@ -7,14 +7,14 @@ from collections import Counter
 
 import pytest
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, MessageTooLarge
 from tests.core.lab import Lab, Peer, message, numbered
 
 KIB = 1024
 
 
-def died(lab: Lab, queue: Queue, why: str) -> None:
+def died(lab: Lab, queue: LocalQueue, why: str) -> None:
     """Let all messages of a queue die at once; then no consumer is left."""
     if why == "expired":
         lab.pass_time(1000)

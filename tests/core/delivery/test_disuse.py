@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import NoSuchQueue
 from curbstone.core.names import queue_name
 from curbstone.core.values import Outcome
@@ -59,7 +59,7 @@ def test_the_time_begins_when_it_was_used_last(how: str) -> None:
     assert not there_is(lab)
 
 
-def use(lab: Lab, queue: Queue, how: str) -> int:
+def use(lab: Lab, queue: LocalQueue, how: str) -> int:
     """Use the queue; return how much longer that lasts."""
     if how == "consumer":
         peer = Peer(lab, queue)

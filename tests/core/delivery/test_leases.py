@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.delivery.pull import LEASE_BYTES_MAX
-from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.options import MIB
@@ -13,7 +13,7 @@ from curbstone.core.values import Lease, Outcome
 from tests.core.lab import Lab, Peer, numbered
 
 
-def settle(lab: Lab, queue: Queue, tokens: list[str], outcome: Outcome = Outcome.ACK, **how: object) -> object:
+def settle(lab: Lab, queue: LocalQueue, tokens: list[str], outcome: Outcome = Outcome.ACK, **how: object) -> object:
     return lab.answer(lambda done: queue.settle_leases(tokens, outcome, done, **how))  # type: ignore[arg-type]
 
 
@@ -317,7 +317,7 @@ def test_leases_that_are_kept_alive_take_no_more_memory() -> None:
     tokens = [lease.token for lease in lab.lease(queue, 100, 43_200_000)]
     for step in range(200):
         lab.extend(queue, tokens, 43_200_000 - 1000 * (step % 3) + step)
-    assert queue.leasing.due_entries <= 3 * len(tokens) + 100
+    assert queue.leases.due_entries <= 3 * len(tokens) + 100
     lab.extend(queue, tokens, 1000)
     lab.pass_time(999)
     assert queue.counts().wip == 100
@@ -325,4 +325,4 @@ def test_leases_that_are_kept_alive_take_no_more_memory() -> None:
     assert queue.counts().wip == 0
     for _ in range(50):
         settle(lab, queue, [lease.token for lease in lab.lease(queue, 5, 43_200_000)], Outcome.NACK)
-    assert queue.leasing.due_entries <= 100
+    assert queue.leases.due_entries <= 100

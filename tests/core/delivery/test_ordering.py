@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from curbstone.core import headers
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.index import ordering
-from curbstone.core.engine.queue import Queue
 from curbstone.core.message import Message
 from curbstone.core.values import Outcome
 from tests.core.lab import Lab, Peer
@@ -18,7 +18,7 @@ def keyed(key: str, body: str, **extras: Any) -> Message:
     return Message(body.encode(), headers.encode([("content-type", "text/plain"), (headers.KEY, key)]), **extras)
 
 
-def publish(lab: Lab, queue: Queue, text: str) -> list[int]:
+def publish(lab: Lab, queue: LocalQueue, text: str) -> list[int]:
     """Publish messages that are named by key and number, such as "a1 a2 b1"; one without a key is "-1"."""
     messages = [Message(word.encode()) if word[0] == "-" else keyed(word[0], word) for word in text.split()]
     return lab.publish_messages(queue, messages)

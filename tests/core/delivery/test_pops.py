@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Delivery, Message
 from tests.core.lab import Lab, Peer, numbered
@@ -12,20 +12,20 @@ from tests.core.lab import Lab, Peer, numbered
 Answers = list[Delivery | None | CurbstoneError]
 
 
-def start_pop(lab: Lab, queue: Queue, **how: object) -> Answers:
+def start_pop(lab: Lab, queue: LocalQueue, **how: object) -> Answers:
     """Pop; return the list that the answer comes into."""
     answers: Answers = []
     queue.pop(answers.append, **how)  # type: ignore[arg-type]
     return answers
 
 
-def until_writing(lab: Lab, queue: Queue) -> None:
+def until_writing(lab: Lab, queue: LocalQueue) -> None:
     """Go on until a commit is under way."""
     while not queue.writer.is_busy:
         assert lab.host.turn()
 
 
-def refused_pop(lab: Lab, queue: Queue) -> Answers:
+def refused_pop(lab: Lab, queue: LocalQueue) -> Answers:
     """Pop, and again while the disk is failing for the second time; return the answers of the first. The second is
     refused, though it was served: its settle waited for its turn."""
     lab.disk.eio_chance = 1.0

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from curbstone.core import headers
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import BadRequest, StaleDelivery
 from curbstone.core.message import Message
 from curbstone.core.names import queue_name
 from tests.core.lab import Lab, Peer, numbered
 
 
-def dead_facts(lab: Lab, queue: Queue) -> list[dict[str, str]]:
+def dead_facts(lab: Lab, queue: LocalQueue) -> list[dict[str, str]]:
     """Return what each dead letter of a queue says of its death."""
     return [dict(headers.decode(found.message.headers)) for found in lab.peek(queue)]
 

@@ -306,7 +306,7 @@ def test_an_empty_queue_forgets_what_was_to_come() -> None:
     for seq in range(1, queue.state.next_seq):
         lab.answer(lambda done, seq=seq: queue.settle_by_id(seq, done))  # type: ignore[misc]
     lab.pass_time(2000)
-    assert queue.index.unnamed.due_entries == queue.leasing.due_entries == 0
+    assert queue.index.unnamed.due_entries == queue.leases.due_entries == 0
 
 
 def test_when_messages_would_have_expired_takes_no_memory_once_they_are_settled() -> None:

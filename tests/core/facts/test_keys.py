@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.broker import Broker
 from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.engine.facts.kinds import KINDS
 from curbstone.core.engine.log.format import Note
-from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, KeyReused, QueueFull
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
@@ -50,7 +50,7 @@ class Bench:
         assert self.failures.pop() is None
 
     @property
-    def queue(self) -> Queue:
+    def queue(self) -> LocalQueue:
         return self.broker.ensure(NAME)
 
     def publish(self, key: str, content: bytes, count: int = 1) -> None:

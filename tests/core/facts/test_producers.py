@@ -7,10 +7,10 @@ from time import process_time
 
 import pytest
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.facts.facts import Changes, put
 from curbstone.core.engine.facts.kinds import KINDS, PRODUCER_IDLE_MS, encode_producer
 from curbstone.core.engine.log.format import Note
-from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NumberGap, QueueFull
 from curbstone.core.options import CAP_BYTES_MIN
 from curbstone.core.values import Numbered, producer_key
@@ -23,7 +23,14 @@ A, B = producer_key("", "a"), producer_key("", "b")
 
 
 def send(
-    lab: Lab, queue: Queue, first: int, count: int = 1, *, after: int | None = None, who: bytes = A, whole: bool = False
+    lab: Lab,
+    queue: LocalQueue,
+    first: int,
+    count: int = 1,
+    *,
+    after: int | None = None,
+    who: bytes = A,
+    whole: bool = False,
 ) -> list[Answer]:
     """Publish messages whose bodies are their numbers; return the list that their answers come to."""
     answers: list[Answer] = []
@@ -33,7 +40,7 @@ def send(
     return answers
 
 
-def sent(lab: Lab, queue: Queue, first: int, count: int = 1, **how: object) -> list[Answer]:
+def sent(lab: Lab, queue: LocalQueue, first: int, count: int = 1, **how: object) -> list[Answer]:
     """Publish, and return the answers."""
     answers = send(lab, queue, first, count, **how)  # type: ignore[arg-type]
     lab.settle()
@@ -42,7 +49,7 @@ def sent(lab: Lab, queue: Queue, first: int, count: int = 1, **how: object) -> l
     return answers
 
 
-def numbers(lab: Lab, queue: Queue) -> list[int]:
+def numbers(lab: Lab, queue: LocalQueue) -> list[int]:
     return [int(body) for body in lab.bodies(queue)]
 
 
@@ -293,7 +300,7 @@ def test_a_queue_that_is_full_refuses_and_takes_it_later_in_order() -> None:
     assert numbers(lab, queue) == [2, 3]
 
 
-def full(lab: Lab) -> Queue:
+def full(lab: Lab) -> LocalQueue:
     """Return a queue that has no room for a large message any more, and some for small ones."""
     queue = lab.queue()
     while not any(error for error, _, _ in lab.publish_answers(queue, [message(b"0" + b" " * 3000)])):

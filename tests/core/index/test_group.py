@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.index.group import HELD_BYTES_MAX, HELD_MESSAGES_MAX, Group
 from curbstone.core.engine.log.format import Released
 from curbstone.core.engine.log.room import RETRY_BYTES
-from curbstone.core.engine.queue import Queue
 from curbstone.core.message import Message
 from curbstone.core.options import MIB
 from curbstone.core.positions import EARLIEST
@@ -22,11 +22,11 @@ def never(_group: str, _message: Message, _tries: int) -> bool:
     return False
 
 
-def unnamed(queue: Queue) -> Group:
+def unnamed(queue: LocalQueue) -> Group:
     return queue.index.unnamed
 
 
-def check_books(queue: Queue) -> None:
+def check_books(queue: LocalQueue) -> None:
     """Every number that is kept up step by step is what counting gives."""
     groups = queue.index.groups.values()
     for group in groups:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.index import reader
-from curbstone.core.engine.queue import Queue
 from curbstone.core.engine.shared import CACHE_BYTES_MAX
 from curbstone.core.options import MIB
 from tests.core.lab import Lab, Peer, message
@@ -11,7 +11,7 @@ from tests.core.lab import Lab, Peer, message
 RUNS = 150
 
 
-def with_a_backlog(lab: Lab) -> Queue:
+def with_a_backlog(lab: Lab) -> LocalQueue:
     """Return a queue of many runs that are on disk only; in each a message expires and another stays."""
     queue = lab.queue()
     for number in range(RUNS):
@@ -21,7 +21,7 @@ def with_a_backlog(lab: Lab) -> Queue:
     return lab.again(queue)
 
 
-def in_memory(queue: Queue) -> int:
+def in_memory(queue: LocalQueue) -> int:
     """Return how many runs have their messages in memory."""
     return sum(run.messages is not None for run in queue.index.runs)
 

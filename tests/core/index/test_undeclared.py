@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.index.dynamic_groups import SPARE_MAX, UNDECLARED_MAX
 from curbstone.core.engine.log.format import Note
-from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import Conflict
 from tests.core.lab import Lab, Peer, message, numbered
 
 FEW = 2 * SPARE_MAX + 4
 
 
-def kept(queue: Queue) -> tuple[int, int]:
+def kept(queue: LocalQueue) -> tuple[int, int]:
     """Return how many groups, and how many rings of takers, are in memory."""
     return len(queue.index.groups), len([*queue.dispatcher])
 
@@ -137,7 +137,7 @@ def test_a_start_makes_only_groups_that_something_waits_for() -> None:
     assert [lab.pop(queue, f"g{number}") for number in (0, FEW)] == [b"m", b"m"]
 
 
-def crowd(lab: Lab, queue: Queue) -> None:
+def crowd(lab: Lab, queue: LocalQueue) -> None:
     """Use as many groups as there may be."""
     for number in range(UNDECLARED_MAX):
         lab.publish(queue, "m", groups=(f"g{number}",))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.options import QueueOptions
 from curbstone.core.positions import Asked, Frame, Wanted
@@ -16,10 +16,10 @@ BODIES = numbered(50, 20_000)
 CAP = 960 * 1024
 """A little less than they take."""
 
-Look = Callable[[Lab, Queue, Callable[[object], None]], object]
+Look = Callable[[Lab, LocalQueue, Callable[[object], None]], object]
 
 
-def cleaning(lab: Lab) -> Queue:
+def cleaning(lab: Lab) -> LocalQueue:
     """Return a queue that holds more than its cap, so that all of it is copied, segment by segment."""
     queue = lab.queue()
     for body in BODIES:
@@ -33,7 +33,7 @@ def cleaning(lab: Lab) -> Queue:
     return lab.again(queue)
 
 
-def drops(lab: Lab, queue: Queue) -> Iterator[None]:
+def drops(lab: Lab, queue: LocalQueue) -> Iterator[None]:
     """Yield each time files were removed by a commit of which the queue has not heard; nothing of them is in memory."""
     while queue.log.is_above_cap and queue.log.room.excess:
         while queue.log.segments[0].path in lab.disk.names:
@@ -47,11 +47,11 @@ def drops(lab: Lab, queue: Queue) -> Iterator[None]:
         lab.host.turn()
 
 
-def peek(_: Lab, queue: Queue, look: Callable[[object], None]) -> None:
+def peek(_: Lab, queue: LocalQueue, look: Callable[[object], None]) -> None:
     queue.peek(100, lambda found: look([each.message.body for each in found] if isinstance(found, list) else found))
 
 
-def browse(_: Lab, queue: Queue, look: Callable[[object], None]) -> None:
+def browse(_: Lab, queue: LocalQueue, look: Callable[[object], None]) -> None:
     def told(error: CurbstoneError | None, count: int | None, _next: int) -> None:
         look(error or BODIES[:count])
 
@@ -63,7 +63,7 @@ def frame_messages(frame: Frame) -> int:
     return frame.span if frame.mask is None else frame.mask.bit_count()
 
 
-def events(_: Lab, queue: Queue, look: Callable[[object], None]) -> None:
+def events(_: Lab, queue: LocalQueue, look: Callable[[object], None]) -> None:
     """Look at the events; what there is of them changes, but there is no reason to refuse it."""
     queue.reading.events(Asked(0, 1000, 1 << 20), lambda _found: b"", lambda error, *_: look(error or BODIES))
 

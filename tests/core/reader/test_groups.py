@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.meta import Meta
-from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import (
     BadRequest,
     Conflict,
@@ -27,11 +27,13 @@ from tests.core.lab import Lab, Peer, message, numbered
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 
 
-def declare(lab: Lab, queue: Queue, name: str = "g", start: Start = EARLIEST, skips: bool | None = None) -> GroupInfo:
+def declare(
+    lab: Lab, queue: LocalQueue, name: str = "g", start: Start = EARLIEST, skips: bool | None = None
+) -> GroupInfo:
     return informed(lab, lambda done: queue.reading.declare(name, start, skips, done))
 
 
-def ack_to(lab: Lab, queue: Queue, seq: int, name: str = "g") -> GroupInfo:
+def ack_to(lab: Lab, queue: LocalQueue, seq: int, name: str = "g") -> GroupInfo:
     return informed(lab, lambda done: queue.reading.ack_to(name, seq, done))
 
 
@@ -52,12 +54,12 @@ def informed_later(lab: Lab, call: Callable[[Callable[..., None]], object]) -> G
     return info
 
 
-def seen(queue: Queue, name: str = "g") -> list[int]:
+def seen(queue: LocalQueue, name: str = "g") -> list[int]:
     """Return what is pending in a group, from the index itself."""
     return [run.first + i for run in queue.index.runs for i in range(20_000) if run.pending(name) >> i & 1]
 
 
-def mixed(lab: Lab) -> Queue:
+def mixed(lab: Lab) -> LocalQueue:
     """Live are 3 (delayed anew), 5 (delayed), 6, 8 and 9; 7 names a group, and 4 and 10 are gone."""
     queue = lab.queue()
     lab.publish(queue, *numbered(4))

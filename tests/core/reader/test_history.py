@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, Gone
 from curbstone.core.positions import KINDS, Asked, Event
 from tests.core.lab import Lab, Peer, numbered
@@ -15,7 +15,7 @@ from tests.core.lab import Lab, Peer, numbered
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 
 
-def page(lab: Lab, queue: Queue, position: int = 0, limit: int = 10_000, size: int = 1 << 20) -> tuple[Any, int]:
+def page(lab: Lab, queue: LocalQueue, position: int = 0, limit: int = 10_000, size: int = 1 << 20) -> tuple[Any, int]:
     """Return the events of one page, and where to go on."""
     lab.settle()
     events: list[Event] = []
@@ -34,7 +34,7 @@ def told(events: list[Event]) -> list[tuple[str, int, int, str]]:
     return [(KINDS[event.kind], event.seq, event.span, event.group) for event in events]
 
 
-def history(lab: Lab, queue: Queue, limit: int = 10_000) -> list[Event]:
+def history(lab: Lab, queue: LocalQueue, limit: int = 10_000) -> list[Event]:
     """Return all there is, page by page."""
     found: list[Event] = []
     position, following = 0, -1

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import MessageTooLarge, QueueFull
 from curbstone.core.message import Message
 from tests.core.lab import Lab, Peer
@@ -16,7 +16,7 @@ KIB = 1024
 SEED = int(os.environ.get("CURBSTONE_OVERFLOW_SEED", "1"))
 
 
-def dropping(lab: Lab, **options: object) -> Queue:
+def dropping(lab: Lab, **options: object) -> LocalQueue:
     return lab.queue("q", cap=64 * KIB, overflow="drop-oldest", **options)
 
 

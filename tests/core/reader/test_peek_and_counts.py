@@ -6,14 +6,14 @@ from functools import partial
 
 import pytest
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import NoSuchQueue, StaleDelivery, Unavailable
 from curbstone.core.names import queue_name
 from curbstone.core.values import Outcome
 from tests.core.lab import Lab, Peer, numbered
 
 
-def mixed() -> tuple[Lab, Queue]:
+def mixed() -> tuple[Lab, LocalQueue]:
     """Seq 1 wip, 2 to 4 rdy, 5 delayed."""
     lab = Lab()
     queue = lab.queue()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchQueue, QueueFull, Unavailable
 from curbstone.core.message import Message
 from curbstone.core.names import parse_queue_name, queue_name
@@ -16,14 +16,14 @@ NEVER_DIED = "no dead letter: it says no other queue that it came from"
 KIB = 1024
 
 
-def redrive(lab: Lab, dead: Queue, to: str = "", limit: int = 10_000) -> tuple[CurbstoneError | None, Redriven]:
+def redrive(lab: Lab, dead: LocalQueue, to: str = "", limit: int = 10_000) -> tuple[CurbstoneError | None, Redriven]:
     target = queue_name(to) if to else None
     error, redriven = lab.answer(lambda done: dead.redrive(target, limit, done), passing_ms=60_000)
     assert isinstance(redriven, Redriven)
     return error, redriven
 
 
-def died(lab: Lab, queue: Queue, bodies: list[bytes]) -> Queue:
+def died(lab: Lab, queue: LocalQueue, bodies: list[bytes]) -> LocalQueue:
     """Let messages of a queue die; return the queue of its dead letters."""
     for body in bodies:
         lab.publish(queue, body)
@@ -167,7 +167,7 @@ def test_what_moved_before_a_failure_is_told_and_no_other_letter_is_gone() -> No
     assert len(told) > 1, "it never failed in the middle"
 
 
-def one(lab: Lab, dead: Queue, seq: int, to: str = "a") -> tuple[CurbstoneError | None, Redriven]:
+def one(lab: Lab, dead: LocalQueue, seq: int, to: str = "a") -> tuple[CurbstoneError | None, Redriven]:
     target = queue_name(to) if to else None
     error, redriven = lab.answer(lambda done: dead.redrive(target, 1, done, None, seq), passing_ms=60_000)
     assert isinstance(redriven, Redriven)

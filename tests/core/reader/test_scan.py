@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, Gone, NoSuchQueue
 from curbstone.core.frames import decode_frame
 from curbstone.core.positions import Frame, Wanted
 from tests.core.lab import Lab, Peer, numbered
 
 
-def look(lab: Lab, queue: Queue, start: int = 1, **wanted: Any) -> tuple[list[tuple[int, bytes, int]], int]:
+def look(lab: Lab, queue: LocalQueue, start: int = 1, **wanted: Any) -> tuple[list[tuple[int, bytes, int]], int]:
     """Return (seq, body, tries) of one page, and where to go on."""
     lab.settle()
 
@@ -26,7 +26,7 @@ def look(lab: Lab, queue: Queue, start: int = 1, **wanted: Any) -> tuple[list[tu
     return found, next_seq
 
 
-def seqs(lab: Lab, queue: Queue, start: int = 1, **wanted: Any) -> tuple[list[int], int]:
+def seqs(lab: Lab, queue: LocalQueue, start: int = 1, **wanted: Any) -> tuple[list[int], int]:
     found, next_seq = look(lab, queue, start, **wanted)
     return [seq for seq, _, _ in found], next_seq
 

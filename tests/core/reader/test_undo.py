@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import Conflict, CurbstoneError, QueueFull
 from curbstone.core.options import MIB
 from curbstone.core.values import Undone, UndoWish
@@ -19,27 +19,27 @@ KIB = 1024
 
 
 def undo(
-    lab: Lab, queue: Queue, *, limit: int = 1000, within_ms: int = 0, seq: int = 0, group: str = ""
+    lab: Lab, queue: LocalQueue, *, limit: int = 1000, within_ms: int = 0, seq: int = 0, group: str = ""
 ) -> tuple[CurbstoneError | None, Undone]:
     error, undone = lab.answer(lambda done: queue.undo(UndoWish(limit, within_ms, seq, group), done))
     assert isinstance(undone, Undone)
     return error, undone
 
 
-def back(lab: Lab, queue: Queue, **wish: int | str) -> int:
+def back(lab: Lab, queue: LocalQueue, **wish: int | str) -> int:
     """Undo, and return how many messages came back."""
     error, undone = undo(lab, queue, **wish)  # type: ignore[arg-type]
     assert error is None
     return undone.restored
 
 
-def purge_to_keep(lab: Lab, queue: Queue) -> int:
+def purge_to_keep(lab: Lab, queue: LocalQueue) -> int:
     error, count = lab.answer(lambda done: queue.purge(done, keep=True))
     assert error is None
     return int(count)
 
 
-def settle(lab: Lab, queue: Queue, how: str) -> None:
+def settle(lab: Lab, queue: LocalQueue, how: str) -> None:
     """Settle all that is in a queue."""
     if how == "popped":
         lab.pop_all(queue)

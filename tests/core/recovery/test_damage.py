@@ -7,8 +7,8 @@ from zlib import crc32
 
 import pytest
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import SEGMENT_BYTES
-from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import DataDirectoryError
 from tests.core.lab import Lab, Peer, numbered
 from tests.sim.world import Inode
@@ -35,7 +35,7 @@ class Patient:
         self.queue = queue
         self._files = {path: bytes(inode.cache) for path, inode in self.lab.disk.names.items()}
 
-    def recovered(self, data: bytes) -> Queue:
+    def recovered(self, data: bytes) -> LocalQueue:
         """Return the queue as it is found with these bytes in its file, and all else as it was."""
         disk = self.lab.disk
         disk.names = {}
@@ -51,7 +51,7 @@ class Patient:
             assert body in SENT and found.message.seq == SENT.index(body) + 1, f"a corrupt message: {found.message!r}"
         return queue
 
-    def seqs(self, queue: Queue) -> list[int]:
+    def seqs(self, queue: LocalQueue) -> list[int]:
         """Return what is there."""
         return [found.message.seq for found in self.lab.peek(queue)]
 
@@ -295,7 +295,7 @@ def test_a_stretch_of_which_nothing_can_be_read_keeps_no_segment_in_the_log(trie
     assert queue.counts()[:3] == (2, 0, 0)
 
 
-def with_a_damaged_first_commit() -> tuple[Lab, Queue]:
+def with_a_damaged_first_commit() -> tuple[Lab, LocalQueue]:
     lab = Lab()
     queue = lab.queue(cap=128 * 1024)
     lab.publish(queue, *numbered(5, 1000))

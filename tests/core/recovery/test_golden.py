@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import FORMAT, FORMAT_WITHOUT_REDO, SEGMENT_BYTES, decode_segment_header
-from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, NumberGap
 from curbstone.core.names import queue_name
 from curbstone.core.options import KIB
@@ -65,7 +65,7 @@ def opened(version: str) -> Lab:
     return lab
 
 
-def queue_of(lab: Lab, name: str) -> Queue:
+def queue_of(lab: Lab, name: str) -> LocalQueue:
     return lab.broker.get(queue_name(name))
 
 

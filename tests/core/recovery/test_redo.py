@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import pytest
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import SEGMENT_BYTES, decode_segment_header, encode_segment_header
-from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.values import IdempotencyKey
 from curbstone.core.wal import sync_group as committer
@@ -20,7 +20,7 @@ from tests.sim.world import Crash, SimFile
 NAMES = ["a", "b", "c"]
 
 
-def prepared(seed: int = 0) -> tuple[Lab, list[Queue]]:
+def prepared(seed: int = 0) -> tuple[Lab, list[LocalQueue]]:
     lab = Lab(seed=seed)
     queues = [lab.queue(name) for name in NAMES]
     for queue in queues:
@@ -28,7 +28,7 @@ def prepared(seed: int = 0) -> tuple[Lab, list[Queue]]:
     return lab, queues
 
 
-def publish_each(lab: Lab, queues: Sequence[Queue], body: str) -> list[CurbstoneError | None]:
+def publish_each(lab: Lab, queues: Sequence[LocalQueue], body: str) -> list[CurbstoneError | None]:
     """Publish to all queues in one turn; return what was answered up to now."""
     answers: list[CurbstoneError | None] = []
     for queue in queues:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from zlib import crc32
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, decode_batch_header, decode_entries
-from curbstone.core.engine.queue import Queue
 from tests.core.lab import Lab, Peer, message
 from tests.sim.world import Inode
 
@@ -52,7 +52,7 @@ class Ward:
         self.lab.broker.disk.catch_up()
         self.files = {path: bytes(inode.cache) for path, inode in self.lab.disk.names.items()}
 
-    def found(self, files: dict[str, bytes]) -> Queue:
+    def found(self, files: dict[str, bytes]) -> LocalQueue:
         """Return the queue as it is found in these files."""
         disk = self.lab.disk
         disk.names = {}
@@ -64,7 +64,7 @@ class Ward:
         self.lab.restart("kill")
         return self.lab.again(self.queue)
 
-    def seqs(self, queue: Queue) -> set[int]:
+    def seqs(self, queue: LocalQueue) -> set[int]:
         """Return what is there; every body must be whole."""
         found = self.lab.peek(queue)
         assert all(is_whole(peeked.message.body) for peeked in found), "a corrupt message"

@@ -14,7 +14,7 @@ from curbstone.access import connections
 from curbstone.access.authenticator import Gate, OpenGate
 from curbstone.access.authorization import Access
 from curbstone.access.caller import Caller
-from curbstone.core.engine.queue import Queue
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.settings import GatewaySettings
@@ -61,13 +61,13 @@ def lab() -> Lab:
     return Lab()
 
 
-def filled(lab: Lab, name: str, *bodies: str, **options: Any) -> Queue:
+def filled(lab: Lab, name: str, *bodies: str, **options: Any) -> LocalQueue:
     queue = lab.queue(name, **options)
     lab.publish(queue, *bodies)
     return queue
 
 
-def counts(queue: Queue) -> tuple[int, int]:
+def counts(queue: LocalQueue) -> tuple[int, int]:
     found = queue.counts()
     return found.rdy, found.wip
 
@@ -280,7 +280,7 @@ def test_a_full_queue_refuses_for_itself(lab: Lab) -> None:
 
 def test_what_an_engine_refuses_at_once_is_refused_by_itself(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     a = lab.queue("a")
-    monkeypatch.setattr(Queue, "publish", picky(Queue.publish))
+    monkeypatch.setattr(LocalQueue, "publish", picky(LocalQueue.publish))
     reader = Reader(lab)
     bodies = [("1", {}), ("2", {"x-msg-x-bad": "1"}), ("3", {})]
     told = reader.say(*({"publish": "a", "message": body, **more} for body, more in bodies))

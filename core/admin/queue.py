@@ -1,0 +1,96 @@
+"""A queue with all that the local engine can do: reading by position, and what operators do to a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from curbstone.core.admin.peek import Peek
+from curbstone.core.admin.purge import purge
+from curbstone.core.admin.redrive import Redrive
+from curbstone.core.admin.undo import Undo
+from curbstone.core.engine.delivery.dead_letters import Elsewhere
+from curbstone.core.engine.log.log import Log
+from curbstone.core.engine.log.meta import Meta
+from curbstone.core.engine.queue import Queue
+from curbstone.core.engine.shared import Shared
+from curbstone.core.engine.turns import Turn
+from curbstone.core.errors import CurbstoneError
+from curbstone.core.names import QueueName
+from curbstone.core.reader.groups import ReadingGroups
+from curbstone.core.values import Done, May, Moved, Peeked, Undoing, UndoWish
+from curbstone.core.wal.sync_group import Committer
+
+
+class LocalQueue(Queue):
+    """What the engine's own tests do not need of a queue. Implements `core.port.Queue`."""
+
+    __slots__ = ("_elsewhere", "_erase_refusal", "_erasing", "_undo", "reading")
+
+    def __init__(
+        self,
+        shared: Shared,
+        committer: Committer,
+        meta: Meta,
+        log: Log,
+        elsewhere_of: Callable[[Queue], Elsewhere],
+        dirty: Callable[[Turn], None],
+        delete: Callable[[Queue, CurbstoneError], None],
+        erasing: Callable[[int, Done], Done],
+    ) -> None:
+        """`erasing(uid, on_done)` returns a callback that first has erased what is outside of the queue's directory."""
+        super().__init__(shared, committer, meta, log, elsewhere_of, dirty, delete)
+        self._elsewhere = elsewhere_of(self)
+        self._erasing = erasing
+        self._erase_refusal = committer.erase_refusal
+        self._undo: Undo | None = None
+        """None before the first undo and purge."""
+        self.reading = ReadingGroups(self.parts, self.cleaner, self.meta_writer, self.store, self.end_deliveries)
+
+    def peek(
+        self,
+        limit: int,
+        on_done: Callable[[list[Peeked] | CurbstoneError], None],
+        *,
+        after: int = 0,
+        state: str = "",
+        group: str | None = None,
+    ) -> None:
+        """Return up to `limit` messages behind seq `after` in order, of one group or all, without changing anything."""
+        Peek(self.parts, limit, after, state, group, on_done).go_on()
+
+    def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
+        """Remove messages that are rdy or delayed; `on_done(error, count)` comes when the disk has none of their bytes.
+
+        With `keep` it comes when their settles are on disk, and the log keeps them while it has room.
+        """
+        uid = self.log.uid
+        refusal = None if keep else self._erase_refusal(uid)
+        if refusal is not None:
+            self.host.call_soon(partial(on_done, refusal, 0))
+            return
+
+        def begin(over: Callable[[], None]) -> None:
+            def done(error: CurbstoneError | None, count: int) -> None:
+                over()
+                on_done(error, count)
+
+            purge(self.parts, self.cleaner, None if keep else partial(self._erasing, uid), done)
+
+        self._undos().before_purge(begin)
+
+    def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
+        """See `core.port.Queue.redrive`. The `members` of an error say how many have moved; all others stay."""
+        Redrive(self.dispatcher, self._elsewhere, to, limit, on_done, may, seq).begin()
+
+    def undo(self, wish: UndoWish, on_done: Undoing) -> None:
+        """See `core.port.Queue.undo`."""
+        self._undos().begin(wish, on_done)
+
+    def _undos(self) -> Undo:
+        self._undo = self._undo or Undo(self.parts)
+        return self._undo
+
+    def _is_idle(self) -> bool:
+        """See `Queue._is_idle`. An undo still needs what the log has."""
+        return super()._is_idle() and not (self._undo is not None and self._undo.is_busy)
