@@ -14,17 +14,16 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from curbstone.spark import calls, checks, delta_log, jobs, positions
+from curbstone.spark import calls, checks, delta_log, gaps, jobs, positions
 from curbstone.spark.failure import PipelineError, Refused
-from curbstone.spark.gaps import gaps_in
+from curbstone.spark.gaps import Gap
 from curbstone.spark.journal_stream import JournalStreamReader
 from curbstone.spark.lake_columns import COLUMNS, JOURNAL, MESSAGES
-from curbstone.spark.lake_gaps import note_gap
 from curbstone.spark.options import ReadOptions, read_options
-from curbstone.spark.places import Offset, left
+from curbstone.spark.places import Offset, Place
 from curbstone.spark.server import Server
 from curbstone.spark.stream import StreamReader
 from curbstone.spark.table import Table, absolute
@@ -51,7 +50,7 @@ class Archived:
         if self.events:
             text += f" and {jobs.counted(self.events, 'event')}"
         text += f" in {jobs.counted(self.batches, 'batch')}"
-        return f"{text}; {jobs.counted(len(self.gaps), 'gap')}, see _gaps" if self.gaps else text
+        return f"{text}; {jobs.counted(len(self.gaps), 'gap')}, see the table gaps" if self.gaps else text
 
 
 def archive(
@@ -105,6 +104,22 @@ def checkpoint_in(lake: str, group: str) -> str:
     return f"{lake.rstrip('/')}/_checkpoints/{group}"
 
 
+@dataclass
+class Counts:
+    """What was counted of a queue since its seq `begin`; see `positions`."""
+
+    begin: int
+    rows: int = 0
+    missed: int = 0
+    gap: int = 0
+
+    @classmethod
+    def taken_from(cls, at: Place) -> Counts:
+        """Take the members that are counts out of a place."""
+        taken = {name: at.pop(name) for name in positions.COUNTS if name in at}
+        return cls(**({"begin": at["next"]} | taken))
+
+
 class _Feed:
     """What fills one table: it plans a batch, reads it into files, and commits them with the new positions."""
 
@@ -116,7 +131,10 @@ class _Feed:
         self._options = options
         self._checkpoint = checkpoint
         self._at: Offset = {}
+        self._counts: dict[str, Counts] = {}
         self._stored: dict[str, int] = {}
+        self._early: list[Gap] = []
+        """What was lost before the first batch."""
 
     def begin(self, *, once: bool) -> None:
         """Find the place in each queue: in the table, in the checkpoint of an earlier release, or by the group."""
@@ -124,10 +142,16 @@ class _Feed:
             jobs.warn(f"{torn}: a power cut tore this commit, of which nothing was acked; it is set aside")
         known = positions.stored(self._table)
         self._stored = positions.transactions(self._table, known)
+        if self._table.name == MESSAGES:
+            self._counts = {queue: Counts.taken_from(at) for queue, at in known.items()}
         known = known or positions.of_checkpoint(self._table, self._checkpoint)
         self._at = {queue: self._completed(queue, at) for queue, at in known.items() if self._options.reads(queue)}
+        if isinstance(self.reader, StreamReader):
+            self.reader.stored = self._rows_in
+            gaps.remove_after(self._table.lake, {queue: counts.gap for queue, counts in self._counts.items()})
         if not self._at:
             self._at = self.reader.initialOffset()
+            self._early = gaps.gaps_in(self._at)
         if once:
             self.reader.prepareForTriggerAvailableNow()
 
@@ -147,18 +171,25 @@ class _Feed:
     def step(self, done: Archived) -> int | None:
         """Archive a batch. Return how many rows it has, or None if there is nothing new."""
         start, end = self._at, self.reader.latestOffset(self._at, self.reader.getDefaultReadLimit())
-        if end == start:
+        if end == start and not self._early:
             return None
-        parts = _written(self._table, self._options, self.reader, self.reader.partitions(start, end))
-        rows = sum([part.rows for part in parts])
-        moved = {queue: left(at) for queue, at in end.items() if left(at) != left(start.get(queue, {}))}
-        if parts or (moved and self._table.exists):
-            sets = positions.transactions(self._table, moved)
-            self._table.commit(parts, sets, self._stored)
+        parts, counts = _written(self._table, self._options, self.reader, self.reader.partitions(start, end))
+        rows = sum(counts.values())
+        found, self._early = self._early + (gaps.gaps_in(end) if end != start else []), []
+        numbered = self._count(start, end, counts, found)
+        if numbered:
+            gaps.record(self._table.lake, numbered)
+        if parts or found or self._table.exists:
+            places = {
+                queue: at | (asdict(self._counts[queue]) if queue in self._counts else {}) for queue, at in end.items()
+            }
+            sets = positions.transactions(self._table, places)
+            sets = {name: value for name, value in sets.items() if self._stored.get(name) != value}
+            if parts or sets:
+                self._table.commit(parts, sets, self._stored)
             self._stored |= sets
         self._at = end
-        for gap in gaps_in(end):
-            note_gap(self._table.lake, gap)
+        for gap in found:
             done.gaps.append(str(gap))
             jobs.warn(str(gap))
         if isinstance(self.reader, StreamReader):
@@ -168,6 +199,36 @@ class _Feed:
             done.events += rows
         done.batches += bool(rows)
         return rows
+
+    def _count(
+        self, start: Offset, end: Offset, rows: Mapping[str, int], found: Sequence[Gap]
+    ) -> list[tuple[int, Gap]]:
+        """Count what a batch has, and what was lost before it. Return the gaps with their numbers."""
+        numbered: list[tuple[int, Gap]] = []
+        if self._table.name == JOURNAL:
+            return numbered
+        for queue, at in end.items():
+            since = start.get(queue, {})
+            if queue not in self._counts or since.get("epoch") != at["epoch"]:
+                number = self._counts[queue].gap if queue in self._counts else 0
+                self._counts[queue] = Counts(begin=at["from"] if "from" in at else at["next"], gap=number)
+            self._counts[queue].rows += rows.get(queue, 0)
+        for gap in found:
+            counts, at = self._counts[gap.queue], end[gap.queue]
+            counts.gap += 1
+            numbered.append((counts.gap, gap))
+            if gap.epoch == at["epoch"] and gap.low >= counts.begin:
+                counts.missed += gap.lost if gap.lost is not None else max(0, at.get("from", gap.low) - gap.low)
+        return numbered
+
+    def _rows_in(self, queue: str, epoch: str, low: int, high: int) -> int:
+        """Return how many messages of a range are in the table."""
+        import pyarrow.compute as pc
+
+        project, _, name = queue.partition("/")
+        is_of = (pc.field("project") == project) & (pc.field("queue") == name) & (pc.field("epoch") == epoch)
+        found: int = self._table.dataset().count_rows(is_of & (pc.field("seq") >= low) & (pc.field("seq") < high))
+        return found
 
 
 def _messages(lake: str, options: ReadOptions, checkpoint: str) -> _Feed:
@@ -187,17 +248,20 @@ def _columns(table: str) -> tuple[tuple[str, bool], ...]:
 
 def _written(
     table: Table, options: ReadOptions, reader: StreamReader | JournalStreamReader, tasks: Iterable[Any]
-) -> list[Part]:
-    """Read the tasks of a batch into files of the table, and return the files."""
+) -> tuple[list[Part], dict[str, int]]:
+    """Read the tasks of a batch into files of the table. Return the files, and how many rows each queue has."""
     from curbstone.spark.parts import PartWriter, in_project_and_queue
 
     writer = PartWriter(table.uri, table.name)
+    rows: dict[str, int] = {}
     try:
         for task in tasks:
             for batch in reader.read(task):
                 if batch.num_rows:
+                    queue = batch.column("queue")[0].as_py()  # a page is of one queue
+                    rows[queue] = rows.get(queue, 0) + batch.num_rows
                     writer.add(in_project_and_queue(batch))
-        return writer.close()
+        return writer.close(), rows
     except BaseException:
         writer.drop()
         raise

@@ -128,18 +128,20 @@ def group(server: Server, queue: str, name: str) -> Group:
 
 def acks(
     server: Server, group: str, up_to: Mapping[str, tuple[int, str]], reader: str
-) -> dict[str, TwoReaders | Refused | None]:
+) -> dict[str, Group | TwoReaders | Refused]:
     """Ack everything up to and including these seqs, of these epochs, for the group; one call per project.
 
-    Return for each queue why that was not possible, or None. `reader` is the id of this query. By it the server notices
-    that another query reads through the same group, or that a query is behind the group's acks (TwoReaders).
+    Return for each queue the group after the ack, or why that was not possible. `reader` is the id of this query. By it
+    the server notices that another query reads through the same group, or that a query is behind the group's acks
+    (TwoReaders).
     """
-    results: dict[str, TwoReaders | Refused | None] = dict.fromkeys(up_to)
+    results: dict[str, Group | TwoReaders | Refused] = {}
     for project, names in _by_project(up_to):
         asked = {name: up_to[f"{project}/{name}"] for name in names}
         queues = {name: {"upTo": seq, "epoch": epoch} for name, (seq, epoch) in asked.items()}
         value = {"group": group, "reader": reader, "queues": queues}
         reply = server.json("POST", f"/v2/{project}/acks", value=value)
+        results |= {f"{project}/{name}": _group(found) for name, found in reply["queues"].items()}
         for name, problem in reply["problems"].items():
             queue = f"{project}/{name}"
             results[queue] = _not_acked(queue, group, problem)

@@ -6,7 +6,9 @@ A commit that adds rows also sets application transactions (*Transaction Identif
     curbstone/shop/orders/epoch   the queue's epoch, a hexadecimal number
 
 So rows and position are stored together or not at all, and there is no other record of progress. `floor` and `lost`, as
-far as the group had them, tell what it loses later. The table of the journal has `position` in place of `next`.
+far as the group had them, tell what it loses later, and `from` where the last batch began. `rows` and `missed` are how
+many messages from `begin` up to `next` are in the table, and how many were lost; the others had expired or were not for
+the group. `gap` is the number of the queue's last gap. The table of the journal has `position` in place of `next`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from curbstone.spark.places import Offset
 from curbstone.spark.table import Table
 
 _PREFIX = "curbstone/"
-_MEMBERS = {MESSAGES: ("next", "floor", "lost", "gone"), JOURNAL: ("position",)}
+COUNTS = ("begin", "rows", "missed", "gap")
+_PLACE = {MESSAGES: ("from", "next", "floor", "lost", "gone"), JOURNAL: ("position",)}
+_MEMBERS = {MESSAGES: (*_PLACE[MESSAGES], *COUNTS), JOURNAL: _PLACE[JOURNAL]}
 
 
 def stored(table: Table) -> Offset:
@@ -39,7 +43,10 @@ def transactions(table: Table, offset: Mapping[str, Mapping[str, Any]]) -> dict[
     for queue, at in offset.items():
         if at.get("epoch"):
             found[f"{_PREFIX}{queue}/epoch"] = int(at["epoch"], 16)
-            found |= {f"{_PREFIX}{queue}/{name}": int(at.get(name, 0)) for name in _MEMBERS[table.name]}
+            members = {"floor": 0, "lost": 0, "gone": 0, **at} if table.name == MESSAGES else at
+            found |= {
+                f"{_PREFIX}{queue}/{name}": int(members[name]) for name in _MEMBERS[table.name] if name in members
+            }
     return found
 
 
@@ -65,7 +72,7 @@ def of_checkpoint(table: Table, checkpoint: str) -> Offset:
         offset: Offset = json.loads(text.splitlines()[-1])
     except (ValueError, IndexError):
         return _of_rows(table) if table.name == MESSAGES else {}
-    members = ("epoch", *_MEMBERS[table.name])
+    members = ("epoch", *_PLACE[table.name])
     return {
         queue: {name: at[name] for name in members if name in at} for queue, at in offset.items() if at.get("epoch")
     }

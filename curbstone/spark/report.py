@@ -13,8 +13,8 @@ from curbstone.spark import checks, jobs
 from curbstone.spark.duck import database, first_line
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.figures import Minute, gather, minutes
+from curbstone.spark.gaps import gaps_of
 from curbstone.spark.lake_columns import JOURNAL
-from curbstone.spark.lake_gaps import gaps_of
 from curbstone.spark.letters import dead_letters
 from curbstone.spark.options import moment_ms, read_options
 from curbstone.spark.page import page

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from curbstone.spark.duck import database, first_line
 from curbstone.spark.failure import PipelineError
+from curbstone.spark.gaps import gap_table
 from curbstone.spark.lake_columns import TABLES
-from curbstone.spark.lake_gaps import gap_table
 from curbstone.spark.server import Address, Server
 from curbstone.spark.table import Table
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from curbstone.spark import calls, gaps
@@ -65,6 +65,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, int] | None = None
         self._seen: Offset | None = None
         self._acked: dict[str, tuple[int, str]] = {}
+        self._counted: dict[str, tuple[Place, Place]] = {}
+        """By queue, the place that was acked last, as it is and with the messages that count as lost and were read."""
+        self.stored: Callable[[str, str, int, int], int] | None = None
+        """Counts the messages of a queue and epoch, in a range of seqs, that were read and are stored."""
         self._unread: dict[str, int] = {}
         """The starts of batches that are repeated although another reader was given their messages."""
         self._queues: tuple[str, ...] = ()
@@ -154,7 +158,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start_ms is not None:
             wanted = {"timestamp": start_ms}
         found = calls.declare_group(self._server, queue, options.group, wanted)
-        return place(found.position, found.epoch, found.floor, found.lost)
+        begun = place(found.position, found.epoch, found.floor, found.lost)
+        if not found.lost or options.fail_on_loss:
+            return begun
+        gap = Gap(queue, found.epoch, 1, found.floor, found.lost, found.lost, gaps.EARLIER)
+        return self._behind(begun, gap)
 
     def _joined(self, queue: str, *, is_another: bool = False) -> tuple[Place, End]:
         """Return where to begin in a queue that joins a query, and where the queue ends.
@@ -297,10 +305,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return at
         found = calls.group(self._server, queue, options.group)
         behind = {**at, "next": max(at["next"], end.floor), "floor": end.floor, "lost": found.lost}
+        unsure = behind.pop("unsure", 0)
         lost = found.lost - at.get("lost", 0)
         low = at["next"] if at["next"] < end.floor else at.get("floor", 0)
-        gap = Gap(queue, end.epoch, low, end.floor, lost, lost, gaps.GIVEN_UP)
-        if options.fail_on_loss and end.floor <= at["next"]:
+        gap = Gap(queue, end.epoch, low, end.floor, None if unsure else lost, max(0, lost - unsure), gaps.GIVEN_UP)
+        if lost <= 0 or (options.fail_on_loss and end.floor <= at["next"]):
             return behind  # the batch that should have read them has reported the loss
         return self._behind(behind, gap)
 
@@ -317,7 +326,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for queue, at in places.items()
             if self._options.reads(queue) and not at.get("gone") and at["next"] > 1
         }
-        for queue, other in self._tell(done).items():
+        others = self._tell(done, offset)
+        for queue, (before, counted) in self._counted.items():
+            if places.get(queue) == before:
+                places[queue] = counted
+        for queue, other in others.items():
             at = places[queue]
             low = self._unread.pop(queue, at["next"])
             gap = Gap(queue, at["epoch"], low, other + 1, None, 0, gaps.OTHER_READER)
@@ -327,11 +340,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _claim(self, ranges: Sequence[Range]) -> None:
         """Raise TwoReaders if another reader was given the messages of the first batch of this process."""
         begins = {one.queue: (one.low - 1, one.epoch) for one in ranges if one.queue not in self._acked}
-        for queue in self._tell(begins):
+        for queue in self._tell(begins, {}):
             self._unread[queue] = begins[queue][0] + 1
 
-    def _tell(self, done: Mapping[str, tuple[int, str]]) -> dict[str, int]:
-        """Ack what the server does not know yet. Return up to where another reader has acked in queues it has taken."""
+    def _tell(self, done: Mapping[str, tuple[int, str]], offset: Offset) -> dict[str, int]:
+        """Ack what the server does not know yet. Return up to where another reader has acked in queues it has taken.
+
+        `offset` has the places that are acked.
+        """
         news = {queue: up_to for queue, up_to in done.items() if self._acked.get(queue) != up_to}
         if not news or not self._options.group:
             return {}
@@ -342,7 +358,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.warning("curbstone: acks of %d queues: %s", len(news), error)
             return {}
         for queue, refused in results.items():
-            if refused is None:
+            if isinstance(refused, calls.Group):
+                if queue in offset:
+                    self._count(queue, offset[queue], refused)
                 self._acked[queue] = news[queue]
             elif not isinstance(refused, TwoReaders):
                 log.warning("curbstone: %s: ack of %d: %s", queue, news[queue][0], refused)
@@ -351,6 +369,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else:
                 others[queue] = refused.acked
         return others
+
+    def _count(self, queue: str, at: Place, group: calls.Group) -> None:
+        """Note which messages of the last batch count as lost for the group, although they were read.
+
+        That is so if they were purged, or had to make room, before they were acked. How many is known if they are
+        stored by this process; otherwise it is between none and `unsure`.
+        """
+        self._counted.pop(queue, None)
+        low, high = at["from"] if "from" in at else at["next"], min(group.floor, at["next"])
+        lost = group.lost - at.get("lost", 0)
+        was_acked_before = queue not in self._acked and lost <= group.floor - at["next"]
+        if lost <= 0 or low >= high or was_acked_before:
+            return
+        if self.stored is None:
+            of_these = {"unsure": min(lost, high - low)}
+        else:
+            of_these = {"lost": at.get("lost", 0) + self.stored(queue, at["epoch"], low, high)}
+        self._counted[queue] = left(at), left(at) | of_these
 
 
 def _end(found: calls.Offsets) -> End:

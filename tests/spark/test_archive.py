@@ -18,8 +18,8 @@ from curbstone.spark import archive as job
 from curbstone.spark import calls, frames, positions
 from curbstone.spark.archive import archive
 from curbstone.spark.failure import PipelineError
+from curbstone.spark.gaps import gaps_of
 from curbstone.spark.lake_columns import JOURNAL, MESSAGES
-from curbstone.spark.lake_gaps import gaps_of
 from curbstone.spark.table import Table
 from tests.server import ServerProcess
 from tests.spark import jobs
@@ -233,6 +233,74 @@ def test_a_page_that_is_damaged_on_the_way_is_fetched_again(
         left[0] = 0
     assert run(tmp_path, options).messages == 20
     assert jobs.bodies(tmp_path) == numbered(20)
+
+
+def purge(server: ServerProcess) -> None:
+    call(server.url, "POST", "/v2/shop/queues/kept/purge")
+
+
+def test_what_was_read_when_it_was_purged_is_no_loss(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 3,000 messages that gaps counted as lost, 600 were in the lake."""
+    commit, purges = Table.commit, [True, False]
+
+    def purged(table: Table, *args: Any) -> None:
+        commit(table, *args)
+        if purges and purges.pop():  # in the second batch
+            publish(server.url, QUEUE, numbered(5, 30))
+            purge(server)
+
+    monkeypatch.setattr(Table, "commit", purged)
+    publish(server.url, QUEUE, numbered(10))
+    run(tmp_path, options)
+    publish(server.url, QUEUE, numbered(20, 10))
+    assert run(tmp_path, options).messages == 20
+    publish(server.url, QUEUE, numbered(5, 35))
+    purge(server)
+    publish(server.url, QUEUE, numbered(5, 40))
+    assert group_of(server.url, QUEUE, "archive")["lost"] == 30
+    run(tmp_path, options)
+    assert jobs.bodies(tmp_path) == [*numbered(30), *numbered(5, 40)]
+    assert sum(gap.lost or 0 for gap in gaps_of(str(tmp_path))) == 10
+
+
+def test_what_was_lost_before_the_first_run_is_a_gap(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path
+) -> None:
+    """The group had lost 4,010 messages, and the lake had no gap."""
+    call(server.url, "PUT", "/v2/shop/queues/kept/groups/archive", {"start": "earliest"})
+    publish(server.url, QUEUE, numbered(10))
+    purge(server)
+    for _ in range(2):
+        run(tmp_path, options)
+        [gap] = gaps_of(str(tmp_path))
+        assert (gap.lost, gap.high) == (10, 11) and "before the first batch" in gap.why
+    publish(server.url, QUEUE, numbered(5, 10))
+    run(tmp_path, options)
+    assert jobs.bodies(tmp_path) == numbered(5, 10)
+    assert len(gaps_of(str(tmp_path))) == 1
+
+
+def test_a_gap_whose_batch_was_never_committed_is_not_doubled(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(server.url, QUEUE, numbered(10))
+    run(tmp_path, options)
+
+    def fail(*_args: object) -> None:
+        raise PipelineError("killed before the commit")
+
+    for start in (10, 20):
+        publish(server.url, QUEUE, numbered(10, start))
+        purge(server)
+        with monkeypatch.context() as patch:
+            patch.setattr(Table, "commit", fail)
+            with pytest.raises(PipelineError, match="killed"):
+                run(tmp_path, options)
+    run(tmp_path, options)
+    [gap] = gaps_of(str(tmp_path))
+    assert (gap.low, gap.high, gap.lost) == (11, 31, 20)
 
 
 def test_a_queue_that_was_deleted_meanwhile_is_one_gap(

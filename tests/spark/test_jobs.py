@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyarrow import parquet
 
 from curbstone.spark import jobs as command
@@ -95,8 +95,8 @@ def test_what_was_lost_is_a_gap_in_the_lake(server: ServerProcess, tmp_path: Pat
     done = archive(None, str(lake), options, once=True)
     assert lost > 0
     assert done.messages == 4000 - lost
-    [gap] = [json.loads(path.read_text()) for path in (lake / "_gaps").glob("*.json")]
-    assert (gap["queue"], gap["lost"], gap["from"]) == (QUEUE, lost, 2)
+    [gap] = DeltaTable(lake / "gaps").to_pyarrow_table().to_pylist()
+    assert (gap["queue"], gap["lost"], gap["from"], gap["number"]) == (QUEUE, lost, 2, 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -15,9 +15,8 @@ import pytest
 from curbstone.spark import compact
 from curbstone.spark.archive import archive
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.gaps import Gap
+from curbstone.spark.gaps import Gap, gaps_of, record, remove_after
 from curbstone.spark.lake_columns import JOURNAL, MESSAGES
-from curbstone.spark.lake_gaps import gaps_of, note_gap
 from curbstone.spark.replay import Filter, replay
 from curbstone.spark.report import report
 from curbstone.spark.server import Address, Secret
@@ -106,6 +105,7 @@ def test_it_is_compacted_and_keeps_what_was_lost(lake: str) -> None:
     [done] = compact.compact(lake)
     assert (done.small, done.large) == (4, 1) and seqs_of(table) == [0, 1, 2, 3]
     gap = Gap("shop/a:b", "e", 2, 9, None, 4, "the queue was deleted")
-    for _ in range(2):
-        note_gap(lake, gap)
+    for number in (1, 2):
+        record(lake, [(number, gap)])
+    remove_after(lake, {gap.queue: 1})
     assert gaps_of(lake) == [gap]
