@@ -14,8 +14,9 @@ from contextlib import suppress
 from functools import partial
 
 from curbstone.core.disk import replace_file
+from curbstone.core.engine.log.publish import Reservation
 from curbstone.core.engine.queue import Queue
-from curbstone.core.errors import Conflict, CurbstoneError, MessageTooLarge, QueueFull, shutting_down
+from curbstone.core.errors import Conflict, CurbstoneError, MessageTooLarge, shutting_down
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.staging.apply import Target, windows_of
 from curbstone.core.staging.files import MARKER, Marker, Part, check_part, disk_error
@@ -23,8 +24,6 @@ from curbstone.core.staging.frames import QueueShare
 from curbstone.core.staging.transaction import StagedTransaction
 from curbstone.core.values import State
 
-ROOM_MS = 2
-ROOM_MS_MAX = 10_000
 RETRY_MS = 1000
 
 logger = logging.getLogger("curbstone.core")
@@ -53,9 +52,10 @@ class StagedCommit:
         self._ground = transaction.ground
         self._host = transaction.ground.host
         self._targets: list[Target] = []
-        self._deadline_ms = self._host.now_ms() + ROOM_MS_MAX
-        self._newest_segments: dict[Queue, int] = {}
-        """By queue that had no room, the number of its newest segment when that was first seen."""
+        self._asked = 0
+        """How many queues have not said yet whether they have room."""
+        self._refusal: CurbstoneError | None = None
+        """Why one of them has none."""
 
     def begin(self) -> None:
         """Find the queues, check that they take the messages, and reserve room in them."""
@@ -76,45 +76,39 @@ class StagedCommit:
         except CurbstoneError as error:
             self._fail(error)
             return
-        self._reserve(None)
+        self._reserve()
 
-    def _reserve(self, error: CurbstoneError | None) -> None:
-        """Reserve room in every queue, or in none. If a queue is not ready, this is called again when it may be."""
-        if error is None and self._ground.is_stopping:
-            error = shutting_down()
+    def _reserve(self) -> None:
+        """Ask for room in every queue, and go on when all have answered."""
+        refusals = [target.queue.state.publish_refusal() for target in self._targets if target.queue is not None]
+        refusal = next(filter(None, refusals), None)
+        if refusal is not None:
+            self._fail(refusal)
+            return
+        if not self._targets:  # all its parts are empty
+            self._mark()
         windows = windows_of(self._marker.files)
+        self._asked = len(self._targets)
         for target in self._targets:
-            queue = target.queue
-            assert queue is not None
-            error = error or queue.state.publish_refusal()
-            if error is not None:
-                self._fail(error)
-                return
-            if not queue.meta_writer.is_open:
-                self._give_back()
-                queue.meta_writer.when_open(self._reserve)
-                return
+            assert target.queue is not None
             wanted = target.wanted_bytes(windows)
-            if not queue.log.room.grant(wanted, target.share.largest):
-                self._give_back()
-                self._no_room(queue, wanted, target.share.largest)
-                return
+            granted = partial(self._granted, target, wanted)
+            target.queue.outbox.publish(Reservation(wanted, target.share.largest, granted))
+
+    def _granted(self, target: Target, wanted: int, error: CurbstoneError | None, _first: int, _count: int) -> None:
+        """A queue has room, or has refused it."""
+        self._asked -= 1
+        if error is None:
             target.reserved = wanted
-        if error is not None:
-            self._fail(error)
+        self._refusal = self._refusal or error
+        if self._asked:
+            return
+        if self._ground.is_stopping:
+            self._refusal = shutting_down()
+        if self._refusal is not None:
+            self._fail(self._refusal)
         else:
             self._mark()
-
-    def _no_room(self, queue: Queue, wanted: int, largest: int) -> None:
-        """Let the queue's cleaner work, then try again; fail when it has been over the log once, or time is up."""
-        newest = self._newest_segments.setdefault(queue, queue.log.active.number)
-        is_over = queue.log.segments[0].number > newest or self._host.now_ms() > self._deadline_ms
-        if is_over or not queue.cleaner.make_room(wanted + queue.log.room.reserved, largest):
-            cap = queue.options.cap
-            self._fail(QueueFull(f"queue {queue.name} has no room for {wanted} bytes under its cap of {cap} bytes"))
-            return
-        queue.agenda.dirty()
-        self._host.call_later(ROOM_MS, partial(self._reserve, None))
 
     def _give_back(self) -> None:
         for target in self._targets:

@@ -19,7 +19,7 @@ from curbstone.core.engine.facts.dedup_keys import published_under
 from curbstone.core.engine.facts.facts import Changes, put
 from curbstone.core.engine.facts.kinds import Dedup, encode_producer, encode_staged
 from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES, SEGMENT_BYTES, Note, entry_bytes, settled_bytes
-from curbstone.core.engine.log.publish import EXPIRY_BYTES, Publish, WholePublish
+from curbstone.core.engine.log.publish import EXPIRY_BYTES, Publish, Reservation, WholePublish
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError, QueueFull
@@ -209,6 +209,8 @@ class Publishes:
 
     def _take_whole(self, publish: WholePublish) -> bool:
         """Take an atomic publish unless it has to wait: it goes into a batch without any other."""
+        if isinstance(publish, Reservation):
+            return self._reserve(publish)
         if publish.key is not None:
             known = published_under(self._state, self._parts.facts, publish.key)
             if isinstance(known, CurbstoneError):
@@ -238,6 +240,21 @@ class Publishes:
         self.whole = publish
         self._put_in(publish, publish.messages[publish.next :])
         return False
+
+    def _reserve(self, wanted: Reservation) -> bool:
+        """Grant room to publishes that will come; as long as room is being made, all behind it wait."""
+        size = wanted.atomic_bytes
+        if self.messages:  # the room does not know of them yet
+            return False
+        if self._room.grant(size, wanted.largest):
+            self._say(wanted, 0, None, 0)
+            return True
+        if self._cleaner.make_room(size + self._room.reserved, wanted.largest):
+            return False
+        cap = self._state.options.cap
+        return self._refuse(
+            wanted, QueueFull(f"queue {self._state.name} has no room for {size} bytes under its cap of {cap} bytes")
+        )
 
     def _keep_room(self, publish: WholePublish, on_room: Callable[[], None]) -> bool:
         """Grant room to a transaction over several queues; it keeps its place, and all behind it wait."""

@@ -136,3 +136,17 @@ class WholePublish(Publish):
         """See `Publish.give_up`."""
         for end in self.ends:
             end.undo(end.deliveries)
+
+
+class Reservation(WholePublish):
+    """Room for messages that will come in publishes of their own, granted or refused in its turn; nothing is written.
+
+    Whoever gets it counts it in those publishes (`reserved`), and gives back what is left.
+    """
+
+    __slots__ = ("largest",)
+
+    def __init__(self, size: int, largest: int, on_done: Published) -> None:
+        super().__init__([], on_done, size)
+        self.largest = largest
+        """The most bytes of one of these messages."""
