@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from curbstone.access.ack_ids import Held
+from curbstone.access.caller import who_of
 from curbstone.access.rights import Right
-from curbstone.access.who import who_of
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.names import QueueName, private_name
 from curbstone.stomp import arguments, durable, extensions, frames, header_values, temp_queues

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from curbstone.access.caller import Caller
+from curbstone.access.caller import Caller, who_of
 from curbstone.access.errors import WANTED, NotAllowed, NotLoggedIn, TooMany
 from curbstone.access.idempotency_keys import key_of
 from curbstone.access.identity import Identity
@@ -21,7 +21,6 @@ from curbstone.access.rights import Right, names_taken
 from curbstone.access.staging import AccessStaging
 from curbstone.access.transactions import AccessTransaction
 from curbstone.access.users import Quota
-from curbstone.access.who import who_of
 from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchQueue
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, parse_queue_name

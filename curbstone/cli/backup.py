@@ -11,7 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from curbstone.cli.client import Client, queue_of
 from curbstone.cli.options import Json
+from curbstone.cli.output import counted, note, print_json
 from curbstone.exit_codes import DAMAGED, NO_QUEUE, WRONG, CommandFailed
 
 
@@ -34,8 +36,6 @@ def backup(
     made with --since is as complete as any other: files that have not changed are linked to those of the earlier one.
     """
     from curbstone.backup import receive
-    from curbstone.cli.client import Client
-    from curbstone.cli.output import note
 
     is_archive = target == "-" or target.endswith(".tar")
     if since is not None and is_archive:
@@ -74,7 +74,6 @@ def restore(
     """
     from curbstone.backup.restore import restore as restore_all
     from curbstone.backup.restore import restore_queue
-    from curbstone.cli.client import queue_of
 
     if name and not queue:
         raise CommandFailed("--as goes with --queue", WRONG)
@@ -90,8 +89,6 @@ def restore(
 
 def _tell(index: Mapping[str, object], where: str, target: str | Path, as_json: bool) -> None:
     """Print one line that says what there is now, or the index as JSON."""
-    from curbstone.cli.output import print_json
-
     if as_json:
         print_json(index)
     else:
@@ -99,7 +96,6 @@ def _tell(index: Mapping[str, object], where: str, target: str | Path, as_json: 
 
 
 def _sums(index: Mapping[str, Any]) -> str:
-    from curbstone.cli.output import counted
 
     return ", ".join(counted(index[f"{what}s"], what) for what in ("queue", "file", "byte"))
 

@@ -19,7 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from curbstone.cli.client import Client, socket_url, tls_to
+from curbstone.cli.connection import login
 from curbstone.cli.options import Json
+from curbstone.cli.output import console, print_json, table
 from curbstone.core.names import QueueName
 from curbstone.exit_codes import FAILED, UNREACHABLE, CommandFailed
 
@@ -66,9 +69,6 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Send messages through the server and show how fast they go."""
-    from curbstone.cli.client import Client
-    from curbstone.cli.output import console, print_json
-
     queue = QueueName("default", f"bench-{secrets.token_hex(4)}")
     run = Run(count, time.perf_counter())
     with Client() as client:
@@ -98,9 +98,6 @@ async def _bench(url: str, queue: QueueName, run: Run, size: int, window: int, *
     from websockets.asyncio.client import connect
     from websockets.exceptions import ConnectionClosed, InvalidHandshake
     from websockets.typing import Subprotocol
-
-    from curbstone.cli.client import socket_url, tls_to
-    from curbstone.cli.connection import login
 
     def open_socket(kind: str, query: str) -> connect:
         return connect(
@@ -163,8 +160,6 @@ async def _draw(run: Run, show: bool) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from curbstone.cli.output import console
-
     screen = console()
     seen = 0
 
@@ -193,7 +188,6 @@ def quantiles_ms(times_s: Sequence[float]) -> dict[str, float]:
 
 
 def _table(run: Run) -> Table:
-    from curbstone.cli.output import table
 
     rows = [
         [name, *[f"{value:.2f}" for value in quantiles_ms(times).values()]]

@@ -14,6 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from curbstone.cli.options import Json
+from curbstone.cli.output import console, print_json, progress, size, table
 from curbstone.core.disk import OF_ONE_FILE, OsFile
 from curbstone.core.engine.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX
 from curbstone.core.engine.log.batches import Batch
@@ -151,8 +152,6 @@ def check(
     No server may be running on it. To check the data of a running server, check a copy or a snapshot of them. The exit
     code is 6 if there is damage.
     """
-    from curbstone.cli.output import console, print_json, progress, size, table
-
     if not directory.is_dir():
         raise CommandFailed(f"no such directory: {directory}", WRONG)
     if not (directory / QUEUES).is_dir():

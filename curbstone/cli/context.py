@@ -11,6 +11,7 @@ from curbstone.cli.connection import CaFileOption, CertFileOption, TokenFileOpti
 from curbstone.cli.contexts import Contexts
 from curbstone.cli.help import Command, Group
 from curbstone.cli.options import Json
+from curbstone.cli.output import console, print_json, table
 from curbstone.exit_codes import WRONG, CommandFailed
 
 context = typer.Typer(name="context", cls=Group, help="Keep servers and logins under names, for --context.")
@@ -43,8 +44,6 @@ def add(
 @context.command("list", cls=Command)
 def list_contexts(as_json: Json = False) -> None:
     """List the contexts. The current one is marked with *."""
-    from curbstone.cli.output import console, print_json, table
-
     contexts = Contexts.read()
     found = sorted(contexts.contexts.items())
     if as_json:

@@ -18,16 +18,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
+from curbstone.cli.client import Client, Refused, queue_of
 from curbstone.cli.crontab import BadSchedule, Schedule
 from curbstone.core.names import QueueName
 from curbstone.exit_codes import WRONG, CommandFailed
-
-if TYPE_CHECKING:
-    from curbstone.cli.client import Client
 
 Missed = Literal["last", "all", "none"]
 
@@ -84,7 +82,6 @@ def cron(
         for job in jobs:
             print(f"{job.name}: {next(job.schedule.after(datetime.now(UTC))):%Y-%m-%d %H:%M} UTC to {job.queue}")
         return
-    from curbstone.cli.client import Client
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -109,7 +106,6 @@ def read_jobs(file: Path) -> list[Job]:
 
 def _job(file: Path, name: str, table: Any) -> Job:
     from curbstone.access.authorization import PRODUCER_NAME
-    from curbstone.cli.client import queue_of
 
     def wrong(text: str) -> CommandFailed:
         return CommandFailed(f"{file}: [jobs.{name}]: {text}", WRONG)
@@ -240,7 +236,6 @@ class Clockwork:
         return now
 
     def _stored(self, job: Job) -> int | None:
-        from curbstone.cli.client import Refused
 
         try:
             return int(self._client.json("GET", job.queue, f"/producers/cron:{job.name}")["seq"])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from curbstone.cli.options import Json
+from curbstone.cli.output import console, print_json, progress
 from curbstone.exit_codes import DAMAGED, FAILED, WRONG, CommandFailed
 
 if TYPE_CHECKING:
@@ -40,8 +41,6 @@ def drill(
     code is 6 if a confirmed message was lost, or if the disk claims to sync and does not. There is no power cut in this
     test: only pulling the plug shows what a disk really keeps.
     """
-    from curbstone.cli.output import console, print_json
-
     if not directory.is_dir():
         raise CommandFailed(f"no such directory: {directory}", WRONG)
     try:
@@ -71,7 +70,6 @@ def drill(
 
 
 def _run(place: Path, seconds: int, *, show: bool) -> tuple[DiskCheck, Account]:
-    from curbstone.cli.output import progress
     from curbstone.drill.disk import check_disk
     from curbstone.drill.load import CAP_TEXT, PATH, Account, Clients, Server
 

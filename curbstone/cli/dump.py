@@ -17,10 +17,10 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from curbstone.cli.client import Client, queue_of
 from curbstone.cli.options import Queue
 
 if TYPE_CHECKING:
-    from curbstone.cli.client import Client
     from curbstone.core.names import QueueName
 
 PAGE = 50
@@ -35,8 +35,6 @@ def dump(queue: Queue) -> int:
 
     A line has the number, the state and the escaped body of a message, separated by tabs.
     """
-    from curbstone.cli.client import Client, queue_of
-
     name = queue_of(queue)
     try:
         with Client() as client:

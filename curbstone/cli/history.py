@@ -8,7 +8,9 @@ from urllib.parse import quote
 
 import typer
 
+from curbstone.cli.client import Client, queue_of
 from curbstone.cli.options import Json, Queue
+from curbstone.cli.output import print_json
 
 SENTENCES = {
     "published": "published, {bytes} bytes",
@@ -36,9 +38,6 @@ def history(
     as_json: Json = False,
 ) -> None:
     """Say what happened to a message, as far back as the log goes, and which queues it came from and went to."""
-    from curbstone.cli.client import Client, queue_of
-    from curbstone.cli.output import print_json
-
     tail = f"/messages/{quote(message_id, safe='')}/history"
     events: list[dict[str, Any]] = []
     position = 0

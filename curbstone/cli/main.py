@@ -32,30 +32,23 @@ from curbstone.cli.context import context
 from curbstone.cli.cron import cron
 from curbstone.cli.drill import drill
 from curbstone.cli.dump import dump
-from curbstone.cli.events import bind, events, unbind
-from curbstone.cli.explain import explain
 from curbstone.cli.help import EXIT_CODES, Command, Group
 from curbstone.cli.history import history
 from curbstone.cli.interruption import Termination
+from curbstone.cli.messages import peek, purge, redrive, undo
 from curbstone.cli.move import move
-from curbstone.cli.pause import pause, resume
-from curbstone.cli.peek import peek
 from curbstone.cli.pipeline import pipeline
-from curbstone.cli.purge import purge
 from curbstone.cli.push import push
 from curbstone.cli.queue import queue
-from curbstone.cli.queues import queues
+from curbstone.cli.queues import bind, events, explain, pause, queues, resume, schema, unbind
 from curbstone.cli.recv import recv
-from curbstone.cli.redrive import redrive
 from curbstone.cli.repair import repair
-from curbstone.cli.schema import schema
 from curbstone.cli.send import send
 from curbstone.cli.serve import serve
 from curbstone.cli.sql import sql
 from curbstone.cli.token import token
 from curbstone.cli.top import top
 from curbstone.cli.transfer import export, import_
-from curbstone.cli.undo import undo
 from curbstone.core.errors import CurbstoneError
 from curbstone.exit_codes import FAILED, INTERRUPTED, TERMINATED, WRONG, CommandFailed
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from curbstone.cli.client import Client, queue_of
 from curbstone.cli.options import Json, complete_queue
+from curbstone.cli.output import counted, print_json, progress
 from curbstone.core.names import QueueName
 from curbstone.exit_codes import WRONG, CommandFailed
-
-if TYPE_CHECKING:
-    from curbstone.cli.client import Client
 
 LEASE_S = 60
 WAIT_S = 20
@@ -50,9 +49,7 @@ def move(
 
     A crash loses no message, but the last few may be moved twice.
     """
-    from curbstone.cli.client import Client, queue_of
     from curbstone.cli.interruption import summing_up
-    from curbstone.cli.output import counted, print_json, progress
 
     taken, given = queue_of(source), queue_of(target)
     with Client() as near, Client(to_server) as far:

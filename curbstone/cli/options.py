@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
+from curbstone.cli.client import Client
+from curbstone.cli.connection import connect
+
 
 def complete_queue(incomplete: str) -> list[str]:
     """Return the server's queues whose names begin with `incomplete`, or [] if the server does not answer."""
-    from curbstone.cli.client import Client
-    from curbstone.cli.connection import connect
     from curbstone.exit_codes import CommandFailed
 
     project, slash, _ = incomplete.partition("/")

@@ -1,7 +1,8 @@
 """The output of commands: tables and progress for people, and nothing but data in a pipe.
 
 Data goes to stdout. Progress goes to stderr, and only if that is a terminal. Text that producers wrote is shown on a
-terminal without control characters, so that an escape sequence in a message can't reach the terminal.
+terminal without control characters, so that an escape sequence in a message can't reach the terminal. rich is imported
+only where it is used, because that takes a while.
 """
 
 from __future__ import annotations
@@ -10,12 +11,11 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 PIPE_WIDTH = 1000
@@ -23,11 +23,16 @@ PIPE_WIDTH = 1000
 
 def console() -> Console:
     """Return the console for stdout. In a pipe, lines are neither cut nor wrapped."""
+    from rich.console import Console
+
     return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", *, header: bool = True) -> Table:
     """Return a table. Numbers are aligned to the right."""
+    from rich.table import Table
+    from rich.text import Text
+
     shown = [[value if isinstance(value, str) else f"{value:,}" for value in row] for row in rows]
     numeric = [all(_is_number(row[place]) for row in shown) for place in range(len(columns))]
     grid = Table(title=title or None, box=None, show_header=header, header_style="bold", pad_edge=False)
@@ -90,6 +95,9 @@ def size(number: float) -> str:
 @contextmanager
 def progress(text: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     """Show the progress of long work. Yield a function to be called with the number of things just done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     err = Console(stderr=True)
     if not err.is_terminal:
         yield lambda _count: None

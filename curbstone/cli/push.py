@@ -13,6 +13,8 @@ from typing import Annotated
 
 import typer
 
+from curbstone.cli.client import queue_of, tls_to
+from curbstone.cli.connection import login_token, server_url
 from curbstone.cli.options import Queue
 
 
@@ -37,8 +39,6 @@ def push(
     dead-letter queue. In all other cases the message is sent again, after 1, 2, 4 … 300 s or the time in Retry-After.
     The headers and the signature are those of Standard Webhooks.
     """
-    from curbstone.cli.client import queue_of, tls_to
-    from curbstone.cli.connection import login_token, server_url
     from curbstone.cli.webhook import Failed, Refused, Sender, Target, secret_of
     from curbstone.exit_codes import FAILED, UNREACHABLE, WRONG, CommandFailed
 

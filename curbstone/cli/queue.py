@@ -9,9 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from curbstone.cli.client import Client, Refused, queue_of
 from curbstone.cli.connection import with_options
 from curbstone.cli.help import Command, Group
 from curbstone.cli.options import Json, Queue
+from curbstone.cli.output import console, counted, print_json, size, table
 from curbstone.cli.parameters import add_parameters
 from curbstone.exit_codes import FAILED, WRONG, CommandFailed
 
@@ -74,8 +76,6 @@ def create(queue: Queue, options: dict[str, Any]) -> None:
 
     It is an error if the queue exists.
     """
-    from curbstone.cli.client import Client, Refused, queue_of
-
     name = queue_of(queue)
     with Client() as client:
         try:
@@ -94,8 +94,6 @@ def create(queue: Queue, options: dict[str, Any]) -> None:
 @_with_queue_options
 def set_options(queue: Queue, options: dict[str, Any]) -> None:
     """Change options of a queue; all others stay as they are. The value `none` ends a limit."""
-    from curbstone.cli.client import Client, queue_of
-
     if not options:
         raise typer.BadParameter("no option to set; see curbstone queue set --help")
     name = queue_of(queue)
@@ -109,9 +107,6 @@ def set_options(queue: Queue, options: dict[str, Any]) -> None:
 @with_options
 def show(queue: Queue, as_json: Json = False) -> None:
     """Show a queue: its messages, its size on disk, its groups, bindings and options."""
-    from curbstone.cli.client import Client, queue_of
-    from curbstone.cli.output import console, print_json, size, table
-
     with Client() as client:
         info = client.json("GET", queue_of(queue))
     if as_json:
@@ -143,9 +138,6 @@ def delete(
     queue: Queue, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False
 ) -> None:
     """Delete a queue with all its messages. On a terminal, the command asks for confirmation first."""
-    from curbstone.cli.client import Client, queue_of
-    from curbstone.cli.output import counted
-
     name = queue_of(queue)
     with Client() as client:
         info = client.json("GET", name)

@@ -1,14 +1,20 @@
-"""`curbstone queues`: lists the queues."""
+"""The commands about whole queues: `queues`, `explain`, `pause`, `resume`, `schema`, `events`, `bind`, `unbind`."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from curbstone.cli.options import Json
+from curbstone.cli.client import Client, queue_of
+from curbstone.cli.options import Json, Queue
+from curbstone.cli.output import console, json_text, print_json, size, table
+from curbstone.exit_codes import FAILED, WRONG, CommandFailed
 
 PROJECTS_SHOWN = 20
+Event = Annotated[str, typer.Argument(metavar="EVENT", help="An event, or a mask: * is one word, # any number of them")]
 
 
 def queues(
@@ -16,9 +22,6 @@ def queues(
     as_json: Json = False,
 ) -> None:
     """List the queues of a project."""
-    from curbstone.cli.client import Client, queue_of
-    from curbstone.cli.output import console, print_json, size, table
-
     if "/" in project:
         raise typer.BadParameter(f"{project!r} is no project; to see one queue: curbstone queue show {project}")
     path = f"/v2/{queue_of(f'{project}/any').project}/queues"
@@ -44,3 +47,107 @@ def queues(
             note = "" if group["declared"] else "group not declared"
             rows.append([f"  {name}", group["rdy"], group["wip"], group["delayed"], "", "", "", note])
     console().print(table(("QUEUE", "RDY", "WIP", "DELAYED", "CONSUMERS", "ON DISK", "OF CAP", ""), rows))
+
+
+def explain(
+    queue: Queue,
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a message")] = "",
+    group: Annotated[
+        str, typer.Option("--group", metavar="GROUP", help="Explain the queue as this group sees it")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Say why nothing is delivered from a queue, or where a message is."""
+    params = {"group": group} | ({"id": message_id} if message_id else {})
+    with Client() as client:
+        explained = client.json("GET", queue_of(queue), "/explain", params=params)
+    if as_json:
+        print_json(explained)
+    else:
+        print("\n".join(explained["sentences"]))
+
+
+def pause(
+    queue: Queue,
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Refuse new messages, as a full queue does, and deliver as before")
+    ] = False,
+) -> None:
+    """Stop the deliveries of a queue, over all protocols.
+
+    The queue still accepts messages. With --publish it is the other way round.
+    """
+    _set_paused(queue, "/pause", {"deliver": not publish, "publish": publish})
+
+
+def resume(queue: Queue) -> None:
+    """Undo `pause`, whether it was with --publish or without."""
+    _set_paused(queue, "/resume")
+
+
+def _set_paused(queue: str, path: str, body: dict[str, bool] | None = None) -> None:
+
+    with Client() as client:
+        client.queue("POST", queue_of(queue), path, json=body)
+
+
+def schema(
+    queue: Queue,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="A file with the JSON Schema to set. Without it, the schema is printed"),
+    ] = None,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove the schema, so that every message is accepted")
+    ] = False,
+) -> None:
+    """Print, set or remove the JSON Schema of a queue's messages."""
+    if remove and file is not None:
+        raise CommandFailed("--remove takes no file", WRONG)
+    name = queue_of(queue)
+    with Client() as client:
+        info = client.json("GET", name)  # fails if there is no such queue, which a PUT would create
+        if remove or file is not None:
+            client.queue("PUT", name, json={"schema": _schema_in(file) if file is not None else None})
+        elif info["options"].get("schema") is not None:
+            print(json_text(info["options"]["schema"], indent=2))
+
+
+def _schema_in(file: Path) -> object:
+    try:
+        return json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise CommandFailed(f"{file} can't be read as JSON: {error}", FAILED) from None
+
+
+def events(
+    project: Annotated[str, typer.Argument(metavar="PROJECT", help="The project", show_default=True)] = "default",
+    as_json: Json = False,
+) -> None:
+    """List the events of a project and the queues bound to each."""
+    with Client() as client:
+        path = f"/v2/{queue_of(f'{project}/any').project}/events"
+        found: list[dict[str, Any]] = client.call("GET", path).json()["events"]
+    if as_json:
+        print_json(found)
+    else:
+        console().print(table(("EVENT", "QUEUES"), [[each["event"], " ".join(each["queues"])] for each in found]))
+
+
+def bind(event: Event, queue: Queue) -> None:
+    """Give a queue a copy of each message to an event of its project."""
+    _change_binding("PUT", event, queue)
+
+
+def unbind(event: Event, queue: Queue) -> None:
+    """Undo `bind`."""
+    _change_binding("DELETE", event, queue)
+
+
+def _change_binding(method: str, event: str, queue: str) -> None:
+    from urllib.parse import quote
+
+    name = queue_of(queue)
+    with Client() as client:
+        path = f"/v2/{name.project}/events/{quote(event, safe='')}/queues/{quote(name.queue, safe='')}"
+        client.call(method, path)

@@ -7,16 +7,16 @@ import base64
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from curbstone.cli.client import Client, queue_of, socket_url, tls_to, unreachable
+from curbstone.cli.connection import login
 from curbstone.cli.options import Json, Queue
+from curbstone.cli.output import print_body, print_json
 from curbstone.core.names import QueueName
 from curbstone.exit_codes import NO_QUEUE, NOTHING, UNREACHABLE, CommandFailed
-
-if TYPE_CHECKING:
-    from curbstone.cli.client import Client
 
 LEASE_S = 60
 AT_ONCE = 100
@@ -49,8 +49,6 @@ def recv(
     With --ack, a message is acknowledged only after it was printed, so nothing is lost on its way into a pipe. With
     --json, each whole message is printed as one line of JSON. The exit code is 5 if there was no message.
     """
-    from curbstone.cli.client import Client, queue_of
-
     name = queue_of(queue)
     show = _show_json if as_json else _show_body
     with Client() as client:
@@ -118,9 +116,6 @@ async def _deliveries(
     from websockets.asyncio.client import connect
     from websockets.typing import Subprotocol
 
-    from curbstone.cli.client import socket_url, tls_to
-    from curbstone.cli.connection import login
-
     address = socket_url(url, queue, f"ack&limit={window}&encoding=base64" + (f"&group={group}" if group else ""))
     with _told(url, queue):
         async with connect(
@@ -151,8 +146,6 @@ def _told(url: str, queue: QueueName) -> Iterator[None]:
     """Turn the errors of a connection into a `CommandFailed`."""
     from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-    from curbstone.cli.client import unreachable
-
     try:
         yield
     except InvalidStatus as error:
@@ -173,13 +166,11 @@ def _as_text(message: Shown) -> Shown:
 
 
 def _show_json(message: Shown) -> None:
-    from curbstone.cli.output import print_json
 
     print_json({name: value for name, value in message.items() if name not in ("ackId", "expires")})
 
 
 def _show_body(message: Shown) -> None:
-    from curbstone.cli.output import print_body
 
     text = message["message"]
     print_body(base64.b64decode(text) if message.get("encoding") == "base64" else text.encode())

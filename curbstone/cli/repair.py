@@ -9,6 +9,7 @@ import typer
 
 from curbstone.cli.check import ReadOnlyDisk, nobody_else
 from curbstone.cli.options import Json
+from curbstone.cli.output import console, print_json
 from curbstone.core.disk import OsDisk
 from curbstone.core.engine.directories import QUEUES
 from curbstone.core.wal.replay import replay_redo
@@ -33,7 +34,6 @@ def repair(
     that a start could not replay are written to their logs if their place is free; otherwise their messages are saved
     as JSON lines. The exit code is 6 if there is damage and --apply was not given, or if some damage remains.
     """
-    from curbstone.cli.output import print_json
     from curbstone.repair import redo as redo_work
     from curbstone.repair import repair as work
 
@@ -93,7 +93,6 @@ def _redo_facts(made: RedoPlan) -> dict[str, Any]:
 
 
 def _print_redo(made: RedoPlan, done: bool) -> None:
-    from curbstone.cli.output import console
     from curbstone.repair.repair import DAMAGED_DIR
 
     out = console()
@@ -110,7 +109,6 @@ def _print_redo(made: RedoPlan, done: bool) -> None:
 
 
 def _print(found: list[Plan], redo: list[RedoPlan], staged: list[str], done: bool) -> None:
-    from curbstone.cli.output import console
     from curbstone.repair.repair import DAMAGED_DIR
 
     out = console()

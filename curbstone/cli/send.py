@@ -7,16 +7,15 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from io import BufferedReader
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar, cast
+from typing import Annotated, Any, BinaryIO, TypeVar, cast
 
 import typer
 
+from curbstone.cli.client import Client, Refused, queue_of
 from curbstone.cli.options import Json, Queue
+from curbstone.cli.output import counted, print_json, progress
 from curbstone.core.names import QueueName
 from curbstone.exit_codes import FAILED, WRONG, CommandFailed
-
-if TYPE_CHECKING:
-    from curbstone.cli.client import Client
 
 BATCH_MESSAGES = 500
 BATCH_BYTES = 256 * 1024
@@ -65,9 +64,7 @@ def send(
     All of them are on disk when the command ends with exit code 0. With --json, each is on disk when its id is
     printed.
     """
-    from curbstone.cli.client import Client, queue_of
     from curbstone.cli.interruption import summing_up
-    from curbstone.cli.output import counted, print_json, progress
 
     name = queue_of(queue)
     common = _common(content_type, header or [], ttl, delay) | ({"key": key} if key else {})
@@ -112,8 +109,6 @@ def publish(
 
 def in_halves(batch: list[Fields], at_once: Callable[[list[Fields]], T]) -> Iterator[T]:
     """Publish a batch, all or nothing; if it is too much at once, its halves. Yield what `at_once` returns for each."""
-    from curbstone.cli.client import Refused
-
     try:
         done = at_once(batch)
     except Refused as error:

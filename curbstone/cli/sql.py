@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from curbstone.cli.output import console, json_text, note, print_json, printable, shown, table
 from curbstone.exit_codes import FAILED, WRONG, CommandFailed
 
 ROWS_SHOWN = 1000
@@ -82,7 +83,6 @@ def sql(
 
 
 def _print_table(names: list[str], rows: Iterator[list[Any]]) -> None:
-    from curbstone.cli.output import console, note, table
 
     shown = [[_shown(value) for value in row] for row in islice(rows, ROWS_SHOWN)]
     if names:
@@ -92,14 +92,12 @@ def _print_table(names: list[str], rows: Iterator[list[Any]]) -> None:
 
 
 def _print_json(names: list[str], rows: Iterable[list[Any]]) -> None:
-    from curbstone.cli.output import print_json
 
     for row in rows:
         print_json({name: _plain(value) for name, value in zip(names, row, strict=True)})
 
 
 def _print_csv(names: list[str], rows: Iterable[list[Any]]) -> None:
-    from curbstone.cli.output import shown
 
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
@@ -112,8 +110,6 @@ PRINT = {Format.TABLE: _print_table, Format.JSON: _print_json, Format.CSV: _prin
 def _print_chart(names: list[str], rows: Iterator[list[Any]]) -> None:
     from rich.bar import Bar
     from rich.text import Text
-
-    from curbstone.cli.output import console, printable, table
 
     found = list(islice(rows, ROWS_SHOWN))
     values = [float(row[-1] or 0) if isinstance(row[-1], (int, float, Decimal, type(None))) else None for row in found]
@@ -154,8 +150,6 @@ def _text(value: Any) -> str:
     if plain is None:
         return ""
     if isinstance(plain, (dict, list)):
-        from curbstone.cli.output import json_text
-
         return json_text(plain)
     return str(plain)
 

@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from curbstone.cli.client import Client
 from curbstone.cli.connection import with_options
 from curbstone.cli.help import Command, Group
 from curbstone.cli.options import Json
+from curbstone.cli.output import counted, print_json
 
 token = typer.Typer(name="token", cls=Group, help="Make, list and revoke API tokens of a running server.")
 
@@ -28,9 +30,6 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Make a token and print it. It is not shown again."""
-    from curbstone.cli.client import Client
-    from curbstone.cli.output import print_json
-
     wishes: dict[str, Any] = {"label": label}
     if user:
         wishes["user"] = user
@@ -50,9 +49,6 @@ def create(
 @with_options
 def list_tokens(as_json: Json = False) -> None:
     """List your tokens, without their secrets. With the right admin, list all tokens."""
-    from curbstone.cli.client import Client
-    from curbstone.cli.output import print_json
-
     with Client() as client:
         found = client.call("GET", "/v2/tokens").json()["tokens"]
     if as_json:
@@ -80,8 +76,6 @@ def revoke(
 
     Connections that logged in with one of them end at once.
     """
-    from curbstone.cli.client import Client
-
     if bool(identifier) == bool(user):
         raise typer.BadParameter("name a token by its id, or a user by --user")
     with Client() as client:
@@ -89,8 +83,6 @@ def revoke(
             client.call("DELETE", f"/v2/tokens/{identifier}")
             print(f"token {identifier} revoked")
         else:
-            from curbstone.cli.output import counted
-
             revoked = client.call("DELETE", "/v2/tokens", params={"user": user}).json()["revoked"]
             print(f"{counted(revoked, 'token')} of {user} revoked")
 

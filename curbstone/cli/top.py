@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from curbstone.cli.client import Client
 from curbstone.cli.options import Json
+from curbstone.cli.output import console, counted, print_json, size, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -62,9 +64,6 @@ def top(
 
     In a pipe, or with --json, each look is printed below the one before.
     """
-    from curbstone.cli.client import Client
-    from curbstone.cli.output import console, print_json
-
     wanted = {"order": "messages_per_second", "limit": str(limit)}
     live = sys.stdout.isatty() and not as_json
     looks = 0
@@ -112,7 +111,6 @@ def figures_in(stats: Mapping[str, Any]) -> Figures:
 
 
 def _table(now: Look, rates: Mapping[str, dict[str, float]], server: str) -> Table:
-    from curbstone.cli.output import counted, size, table
 
     def activity(name: str) -> tuple[float, float, str]:
         return -sum(rates.get(name, {}).values()), -now.queues[name].get("messages_ready", 0), name

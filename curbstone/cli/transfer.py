@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from curbstone.cli.client import Client, Refused, queue_of
 from curbstone.cli.options import complete_queue
+from curbstone.cli.output import counted, print_json
 from curbstone.cli.send import BATCH_BYTES, BATCH_MESSAGES, in_halves, publishable
 from curbstone.exit_codes import CommandFailed
 
 if TYPE_CHECKING:
-    from curbstone.cli.client import Client
     from curbstone.core.names import QueueName
 
 Fields = dict[str, Any]
@@ -44,9 +45,7 @@ def export(
 
     The queues do not change, and their messages do not count as delivered.
     """
-    from curbstone.cli.client import Client, queue_of
     from curbstone.cli.dump import messages_of
-    from curbstone.cli.output import print_json
 
     with Client() as client:
         names = [found for text in queues for found in (_queues_of(client, text) if text.endswith("/") else [text])]
@@ -65,7 +64,6 @@ def import_() -> None:
     lines again within 5 minutes, no message is published twice, with two exceptions: on a cluster all of them are, and
     a batch that had to be split, because its queue was nearly full, can be.
     """
-    from curbstone.cli.client import Client, queue_of
     from curbstone.cli.interruption import summing_up
 
     client = Client()
@@ -102,8 +100,6 @@ class _Import:
 
     def publish(self, name: QueueName, batch: list[Fields]) -> int:
         """Publish messages, all or nothing, and only once. Return how many."""
-        from curbstone.cli.client import Refused
-
         # The ids of the messages are in the key, so that it differs for batches with equal contents.
         key = hashlib.sha256(json.dumps([batch, str(name)], sort_keys=True).encode()).hexdigest()
         headers = {"idempotency-key": f'"{key}"'} if self._keeps_keys else {}
@@ -132,8 +128,6 @@ class _Import:
 
     def say(self) -> None:
         """Print what was done."""
-        from curbstone.cli.output import counted
-
         told = [f"{counted(self.sent, 'message')} imported"]
         if self.expired:
             told.append(f"{self.expired} had expired")

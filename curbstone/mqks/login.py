@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from curbstone.access.caller import NOTHING, Credentials
+from curbstone.access.caller import NOTHING, Credentials, who_of
 from curbstone.access.errors import WANTED, Busy, TooMany
-from curbstone.access.who import who_of
 from curbstone.core.errors import CurbstoneError
 from curbstone.mqks.errors import RequestError
 

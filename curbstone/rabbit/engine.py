@@ -36,13 +36,12 @@ from curbstone.rabbit.publishing.publish_job import NextTurn
 from curbstone.rabbit.publishing.publisher import Publisher
 from curbstone.rabbit.queue import Queue, as_entry
 from curbstone.rabbit.shared import infrastructure, queue_change, unsupported
-from curbstone.rabbit.shared.event_keys import binding_of, event_key, takes
 from curbstone.rabbit.shared.gateway_rpc import GatewayRpc
 from curbstone.rabbit.shared.idle_deletion import IdleDeletion
 from curbstone.rabbit.shared.ids import MessageIds
 from curbstone.rabbit.shared.queue_change import replace_known
 from curbstone.rabbit.shared.registry import Change, Entry, Known, RegistryLog
-from curbstone.rabbit.shared.topology import Names
+from curbstone.rabbit.shared.topology import Names, binding_of, event_key, takes
 from curbstone.rabbit.shared.unsettled import Unsettled
 from curbstone.rabbit.shared.warnings import Warnings
 from curbstone.rabbit.transaction import Transaction

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import Response
 
+from curbstone.access.caller import shown
 from curbstone.access.rights import Right
-from curbstone.access.who import shown
 from curbstone.core.values import LEAVING, Capability, Holder, Peeked, Who
 from curbstone.gateway.formats.parameters import group_of, query_of
 from curbstone.gateway.http.answers import answer

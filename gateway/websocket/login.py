@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from curbstone.access.caller import ASKING, Credentials
-from curbstone.access.who import who_of
+from curbstone.access.caller import ASKING, Credentials, who_of
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.websocket.codec import text_frame

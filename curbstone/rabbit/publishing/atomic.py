@@ -9,7 +9,7 @@ from curbstone.core.errors import NotSupported
 from curbstone.core.message import Message
 from curbstone.rabbit.publishing.unit import Addressed
 from curbstone.rabbit.shared import unsupported
-from curbstone.rabbit.shared.event_keys import routing_key
+from curbstone.rabbit.shared.topology import routing_key
 
 if TYPE_CHECKING:
     from curbstone.rabbit.queue import Queue

@@ -21,8 +21,8 @@ from curbstone.core.values import Done, Published
 from curbstone.rabbit.publishing.publish_job import PublishJob
 from curbstone.rabbit.publishing.publisher import Outgoing
 from curbstone.rabbit.shared import unsupported
-from curbstone.rabbit.shared.event_keys import routing_key
 from curbstone.rabbit.shared.mapping import properties_of
+from curbstone.rabbit.shared.topology import routing_key
 
 if TYPE_CHECKING:
     from curbstone.rabbit.engine import Engine

@@ -14,9 +14,8 @@ from curbstone.core.values import UNNAMED, Done
 from curbstone.rabbit.amqp.link import unavailable
 from curbstone.rabbit.amqp.port import NOT_FOUND, AmqpError, Channel
 from curbstone.rabbit.shared.delay_ladder import end_pattern
-from curbstone.rabbit.shared.event_keys import event_key
 from curbstone.rabbit.shared.registry import Known
-from curbstone.rabbit.shared.topology import private_arguments, queue_arguments
+from curbstone.rabbit.shared.topology import event_key, private_arguments, queue_arguments
 
 if TYPE_CHECKING:
     from curbstone.rabbit.queue import Queue
