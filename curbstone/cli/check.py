@@ -19,7 +19,7 @@ from curbstone.core.disk import OF_ONE_FILE, OsFile
 from curbstone.core.engine.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX
 from curbstone.core.engine.log.batches import Batch
 from curbstone.core.engine.log.commit import ASIDE_SUFFIX
-from curbstone.core.engine.log.format import Flag, Note, decode_floor, decode_notes
+from curbstone.core.engine.log.format import Flag, Note, decode_log_start, decode_notes
 from curbstone.core.engine.log.meta import Meta, load_meta
 from curbstone.core.engine.log.scan import Scan
 from curbstone.core.engine.recovery.chain import Chain, file_bytes, find_chain, holds_something
@@ -309,8 +309,8 @@ def _count_live(revival: DryRecovery, meta: Meta, checked: Checked) -> None:
 
 
 def _check_chain(disk: ReadOnlyDisk, chain: Chain, checked: Checked) -> None:
-    """Scan the segments. Bytes below the floor were dropped, so they are no damage whatever they look like."""
-    floor = 1
+    """Scan the segments. Those below the start of the log were dropped, so whatever they look like is no damage."""
+    log_start = 1
     last_batch = 0
     damage = [(number, f"{checked.directory}: {_gap(number, chain)}") for number in chain.missing]
     damage += chain.damage
@@ -323,12 +323,12 @@ def _check_chain(disk: ReadOnlyDisk, chain: Chain, checked: Checked) -> None:
             lost = lost if before < segment.number - 1 else ""
             damage.append((segment.number, f"{segment.path}: its header does not check{lost}"))
             continue
-        floor = max(floor, header.floor)
+        log_start = max(log_start, header.log_start)
         is_active = place == len(chain.segments) - 1
         scan = Scan(disk, segment, max(last_batch, header.next_batch - 1), is_active=is_active)
         for batch in scan.batches():
             checked.batches += 1
-            floor = max(floor, _check_batch(batch, checked, damage, segment.number))
+            log_start = max(log_start, _check_batch(batch, checked, damage, segment.number))
         last_batch = scan.last_batch
         damage += [(segment.number, text) for text in scan.damage]
         if is_active and scan.torn_bytes:
@@ -336,7 +336,7 @@ def _check_chain(disk: ReadOnlyDisk, chain: Chain, checked: Checked) -> None:
                 f"{segment.path}: its last commit, {scan.torn_bytes} bytes, does not check:"
                 " torn by a crash before it was confirmed, or damaged"
             )
-    checked.damage += [text for number, text in damage if number >= floor]
+    checked.damage += [text for number, text in damage if number >= log_start]
     checked.notes += [f"{path}: left over, no part of the log" for path in chain.trash]
 
 
@@ -349,7 +349,7 @@ def _gap(number: int, chain: Chain) -> str:
 
 
 def _check_batch(batch: Batch, checked: Checked, damage: list[tuple[int, str]], number: int) -> int:
-    """Read the records of a batch whose checksum is right. Return the floor that it sets, or 0."""
+    """Read the records of a batch whose checksum is right. Return the start of the log that it notes, or 0."""
     header = batch.header
     try:
         messages = batch.messages()
@@ -359,7 +359,7 @@ def _check_batch(batch: Batch, checked: Checked, damage: list[tuple[int, str]], 
         return 0
     if not header.flags & Flag.COPY:
         checked.messages += len(messages)
-    return max([decode_floor(payload) for kind, payload in notes if kind == Note.FLOOR], default=0)
+    return max([decode_log_start(payload) for kind, payload in notes if kind == Note.LOG_START], default=0)
 
 
 def _never() -> NoReturn:

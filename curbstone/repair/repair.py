@@ -28,7 +28,7 @@ from curbstone.core.engine.log.format import (
     batch_is_whole,
     decode_batch_header,
     decode_entries,
-    decode_floor,
+    decode_log_start,
     decode_notes,
     decode_segment_header,
     encode_filler,
@@ -156,7 +156,7 @@ def _plan_log(disk: Disk, made: Plan, uid: int) -> Plan:
 def _plan_segments(disk: Disk, made: Plan, uid: int) -> Plan:
     chain = find_chain(disk, made.directory, uid)
     made.hopeless += [text for number, text in chain.damage if segment_path(made.directory, number) in chain.aside]
-    floor = 1
+    log_start = 1
     last_batch = 0
     wanted: list[tuple[int, NewFile]] = []
     hopeless = [(number, f"{made.directory}: segment {number} is missing") for number in chain.missing]
@@ -164,12 +164,12 @@ def _plan_segments(disk: Disk, made: Plan, uid: int) -> Plan:
         following = chain.segments[place + 1][1] if place + 1 < len(chain.segments) else None
         end = following.previous_end if following and following.previous == segment.number else segment.end
         mended = _Mended(disk, segment, header, uid, chain, last_batch, end, is_active=following is None)
-        floor, last_batch = max(floor, mended.floor), mended.last_batch
+        log_start, last_batch = max(log_start, mended.log_start), mended.last_batch
         if mended.told:
             wanted.append((segment.number, NewFile(segment.path, mended.data, mended.told)))
         hopeless += [(segment.number, text) for text in mended.hopeless]
-    made.files += [file for number, file in wanted if number >= floor]
-    made.hopeless += [text for number, text in hopeless if number >= floor]
+    made.files += [file for number, file in wanted if number >= log_start]
+    made.hopeless += [text for number, text in hopeless if number >= log_start]
     for name in sorted(disk.list_dir(made.directory)):
         if name.endswith(ASIDE_SUFFIX):
             made.asides.append(_aside(disk, f"{made.directory}/{name}"))
@@ -197,7 +197,7 @@ class _Mended:
         """The number of each commit, by the position where it begins."""
         self._next_seqs: dict[int, int] = {}
         """The seq after the messages of each commit, by the position where the commit begins."""
-        self.floor = header.floor if header else 1
+        self.log_start = header.log_start if header else 1
         data = bytearray(_read(disk, segment.path)[:end].ljust(end, b"\0"))
         if header is None:
             self.told.append(f"{segment.path}: nothing of it can be read")
@@ -208,7 +208,7 @@ class _Mended:
         else:
             scan = Scan(disk, segment, max(last_batch, header.next_batch - 1), is_active=is_active)
             for batch in scan.batches():
-                self.floor = max(self.floor, _floor_in(batch))
+                self.log_start = max(self.log_start, _log_start_in(batch))
                 self._numbers[batch.offset] = batch.header.number
                 self._next_seqs[batch.offset] = batch.header.first_seq + batch.header.messages
             holes, self.last_batch, torn = scan.holes, scan.last_batch, scan.torn_bytes
@@ -274,9 +274,9 @@ def _put_right(data: bytearray, start: int, stop: int, salt: int) -> bool:
     return True
 
 
-def _floor_in(batch: Batch) -> int:
+def _log_start_in(batch: Batch) -> int:
     notes = decode_notes(batch.data, batch.notes_at, batch.end_at)
-    return max([decode_floor(payload) for kind, payload in notes if kind == Note.FLOOR], default=0)
+    return max([decode_log_start(payload) for kind, payload in notes if kind == Note.LOG_START], default=0)
 
 
 def _aside(disk: Disk, path: str) -> Aside:

@@ -29,7 +29,7 @@ from curbstone.core.engine.log.format import (
     Released,
     encode_batch,
     encode_entries,
-    encode_floor,
+    encode_log_start,
     entry_bytes,
 )
 from curbstone.core.engine.parts import Parts
@@ -222,7 +222,7 @@ class Batch:
         log_start = self._parts.log.segments[drops].number
         facts.keep_only(Note.DELIVERED, {name.encode() for name in groups})
         self.facts = facts.pending(new, log_start)
-        return encode_floor(log_start) + self.facts.encoded
+        return encode_log_start(log_start) + self.facts.encoded
 
     def _delivered_soon(self, group: Group) -> int:
         """Return the last seq of this very batch that will be handed out as soon as it is on disk, or 0.

@@ -4,7 +4,7 @@ A segment is a header of `SEGMENT_BYTES`, followed by batches, end to end. Behin
 zeros, or bytes of an earlier life of the file. Numbers are little-endian. ::
 
     segment header   magic "CURBSEG1", format, salt, queue uid, number, number and end of the segment
-                     before it, floor (oldest segment there must be), next seq, next batch number,
+                     before it, log start (oldest segment there must be), next seq, next batch number,
                      last transaction applied, crc
                      (stored twice, because without the salt no batch can be checked)
     batch            crc, magic, length, flags, number, time, first seq, delivered, transaction,
@@ -84,7 +84,7 @@ class Reason(IntEnum):
 class Note(IntEnum):
     """Kinds of notes. All but the first and the last are facts: `core.engine.facts.kinds` has their contents."""
 
-    FLOOR = 1  # the oldest segment there must be
+    LOG_START = 1  # the oldest segment there must be
     DELIVERED = 2  # a named group's delivered mark
     KEY = 3  # an idempotency key, and what was published under it
     STAGED = 4  # how many messages of a staged transaction are in this log
@@ -102,7 +102,7 @@ class SegmentHeader(NamedTuple):
     number: int
     previous: int
     previous_end: int
-    floor: int
+    log_start: int
     next_seq: int
     next_batch: int
     tx: int
@@ -402,9 +402,9 @@ def encode_note(kind: Note, payload: bytes) -> bytes:
     return _NOTE.pack(kind, len(payload)) + payload
 
 
-def encode_floor(number: int) -> bytes:
+def encode_log_start(number: int) -> bytes:
     """Return the note that segments below `number` are gone for good."""
-    return encode_note(Note.FLOOR, number.to_bytes(8, "little"))
+    return encode_note(Note.LOG_START, number.to_bytes(8, "little"))
 
 
 def decode_notes(data: bytes, offset: int, end: int) -> Iterator[tuple[int, bytes]]:
@@ -416,6 +416,6 @@ def decode_notes(data: bytes, offset: int, end: int) -> Iterator[tuple[int, byte
         offset += size
 
 
-def decode_floor(payload: bytes) -> int:
-    """Return the segment number of a floor note."""
+def decode_log_start(payload: bytes) -> int:
+    """Return the segment number of such a note."""
     return int.from_bytes(payload[:8], "little")

@@ -6,7 +6,7 @@ them in `Commit.run`.
 
 Segments form a chain: each names the one before it and where that one ends. So a file that a failed or undone
 operation has left behind is never part of the log. Only the oldest segments are dropped, and each only after a batch
-that says so (the floor) is on disk.
+that says so (the new start of the log) is on disk.
 
 Sizes: the ledger, `room`, counts contents. It does not count the prepared bytes behind the contents of a file, the
 spare file that is kept for recycling, and the reserve, because these can be given up at once. `bytes` is what the
@@ -55,7 +55,7 @@ class Log:
 
     __slots__ = (
         "_holds", "_leftover", "_numbers", "_salt", "_sealed_bytes", "_sealed_end_max", "_spare", "_tail_bytes",
-        "_under_way", "_undurable_bytes", "directory", "disk", "fenced", "floor", "next_batch", "reserve", "room",
+        "_under_way", "_undurable_bytes", "directory", "disk", "fenced", "log_start", "next_batch", "reserve", "room",
         "segments", "tx", "uid",
     )  # fmt: skip
 
@@ -66,7 +66,7 @@ class Log:
         self.directory = directory
         self.uid = uid
         self.segments: list[Segment] = []
-        self.floor = 1
+        self.log_start = 1
         self.next_batch = 1
         self.tx = 0
         """The last transaction of the broker's journal that is in this log."""
@@ -201,7 +201,7 @@ class Log:
         """Make the first segment of a new log; blocking."""
         assert not self.segments
         self._numbers = number
-        header = SegmentHeader(self._salt(), self.uid, number, 0, 0, self.floor, next_seq, self.next_batch, self.tx)
+        header = SegmentHeader(self._salt(), self.uid, number, 0, 0, self.log_start, next_seq, self.next_batch, self.tx)
         path = segment_path(self.directory, number)
         file = self.disk.open_lasting(path, create=True)
         file.write(0, [encode_segment_header(header).ljust(GROWTH_BYTES_FIRST, b"\0")])
@@ -243,7 +243,7 @@ class Log:
         if roll or self.fenced:
             self._numbers += 1
             old = self.active
-            numbers = (self._numbers, old.number, old.end, self.floor)
+            numbers = (self._numbers, old.number, old.end, self.log_start)
             header = SegmentHeader(self._salt(), self.uid, *numbers, next_seq, self.next_batch, self.tx)
             spare = self._take_spare(recycle, is_full)
             commit.roll(header, spare, self.reserve, fenced=self.fenced)
@@ -400,7 +400,7 @@ class Log:
                 self._leftover[segment.path] = segment.size
             elif not commit.has_synced_removals:
                 self._undurable_bytes += segment.size
-        self.floor = self.segments[0].number
+        self.log_start = self.segments[0].number
         self._count_sealed()
 
     def abandon(self) -> None:

@@ -2,10 +2,10 @@
 
 Besides the log, a crash can leave: a torn batch at the end of the newest segment, whose commit was not confirmed (it is
 not taken, and the next commit overwrites it); the file of a segment whose creation was not finished; and files of
-dropped segments whose removal was undone. Only the files on the chain from the newest segment back to the floor are
-the log. The others are returned as `trash`. Anything else that does not match its checksum is damage: it is told, with
-the bytes concerned, and reading goes on behind it. docs/engine.md ("What a crash can leave") has the whole list,
-including redo files and directories.
+dropped segments whose removal was undone. Only the files on the chain from the newest segment back to the start of the
+log are the log. The others are returned as `trash`. Anything else that does not match its checksum is damage: it is
+reported with the bytes concerned, and reading goes on behind it. docs/engine.md ("What a crash can leave") has the
+whole list, including redo files and directories.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def find_chain(disk: Disk, directory: str, uid: int) -> Chain:
                 text = f"{segment.path}: its header does not check; its commits do, and are read{hidden}"
                 chain.damage.append((number, text))
             number, end = header.previous, header.previous_end
-            if number < header.floor:
+            if number < header.log_start:
                 break
     kept = {segment.number for segment, _ in chain.segments}
     for number, next_seq in files.aside.items():

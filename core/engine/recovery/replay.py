@@ -15,7 +15,7 @@ from curbstone.core.engine.log.format import (
     Flag,
     Note,
     Released,
-    decode_floor,
+    decode_log_start,
     decode_notes,
     decode_released,
     decode_settled,
@@ -41,7 +41,7 @@ class Replay:
         self._index = index
         self._facts = facts
         self._delivered: dict[str, int] = {}
-        self._floor = 1
+        self._log_start = 1
         self._damage: list[tuple[int, str]] = []
         self.first_number = 1
         """The number for the first segment, if there is no log."""
@@ -70,7 +70,7 @@ class Replay:
             self._state.next_seq = max(self._state.next_seq, header.next_seq)
             log.tx = max(log.tx, header.tx)
             last_batch = max(last_batch, header.next_batch - 1)
-            self._floor = max(self._floor, header.floor)
+            self._log_start = max(self._log_start, header.log_start)
             last_batch = self._replay_segment(segment, last_batch, segment is chain.segments[-1][0])
         self._state.next_seq += chain.hidden
         log.next_batch = max([last_batch + 1, *self._state.meta.since.values()])
@@ -93,18 +93,18 @@ class Replay:
 
     def _finish(self, chain: Chain) -> None:
         log = self._log
-        gone = [segment for segment, _ in chain.segments if segment.number < self._floor]
+        gone = [segment for segment, _ in chain.segments if segment.number < self._log_start]
         for segment in gone:
             for run in self._index.runs.in_segment(segment):
                 self._drop(run)
             for group in self._index.groups.values():
                 group.lose_records(segment)
-        segments = [segment for segment, _ in chain.segments if segment.number >= self._floor]
-        missing = [number for number in chain.missing if number >= self._floor]
+        segments = [segment for segment, _ in chain.segments if segment.number >= self._log_start]
+        missing = [number for number in chain.missing if number >= self._log_start]
         self._damage += [(number, f"{log.directory}: segment {number} is missing") for number in missing]
         self._report_damage()
         self._cut(segments[:-1])
-        log.floor = self._floor
+        log.log_start = self._log_start
         self._set_aside(chain)
         if not self._state.shared.is_synced:
             # A killed process may have left batches in the system's memory alone; they count from here on. It may also
@@ -180,7 +180,7 @@ class Replay:
     def _report_damage(self) -> None:
         """Tell what is damaged, except in segments that were dropped and that a crash has brought back."""
         for number, text in self._damage:
-            if number >= self._floor:
+            if number >= self._log_start:
                 self._state.damaged.append(text)
                 self._state.report(f"damaged: {text}")
 
@@ -204,8 +204,8 @@ class Replay:
             if name not in earlier:
                 self._settle(name, first, count)
         for note, payload in decode_notes(batch.data, batch.notes_at, batch.end_at):
-            if note == Note.FLOOR:
-                self._floor = max(self._floor, decode_floor(payload))
+            if note == Note.LOG_START:
+                self._log_start = max(self._log_start, decode_log_start(payload))
                 continue
             if note == Note.DELIVERED:
                 name = payload[KINDS[note].key].decode()

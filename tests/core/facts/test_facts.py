@@ -175,7 +175,7 @@ def test_a_later_note_of_a_group_counts_though_an_earlier_group_had_its_name() -
 
 def test_notes_that_are_no_facts_or_of_a_later_version_are_passed_over() -> None:
     bench = Bench()
-    for number in (Note.FLOOR, Note.FILLER, 99):
+    for number in (Note.LOG_START, Note.FILLER, 99):
         bench.facts.recover(number, b"anything", 4, ())
     assert bench.pending(log_start=100) is EMPTY
 

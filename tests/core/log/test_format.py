@@ -20,8 +20,8 @@ from curbstone.core.engine.log.format import (
     batch_is_whole,
     decode_batch_header,
     decode_entries,
-    decode_floor,
     decode_groups,
+    decode_log_start,
     decode_notes,
     decode_released,
     decode_segment_header,
@@ -31,7 +31,7 @@ from curbstone.core.engine.log.format import (
     encode_entries,
     encode_extras,
     encode_filler,
-    encode_floor,
+    encode_log_start,
     encode_note,
     encode_released,
     encode_segment_header,
@@ -126,10 +126,10 @@ def test_runs_of_seqs_cover_them_exactly(seqs: set[int]) -> None:
 
 
 def test_notes_come_back() -> None:
-    data = encode_floor(77) + encode_note(Note.DELIVERED, b"anything") + encode_note(Note.FLOOR, b"")
-    expected = [(Note.FLOOR, (77).to_bytes(8, "little")), (Note.DELIVERED, b"anything"), (Note.FLOOR, b"")]
+    data = encode_log_start(77) + encode_note(Note.DELIVERED, b"anything") + encode_note(Note.LOG_START, b"")
+    expected = [(Note.LOG_START, (77).to_bytes(8, "little")), (Note.DELIVERED, b"anything"), (Note.LOG_START, b"")]
     assert list(decode_notes(b"junk" + data, 4, 4 + len(data))) == expected
-    assert decode_floor(expected[0][1]) == 77
+    assert decode_log_start(expected[0][1]) == 77
 
 
 def test_extras_are_only_where_there_are_any() -> None:
@@ -147,7 +147,7 @@ def small_batch(salt: int = 99) -> bytes:
     encode_entries([message], 41, entries)
     releases = encode_released([Released("g", 40, 1, 2, 5)])
     settles = encode_settled("", 1, [(1, 39)])
-    notes = encode_floor(2)
+    notes = encode_log_start(2)
     parts = [*entries, releases, settles, notes]
     sections = (len(releases), len(settles), len(notes))
     header = BatchHeader(BATCH_BYTES + sum(map(len, parts)), 1, 12, 1000, 41, 40, 0, 1, *sections)
