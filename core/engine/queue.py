@@ -13,7 +13,6 @@ from functools import partial
 
 from curbstone.core.engine.alone import AloneQueue
 from curbstone.core.engine.commit.admission import publish_atomically, publish_each, refuse
-from curbstone.core.engine.commit.batch import Batch
 from curbstone.core.engine.commit.meta_writer import MetaWriter
 from curbstone.core.engine.commit.writer import Writer
 from curbstone.core.engine.compaction.cleaner import Cleaner
@@ -30,13 +29,10 @@ from curbstone.core.engine.delivery.timers import IDLE_MS, Timers
 from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.facts.kinds import decode_producer
 from curbstone.core.engine.fault_barrier import QueueHost
-from curbstone.core.engine.index.copies import Where
-from curbstone.core.engine.index.index import Index, Placed
-from curbstone.core.engine.log.commit import Commit
+from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.format import Note, Reason
 from curbstone.core.engine.log.log import IDLE_BYTES_MAX, Log
 from curbstone.core.engine.log.meta import Meta, meta_reserve
-from curbstone.core.engine.log.publish import WholePublish
 from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.shared import Shared
 from curbstone.core.engine.state import QueueState
@@ -94,7 +90,8 @@ class Queue(AloneQueue):
         """
         host = self.host = QueueHost(shared, meta, self._break_down)
         state = self.state = QueueState(shared, meta, host)
-        agenda = self.agenda = Agenda(host, partial(dirty, partial(host.contain, self.turn)))
+        turn = partial(host.contain, self.turn)
+        agenda = self.agenda = Agenda(host, partial(dirty, turn))
         self.name = meta.name
         self.uid = meta.uid
         self.log = log
@@ -120,7 +117,7 @@ class Queue(AloneQueue):
         self.give_back = self.leases.give_back
         self.popping = Popping(self.dispatcher)
         self._timers = Timers(parts, dead_letters, self.leases)
-        self.writer = Writer(parts, self.cleaner, self.dispatcher, self.popping, self, committer)
+        self.writer = Writer(parts, self.cleaner, self.dispatcher, self.popping, turn, committer)
         self.space = self.writer.space
         self._delete = delete
         self._auto_delete: AutoDelete | None = None
@@ -287,7 +284,10 @@ class Queue(AloneQueue):
     # --- turns
 
     def turn(self) -> None:
-        """Do what was gathered for this turn: deal with what is due, hand out, write, and call the watchers."""
+        """Deal with what is due, hand out what is ready, write what waits, and call the watchers.
+
+        A queue has a turn when something was asked of it, and again whenever a commit has ended.
+        """
         agenda = self.agenda
         if self.state.is_closed or not self.meta_writer.is_open:
             return
@@ -301,6 +301,9 @@ class Queue(AloneQueue):
         for name in woken:
             self.dispatcher.dispatch(name)
         self.writer.flush()
+        if not (self.writer.is_busy or self._is_resting) and self._is_idle():
+            self._is_resting = True
+            self.host.call_later(IDLE_MS, self._rest)
         if agenda.has_changed:
             agenda.has_changed = False
             for fn in list(agenda.watchers):
@@ -312,21 +315,6 @@ class Queue(AloneQueue):
         self.meta_writer.opened()
         if not (self._is_idle() and self.agenda.is_empty) or self.log.bytes > IDLE_BYTES_MAX:
             self.agenda.dirty()
-
-    # --- what the writer asks and tells
-
-    def hand_out(self) -> None:
-        """See `core.engine.commit.writer.Owner`."""
-        for name in list(self.dispatcher):
-            self.dispatcher.dispatch(name)
-
-    def has_housekeeping(self) -> bool:
-        """See `core.engine.commit.writer.Owner`. This also sets the timer after which an idle, empty queue shrinks."""
-        if not self._is_resting and self._is_idle():
-            self._is_resting = True
-            self.host.call_later(IDLE_MS, self._rest)
-        must_write = self.outbox.must_write or self.index.has_unlogged_marks
-        return must_write or self.cleaner.has_work
 
     def _is_idle(self) -> bool:
         """Return whether the queue is empty and has nothing to do, so that its log may shrink."""
@@ -347,49 +335,6 @@ class Queue(AloneQueue):
 
     def _groups_in_use(self) -> set[str]:
         return self.writer.owed_groups | self.dispatcher.keys()
-
-    def committed(self, batch: Batch, commit: Commit) -> None:
-        """Take into memory what a commit has brought to the disk."""
-        state, segment = self.state, commit.segment
-        publishes, records = batch.publishes, batch.records
-        if publishes.messages:
-            where = segment, batch.start, batch.end, publishes.bytes
-            self.index.add(Placed(publishes.messages, *where, publishes.is_plain))
-            state.committed_end = publishes.messages[-1].seq + 1
-        if publishes.whole is not None:
-            self._ended(publishes.whole)
-        if batch.revival is not None:
-            self.index.revive(batch.revival.group, batch.revival.piece, Where(segment, batch.start, batch.end))
-            state.stats.undone += batch.revival.written()
-        elif batch.copies:
-            self.cleaner.copying.written(segment, batch.start, batch.end)
-        if records is not None:
-            if records.bytes and state.options.undo:
-                self.cleaner.holding.settled()
-            if records.tries:
-                self.index.stored(records.tries, segment)
-        if commit.dropped:
-            self.log.let_go(commit)
-        for name, mark in batch.marks.items():
-            group = self.index.groups.get(name)
-            if group is not None:
-                group.delivered_logged = mark
-        if batch.facts.encoded:
-            self.facts.logged(batch.facts, segment.number)
-        pops = batch.pops
-        if pops or self.outbox.pops:
-            self.popping.written(pops)
-        self.cleaner.committed()
-        self.agenda.changed()
-
-    def _ended(self, whole: WholePublish) -> None:
-        """End the deliveries that a transaction settles or gives back, because it is on disk now."""
-        for settle in whole.settles:
-            self.stats.acked += len(settle.deliveries) * settle.reason.is_done
-            self.index.clear(settle.group, [delivery.message for delivery in settle.deliveries])
-        for release in whole.releases:
-            self.requeue.released(release)
-        self.log.tx = whole.tx or self.log.tx
 
     # --- trouble, and the end
 

@@ -13,7 +13,7 @@ confirmed, in the room that is kept for them. Every second the writer tries whet
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 from curbstone.core.engine.commit.batch import Batch
 from curbstone.core.engine.commit.publishes import Taken
@@ -21,6 +21,8 @@ from curbstone.core.engine.commit.space import space_of
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.delivery.pop import Popping
+from curbstone.core.engine.index.copies import Where
+from curbstone.core.engine.index.index import Placed
 from curbstone.core.engine.log.commit import Commit
 from curbstone.core.engine.log.publish import WholePublish
 from curbstone.core.engine.parts import Parts
@@ -32,25 +34,12 @@ RETRY_MS = 1000
 NO_SPACE = "no space left on the disk"
 
 
-class Owner(Protocol):
-    """The queue that this writer writes for."""
-
-    def committed(self, batch: Batch, commit: Commit) -> None:
-        """The batch is on disk: take it into memory. Called before anybody is told of the commit."""
-
-    def hand_out(self) -> None:
-        """Deal messages that are ready to consumers and waiters. Called after whoever waited for a commit was told."""
-
-    def has_housekeeping(self) -> bool:
-        """Return whether there is something to write that nobody asked for, such as the drop of a segment."""
-
-
 class Writer:
     """The writing side of one queue."""
 
     __slots__ = (
-        "_busy", "_cleaner", "_committer", "_dispatcher", "_has_copied", "_is_troubled", "_log", "_outbox", "_owner",
-        "_parts", "_popping", "_started_us", "_state", "_unsynced", "commits", "disk_is_full", "missed", "under_way",
+        "_cleaner", "_committer", "_dispatcher", "_has_copied", "_is_troubled", "_log", "_outbox", "_parts", "_popping",
+        "_started_us", "_state", "_turn", "_unsynced", "commits", "disk_is_full", "is_busy", "missed", "under_way",
     )  # fmt: skip
 
     def __init__(
@@ -59,9 +48,10 @@ class Writer:
         cleaner: Cleaner,
         dispatcher: Dispatcher,
         popping: Popping,
-        owner: Owner,
+        turn: Callable[[], object],
         committer: Committer,
     ) -> None:
+        """`turn` gives the queue a turn at once, in which it hands out what is ready and calls `flush`."""
         self._parts = parts
         self._state = parts.state
         self._log = parts.log
@@ -69,9 +59,10 @@ class Writer:
         self._cleaner = cleaner
         self._dispatcher = dispatcher
         self._popping = popping
-        self._owner = owner
+        self._turn = turn
         self._committer = committer
-        self._busy = False
+        self.is_busy = False
+        """Whether a commit or a sync is under way."""
         self.under_way: Batch | None = None
         """The batch that is being made or written: until its commit has failed, or is on disk and taken into memory."""
         self.disk_is_full = False
@@ -98,17 +89,12 @@ class Writer:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way or waiting."""
-        return not self._busy and self._outbox.is_empty
+        return not self.is_busy and self._outbox.is_empty
 
     @property
     def owes_nothing(self) -> bool:
         """Whether nothing is under way and nobody waits for anything to be written."""
-        return not (self._busy or self._outbox.is_owed)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a commit or a sync is under way."""
-        return self._busy
+        return not (self.is_busy or self._outbox.is_owed)
 
     def space(self) -> Space:
         """See `core.port.Queue.space`."""
@@ -172,13 +158,13 @@ class Writer:
 
     def flush(self) -> None:
         """Make a batch of what waits and submit its commit, unless one is under way."""
-        if self._busy or self._state.is_closed:
+        if self.is_busy or self._state.is_closed:
             return
         if self._state.write_failure:
             self._refuse_publishes(Unavailable(self._state.write_failure))
             self._end_revival(Unavailable(self._state.write_failure))
             return
-        if self._outbox.is_empty and not self._owner.has_housekeeping():
+        if self._outbox.is_empty and not self._has_housekeeping():
             return
         if self._committer.puts_off(self):
             return
@@ -214,13 +200,17 @@ class Writer:
                 self._refuse_publishes(QueueFull(NO_SPACE))
                 self._end_revival(QueueFull(NO_SPACE))
             return
-        self._busy = True
+        self.is_busy = True
         self._started_us = self._state.host.now_us()
         self._committer.submit(commit, self)
 
+    def _has_housekeeping(self) -> bool:
+        """Return whether there is something to write that nobody asked for, such as the drop of a segment."""
+        return self._outbox.must_write or self._parts.index.has_unlogged_marks or self._cleaner.has_work
+
     def go_on(self) -> None:
         """See `core.wal.sync_group.Writing`."""
-        self._state.host.contain(self.flush)
+        self._turn()
 
     def ended(self, commit: Commit, result: object, error: BaseException | None) -> None:
         """See `core.wal.sync_group.Writing`."""
@@ -228,7 +218,7 @@ class Writer:
 
     def _ended(self, commit: Commit, error: BaseException | None) -> None:
         """The commit of the batch under way has ended."""
-        self._busy = False
+        self.is_busy = False
         if commit.is_doubtful:
             self._committer.keep(f"writing {commit.segment.path} failed: {error}")
         batch = self.under_way
@@ -273,15 +263,59 @@ class Writer:
             self._is_troubled = False
             self.missed = 0
             self._state.shared.troubles.over(self._state.label)
-        self._owner.committed(batch, commit)
+        self._take_in(batch, commit)
         if self._log.room.excess:
             self._log.come_down()
         self.under_way = None
         self._tell(batch)
         if not self._state.shared.syncs_always:
             self._sync_later()
-        self._owner.hand_out()
-        self.flush()
+        self._turn()
+
+    def _take_in(self, batch: Batch, commit: Commit) -> None:
+        """Take into memory what a commit has brought to the disk."""
+        parts, state, segment = self._parts, self._state, commit.segment
+        publishes, records = batch.publishes, batch.records
+        if publishes.messages:
+            where = segment, batch.start, batch.end, publishes.bytes
+            parts.index.add(Placed(publishes.messages, *where, publishes.is_plain))
+            state.committed_end = publishes.messages[-1].seq + 1
+            parts.wakeups.all_are_woken = True
+        if publishes.whole is not None:
+            self._end_deliveries(publishes.whole)
+        if batch.revival is not None:
+            parts.index.revive(batch.revival.group, batch.revival.piece, Where(segment, batch.start, batch.end))
+            state.stats.undone += batch.revival.written()
+            parts.wakeups.all_are_woken = True
+        elif batch.copies:
+            self._cleaner.copying.written(segment, batch.start, batch.end)
+        if records is not None:
+            if records.bytes and state.options.undo:
+                self._cleaner.holding.settled()
+            if records.tries:
+                parts.index.stored(records.tries, segment)
+        if commit.dropped:
+            self._log.let_go(commit)
+        for name, mark in batch.marks.items():
+            group = parts.index.groups.get(name)
+            if group is not None:
+                group.delivered_logged = mark
+        if batch.facts.encoded:
+            parts.facts.logged(batch.facts, segment.number)
+        if batch.pops or self._outbox.pops:
+            self._popping.written(batch.pops)
+        self._cleaner.committed()
+        parts.wakeups.changed()
+
+    def _end_deliveries(self, whole: WholePublish) -> None:
+        """End the deliveries that a transaction settles or gives back, because it is on disk now."""
+        for settle in whole.settles:
+            self._state.stats.acked += len(settle.deliveries) * settle.reason.is_done
+            self._parts.index.clear(settle.group, [delivery.message for delivery in settle.deliveries])
+            self._parts.wakeups.wake(settle.group)
+        for release in whole.releases:
+            self._dispatcher.requeue.released(release)
+        self._log.tx = whole.tx or self._log.tx
 
     def _answer(self, part: Taken) -> None:
         publish, first, count, said = part
@@ -330,7 +364,7 @@ class Writer:
             self._trouble(f"{NO_SPACE}; settling goes on in the room that is kept for it")
             self._refuse_publishes(answer)
             self._state.host.call_later(RETRY_MS, self._let_try)
-        self.flush()
+        self._turn()
 
     def _write_again(self, batch: Batch) -> None:
         """Put the settles, tries and promised publishes of a failed batch back in the outbox."""
@@ -368,7 +402,7 @@ class Writer:
             self._log.fenced = True
         self.disk_is_full = False
         self._outbox.must_write = True
-        self.flush()
+        self._turn()
 
     # --- sync modes
 
@@ -381,23 +415,23 @@ class Writer:
     def _sync_now(self) -> None:
         if self._state.is_closed:
             return
-        if self._busy:  # the commit under way may begin a new segment, which is then the file to sync
+        if self.is_busy:  # the commit under way may begin a new segment, which is then the file to sync
             self._state.host.call_later(1, self._sync_now)
             return
         self._unsynced = False
         file = self._log.active.file
         if file is None or self._log.fenced:
             return
-        self._busy = True
+        self.is_busy = True
 
         def done(_: object, error: BaseException | None) -> None:
-            self._busy = False
+            self.is_busy = False
             if error is not None:
                 self._state.report(f"syncing {self._log.active.path} failed: {error}")
                 self._log.fenced = True
                 self._outbox.must_write = True
             else:
                 self._state.shared.commits.syncs += 1
-            self.flush()
+            self._turn()
 
         self._state.host.submit(file.sync, done)

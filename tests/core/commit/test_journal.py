@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from curbstone.core.admin.queue import LocalQueue
+from curbstone.core.engine.commit.writer import Writer
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.transactions import tx_log as journal
 from tests.core.lab import Lab, message
@@ -135,14 +136,14 @@ def test_a_queue_deleted_after_it_broke_down_leaves_nothing_in_the_journal(monke
     lab.expects_faults = True
     first, second = two(lab)
     answers: list[CurbstoneError | None] = []
-    original = LocalQueue.committed
+    original = Writer._take_in
 
-    def committed(queue: LocalQueue, *told: Any) -> None:
-        assert queue is not first, "planted"
-        original(queue, *told)
+    def take_in(writer: Writer, *given: Any) -> None:
+        assert writer is not first.writer, "planted"
+        original(writer, *given)
 
     with monkeypatch.context() as during:
-        during.setattr(LocalQueue, "committed", committed)
+        during.setattr(Writer, "_take_in", take_in)
         begin(lab, {"a": SECRET, "b": b"kept"}, answers)
         lab.settle()
     assert first.state.broken and len(answers) == 1 and SECRET in everything_on(lab)
