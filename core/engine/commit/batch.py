@@ -49,7 +49,7 @@ class Batch:
     )  # fmt: skip
 
     def __init__(
-        self, parts: Parts, cleaner: Cleaner, dispatcher: Dispatcher, *, disk_is_full: bool, missed: int
+        self, parts: Parts, cleaner: Cleaner, dispatcher: Dispatcher, missed: int, *, disk_is_full: bool
     ) -> None:
         """`missed` is what the last commit could not get of a full disk. While the disk is full, take only records."""
         self._parts = parts
@@ -145,7 +145,7 @@ class Batch:
         """Return the commit to run, or None if there is nothing to write."""
         parts, publishes, cleaner = self._parts, self.publishes, self._cleaner
         log, state, outbox = parts.log, parts.state, parts.write_queue
-        drops, roll = cleaner.wishes(emptied=self._empties)
+        drops, roll, recycles = cleaner.plan(emptied=self._empties)
         has_records = self.records is not None and self.records.bytes
         asked = publishes.messages or self.copies or has_records or publishes.tx
         if not (asked or drops or roll or outbox.must_write or self._marks_due()):
@@ -169,7 +169,7 @@ class Batch:
             sync=state.shared.syncs_always,
             roll=roll,
             next_seq=state.next_seq,
-            recycle=cleaner.recycles,
+            recycle=recycles,
             is_full=self._disk_is_full,
         )
         flags = (Flag.EXTRAS if extras else 0) | (Flag.COPY if self.copies else 0)

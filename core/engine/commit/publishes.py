@@ -224,7 +224,11 @@ class Publishes:
         if self.messages:
             return False
         if publish.mark is not None:
-            if not self._has_room_at_last(size):
+            # It was promised, so it is never refused. Settles and releases may have used up what was granted to it:
+            # then it waits as long as the cleaner may help, and after that takes the room that is kept for copying.
+            if not self._room.fits(size) and (
+                self._cleaner.clean_for(size) or self._room.free - size <= self._room.copy_bytes
+            ):
                 return False
         elif not publish.tx:
             error = self._crowded(publish.messages)
@@ -363,16 +367,6 @@ class Publishes:
         if size <= self._room.segment_bytes:
             return size <= self._budget
         return self._room.admits(size + BATCH_BYTES + SEGMENT_BYTES + self._records_bytes)
-
-    def _has_room_at_last(self, size: int) -> bool:
-        """Return whether there is room for a publish that was promised, and so is never refused.
-
-        Settles and releases may have used up what was granted to it. Then it waits as long as the cleaner may help;
-        after that it takes the room that is kept for copying.
-        """
-        if self._room.fits(size):
-            return True
-        return not self._cleaner.clean_for(size) and self._room.free - size > self._room.copy_bytes
 
     def _blocked(self, publish: Publish, size: int) -> bool:
         """Have room made for the first publish, or refuse it if that can't help; return whether it was refused."""

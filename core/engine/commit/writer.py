@@ -14,11 +14,13 @@ confirmed, in the room that is kept for them. Every second the writer tries whet
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 
 from curbstone.core.engine.commit.batch import Batch
 from curbstone.core.engine.commit.publishes import Taken
 from curbstone.core.engine.commit.space import space_of
 from curbstone.core.engine.compaction.cleaner import Cleaner
+from curbstone.core.engine.compaction.relocate import Copy
 from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.delivery.pop import Popping
 from curbstone.core.engine.index.copies import Where
@@ -32,6 +34,15 @@ from curbstone.core.wal.sync_group import Committer
 
 RETRY_MS = 1000
 NO_SPACE = "no space left on the disk"
+
+
+class Source(Enum):
+    """What a batch holds beside records: one of these, because each may need all the room of a batch."""
+
+    COPY = "copies of what is live in the oldest segment"
+    RESTORE = "messages that an undo brings back"
+    PUBLISH = "publishes"
+    NOTHING = "nothing, because the disk is full and what room there is is kept for records"
 
 
 class Writer:
@@ -158,55 +169,71 @@ class Writer:
 
     def flush(self) -> None:
         """Make a batch of what waits and submit its commit, unless one is under way."""
-        if self.is_busy or self._state.is_closed:
+        state, outbox, cleaner = self._state, self._outbox, self._cleaner
+        if self.is_busy or state.is_closed:
             return
-        if self._state.write_failure:
-            self._refuse_publishes(Unavailable(self._state.write_failure))
-            self._end_revival(Unavailable(self._state.write_failure))
+        if state.write_failure:
+            self._refuse_publishes(Unavailable(state.write_failure))
+            self._end_revival(Unavailable(state.write_failure))
             return
-        if self._outbox.is_empty and not self._has_housekeeping():
+        cleaner.review()
+        if outbox.is_empty and not (outbox.must_write or self._parts.index.has_unlogged_marks or cleaner.has_work):
             return
         if self._committer.puts_off(self):
             return
-        log = self._log
-        if self._outbox.publishes:
-            log.room.suit(self._parts.index.runs.bytes_live)
+        has_publishes = bool(outbox.publishes)
+        if has_publishes:
+            self._log.room.suit(self._parts.index.runs.bytes_live)
+        was_cleaning = cleaner.is_cleaning
+        has_copied = self._has_copied
+        source, copy = self._next_source(was_cleaning)
+        self._has_copied = source is Source.COPY or source is Source.RESTORE
         batch = self.under_way = Batch(
-            self._parts, self._cleaner, self._dispatcher, disk_is_full=self.disk_is_full, missed=self.missed
+            self._parts, cleaner, self._dispatcher, self.missed, disk_is_full=self.disk_is_full
         )
-        was_cleaning = self._cleaner.is_active
-        may_copy = not self.disk_is_full and not (self._has_copied and self._outbox.publishes)
-        copy = self._cleaner.copying.next() if may_copy and was_cleaning else None
-        revival = self._outbox.revival if may_copy and copy is None else None
-        gives_way = not may_copy and not self.disk_is_full and (was_cleaning or self._outbox.revival is not None)
-        self._has_copied = copy is not None or revival is not None
-        if self._outbox.pops:
+        if outbox.pops:
             self._popping.drop_unwanted()
         batch.take_records()
         if copy is not None:
             batch.take_copy(copy)
-        elif revival is not None:
-            if not batch.take_revival(revival):
-                self._end_revival(QueueFull(f"queue {self._state.name} {log.fullness}"))
-        elif not self.disk_is_full:
+        elif source is Source.RESTORE:
+            self._take_revival(batch)
+        elif source is Source.PUBLISH:
             batch.take_publishes()
         commit = batch.commit()
-        if commit is None:
-            self._nothing_written(batch)
-            if gives_way or revival is not None or (self._cleaner.is_active and not was_cleaning):
-                # Publishes had their turn and none could be taken; the next turn is for copies.
-                self._parts.wakeups.dirty()
-            if self.disk_is_full:
-                self._refuse_publishes(QueueFull(NO_SPACE))
-                self._end_revival(QueueFull(NO_SPACE))
+        if commit is not None:
+            self.is_busy = True
+            self._started_us = state.host.now_us()
+            self._committer.submit(commit, self)
             return
-        self.is_busy = True
-        self._started_us = self._state.host.now_us()
-        self._committer.submit(commit, self)
+        self._nothing_written(batch)
+        cleaner.review()  # records may have found no room in this batch
+        gave_way = source is Source.PUBLISH and has_publishes and has_copied
+        if gave_way and (was_cleaning or outbox.revival is not None):
+            self._parts.wakeups.dirty()  # publishes went first and none could be taken: the next batch is for copies
+        elif source is Source.RESTORE or (cleaner.is_cleaning and not was_cleaning):
+            self._parts.wakeups.dirty()
+        if source is Source.NOTHING:
+            self._refuse_publishes(QueueFull(NO_SPACE))
+            self._end_revival(QueueFull(NO_SPACE))
 
-    def _has_housekeeping(self) -> bool:
-        """Return whether there is something to write that nobody asked for, such as the drop of a segment."""
-        return self._outbox.must_write or self._parts.index.has_unlogged_marks or self._cleaner.has_work
+    def _next_source(self, is_cleaning: bool) -> tuple[Source, Copy | None]:
+        """Return what the next batch holds beside records, and the copies if they are the cleaner's."""
+        if self.disk_is_full:
+            return Source.NOTHING, None
+        if self._has_copied and self._outbox.publishes:
+            return Source.PUBLISH, None  # they take turns with copies, so that neither holds up the other
+        if is_cleaning:  # before an undo, which needs the room that this makes
+            copy = self._cleaner.copying.next()
+            if copy is not None:
+                return Source.COPY, copy
+            # There is nothing to copy, or it is being read from the disk: the batch is free for others.
+        return Source.PUBLISH if self._outbox.revival is None else Source.RESTORE, None
+
+    def _take_revival(self, batch: Batch) -> None:
+        revival = self._outbox.revival
+        if revival is not None and not batch.take_revival(revival):
+            self._end_revival(QueueFull(f"queue {self._state.name} {self._log.fullness}"))
 
     def go_on(self) -> None:
         """See `core.wal.sync_group.Writing`."""

@@ -10,32 +10,35 @@ There are four reasons to clean. For each of them the cleaner is in one of these
     ----------------  ---------  -------------------------------------------------------  ----------
     a publish has     RESTING    one has no room, but would if only live data stayed      CLEANING
     no room           CLEANING   it was taken, or none waits any more                     RESTING
-                      CLEANING   the turn is over; something was settled since it began   CLEANING
-                      CLEANING   the turn is over; the next commit still drops a segment  LAST_DROP
-                      CLEANING   the turn is over: the publish is refused                 SPENT
+                      CLEANING   the pass is over; something was settled since it began   CLEANING
+                      CLEANING   the pass is over; the next commit still drops a segment  LAST_DROP
+                      CLEANING   the pass is over: the publish is refused                 SPENT
                       LAST_DROP  it was taken, or none waits any more                     RESTING
                       LAST_DROP  it still has no room: it is refused                      SPENT
                       SPENT      something was settled since, and one has no room         CLEANING
     settles have      RESTING    a quarter of the slack is used up                        CLEANING
-    used up the       CLEANING   the turn is over                                         SPENT
+    used up the       CLEANING   the pass is over                                         SPENT
     room kept for     SPENT      an eighth of the slack more is used up; or some settles
-    them                         wait for room, and the last turn helped, or nobody
+    them                         wait for room, and the last pass helped, or nobody
                                  waited when it was over                                  CLEANING
                       any        less than that quarter is used up                        RESTING
     the log is        RESTING    it is found above its cap                                CLEANING
-    above its cap     CLEANING   the turn is over                                         SPENT
-                      SPENT      a segment's worth was settled since the turn began       CLEANING
+    above its cap     CLEANING   the pass is over                                         SPENT
+                      SPENT      a segment's worth was settled since the pass began       CLEANING
     to erase          RESTING    a purge asks for it, or an empty queue is idle           CLEANING
-                      CLEANING   the turn is over: those who asked are told               RESTING
+                      CLEANING   the pass is over: those who asked are told               RESTING
 
-A turn goes once over the log: it is over when all segments that were there when it began are gone. SPENT keeps the
-cleaner from going round for ever when there is nothing to gain: a whole turn has brought back all that it could.
+A pass goes once over the log: it is over when all segments that were there when it began are gone. SPENT keeps the
+cleaner from going round for ever when there is nothing to gain: a whole pass has brought back all that it could.
+
+`review`, `make_room` and `erase` move the states, `committed` ends an erase. All else here only reads them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from typing import NamedTuple
 
 from curbstone.core.engine.compaction.eviction import Eviction
 from curbstone.core.engine.compaction.relocate import Copying
@@ -59,7 +62,7 @@ RESTING, CLEANING, LAST_DROP, SPENT = State
 
 
 class _Reason:
-    """One reason to clean: its state, and its turn."""
+    """One reason to clean: its state, and its pass."""
 
     __slots__ = ("_log", "state", "through")
 
@@ -67,16 +70,16 @@ class _Reason:
         self._log = log
         self.state = RESTING
         self.through = 0
-        """The number of the last segment that was there when the turn began."""
+        """The number of the last segment that was there when the pass began."""
 
     def begin(self) -> None:
-        """Begin a turn."""
+        """Begin a pass."""
         self.state = CLEANING
         self.through = self._log.active.number
 
     @property
     def is_over(self) -> bool:
-        """Whether the latest turn is over."""
+        """Whether the latest pass is over."""
         return self._log.segments[0].number > self.through
 
 
@@ -88,19 +91,22 @@ class _ForPublish(_Reason):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self._live_then = 0
-        """Bytes that were live when the turn began."""
+        """Bytes that were live when the pass began."""
 
     @property
     def is_spent(self) -> bool:
-        """Whether a whole turn has brought back what it could."""
+        """Whether a whole pass has brought back what it could."""
         return self.state is SPENT or (self.state is not RESTING and self.is_over)
 
     def gains(self, live: int) -> bool:
-        """Return whether a turn may bring something back."""
+        """Return whether a pass may bring something back."""
         return not self.is_spent or live < self._live_then
 
-    def may_help(self, live: int, *, drops: bool) -> bool:
-        """Return whether a publish that has no room is to wait. `drops`: whether the next commit drops a segment."""
+    def ask(self, live: int, *, drops: bool) -> bool:
+        """Begin a pass for a publish, unless one is under way; return False if that can't help, so it is not to wait.
+
+        `drops`: whether the next commit drops a segment.
+        """
         is_spent = self.is_spent
         if self.state is RESTING or (is_spent and live < self._live_then):
             self.begin()
@@ -121,15 +127,15 @@ class ForSettles(_Reason):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self._room_then = 0
-        """The room there was when the turn began, or when it was spent."""
+        """The room there was when the pass began, or when it was spent."""
         self._has_helped = False
-        """Whether the last turn brought room back, or a batch took settles or releases during it."""
+        """Whether the last pass brought room back, or a batch took settles or releases during it."""
         self._has_recorded = False
-        """Whether a batch took settles or releases since the turn began."""
+        """Whether a batch took settles or releases since the pass began."""
         self._is_short = False
         """Whether settles or releases found no room in the last batch."""
         self._owed_then = False
-        """Whether some were owed when the turn was over, and no batch has taken any since."""
+        """Whether settles or releases waited for room when the pass ended, and still do: the pass did not help them."""
 
     def recorded(self, *, taken: bool, left: bool) -> None:
         """A batch was made: whether it has settles or releases, and whether some found no room in it."""
@@ -138,24 +144,26 @@ class ForSettles(_Reason):
         if taken or not left:
             self._owed_then = False
 
-    def wants(self, room: int, *, owes_records: bool) -> bool:
-        """Return whether to clean. Asked when more than a quarter of the slack is used up; `room` is what is left."""
+    def review(self, room: int, *, owes_records: bool) -> None:
+        """End a pass that is over, and begin one if it may help; `room` is what is left.
+
+        To be called when more than a quarter of the slack is used up.
+        """
         if self.state is CLEANING and self.is_over:
             self._has_helped = self._has_recorded or room > self._room_then
             self.state, self._room_then, self._owed_then = SPENT, room, owes_records
             if self._is_short and not self._has_helped and owes_records:
                 self._log.exceed()  # happens only if the cap was made smaller than what settling needs
-                return False
+                return
         if self.state is SPENT:
             is_lower = room <= self._room_then - self._log.room.slack_bytes // 8
             may_help = self._has_helped or (owes_records and not self._owed_then)
             if not (is_lower or (self._is_short and may_help)):
-                return False
+                return
         if self.state is not CLEANING:
             self.begin()
             self._room_then = room
             self._has_recorded = False
-        return True
 
 
 class _ForCap(_Reason):
@@ -166,18 +174,28 @@ class _ForCap(_Reason):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self._live_then = 0
-        """Bytes that were live when the turn began."""
+        """Bytes that were live when the pass began."""
 
-    def wants(self, live: int) -> bool:
-        """Return whether to clean: whether a turn is under way, or a new one may bring something back."""
+    def review(self, live: int) -> None:
+        """End a pass that is over, and begin one if it may bring something back."""
         if self.state is CLEANING and not self.is_over:
-            return True
+            return
         if self.state is not RESTING and live > self._live_then - self._log.room.segment_bytes:
             self.state = SPENT
-            return False
+            return
         self.begin()
         self._live_then = live
-        return True
+
+
+class Plan(NamedTuple):
+    """What the next commit does to make room."""
+
+    drops: int
+    """How many of the oldest segments go with it."""
+    rolls: bool
+    """Whether it begins a new segment, because the active one is the oldest and has to go."""
+    recycles: bool
+    """Whether files of dropped segments may be used again; not while something is to be erased."""
 
 
 class Cleaner:
@@ -226,7 +244,7 @@ class Cleaner:
         self.holding.give_way()
         if not room.fits_compacted(size, live + room.tries_bytes, size if largest is None else largest):
             return False
-        return self._publish.may_help(live, drops=self.droppable() > 0)
+        return self._publish.ask(live, drops=self.droppable() > 0)
 
     @property
     def may_help_publish(self) -> bool:
@@ -248,60 +266,81 @@ class Cleaner:
 
     def trim(self) -> bool:
         """Begin to shrink the log of an idle, empty queue; return False if there is nothing to shrink now."""
-        if self._log.bytes <= IDLE_BYTES_MAX or self.holding.idles():
+        if self._log.bytes <= IDLE_BYTES_MAX:
+            return False
+        due_ms = self.holding.idle_until_ms
+        if self._parts.state.host.now_ms() < due_ms:
+            self._parts.wakeups.at(due_ms)
             return False
         self.erase()
         return True
 
-    # --- what it wants of the next commit
+    # --- before each batch
 
-    @property
-    def is_active(self) -> bool:
-        """Whether segments have to go."""
-        oldest = self._log.segments[0].number
-        if oldest <= self._erase.through:
-            return True
-        if oldest <= self._publish.through and self._publish.state is CLEANING:
-            return True
+    def review(self) -> None:
+        """Begin the passes that the log needs now, and end those that are over."""
+        if self._parts.state.options.undo:
+            self.holding.review(self._dead())
+        if self._is_asked:
+            return  # this pass makes room for all; whether it was enough is seen when it is over
         room = self._log.room
-        if room.excess > 0 and self._cap.wants(self._parts.index.runs.bytes_live + room.tries_bytes):
-            return True
+        if room.excess > 0:
+            self._cap.review(self._parts.index.runs.bytes_live + room.tries_bytes)
+            if self._cap.state is CLEANING:
+                return
         left = room.left - room.kept
         if left >= -(room.slack_bytes // 4):
             self.for_settles.state = RESTING
-            return False
-        return self.for_settles.wants(left, owes_records=self._parts.write_queue.owes_records)
+        else:
+            self.for_settles.review(left, owes_records=self._parts.write_queue.owes_records)
+
+    @property
+    def _is_asked(self) -> bool:
+        """Whether a pass is under way that somebody has asked for."""
+        oldest = self._log.segments[0].number
+        return oldest <= self._erase.through or (oldest <= self._publish.through and self._publish.state is CLEANING)
+
+    @property
+    def is_cleaning(self) -> bool:
+        """Whether segments have to go."""
+        oldest = self._log.segments[0].number
+        return (
+            oldest <= self._erase.through
+            or (oldest <= self._publish.through and self._publish.state is CLEANING)
+            or (oldest <= self._cap.through and self._cap.state is CLEANING and self._log.room.excess > 0)
+            or (oldest <= self.for_settles.through and self.for_settles.state is CLEANING)
+        )
 
     @property
     def has_work(self) -> bool:
         """Whether there is something to copy or to drop."""
-        return self.is_active or (len(self._log.segments) > 1 and self.droppable() > 0)
+        return self.is_cleaning or (len(self._log.segments) > 1 and self.droppable() > 0)
 
-    @property
-    def recycles(self) -> bool:
-        """Whether files of dropped segments may be used again; not while something is to be erased."""
-        return self._log.segments[0].number > self._erase.through
-
-    def wishes(self, *, emptied: bool) -> tuple[int, bool]:
-        """Return how many segments go with the next commit, and whether it is to begin a new one.
-
-        It is if the active segment is the oldest and has to go. For `emptied` see `droppable`.
-        """
-        if len(self._log.segments) > 1:
-            return self.droppable(emptied=emptied), False
-        return int(emptied), self.is_active
+    def plan(self, *, emptied: bool) -> Plan:
+        """Return what the next commit is to do. For `emptied` see `droppable`."""
+        segments = self._log.segments
+        recycles = segments[0].number > self._erase.through
+        if len(segments) > 1:
+            return Plan(self.droppable(emptied=emptied), False, recycles)
+        return Plan(int(emptied), self.is_cleaning, recycles)
 
     def droppable(self, *, emptied: bool = False) -> int:
         """Return how many of the oldest segments have nothing live and are to go with the next commit.
 
         `emptied`: what is still live in the oldest one is copied by that same commit, so it goes, too.
         """
+        count = self._dead(int(emptied))
+        if not (count and self._parts.state.options.undo) or emptied:
+            return count
+        return count if self._log.segments[0].number <= self._erase.through else self.holding.may_go(count)
+
+    def _dead(self, first: int = 0) -> int:
+        """Return how many of the oldest segments have nothing live, without asking about those before `first`."""
         segments = self._log.segments
-        count = int(emptied)
+        count = first
         while count < len(segments) - 1 and not segments[count].runs and not segments[count].states:
             count += 1
-        may_hold = count and not emptied and self.holding.is_on and self.recycles
-        return self.holding.may_go(count) if may_hold else count
+        return count
 
     # --- what became of it
 

@@ -21,11 +21,6 @@ class Holding:
         self._through = 0
         """The number of the last segment that is not held back, because room was needed when it was there."""
 
-    @property
-    def is_on(self) -> bool:
-        """Whether the queue has the option."""
-        return self._parts.state.options.undo > 0
-
     def settled(self) -> None:
         """A commit has settled something."""
         self._settled_ms = self._parts.state.host.now_ms()
@@ -34,28 +29,31 @@ class Holding:
         """Room is needed: hold back none of the segments that there are now."""
         self._through = self._parts.log.active.number
 
-    def idles(self) -> bool:
-        """Return whether an empty, idle queue keeps its log for now; if so, it has a turn when the time is over."""
-        return self._is_early(self._settled_ms)
+    def review(self, dead: int) -> None:
+        """Note since when the `dead` oldest segments have nothing live; the queue has a turn when the next may go."""
+        now_ms = self._parts.state.host.now_ms()
+        segments = self._parts.log.segments
+        for segment in segments[:dead]:
+            segment.dead_ms = segment.dead_ms or now_ms
+        kept = self.may_go(dead)
+        if kept < dead:
+            self._parts.wakeups.at(self._due_ms(segments[kept].dead_ms))
 
     def may_go(self, dead: int) -> int:
         """Return how many of the `dead` oldest segments, in which nothing is live, may go now."""
         room, now_ms = self._parts.log.room, self._parts.state.host.now_ms()
         free = room.publish_left - room.promised
-        segments = self._parts.log.segments[:dead]
-        for segment in segments:
-            segment.dead_ms = segment.dead_ms or now_ms
-        for count, segment in enumerate(segments):
+        for count, segment in enumerate(self._parts.log.segments[:dead]):
             is_wanted = segment.number <= self._through or free < room.cap // 2
-            if not is_wanted and self._is_early(segment.dead_ms):
+            if not is_wanted and now_ms < self._due_ms(segment.dead_ms or now_ms):
                 return count
             free += segment.size
         return dead
 
-    def _is_early(self, since_ms: int) -> bool:
-        """Return whether what could go since then is still held back; if so, the queue has a turn when that is over."""
-        due_ms = since_ms + int(self._parts.state.options.undo * 1000)
-        if self._parts.state.host.now_ms() >= due_ms:
-            return False
-        self._parts.wakeups.at(due_ms)
-        return True
+    @property
+    def idle_until_ms(self) -> int:
+        """Engine time until which an empty queue that is idle keeps its log."""
+        return self._due_ms(self._settled_ms)
+
+    def _due_ms(self, since_ms: int) -> int:
+        return since_ms + int(self._parts.state.options.undo * 1000)
