@@ -19,7 +19,7 @@ for name in ("core", "gateway", "openapi", "stomp"):
 COMPILED = {
     "core": "message stats traffic values write_behind",
     "core/admin": "queue",
-    "core/engine": "broker fault_barrier parts queue state turns wakeups write_queue",
+    "core/engine": "broker fault_barrier parts queue state syncer turns wakeups write_queue",
     "core/engine/commit": "admission batch meta_writer producer_sequences publishes records writer",
     "core/engine/compaction": "cleaner relocate restore retention",
     "core/engine/delivery": "acks consumer dispatch",

@@ -1,6 +1,6 @@
 """A disk that can write bytes later if they are durable elsewhere already.
 
-The commits of many queues are made durable in one redo file (see `writing.committer`). Each commit belongs into a
+The commits of many queues are made durable in one redo file (see `wal.sync_group`). Each commit belongs into a
 segment, too, but nobody needs it there yet, and writing many commits at once costs hardly more than writing one. So
 these bytes are *deferred*: they stay in memory until somebody reads, writes, cuts or syncs their file, and are written
 before that. The users of a file see no difference, except that each of these calls may fail because the deferred write

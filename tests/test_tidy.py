@@ -60,10 +60,6 @@ MAY_IMPORT_UPWARD = {
 OPTIONAL = {"admin", "events", "reader", "snapshots", "staging", "transactions", "wal"}
 IMPORTS_OPTIONAL = {
     "core/engine/broker.py": {"admin", "events", "staging", "transactions", "wal"},  # the composition root
-    "core/engine/commit/writer.py": {"wal"},
-    "core/engine/log/commit.py": {"wal"},
-    "core/engine/queue.py": {"wal"},
-    "core/engine/turns.py": {"wal"},
 }
 # Files of the contract that know the engine.
 CONTRACT_IMPORTS_ENGINE = {"core/frames.py"}

@@ -19,7 +19,6 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName
 from curbstone.core.reader.groups import ReadingGroups
 from curbstone.core.values import Done, May, Moved, Peeked, Undoing, UndoWish
-from curbstone.core.wal.sync_group import Committer
 
 
 class LocalQueue(Queue):
@@ -30,7 +29,6 @@ class LocalQueue(Queue):
     def __init__(
         self,
         shared: Shared,
-        committer: Committer,
         meta: Meta,
         log: Log,
         elsewhere_of: Callable[[Queue], Elsewhere],
@@ -39,10 +37,10 @@ class LocalQueue(Queue):
         erasing: Callable[[int, Done], Done],
     ) -> None:
         """`erasing(uid, on_done)` returns a callback that first has erased what is outside of the queue's directory."""
-        super().__init__(shared, committer, meta, log, elsewhere_of, dirty, delete)
+        super().__init__(shared, meta, log, elsewhere_of, dirty, delete)
         self._elsewhere = elsewhere_of(self)
         self._erasing = erasing
-        self._erase_refusal = committer.erase_refusal
+        self._erase_refusal = shared.syncer.erase_refusal
         self._undo: Undo | None = None
         """None before the first undo and purge."""
         self.reading = ReadingGroups(self.parts, self.cleaner, self.meta_writer, self.store, self.end_deliveries)

@@ -44,7 +44,7 @@ from curbstone.core.transactions.transaction import Others, Transaction
 from curbstone.core.transactions.tx_log import Journal
 from curbstone.core.values import Capability, Done, Health, Published
 from curbstone.core.wal.kept import KeptFiles, recover_redo
-from curbstone.core.wal.sync_group import Committer
+from curbstone.core.wal.sync_group import SyncGroup
 from curbstone.core.write_behind import WriteBehindDisk
 
 CLOSE_POLL_MS = 5
@@ -86,8 +86,8 @@ class Broker(AloneBroker):
         self._queues: dict[QueueName, LocalQueue] = {}
         self._bindings = Bindings()
         self._fanouts = Fanouts(host)
-        self.committer = Committer(host, disk, salt, self.troubles, self.commits)
-        self._turns = Turns(host, self.committer)
+        self.syncer = self.shared.syncer = SyncGroup(host, disk, salt, self.troubles, self.commits)
+        self._turns = Turns(host, self.syncer)
         # Named once, for each time makes an object, and each of many queues keeps them.
         self._of_queues = self._turns.add, self._end, self._erasing
         self._directories = Directories(WatchedHost(host, self.troubles, "making and removing queues"), disk)
@@ -117,7 +117,7 @@ class Broker(AloneBroker):
             broker.shared.is_synced = disk.sync_all(QUEUES)
             disk.sync_dir(QUEUES)  # a process that was killed may not have done so
             broker.kept_redo = recover_redo(disk, broker.commits)
-            broker.committer.files_made = broker.kept_redo.highest
+            broker.syncer.files_made = broker.kept_redo.highest
             for entry in sorted(disk.list_dir(QUEUES)):
                 broker._recover(entry)
             broker.missing_parts = replay_transactions(broker.journal, broker._queues.values(), broker.left)
@@ -217,7 +217,7 @@ class Broker(AloneBroker):
         log = Log(
             self.disk, directory, uid, cap=meta.options.cap, meta_bytes=meta_reserve(meta.options.cap), salt=self._salt
         )
-        return LocalQueue(self.shared, self.committer, meta, log, partial(Others, self), *self._of_queues)
+        return LocalQueue(self.shared, meta, log, partial(Others, self), *self._of_queues)
 
     def _add(self, queue: LocalQueue) -> None:
         """Begin to serve a queue that was recovered."""
@@ -352,7 +352,7 @@ class Broker(AloneBroker):
         That erases what redo files and the journal have of the queue, too, and then calls `on_done`.
         """
         on_done = _if_well(partial(self.journal.erase, uid, is_deleted=is_deleted), on_done)
-        return _if_well(partial(self.committer.erase, uid), on_done)
+        return _if_well(partial(self.syncer.erase, uid), on_done)
 
     def _forget(self, queue: LocalQueue) -> None:
         del self._queues[queue.name]
@@ -476,7 +476,7 @@ class Broker(AloneBroker):
     def _shutdown(self, on_done: Callable[[], None]) -> None:
         working = [q for q in self._queues.values() if q.is_working or not (q.writer.owes_nothing or q.state.failure)]
         others = (self._directories, self.staging, self.journal)
-        if working or self._turns or any(each.is_working for each in others) or not self.committer.is_cleared():
+        if working or self._turns or any(each.is_working for each in others) or not self.syncer.is_cleared():
             self.host.call_later(CLOSE_POLL_MS, lambda: self._shutdown(on_done))
             return
         for queue in list(self._queues.values()):

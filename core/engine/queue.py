@@ -59,7 +59,6 @@ from curbstone.core.values import (
     WasThere,
     Who,
 )
-from curbstone.core.wal.sync_group import Committer
 
 logger = logging.getLogger("curbstone.core")
 
@@ -76,7 +75,6 @@ class Queue(AloneQueue):
     def __init__(
         self,
         shared: Shared,
-        committer: Committer,
         meta: Meta,
         log: Log,
         elsewhere_of: Callable[[Queue], Elsewhere],
@@ -117,7 +115,7 @@ class Queue(AloneQueue):
         self.give_back = self.leases.give_back
         self.popping = Popping(self.dispatcher)
         self._timers = Timers(parts, dead_letters, self.leases)
-        self.writer = Writer(parts, self.cleaner, self.dispatcher, self.popping, turn, committer)
+        self.writer = Writer(parts, self.cleaner, self.dispatcher, self.popping, turn)
         self.space = self.writer.space
         self._delete = delete
         self._auto_delete: AutoDelete | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from curbstone.core.disk import Disk
 from curbstone.core.engine.disk_alarms import Troubles
+from curbstone.core.engine.syncer import NoSyncer, Syncer
 from curbstone.core.host import Host
 from curbstone.core.options import SyncMode
 from curbstone.core.schemas import Checks, NoSchemas, Schemas
@@ -29,6 +30,8 @@ class Shared:
         """Makes rules of schemas. Whoever opens a broker may replace it."""
         self.checks = Checks(host)
         self.host = host
+        self.syncer: Syncer = NoSyncer()
+        """Whoever opens a broker may replace it, before any queue is made."""
         # Named once, for each time makes an object, and each of many queues keeps them.
         self.now_ms = host.now_ms
         self.now_us = host.now_us

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 
+from curbstone.core.engine.syncer import Syncer
 from curbstone.core.host import Host
-from curbstone.core.wal.sync_group import Committer
 
 TURNS_AT_ONCE = 16
 """After so many queues the time is looked at, so that the loop's sockets do not wait for a thousand queues."""
@@ -21,9 +21,9 @@ Turn = Callable[[], object]
 class Turns:
     """See the module's docstring."""
 
-    def __init__(self, host: Host, committer: Committer) -> None:
+    def __init__(self, host: Host, syncer: Syncer) -> None:
         self._host = host
-        self._committer = committer
+        self._syncer = syncer
         self._dirty: dict[Turn, None] = {}  # in order, so that a simulated run can be repeated
         self._is_set = False
 
@@ -51,10 +51,10 @@ class Turns:
 
     def _turn_of_many(self, now: dict[Turn, None]) -> None:
         end_us = self._host.now_us() + TURN_US_MAX
-        self._committer.gather()
+        self._syncer.begin_turn()
         for had, turn in enumerate(now, 1):
             turn()
             if had % TURNS_AT_ONCE == 0 and had < len(now) and self._host.now_us() >= end_us:
                 self._dirty = dict.fromkeys(islice(now, had, None)) | self._dirty
                 break
-        self._committer.go()
+        self._syncer.end_turn()

@@ -21,27 +21,25 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import Protocol
 
 from curbstone.core.engine.disk_alarms import Troubles
 from curbstone.core.engine.log.commit import Commit, Segment
 from curbstone.core.engine.log.log import Salt
 from curbstone.core.errors import CurbstoneError, Unavailable
-from curbstone.core.host import Host
+from curbstone.core.host import Host, JobDone
 from curbstone.core.stats import Commits
 from curbstone.core.values import Done
 from curbstone.core.wal.redo_file import NoRedoFile, RedoFile, sync_segments
-from curbstone.core.wal.redo_format import RECORDS_AT, record_bytes
+from curbstone.core.wal.redo_format import RECORDS_AT, Part, record_bytes
 from curbstone.core.write_behind import WriteBehindDisk
 
 REDO_BYTES = 16 * 1024 * 1024
 FILES_MAX = 2
 PLAIN_BYTES_MAX = 32 * 1024
 """A commit of more bytes is not worth writing twice, to a redo file and to its segment."""
-TOLD_AT_ONCE = 8
-"""In one turn of the loop at least so many queues are told that their commits have ended, and as many batches are made
-that were put off."""
-TELL_US_MAX = 50_000
+REPORTED_AT_ONCE = 8
+"""In one turn of the loop the ends of at least so many commits are reported, and as many deferred turns given."""
+REPORT_US_MAX = 50_000
 """Each of the two goes on for so long, if there are more: answers that are given in one turn are sent together."""
 MAKE_AGAIN_MS = 60_000
 CATCH_UP_MS = 1000
@@ -52,16 +50,6 @@ SYNCED_AT_STOP_MAX = 32
 logger = logging.getLogger("curbstone.core")
 
 MATTER = "the redo files"
-
-
-class Writing(Protocol):
-    """The writing side of a queue, which is told how its commits end. Its methods raise nothing."""
-
-    def go_on(self) -> None:
-        """The job that a batch was put off for has ended: make the batch now."""
-
-    def ended(self, commit: Commit, result: object, error: BaseException | None) -> None:
-        """The commit has succeeded, or failed with `error`. `result` means nothing; the host passes one for any job."""
 
 
 class Group:
@@ -86,7 +74,7 @@ class Group:
         """Write commits to the redo file and sync it; return whether that has made them durable."""
         try:
             buffers = [buffer for commit in commits for buffer in commit.buffers]
-            redo.append([commit.part for commit in commits], buffers)
+            redo.append([_part(commit) for commit in commits], buffers)
         except OSError as error:
             self.redo_error = error
             return False
@@ -102,8 +90,8 @@ class Group:
         return self.errors[n] is None
 
 
-class Committer:
-    """See the module's docstring."""
+class SyncGroup:
+    """Implements `core.engine.syncer.Syncer`."""
 
     def __init__(self, host: Host, disk: WriteBehindDisk, salt: Salt, troubles: Troubles, commits: Commits) -> None:
         self._host = host
@@ -112,14 +100,16 @@ class Committer:
         self._troubles = troubles
         self._commits = commits
         self.file_bytes = REDO_BYTES
-        self._gathering = 0
-        self._waiting: deque[tuple[Commit, Writing]] = deque()
-        self._put_off: dict[Writing, None] = {}
-        """Queues whose batches are made when the job under way has ended, in order."""
+        self.is_gathering = False
+        self._turns = 0
+        """How many turns are under way, one within another."""
+        self._waiting: deque[tuple[Commit, JobDone]] = deque()
+        self._deferred: dict[Callable[[], object], None] = {}
+        """Turns of queues that are to come when the job under way has ended, in order."""
         self._under_way: Group | None = None
-        self._ends: deque[tuple[Writing, Commit, BaseException | None]] = deque()
-        """Commits that have ended and whose queues have not been told yet."""
-        self._is_telling = False
+        self._ends: deque[tuple[JobDone, BaseException | None]] = deque()
+        """Commits that have ended and are not reported yet."""
+        self._is_reporting = False
         self._active: RedoFile | None = None
         self._resting: list[RedoFile] = []
         """Files with nothing in them that is still needed, to be used again."""
@@ -140,36 +130,38 @@ class Committer:
 
     # --- commits
 
-    def submit(self, commit: Commit, writing: Writing) -> None:
-        """Run a commit, at once or together with others of this turn, and then call `writing.ended`."""
-        if self._gathering and commit.is_plain and commit.added <= PLAIN_BYTES_MAX:
-            self._waiting.append((commit, writing))
+    def submit(self, commit: Commit, done: JobDone) -> None:
+        """Run a commit, at once or together with others of this turn, and then call `done`."""
+        if self.is_gathering and commit.is_plain and commit.added <= PLAIN_BYTES_MAX:
+            self._waiting.append((commit, done))
         else:
-            self._host.submit(commit.run, partial(writing.ended, commit))
+            self._host.submit(commit.run, done)
 
-    def puts_off(self, writing: Writing) -> bool:
-        """Return whether a commit made now would only wait. If so, `writing.go_on` is called when it would not."""
-        if not self._gathering or self._under_way is None:
+    def defer(self, turn: Callable[[], object]) -> bool:
+        """Return whether a commit made now would only wait. If so, `turn` is called when it would not."""
+        if self._under_way is None:
             return False
-        self._put_off[writing] = None
+        self._deferred[turn] = None
         return True
 
-    def gather(self) -> None:
-        """A turn of several queues begins: plain commits are gathered until `go` is called."""
-        self._gathering += 1
+    def begin_turn(self) -> None:
+        """A turn of several queues begins: plain commits are gathered until `end_turn`."""
+        self._turns += 1
+        self.is_gathering = True
 
-    def go(self) -> None:
+    def end_turn(self) -> None:
         """The turn is over: run the commits that were gathered."""
-        self._gathering -= 1
-        self._go()
+        self._turns -= 1
+        self.is_gathering = self._turns > 0
+        self._run()
 
-    def _go(self) -> None:
+    def _run(self) -> None:
         waiting = self._waiting
-        if self._gathering or not waiting:
+        if self.is_gathering or not waiting:
             return
         if len(waiting) == 1:
-            commit, writing = waiting.popleft()
-            self._host.submit(commit.run, partial(writing.ended, commit))
+            commit, done = waiting.popleft()
+            self._host.submit(commit.run, done)
             return
         if self._under_way is not None:
             return
@@ -177,16 +169,16 @@ class Committer:
         syncs = taken[0][0].syncs
         redo = self._file_for(size) if syncs else None
         if syncs and redo is None:
-            for commit, writing in taken:
-                self._host.submit(commit.run, partial(writing.ended, commit))
-            self._go()
+            for commit, done in taken:
+                self._host.submit(commit.run, done)
+            self._run()
             return
         group = self._under_way = Group([commit for commit, _ in taken], redo)
-        self._host.submit(group.run, partial(self._ended, group, [writing for _, writing in taken]))
+        self._host.submit(group.run, partial(self._ended, group, [done for _, done in taken]))
 
-    def _take(self) -> tuple[list[tuple[Commit, Writing]], int]:
+    def _take(self) -> tuple[list[tuple[Commit, JobDone]], int]:
         """Take as many waiting commits as go into one record; return them, and the bytes of that record."""
-        taken: list[tuple[Commit, Writing]] = []
+        taken: list[tuple[Commit, JobDone]] = []
         size = record_bytes(0, 0)
         most = (self.file_bytes - RECORDS_AT) // 4
         while self._waiting:
@@ -197,24 +189,24 @@ class Committer:
             taken.append(self._waiting.popleft())
         return taken, size
 
-    def _ended(self, group: Group, writing: list[Writing], _: object, error: BaseException | None) -> None:
+    def _ended(self, group: Group, dones: list[JobDone], _: object, error: BaseException | None) -> None:
         self._under_way = None
         redo = group.redo
         if redo is not None:
             self._written(redo, group)
-        errors = [error] * len(writing) if error else group.errors
-        self._ends.extend(zip(writing, group.commits, errors, strict=True))
-        self._go()  # the next ones are written while these are told
-        if not self._is_telling:
-            self._tell()
+        errors = [error] * len(dones) if error else group.errors
+        self._ends.extend(zip(dones, errors, strict=True))
+        self._run()  # the next ones are written while these are reported
+        if not self._is_reporting:
+            self._report()
 
     def _written(self, redo: RedoFile, group: Group) -> None:
         for commit in group.commits:
             if commit.redo:
-                # Not when its queue is told: by then the file may be full, and its segments may have been synced.
+                # Not when its end is reported: by then the file may be full, and its segments may have been synced.
                 commit.segment.redo = commit.redo
                 redo.touched[commit.segment] = None
-                redo.uids.add(commit.part.uid)
+                redo.uids.add(commit.uid)
         self._commits.syncs += any(commit.redo for commit in group.commits)
         self._catch_up_later()
         if any(commit.is_doubtful for commit in group.commits):  # first: from then on every file is kept
@@ -228,33 +220,32 @@ class Committer:
             redo.is_doomed = True
             self._retire(redo)
 
-    def _tell(self) -> None:
-        """Tell queues that their commits have ended, then make batches that were put off; if many, in several turns."""
-        self._is_telling = False
-        self._gathering += 1
-        end_us = self._host.now_us() + TELL_US_MAX
+    def _report(self) -> None:
+        """Report commits that have ended, then give deferred turns; if there are many, in several turns of the loop."""
+        self._is_reporting = False
+        self.begin_turn()
+        end_us = self._host.now_us() + REPORT_US_MAX
         ends = self._ends
         while ends:
-            for _ in range(min(len(ends), TOLD_AT_ONCE)):
-                writing, commit, error = ends.popleft()
-                writing.ended(commit, None, error)
+            for _ in range(min(len(ends), REPORTED_AT_ONCE)):
+                done, error = ends.popleft()
+                done(None, error)
             if self._host.now_us() >= end_us:
                 break
-        self._make_put_off()
-        self._gathering -= 1
-        self._go()
-        if self._ends or (self._put_off and self._under_way is None):
-            self._is_telling = True
-            self._host.call_soon(self._tell)
+        self._give_deferred()
+        self.end_turn()
+        if self._ends or (self._deferred and self._under_way is None):
+            self._is_reporting = True
+            self._host.call_soon(self._report)
 
-    def _make_put_off(self) -> None:
-        """Make batches that were put off, until time is up or the next job is under way."""
-        end_us = self._host.now_us() + TELL_US_MAX
-        put_off = self._put_off
-        while put_off and self._under_way is None:
-            for writing in list(islice(put_off, TOLD_AT_ONCE)):
-                del put_off[writing]
-                writing.go_on()
+    def _give_deferred(self) -> None:
+        """Give queues the turns that were deferred, until time is up or the next job is under way."""
+        end_us = self._host.now_us() + REPORT_US_MAX
+        deferred = self._deferred
+        while deferred and self._under_way is None:
+            for turn in list(islice(deferred, REPORTED_AT_ONCE)):
+                del deferred[turn]
+                turn()
             if self._host.now_us() >= end_us:
                 break
 
@@ -298,7 +289,7 @@ class Committer:
         if self._active is redo:
             self._active = None
         if self._kept:
-            self._tell_removed(redo)
+            self._report_removed(redo)
             return
         if redo.is_retiring or (self._under_way is not None and self._under_way.redo is redo):
             return  # it is being written to; `_written` retires it after that
@@ -312,7 +303,7 @@ class Committer:
             if error is not None or lost:
                 self.keep(f"syncing a segment failed: {error or lost[0]}")
             if self._kept:
-                self._tell_removed(redo)
+                self._report_removed(redo)
                 return
             for segment in segments:
                 if segment.redo <= redo.life:
@@ -335,7 +326,7 @@ class Committer:
             self._active = None
         self._troubles.note(MATTER, self._kept)
         for redo in [*self._retiring, *self._resting]:
-            self._tell_removed(redo)
+            self._report_removed(redo)
 
     def _remove(self, redo: RedoFile) -> None:
         self._host.submit(redo.remove, lambda _, error: self._removed(redo, error))
@@ -343,9 +334,9 @@ class Committer:
     def _removed(self, redo: RedoFile, error: BaseException | None) -> None:
         if redo in self._retiring:
             self._retiring.remove(redo)
-        self._tell_removed(redo, error)
+        self._report_removed(redo, error)
 
-    def _tell_removed(self, redo: RedoFile, error: BaseException | None = None) -> None:
+    def _report_removed(self, redo: RedoFile, error: BaseException | None = None) -> None:
         waiting, redo.removed = redo.removed, []
         text = self._kept or (f"a redo file can't be removed: {error}" if error else "")
         for on_done in waiting:
@@ -400,3 +391,9 @@ class Committer:
             if redo is not None and not self._kept and len(redo.touched) <= SYNCED_AT_STOP_MAX:
                 self._doom(redo)
         return not self.is_working
+
+
+def _part(commit: Commit) -> Part:
+    """Return where a plain commit writes."""
+    segment = commit.segment
+    return Part(commit.uid, segment.number, segment.salt, commit.offset, commit.added)

@@ -44,7 +44,7 @@ class Lab:
             sync=self.sync,
             salt=lambda: self.rng.randrange(1 << 32),
         )
-        self.broker.committer.file_bytes = REDO_BYTES
+        self.broker.syncer.file_bytes = REDO_BYTES
         self.settle()
 
     def _cap_of(self, directory: str) -> int | None:

@@ -93,7 +93,7 @@ class Run:
                     sync=self.sync,
                     salt=lambda: self.rng.randrange(1 << 32),
                 )
-                self.broker.committer.file_bytes = self.redo_bytes
+                self.broker.syncer.file_bytes = self.redo_bytes
                 break
             except Crash:
                 self._power_off()

@@ -122,7 +122,7 @@ class ServerRun:
                 defaults = QueueOptions(cap=CAP, max_message_size=CAP // 8)
                 salt = salts(self._salts)
                 self.broker = Broker.open(self.host, self.disk, defaults=defaults, sync=self.sync, salt=salt)
-                self.broker.committer.file_bytes = REDO_BYTES
+                self.broker.syncer.file_bytes = REDO_BYTES
                 break
             except Crash:
                 self._power_off()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 
 from curbstone.core.engine.commit.batch import Batch
 from curbstone.core.engine.commit.publishes import Taken
@@ -30,7 +31,6 @@ from curbstone.core.engine.log.publish import WholePublish
 from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable, told
 from curbstone.core.values import Space
-from curbstone.core.wal.sync_group import Committer
 
 RETRY_MS = 1000
 NO_SPACE = "no space left on the disk"
@@ -49,8 +49,8 @@ class Writer:
     """The writing side of one queue."""
 
     __slots__ = (
-        "_cleaner", "_committer", "_dispatcher", "_has_copied", "_is_troubled", "_log", "_outbox", "_parts", "_popping",
-        "_started_us", "_state", "_turn", "_unsynced", "commits", "disk_is_full", "is_busy", "missed", "under_way",
+        "_cleaner", "_dispatcher", "_has_copied", "_is_troubled", "_log", "_outbox", "_parts", "_popping",
+        "_started_us", "_state", "_syncer", "_turn", "_unsynced", "commits", "disk_is_full", "is_busy", "missed", "under_way",
     )  # fmt: skip
 
     def __init__(
@@ -60,7 +60,6 @@ class Writer:
         dispatcher: Dispatcher,
         popping: Popping,
         turn: Callable[[], object],
-        committer: Committer,
     ) -> None:
         """`turn` gives the queue a turn at once, in which it hands out what is ready and calls `flush`."""
         self._parts = parts
@@ -71,7 +70,7 @@ class Writer:
         self._dispatcher = dispatcher
         self._popping = popping
         self._turn = turn
-        self._committer = committer
+        self._syncer = parts.state.shared.syncer
         self.is_busy = False
         """Whether a commit or a sync is under way."""
         self.under_way: Batch | None = None
@@ -179,7 +178,7 @@ class Writer:
         cleaner.review()
         if outbox.is_empty and not (outbox.must_write or self._parts.index.has_unlogged_marks or cleaner.has_work):
             return
-        if self._committer.puts_off(self):
+        if self._syncer.is_gathering and self._syncer.defer(self._turn):
             return
         has_publishes = bool(outbox.publishes)
         if has_publishes:
@@ -188,9 +187,8 @@ class Writer:
         has_copied = self._has_copied
         source, copy = self._next_source(was_cleaning)
         self._has_copied = source is Source.COPY or source is Source.RESTORE
-        batch = self.under_way = Batch(
-            self._parts, cleaner, self._dispatcher, self.missed, disk_is_full=self.disk_is_full
-        )
+        batch = Batch(self._parts, cleaner, self._dispatcher, self.missed, disk_is_full=self.disk_is_full)
+        self.under_way = batch
         if outbox.pops:
             self._popping.drop_unwanted()
         batch.take_records()
@@ -204,7 +202,11 @@ class Writer:
         if commit is not None:
             self.is_busy = True
             self._started_us = state.host.now_us()
-            self._committer.submit(commit, self)
+            ended = partial(state.host.contain, self._ended, commit)
+            if self._syncer.is_gathering:
+                self._syncer.submit(commit, ended)
+            else:
+                state.shared.host.submit(commit.run, ended)
             return
         self._nothing_written(batch)
         cleaner.review()  # records may have found no room in this batch
@@ -235,19 +237,11 @@ class Writer:
         if revival is not None and not batch.take_revival(revival):
             self._end_revival(QueueFull(f"queue {self._state.name} {self._log.fullness}"))
 
-    def go_on(self) -> None:
-        """See `core.wal.sync_group.Writing`."""
-        self._turn()
-
-    def ended(self, commit: Commit, result: object, error: BaseException | None) -> None:
-        """See `core.wal.sync_group.Writing`."""
-        self._state.host.contain(self._ended, commit, error)
-
-    def _ended(self, commit: Commit, error: BaseException | None) -> None:
+    def _ended(self, commit: Commit, _result: object, error: BaseException | None) -> None:
         """The commit of the batch under way has ended."""
         self.is_busy = False
         if commit.is_doubtful:
-            self._committer.keep(f"writing {commit.segment.path} failed: {error}")
+            self._syncer.keep(f"writing {commit.segment.path} failed: {error}")
         batch = self.under_way
         if batch is None:  # the queue broke down meanwhile
             return

@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, SegmentHeader, encode_segment_header
-from curbstone.core.wal.redo_format import Part
 from curbstone.core.write_behind import WriteBehindDisk, WriteBehindFile
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -77,10 +76,10 @@ class Commit:
     """The writes of one turn. Methods that touch the disk run on a worker thread, all others on the event loop."""
 
     __slots__ = (
-        "_aside", "_buffers", "_cut_first", "_directory", "_disk", "_fenced", "_held", "_least", "_offset", "_old",
-        "_remove_first", "_remove_last", "_syncs_names", "_uid", "dropped", "end", "erases", "has_synced_names",
-        "has_synced_removals", "is_doubtful", "is_undone", "kept", "old_size", "redo", "reserve", "reserve_to",
-        "rolled", "segment", "size", "syncs", "taken", "unremoved",
+        "_aside", "_buffers", "_cut_first", "_directory", "_disk", "_fenced", "_held", "_least", "_old",
+        "_remove_first", "_remove_last", "_syncs_names", "dropped", "end", "erases", "has_synced_names",
+        "has_synced_removals", "is_doubtful", "is_undone", "kept", "offset", "old_size", "redo", "reserve",
+        "reserve_to", "rolled", "segment", "size", "syncs", "taken", "uid", "unremoved",
     )  # fmt: skip
 
     def __init__(
@@ -88,12 +87,12 @@ class Commit:
     ) -> None:
         self._disk = disk
         self._directory = directory
-        self._uid = uid
+        self.uid = uid
         self.syncs = sync
         """Whether the commit counts only when it is durable."""
         self.segment = active
         """The segment the batches go to."""
-        self._offset = active.end
+        self.offset = active.end
         """Where in the segment the writing begins."""
         self.end = active.end
         """Where in the segment the batches end."""
@@ -147,7 +146,7 @@ class Commit:
     @property
     def added(self) -> int:
         """Bytes that it adds."""
-        return self.end - self._offset
+        return self.end - self.offset
 
     @property
     def is_plain(self) -> bool:
@@ -160,14 +159,8 @@ class Commit:
         )
 
     @property
-    def part(self) -> Part:
-        """Where a plain commit writes, for a redo file."""
-        segment = self.segment
-        return Part(self._uid, segment.number, segment.salt, self._offset, self.end - self._offset)
-
-    @property
     def buffers(self) -> list[bytes]:
-        """The bytes of `part`, in order."""
+        """What it writes to the segment from `offset` on."""
         return self._buffers
 
     def roll(self, header: SegmentHeader, spare: Spare | None, reserve: int, *, fenced: bool) -> None:
@@ -181,7 +174,7 @@ class Commit:
         self.size = self._held = self._least = spare.size if spare else 0
         self.reserve = self.reserve_to = reserve
         self._buffers = [encode_segment_header(header)]
-        self._offset = 0
+        self.offset = 0
         self.end = SEGMENT_BYTES
 
     def add(self, buffers: list[bytes]) -> tuple[int, int]:
@@ -238,7 +231,7 @@ class Commit:
     def defer(self, redo: int) -> None:
         """The redo file `redo` has made a plain commit durable, so have the segment's own file written later."""
         self.redo = redo
-        self._file_of(self.segment).defer(self._offset, self._buffers)
+        self._file_of(self.segment).defer(self.offset, self._buffers)
 
     def run(self) -> None:
         """Write, sync, then remove what is no longer needed. After an OSError the log goes on from where it was."""
@@ -292,12 +285,12 @@ class Commit:
             self._open_new(self._old)
         file = self._file_of(self.segment)
         if self.end > self._held:  # the batch and the zeros behind it go into one write
-            self._or_least(file, self._offset, self._buffers, self.end)
+            self._or_least(file, self.offset, self._buffers, self.end)
         else:
             if self.size > self._held:
                 self._or_least(file, self._held, [], self._held)
             if self._buffers:
-                file.write(self._offset, self._buffers)
+                file.write(self.offset, self._buffers)
 
     def _or_least(self, file: WriteBehindFile, offset: int, buffers: list[bytes], end: int) -> None:
         """Write `buffers`, which end at `end`, and zeros up to `size`, or only to `_least` if the disk is too full."""
@@ -383,9 +376,9 @@ class Commit:
                     self._disk.rename(self.segment.path, self.taken.path)
                 self._disk.sync_dir(self._directory)
             elif file is not None:
-                head = min(BATCH_BYTES, self._held - self._offset)
+                head = min(BATCH_BYTES, self._held - self.offset)
                 if head > 0:
-                    file.write(self._offset, [bytes(head)])
+                    file.write(self.offset, [bytes(head)])
                 file.truncate(self._held)
                 self._sync_file(self.segment, file)
         except OSError:

@@ -134,7 +134,7 @@ def test_a_damaged_redo_file_is_reported_and_kept(harm: Callable[[bytearray], No
     lab.restart("power")
     assert kept_redo_names(lab.disk) == ["redo.1.bad"], "no later start replays it or removes it"
     assert all(bodies(lab, name)[-1] == b"later3" for name in NAMES)
-    assert len(before) == lab.broker.committer.file_bytes
+    assert len(before) == lab.broker.syncer.file_bytes
 
 
 def test_a_file_that_can_not_be_read_comes_back_by_a_repair_where_its_place_is_free(

@@ -12,7 +12,7 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import SEGMENT_BYTES, decode_segment_header, encode_segment_header
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.values import IdempotencyKey
-from curbstone.core.wal import sync_group as committer
+from curbstone.core.wal import sync_group
 from curbstone.core.wal.replay import redo_names, replay_redo
 from tests.core.lab import Lab, Peer, message
 from tests.sim.world import Crash, SimFile
@@ -80,17 +80,17 @@ def test_many_that_were_put_off_are_all_written_though_the_first_have_nothing_to
 ) -> None:
     lab, queues = prepared()
     key = IdempotencyKey("k", b"once")
-    others = [lab.queue(f"other-{number:02}") for number in range(3 * committer.TOLD_AT_ONCE)]
-    for queue in others[: committer.TOLD_AT_ONCE]:
+    others = [lab.queue(f"other-{number:02}") for number in range(3 * sync_group.REPORTED_AT_ONCE)]
+    for queue in others[: sync_group.REPORTED_AT_ONCE]:
         queue.publish([message("once")], lambda *_answer: None, key=key)
     lab.settle()
-    monkeypatch.setattr(committer, "TELL_US_MAX", 0)
+    monkeypatch.setattr(sync_group, "REPORT_US_MAX", 0)
     answers: list[CurbstoneError | None] = []
     for queue in queues:
         queue.publish([message("first")], lambda error, _first, _count: answers.append(error))
     lab.host.turn()
     for number, queue in enumerate(others):
-        repeated = key if number < committer.TOLD_AT_ONCE else None
+        repeated = key if number < sync_group.REPORTED_AT_ONCE else None
         queue.publish([message("once")], lambda error, _first, _count: answers.append(error), key=repeated)
     lab.settle()
     assert answers == [None] * (len(queues) + len(others))
@@ -114,7 +114,7 @@ def test_they_are_written_there_after_a_second_whoever_reads() -> None:
     lab, queues = prepared()
     publish_each(lab, queues, "late")
     files = [lab.disk.names[queue.log.active.path] for queue in queues]
-    lab.pass_time(committer.CATCH_UP_MS - 1)
+    lab.pass_time(sync_group.CATCH_UP_MS - 1)
     assert not any(b"late" in file.cache for file in files)
     lab.pass_time(1)
     assert all(b"late" in file.cache for file in files)
@@ -225,7 +225,7 @@ def test_a_stop_leaves_no_redo_file() -> None:
 
 def test_a_stop_leaves_many_segments_to_the_next_start_and_a_power_cut_between_takes_nothing() -> None:
     lab = Lab()
-    queues = [lab.queue(f"q{number}") for number in range(committer.SYNCED_AT_STOP_MAX + 8)]
+    queues = [lab.queue(f"q{number}") for number in range(sync_group.SYNCED_AT_STOP_MAX + 8)]
     for queue in queues:
         lab.publish(queue, "before")
     assert publish_each(lab, queues, "m") == [None] * len(queues)
@@ -240,7 +240,7 @@ def test_a_stop_leaves_many_segments_to_the_next_start_and_a_power_cut_between_t
 
 def test_a_full_redo_file_that_has_something_of_many_segments_is_used_again() -> None:
     lab = Lab()
-    queues = [lab.queue(f"q{number}") for number in range(committer.SYNCED_AT_STOP_MAX + 8)]
+    queues = [lab.queue(f"q{number}") for number in range(sync_group.SYNCED_AT_STOP_MAX + 8)]
     for number in range(12):
         assert publish_each(lab, queues, f"{number}".ljust(100)) == [None] * len(queues)
     assert redo_names(lab.disk) == ["redo.1", "redo.2"]
@@ -253,7 +253,7 @@ def test_a_full_redo_file_is_not_used_again_before_all_is_synced_that_nobody_was
     rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Segments that had something there for the first time were left out: nobody had been told, so nobody knew."""
-    monkeypatch.setattr(committer, "TELL_US_MAX", -1)
+    monkeypatch.setattr(sync_group, "REPORT_US_MAX", -1)
     lab = Lab()
     busy, others = ([lab.queue(f"{kind}{number}") for number in range(count)] for kind, count in (("b", 2), ("o", 12)))
     for queue in [*busy, *others]:
