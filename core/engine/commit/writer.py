@@ -50,7 +50,8 @@ class Writer:
 
     __slots__ = (
         "_cleaner", "_dispatcher", "_has_copied", "_is_troubled", "_log", "_outbox", "_parts", "_popping",
-        "_started_us", "_state", "_syncer", "_turn", "_unsynced", "commits", "disk_is_full", "is_busy", "missed", "under_way",
+        "_started_us", "_state", "_syncer", "_turn", "_unsynced", "commits", "disk_is_full", "is_busy", "missed",
+        "under_way",
     )  # fmt: skip
 
     def __init__(
