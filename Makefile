@@ -10,6 +10,7 @@ INTEROP := $(VENV)/.installed-interop
 SPARK := $(VENV)/.installed-spark
 CLUSTER := $(VENV)/.installed-cluster
 POSTGRES := $(VENV)/.installed-postgres
+POWER := $(VENV)/.installed-power
 COLLECTED := $(VENV)/.collected
 SDK_TOOLS := $(VENV)/sdk-tools
 OPS_TOOLS := $(VENV)/ops-tools
@@ -32,7 +33,7 @@ TEST_WORKERS ?= 4
 CURBSTONE_SIM_SECONDS ?= 600
 export CURBSTONE_SIM_SECONDS
 
-.PHONY: cluster cluster-deps postgres-deps interop-deps spark-deps sdk sdk-tools ops-tools test-deps docs help install dev lock man run test \
+.PHONY: cluster cluster-deps postgres-deps power-deps interop-deps spark-deps sdk sdk-tools ops-tools test-deps docs help install dev lock man run test \
 	test-compiled compiled coverage audit \
 	lint format soak bench release clean
 
@@ -51,7 +52,7 @@ test: test-deps  ## Run the tests (soak tests left out)
 
 # Each set waits most of its time for a network or another process, so they are installed side by side.
 test-deps: $(DEV)
-	@$(MAKE) --no-print-directory --jobs=4 --output-sync sdk-tools interop-deps spark-deps cluster-deps postgres-deps ops-tools $(COLLECTED)
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync sdk-tools interop-deps spark-deps cluster-deps postgres-deps power-deps ops-tools $(COLLECTED)
 
 coverage: test-deps  ## The tests, and which branches of the code they took: htmlcov/index.html
 	$(BIN)/python -m coverage erase
@@ -127,6 +128,8 @@ cluster-deps: $(CLUSTER)  ## Install what tests/cluster needs: RabbitMQ
 
 postgres-deps: $(POSTGRES)  ## Install what tests/test_outbox.py needs: PostgreSQL
 
+power-deps: $(POWER)  ## Install what tests/power needs: FUSE and python3-pyfuse3
+
 sdk-tools: $(SDK_TOOLS)/.installed  ## Install the tools that make and check the SDKs
 
 ops-tools: $(OPS_TOOLS)/.installed  ## Install the tools for releases, documentation, and the checks of deploy/
@@ -184,3 +187,7 @@ $(COLLECTED): | $(DEV)
 $(POSTGRES): tests/apt_get.sh | $(BIN)/python
 	@if command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 \
 	|| tests/apt_get.sh postgresql PostgreSQL outbox; then touch $@; else echo "postgres-deps: PostgreSQL is not installed" >&2; fi
+
+# Likewise, with CURBSTONE_REQUIRE_FUSE=1. It belongs to the system's Python, which mounts the file system.
+$(POWER): tests/apt_get.sh | $(BIN)/python
+	@if tests/apt_get.sh "fuse3 python3-pyfuse3" FUSE power; then touch $@; else echo "power-deps: FUSE is not installed" >&2; fi

@@ -259,6 +259,18 @@ class LastingFile:
         self._disk.give_up(self)
 
 
+def make_directory(path: Path) -> None:
+    """Make a directory, and its parents, unless it exists; each new entry is durable when this returns."""
+    new = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in new:
+        fd = os.open(each.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
 class OsDisk:
     """A directory of the operating system, locked for this process while it is open."""
 
@@ -271,7 +283,7 @@ class OsDisk:
         """The files that have a descriptor, the one used last at the end."""
         self._lasting_lock = threading.Lock()
         try:
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(root)
             self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise DataDirectoryError(f"can't use the data directory {root}: {error.strerror}") from error

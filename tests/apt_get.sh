@@ -8,4 +8,4 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
 fi
 export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
 exec flock /tmp/curbstone-apt-get.lock sh -c \
-    'apt-get update -qq && apt-get install -y -qq --no-install-recommends "$1"' sh "$1" >/dev/null
+    'apt-get update -qq && apt-get install -y -qq --no-install-recommends $1' sh "$1" >/dev/null

@@ -45,11 +45,13 @@ class ServerProcess:
     http: tuple[str, int]
     mqks: tuple[str, int]
 
-    def __init__(self, data_dir: Path, *args: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, data_dir: Path, *args: str, env: dict[str, str] | None = None, log_file: Path | None = None
+    ) -> None:
         self.data_dir = data_dir
         self.args = args
         self.env = clean_environment() if env is None else env
-        self.log_file = data_dir.with_name(data_dir.name + ".log")
+        self.log_file = log_file or data_dir.with_name(data_dir.name + ".log")
         self.ready_line = ""
         self.addresses: dict[str, tuple[str, int]] = {}
         """Where each listener is, by its name, and how where it is not plain TCP: `stomp`, `tls://http`."""

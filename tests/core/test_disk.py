@@ -291,3 +291,21 @@ def test_errors_name_files_as_they_are_called_inside_and_not_where_the_data_is(t
         assert str(tmp_path) not in str(caught.value)
         assert re.search("'(missing|there)", str(caught.value))
     disk.close()
+
+
+def test_the_names_of_a_new_data_directory_and_its_parents_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    OsDisk(tmp_path / "a" / "b").close()
+    assert set(synced) == {tmp_path, tmp_path / "a"}
+    synced.clear()
+    OsDisk(tmp_path / "a" / "b").close()
+    assert not synced

@@ -53,10 +53,13 @@ class MortalServer:
                 raise Stuck(f"the server did not come back after life {number}, or was not killed but hung up")
             return self._life
 
-    def kill(self) -> None:
-        """Kill it with SIGKILL; it must have lived until now."""
+    def kill(self, before_it_ends: Callable[[], None] | None = None) -> None:
+        """Kill it with SIGKILL; it must have lived until now. `before_it_ends` is called behind the signal."""
         code = self.process.process.poll()
         assert code is None, f"the server ended by itself, with code {code}:\n{self.process.log[-4000:]}"
+        self.process.process.kill()
+        if before_it_ends is not None:
+            before_it_ends()
         self.process.kill()
         self.kills += 1
 
