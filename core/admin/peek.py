@@ -88,6 +88,6 @@ class Peek:
 
 
 def _state(group: Group, seq: int) -> str:
-    if seq in group.wip:
+    if seq in group.in_flight:
         return "wip"
     return "delayed" if group.is_delayed(seq) else "rdy"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from curbstone.core.engine.compaction.cleaner import Cleaner
-from curbstone.core.engine.index.runs import ranges_of, seqs_of
+from curbstone.core.engine.index.runs import mask_of, ranges_of, seqs_of
 from curbstone.core.engine.log.format import Reason
 from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError
@@ -53,8 +53,8 @@ def _settle_all(parts: Parts) -> int:
     for run in list(index.runs):
         before = run.live()
         for group in index.groups.values():
-            wip = sum(1 << (seq - run.first) for seq in group.wip if run.first <= seq <= run.last) if group.wip else 0
-            bits = run.pending(group.name) & ~wip
+            held = mask_of(run.first, run.last, sorted(group.in_flight)) if group.in_flight else 0
+            bits = run.pending(group.name) & ~held
             if not bits:
                 continue
             run.set_pending(group.name, run.pending(group.name) & ~bits)

@@ -43,7 +43,7 @@ class LocalQueue(Queue):
         self._erase_refusal = shared.syncer.erase_refusal
         self._undo: Undo | None = None
         """None before the first undo and purge."""
-        self.reading = ReadingGroups(self.parts, self.cleaner, self.meta_writer, self.store, self.end_deliveries)
+        self.reading = ReadingGroups(self.parts, self.cleaner, self.meta_writer, self.store)
 
     def peek(
         self,

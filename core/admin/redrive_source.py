@@ -69,7 +69,7 @@ class OneLetter:
         run = self._parts.index.runs.find(seq)
         if run is None or not run.pending(UNNAMED) >> (seq - run.first) & 1:
             give([])
-        elif seq in group.wip:
+        elif seq in group.in_flight:
             self._stays("it was delivered and is not settled", give)
         elif group.is_delayed(seq):
             self._stays("it is delayed", give)

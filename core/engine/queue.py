@@ -56,7 +56,6 @@ from curbstone.core.values import (
     Numbered,
     Published,
     Stale,
-    WasThere,
     Who,
 )
 
@@ -69,7 +68,8 @@ class Queue(AloneQueue):
     __slots__ = (
         "_auto_delete", "_delete", "_is_resting", "_timers", "acks", "agenda", "cleaner", "damaged", "dispatcher",
         "facts", "give_back", "host", "index", "lease", "leases", "log", "message_id", "meta_writer", "name", "outbox",
-        "parts", "popping", "refusal", "requeue", "settle_leases", "space", "state", "stats", "uid", "watch", "writer",
+        "parts", "popping", "refusal", "requeue", "settle_by_id", "settle_leases", "space", "state", "stats", "uid",
+        "watch", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -104,8 +104,9 @@ class Queue(AloneQueue):
         index = self.index = Index(state, agenda, log, self._groups_in_use, outbox.when_settled)
         parts = self.parts = Parts(state, agenda, log, index, facts, outbox)
         self.meta_writer = MetaWriter(parts)
-        self.cleaner = Cleaner(parts, self.end_deliveries)
+        self.cleaner = Cleaner(parts)
         self.acks = Acks(parts)
+        self.settle_by_id = self.acks.settle_by_id
         dead_letters = DeadLetters(parts, self.acks, elsewhere_of(self))
         self.requeue = Requeue(parts, self.acks, dead_letters)
         self.dispatcher = Dispatcher(parts, self.acks, self.requeue, dead_letters)
@@ -155,8 +156,7 @@ class Queue(AloneQueue):
         gone = set(self.state.meta.groups) - set(meta.groups)
         self.state.change(meta)
         for name in gone:
-            ranges, ended = self.index.drop_group(name)
-            self.end_deliveries(name, ended)
+            ranges = self.index.drop_group(name)
             if ranges:
                 self.outbox.settled_ranges(name, Reason.PURGE, ranges)
             self.facts.forget_group(name)
@@ -236,20 +236,6 @@ class Queue(AloneQueue):
     def extend(self, tokens: list[str], duration_ms: int, on_done: Stale, owner: str = NOBODY) -> None:
         """See `core.port.Queue.extend`."""
         self.host.call_soon(partial(on_done, None, self.leases.extend(tokens, duration_ms, owner)))
-
-    def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
-        """See `core.port.Queue.settle_by_id`."""
-        if self.leases.is_of_another(UNNAMED, seq, owner):
-            refusal = self.refusal()
-            self.host.call_soon(lambda: on_done(refusal, False))
-        elif self.acks.settle_by_id(seq, on_done):
-            self.end_deliveries(UNNAMED, [seq])
-
-    def end_deliveries(self, group: str, seqs: list[int]) -> None:
-        """Make the deliveries of messages in a group stale, whoever holds them."""
-        self.leases.end_deliveries(group, seqs)
-        for consumer in self._consumers():
-            consumer.lose(group, seqs)
 
     # --- looking
 

@@ -52,7 +52,7 @@ T = TypeVar("T")
 class ReadingGroups:
     """The declared groups of one queue."""
 
-    __slots__ = ("_cleaner", "_end_deliveries", "_fences", "_meta_writer", "_parts", "_store")
+    __slots__ = ("_cleaner", "_fences", "_meta_writer", "_parts", "_store")
 
     def __init__(
         self,
@@ -60,14 +60,12 @@ class ReadingGroups:
         cleaner: Cleaner,
         meta_writer: MetaWriter,
         store: Callable[[Meta, Done], None],
-        end_deliveries: Callable[[str, list[int]], None],
     ) -> None:
-        """`store` writes a changed `Meta`; `end_deliveries` makes deliveries stale, whoever holds them."""
+        """`store` writes a changed `Meta`."""
         self._parts = parts
         self._cleaner = cleaner
         self._meta_writer = meta_writer
         self._store = store
-        self._end_deliveries = end_deliveries
         self._fences: dict[str, Fencing] = {}
 
     @property
@@ -98,7 +96,7 @@ class ReadingGroups:
         if len(self._parts.index.groups) == 1:  # most queues have only the unnamed one
             return []
         return [
-            Backlog(name, group.rdy, len(group.wip), group.delayed, name in declared)
+            Backlog(name, group.rdy, len(group.in_flight), group.delayed, name in declared)
             for name, group in sorted(self._parts.index.groups.items())
             if name and (group.pending or name in declared)
         ]
@@ -290,9 +288,7 @@ class ReadingGroups:
         position = group.first_pending(self.next)
         if seq >= position:
             self._parts.facts.ack(name, seq)
-            acked, ended = self._parts.index.clear_below(group, seq + 1)
-            self._end_deliveries(name, ended)
-            self._parts.state.stats.acked += acked
+            self._parts.state.stats.acked += self._parts.index.clear_below(group, seq + 1)
             self._parts.write_queue.settled_ranges(name, Reason.ACK, [(position, seq + 1 - position)])
             self._parts.wakeups.wake(name)
             self._parts.wakeups.changed()

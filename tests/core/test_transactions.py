@@ -221,6 +221,24 @@ def fill(lab: Lab, queue: LocalQueue) -> None:
         pass
 
 
+def test_a_delivery_that_was_settled_by_its_id_meanwhile_does_not_come_back_when_a_transaction_fails() -> None:
+    """It stood among the unsettled again, and took a place of the window, though its message was gone."""
+    lab = Lab(cap=64 * 1024)
+    first, second = two(lab)
+    lab.publish(first, "settled by id", "kept")
+    peer = Peer(lab, first)
+    fill(lab, second)
+    transaction = lab.broker.transaction()
+    transaction.ack(peer.consumer, [1, 2])
+    transaction.publish(second, message(b"x" * 5000))
+    answers: list[CurbstoneError | None] = []
+    transaction.commit(answers.append)
+    first.settle_by_id(1, lambda error, there: answers.append(error) if there else None)
+    lab.settle()
+    assert {type(answer) for answer in answers} == {QueueFull, type(None)}
+    assert list(peer.consumer.unsettled) == [2]
+
+
 @pytest.mark.parametrize("spread", [False, True])
 def test_a_full_queue_refuses_all_and_gives_back_what_was_claimed(spread: bool) -> None:
     lab = Lab(cap=64 * 1024)

@@ -91,7 +91,7 @@ class Overflow:
             del tokens[:count]
             if error is None:
                 self._stored.update(zip(range(first_seq, first_seq + count), mine, strict=True))
-            elif isinstance(error, QueueFull) and not self._run.faults and not queue.index.unnamed.wip:
+            elif isinstance(error, QueueFull) and not self._run.faults and not queue.index.unnamed.in_flight:
                 history.violations.append(Violation(f"{NAME} is to drop its oldest, and refused: {error}"))
 
         queue.publish(messages, self._run.answers.in_order(queue, len(messages), done))

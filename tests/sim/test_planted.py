@@ -154,10 +154,12 @@ def test_the_simulator_sees_a_queue_that_drops_others_than_its_oldest(monkeypatc
     original = Index.clear_unheld
 
     def clear(self: Index, group: Group, seq: int) -> tuple[int, list[tuple[int, int]]]:
-        oldest = {group.first_pending(seq)} - group.wip
-        group.wip |= oldest
+        oldest = group.first_pending(seq)
+        if oldest in group.in_flight:
+            return original(self, group, seq)
+        group.in_flight[oldest] = None
         cleared = original(self, group, seq)
-        group.wip -= oldest
+        del group.in_flight[oldest]
         return cleared
 
     monkeypatch.setattr(Index, "clear_unheld", clear)

@@ -25,7 +25,7 @@ def _largest_message(parts: Parts, cleaner: Cleaner) -> int:
     size = room.largest_now(BATCH_BYTES + NOTES_BYTES)
     live = index.runs.bytes_live
     if state.options.drops_oldest:  # what nobody holds gives way
-        held = sum([len(group.wip) for group in index.groups.values()])
+        held = sum([len(group.in_flight) for group in index.groups.values()])
         live = live * held // max(room.pending, 1)
     if state.options.drops_oldest or cleaner.may_help_publish:
         size = max(size, room.largest_compacted(live + room.tries_bytes) - room.reserved)

@@ -36,7 +36,6 @@ cleaner from going round for ever when there is nothing to gain: a whole pass ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
@@ -202,14 +201,12 @@ class Cleaner:
     """The cleaner of one queue."""
 
     __slots__ = (
-        "_cap", "_end_deliveries", "_erase", "_erased", "_log", "_parts", "_publish", "_skipping", "copying",
+        "_cap", "_erase", "_erased", "_log", "_parts", "_publish", "_skipping", "copying",
         "for_settles", "holding",
     )  # fmt: skip
 
-    def __init__(self, parts: Parts, end_deliveries: Callable[[str, list[int]], None]) -> None:
-        """`end_deliveries(group, seqs)` makes deliveries stale, whoever holds them."""
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._end_deliveries = end_deliveries
         log = self._log = parts.log
         self.holding = Holding(parts)
         self._skipping: Eviction | None = None
@@ -232,7 +229,7 @@ class Cleaner:
         state = self._parts.state
         if not (state.meta.skips or state.options.drops_oldest):
             return self.clean_for(size, largest)
-        skipping = self._skipping = self._skipping or Eviction(self._parts, self._end_deliveries)
+        skipping = self._skipping = self._skipping or Eviction(self._parts)
         piece = size if largest is None else largest
         if skipping.is_due(size, piece) and skipping.give_up(size, piece):
             return self.clean_for(size, largest)

@@ -13,7 +13,7 @@ and again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.index.runs import Run, mask_of
@@ -28,12 +28,10 @@ WORTH_CLEANING = 8
 class Eviction:
     """The skipping of one queue."""
 
-    __slots__ = ("_end_deliveries", "_futile", "_parts")
+    __slots__ = ("_futile", "_parts")
 
-    def __init__(self, parts: Parts, end_deliveries: Callable[[str, list[int]], None]) -> None:
-        """`end_deliveries(group, seqs)` makes deliveries stale, whoever holds them."""
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._end_deliveries = end_deliveries
         self._futile: tuple[int, int] | None = None
         """How many bytes were wanted, and how many pending messages had to stay, when giving up last made no room."""
 
@@ -52,7 +50,9 @@ class Eviction:
         """Give up as much as such a publish needs. If that can't be enough, change nothing and return False."""
         whole, partly = self._groups()
         staying = sum([group.pending for group in self._parts.index.groups.values()])
-        staying -= sum([group.pending for group in whole]) + sum([group.pending - len(group.wip) for group in partly])
+        staying -= sum([group.pending for group in whole]) + sum(
+            [group.pending - len(group.in_flight) for group in partly]
+        )
         if self._futile is not None and size >= self._futile[0] and staying >= self._futile[1]:
             return False
         end = self._end(size, largest, whole, partly)
@@ -60,8 +60,7 @@ class Eviction:
         for group in whole:
             position = group.first_pending(self._parts.state.committed_end)
             if position < end:
-                lost, ended = self._parts.index.clear_below(group, end)
-                self._end_deliveries(group.name, ended)
+                lost = self._parts.index.clear_below(group, end)
                 self._given_up(group, lost, end, [(position, end - position)])
         for group in partly:
             if group.pending:
@@ -94,7 +93,7 @@ class Eviction:
         freed = 0
         last: Run | None = None
         names = frozenset([group.name for group in whole])
-        held = {group.name: sorted(group.wip) for group in partly}
+        held = {group.name: sorted(group.in_flight) for group in partly}
         first = min([group.first_pending(self._parts.state.committed_end) for group in (*whole, *partly)])
         run = self._parts.index.runs.at_or_after(first)
         while run is not None:

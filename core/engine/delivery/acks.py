@@ -11,7 +11,7 @@ from curbstone.core.engine.log.format import Reason, Released
 from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import Unavailable
 from curbstone.core.message import Delivery
-from curbstone.core.values import UNNAMED, Done, WasThere
+from curbstone.core.values import NOBODY, UNNAMED, Done, Lease, WasThere
 
 
 class Acks:
@@ -63,17 +63,19 @@ class Acks:
             self._write_queue.settled(group, reason, seqs)
         self._wakeups.wake(group)
 
-    def settle_by_id(self, seq: int, on_done: WasThere) -> bool:
-        """Settle a message of the unnamed group, whatever state it is in; return whether it was there."""
+    def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
+        """See `core.port.Queue.settle_by_id`."""
         state, index = self._state, self._index
         refusal = state.refusal()
         run = index.runs.find(seq)
         there = run is not None and bool(run.bits >> (seq - run.first) & 1)
-        if refusal is not None or run is None or not there:
-            state.host.call_soon(lambda: on_done(refusal, False))
-            return False
         group = index.unnamed
-        group.wip.discard(seq)
+        holder = group.in_flight.get(seq)
+        is_of_another = isinstance(holder, Lease) and holder.owner != owner
+        if refusal is not None or run is None or not there or is_of_another:
+            state.host.call_soon(lambda: on_done(refusal, False))
+            return
+        group.end_delivery(seq)
         group.forget(seq)
         index.clear_run(group, run, 1 << (seq - run.first), 0)
         state.stats.acked += 1
@@ -81,7 +83,6 @@ class Acks:
         self._wakeups.wake(UNNAMED)
         self._wakeups.changed()
         self._write_queue.when_committed(lambda error: on_done(error, error is None))
-        return True
 
     def put_back(self, group: str, deliveries: list[Delivery]) -> None:
         """Return deliveries that nobody has seen to their place: no try is counted."""

@@ -86,11 +86,13 @@ class Consumer:
             dispatcher.acks.put_back(self.group, deliveries)
             return
         if not self.auto:
-            unsettled = self.unsettled
+            unsettled, in_flight = self.unsettled, dispatcher.parts.index.group(self.group).in_flight
             now_ms = dispatcher.parts.state.host.now_ms()
             for delivery in deliveries:
+                seq = delivery.message.seq
                 delivery.handed_ms = now_ms
-                unsettled[delivery.message.seq] = delivery
+                unsettled[seq] = delivery
+                in_flight[seq] = self
         try:
             self._deliver(deliveries)
         except Exception:
@@ -142,18 +144,20 @@ class Consumer:
         return claimed
 
     def unclaim(self, deliveries: list[Delivery]) -> None:
-        """Put claimed deliveries back into `unsettled`, or release them if the consumer has ended."""
-        if self.closed:
-            self._dispatcher.requeue.release(self.group, deliveries)
-            return
-        for delivery in deliveries:
-            self.unsettled[delivery.message.seq] = delivery
+        """Put claimed deliveries back into `unsettled`, or release them if the consumer has ended.
 
-    def lose(self, group: str, seqs: list[int]) -> None:
-        """Make deliveries stale, if it has them: their messages are settled."""
-        if group == self.group:
-            for seq in seqs:
-                self.unsettled.pop(seq, None)
+        Those that it has lost meanwhile stay away.
+        """
+        in_flight = self._dispatcher.parts.index.group(self.group).in_flight
+        held = [delivery for delivery in deliveries if in_flight.get(delivery.message.seq) is self]
+        if self.closed:
+            self._dispatcher.requeue.release(self.group, held)
+        else:
+            self.unsettled |= {delivery.message.seq: delivery for delivery in held}
+
+    def lose(self, seq: int) -> None:
+        """See `core.engine.index.group.Holder`."""
+        self.unsettled.pop(seq, None)
 
     def hold(self) -> None:
         """Stop deliveries for a while: the socket's buffer is full."""

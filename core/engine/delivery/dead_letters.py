@@ -150,7 +150,7 @@ class DeadLetters:
     def bury(
         self, group: Group, delivery: Delivery, reason: Reason, tries: int, error: str, on_done: Done | None = None
     ) -> None:
-        """Move a message that counts as wip to the dead-letter queue, or drop it if the queue has none.
+        """Move a message that is in flight to the dead-letter queue, or drop it if the queue has none.
 
         The move is a transaction over both queues; `on_done(error)` is called when it has ended. If it fails, the
         message is delayed, and the move is tried again later.
@@ -158,6 +158,7 @@ class DeadLetters:
         state = self._state
         if state.options.dead_letter:
             target = parse_queue_name(state.options.dead_letter)
+            group.in_flight[delivery.message.seq] = None
             self._waiting.append(DeadMessage(target, group, reason, delivery, tries, error, on_done))
             self._move_next()
             return
@@ -221,7 +222,7 @@ class DeadLetters:
         due_ms = state.host.now_ms() + TRY_AGAIN_MS
         for each in dead:
             message = each.delivery.message
-            each.group.wip.discard(message.seq)
+            each.group.in_flight.pop(message.seq, None)
             each.group.delay(message.seq, each.tries, due_ms, state.host.wall_ms() + TRY_AGAIN_MS, message)
             self._condemned[each.group.name, message.seq] = (each.reason, each.error)
         is_stop = isinstance(error, Unavailable) and error.is_stop
@@ -239,7 +240,7 @@ class DeadLetters:
             name, seq = next(iter(self._condemned))
             group = self._index.groups.get(name)
             run = self._index.runs.find(seq)
-            if group is None or run is None or not run.pending(name) >> (seq - run.first) & 1 or seq in group.wip:
+            if group is None or run is None or not run.pending(name) >> (seq - run.first) & 1 or seq in group.in_flight:
                 del self._condemned[name, seq]  # it was settled meanwhile, or is on its way again
                 continue
             if group.is_delayed(seq):

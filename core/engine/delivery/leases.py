@@ -14,17 +14,30 @@ from curbstone.core.message import Delivery
 from curbstone.core.values import NOBODY, UNKNOWN, UNNAMED, Answer, Lease, Outcome, Who
 
 
-class Leases:
-    """The leases of one queue, by token, and by group and seq."""
+class _Held(Lease):
+    """A lease of this queue."""
 
-    __slots__ = ("_by_message", "_by_token", "_dispatcher", "_due", "_parts", "_state")
+    __slots__ = ("_leases",)
+
+    def __init__(self, leases: Leases, delivery: Delivery, group: str, expires_ms: int, owner: str, who: Who) -> None:
+        super().__init__(delivery, group, expires_ms, owner, who)
+        self._leases = leases
+
+    def lose(self, _seq: int) -> None:
+        """See `core.engine.index.group.Holder`."""
+        self._leases.end(self)
+
+
+class Leases:
+    """The leases of one queue, by token."""
+
+    __slots__ = ("_by_token", "_dispatcher", "_due", "_parts", "_state")
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         self._parts = dispatcher.parts
         self._state = dispatcher.parts.state
         self._by_token: dict[str, Lease] = {}
-        self._by_message: dict[tuple[str, int], Lease] = {}
         self._due: list[tuple[int, str]] = []
         """A heap of (when it ends, token). Entries of leases that were settled or extended since are stale; they are
         swept out now and then."""
@@ -53,24 +66,22 @@ class Leases:
 
         def give(deliveries: list[Delivery]) -> None:
             now_ms = self._state.host.now_ms()
-            leases = [self._add(Lease(each, group, now_ms + duration_ms, owner, who), now_ms) for each in deliveries]
-            self._state.host.call_soon(lambda: on_done(leases))
+            in_flight = self._parts.index.group(group).in_flight
+            leases = [_Held(self, delivery, group, now_ms + duration_ms, owner, who) for delivery in deliveries]
+            for lease in leases:
+                lease.delivery.handed_ms = now_ms
+                in_flight[lease.delivery.message.seq] = lease
+                self._by_token[lease.token] = lease
+                self._state.shared.leased.add(lease, self._state.name)
+                self._note(lease)
+            self._state.host.call_soon(lambda: on_done([*leases]))
 
         return Pull(self._dispatcher, group, count, wait_ms, give, on_done, who).begin()
 
-    def _add(self, lease: Lease, now_ms: int) -> Lease:
-        lease.delivery.handed_ms = now_ms
-        self._by_token[lease.token] = lease
-        self._by_message[lease.group, lease.delivery.message.seq] = lease
-        self._state.shared.leased.add(lease, self._state.name)
-        self._note(lease)
-        return lease
-
-    def _end(self, lease: Lease) -> None:
-        """Forget a lease."""
-        del self._by_token[lease.token]
-        del self._by_message[lease.group, lease.delivery.message.seq]
-        self._state.shared.leased.drop(lease)
+    def end(self, lease: Lease) -> None:
+        """Forget a lease; nothing happens if it has ended already."""
+        if self._by_token.pop(lease.token, None) is not None:
+            self._state.shared.leased.drop(lease)
 
     def _own(self, token: str, owner: str) -> Lease | None:
         """Return a lease, or None if it has ended or is another's."""
@@ -110,7 +121,7 @@ class Leases:
             if lease is None:
                 stale.append(token)
                 continue
-            self._end(lease)
+            self.end(lease)
             settled += 1
             if outcome is Outcome.ACK:
                 self._dispatcher.acks.settle_now(lease.group, [lease.delivery])
@@ -127,7 +138,7 @@ class Leases:
         for given in leases:
             lease = self._by_token.get(given.token)
             if lease is not None:
-                self._end(lease)
+                self.end(lease)
                 self._dispatcher.acks.put_back(lease.group, [lease.delivery])
 
     def extend(self, tokens: list[str], duration_ms: int, owner: str) -> list[str]:
@@ -143,22 +154,10 @@ class Leases:
                 self._note(lease)
         return stale
 
-    def is_of_another(self, group: str, seq: int, owner: str) -> bool:
-        """Return whether somebody else has a lease of a message."""
-        lease = self._by_message.get((group, seq))
-        return lease is not None and lease.owner != owner
-
-    def end_deliveries(self, group: str, seqs: list[int]) -> None:
-        """Forget the leases of messages, if there are any."""
-        for seq in seqs:
-            lease = self._by_message.get((group, seq))
-            if lease is not None:
-                self._end(lease)
-
     def end_all(self) -> None:
         """Forget all leases."""
         for lease in list(self._by_token.values()):
-            self._end(lease)
+            self.end(lease)
         self._due.clear()
 
     # --- when they end
@@ -187,7 +186,7 @@ class Leases:
             expires_ms, token = heappop(self._due)
             lease = self._by_token.get(token)
             if lease is not None and lease.expires_ms == expires_ms:
-                self._end(lease)
+                self.end(lease)
                 self._dispatcher.requeue.release(lease.group, [lease.delivery], error="the lease ran out")
 
     def sweep(self) -> None:

@@ -99,7 +99,7 @@ class Popping:
 
     def _held(self, pops: list[Pop]) -> list[Pop]:
         """Return the pops whose message was not settled meanwhile: by its id, or by an ack of all up to a seq."""
-        return [pop for pop in pops if pop.delivery.message.seq in self._index.group(pop.group).wip]
+        return [pop for pop in pops if pop.delivery.message.seq in self._index.group(pop.group).in_flight]
 
 
 class PopWaiter(Pull):

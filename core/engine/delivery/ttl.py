@@ -45,7 +45,7 @@ class Ttl:
                 next_ms = min(next_ms or message.expires_ms, message.expires_ms)
                 continue
             for group in self._index.groups.values():
-                if run.pending(group.name) >> (message.seq - run.first) & 1 and message.seq not in group.wip:
+                if run.pending(group.name) >> (message.seq - run.first) & 1 and message.seq not in group.in_flight:
                     self._dead_letters.expire(group, message)
         run.expires_ms = 0
         if next_ms and run.live():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from typing import Protocol
 
 from curbstone.core.engine.index import due
 from curbstone.core.engine.index.ordering import Ordering
@@ -25,6 +26,13 @@ from curbstone.core.message import Delivery, Message
 TAKE_BYTES_MAX = 1024 * 1024
 HELD_MESSAGES_MAX = 1024
 HELD_BYTES_MAX = 64 * 1024
+
+
+class Holder(Protocol):
+    """A consumer or a lease that holds deliveries."""
+
+    def lose(self, seq: int) -> None:
+        """The delivery of this message is stale: the message was settled in another way."""
 
 
 class Retry:
@@ -67,8 +75,7 @@ class Group:
 
     __slots__ = (
         "_cursor", "_due", "_held", "_low", "_reader", "_returned", "_rewound", "_room", "_run", "_runs", "delayed",
-        "delivered", "delivered_logged", "is_stuck", "name", "ordering", "pending", "recovered", "retries",
-        "wip",
+        "delivered", "delivered_logged", "in_flight", "is_stuck", "name", "ordering", "pending", "recovered", "retries",
     )  # fmt: skip
 
     def __init__(self, reader: Reader, name: str, first: int = 0) -> None:
@@ -79,8 +86,8 @@ class Group:
         self.name = name
         self.pending = 0
         """How many messages the group is entitled to and has not settled; only `pends` changes it."""
-        self.wip: set[int] = set()
-        """The seqs that are handed out."""
+        self.in_flight: dict[int, Holder | None] = {}
+        """The seqs that are handed out, and who holds each; None while it is on its way to somebody, or is dying."""
         self.delayed = 0
         self.delivered = 0
         """The highest seq that was ever handed out."""
@@ -112,7 +119,7 @@ class Group:
     @property
     def rdy(self) -> int:
         """Messages that may be handed out now."""
-        return self.pending - len(self.wip) - self.delayed
+        return self.pending - len(self.in_flight) - self.delayed
 
     @property
     def has_ready(self) -> bool:
@@ -124,7 +131,7 @@ class Group:
     @property
     def is_in_use(self) -> bool:
         """Whether anything is pending in the group, handed out, or has a `Retry`."""
-        return bool(self.pending or self.wip or self.retries)
+        return bool(self.pending or self.in_flight or self.retries)
 
     @property
     def next_due_ms(self) -> int | None:
@@ -159,7 +166,7 @@ class Group:
 
     def release(self, message: Message, tries: int, due_ms: int, mature_ms: int) -> None:
         """Take back a message that was handed out. It keeps its place, and waits until `due_ms` if that is not 0."""
-        self.wip.discard(message.seq)
+        self.in_flight.pop(message.seq, None)
         if due_ms:
             self.delay(message.seq, tries, due_ms, mature_ms, message)
             return
@@ -194,7 +201,7 @@ class Group:
         states: list[Released] = []
         for seq in sorted([seq for seq, retry in self.retries.items() if retry.segment is segment]):
             retry = self.retries[seq]
-            tries = retry.tries + (seq in self.wip)
+            tries = retry.tries + (seq in self.in_flight)
             last = states[-1] if states else None
             if last and last.first + last.span == seq and (last.tries, last.due_ms) == (tries, retry.due_ms):
                 states[-1] = last._replace(span=last.span + 1)
@@ -221,7 +228,13 @@ class Group:
             self.delayed -= 1
         if self.ordering is not None:
             self.ordering.held_back.discard(seq)
-        self.wip.add(seq)
+        self.in_flight[seq] = None
+
+    def end_delivery(self, seq: int) -> None:
+        """A message was settled whoever holds it: so its delivery is stale, if it is handed out."""
+        holder = self.in_flight.pop(seq, None)
+        if holder is not None:
+            holder.lose(seq)
 
     def seize_ready(self, message: Message) -> Delivery:
         """Take a ready message out of turn, and return it as a delivery. It counts as handed out."""
@@ -290,7 +303,7 @@ class Group:
         self._cursor = self._low = 0
         self._returned.clear()
         if self.ordering is not None:
-            self.ordering.rewind(self.wip)
+            self.ordering.rewind(self.in_flight)
 
     def lose_run(self, run: Run) -> None:
         """Leave a run that was taken apart; what is left of it is in other runs."""
@@ -353,7 +366,8 @@ class Group:
             elif len(deliveries) > before:
                 room -= len(deliveries[-1].message.body)
         if deliveries:
-            self.wip.update([delivery.message.seq for delivery in deliveries])
+            for delivery in deliveries:
+                self.in_flight[delivery.message.seq] = None
             self.delivered = max(self.delivered, deliveries[-1].message.seq)
         return taken
 
@@ -369,7 +383,7 @@ class Group:
         ordering = self.ordering
         if ordering is not None and ordering.first_before(seq):
             heappop(self._returned)
-            if seq not in self.wip:
+            if seq not in self.in_flight:
                 ordering.held_back.add(seq)
             return True
         message = retry.message if retry is not None else None
@@ -426,7 +440,7 @@ class Group:
             self._cursor = seq + 1
             if candidate is None or (key and not self._has_turn(key, candidate)):
                 continue
-            if not self.is_delayed(seq) and not (seq < self._rewound and seq in self.wip):
+            if not self.is_delayed(seq) and not (seq < self._rewound and seq in self.in_flight):
                 self._hand_out(candidate, taken, is_dead)
         self._cursor = run.last + 1
         return True
@@ -436,21 +450,21 @@ class Group:
         if self.ordering is None:
             self.ordering = Ordering(self._comes)
         seq = message.seq
-        is_ready = seq not in self.wip and not self.is_delayed(seq)
+        is_ready = seq not in self.in_flight and not self.is_delayed(seq)
         return self.ordering.has_turn(key, message, is_ready=is_ready)
 
     def _comes(self, seq: int) -> None:
         """Make a message ready that was held back and has its turn now."""
         if seq <= self.recovered and seq not in self.retries:  # it never had its turn, so it was never tried
             self._remember(seq, Retry(0, 0, 0))
-        if seq not in self.wip and not self.is_delayed(seq):
+        if seq not in self.in_flight and not self.is_delayed(seq):
             heappush(self._returned, seq)
         self._reader.agenda.wake(self.name)
 
     def _hand_out(self, message: Message, taken: Taken, is_dead: IsDead) -> None:
         """Take one message: into the deliveries, or, if it is dead, apart from them."""
         seq = message.seq
-        if seq in self.wip:  # it is on its way to the dead-letter queue
+        if seq in self.in_flight:  # it is on its way to the dead-letter queue
             return
         retry = self.retries.get(seq)
         if retry is not None and retry.message is not None:
@@ -459,7 +473,7 @@ class Group:
         tries = self.tries_of(seq)
         mature_ms = retry.mature_ms if retry and retry.mature_ms else message.timestamp_ms
         if is_dead(self.name, message, tries):
-            self.wip.add(seq)
+            self.in_flight[seq] = None
             taken.dead.append(Delivery(message, tries, mature_ms))
             return
         if tries or (retry is not None and retry.segment is not None):  # the mark does not cover messages with a record

@@ -38,14 +38,6 @@ class Placed(NamedTuple):
     """Whether no message has a delay or an expiry, or names its groups."""
 
 
-class Cleared(NamedTuple):
-    """What `Index.clear_below` has cleared in a group."""
-
-    messages: int
-    ended: list[int]
-    """The seqs that were handed out. Whoever holds them has nothing to settle any more."""
-
-
 def _at_once(on_done: Done) -> None:
     """Call back at once, for a queue that writes nothing: all that is settled in it is on disk already."""
     on_done(None)
@@ -148,7 +140,8 @@ class Index:
     def clear(self, name: str, messages: list[Message]) -> None:
         """Forget that messages are pending in a group."""
         group = self.groups.get(name) or self.group(name)
-        group.wip.difference_update([message.seq for message in messages])
+        for message in messages:
+            group.in_flight.pop(message.seq, None)
         if group.retries:
             for message in messages:
                 group.forget(message.seq)
@@ -195,10 +188,10 @@ class Index:
         elif not self._state.is_closed:
             self._when_settled(partial(self._settled, ordering, keys))
 
-    def clear_below(self, group: Group, seq: int) -> Cleared:
-        """Forget everything that is pending in a group below `seq`, including what is handed out."""
+    def clear_below(self, group: Group, seq: int) -> int:
+        """Forget what is pending in a group below `seq`, even what is handed out; return how much that was."""
         before = group.pending
-        ended = self._end_deliveries(group, seq)
+        self._end_deliveries(group, seq)
         run = self.runs.at_or_after(group.first_pending(seq))
         while run is not None and run.first < seq:
             mask = run.pending(group.name)
@@ -208,7 +201,7 @@ class Index:
                 live = run.live().bit_count()
                 self.clear_run(group, run, mask, run.bytes_live * mask.bit_count() // live)
             run = self.runs.at_or_after(run.last + 1)
-        return Cleared(before - group.pending, ended)
+        return before - group.pending
 
     def clear_unheld(self, group: Group, seq: int) -> tuple[int, list[tuple[int, int]]]:
         """Forget what is pending in a group below `seq`, except for messages that are handed out.
@@ -217,7 +210,7 @@ class Index:
         between the messages that are handed out.
         """
         before = group.pending
-        held = sorted([each for each in group.wip if each < seq])
+        held = sorted([each for each in group.in_flight if each < seq])
         start = group.first_pending(seq)
         run = self.runs.at_or_after(start)
         while run is not None and run.first < seq:
@@ -233,13 +226,12 @@ class Index:
         return before - group.pending, ranges if before > group.pending else []
 
     @staticmethod
-    def _end_deliveries(group: Group, seq: int) -> list[int]:
-        """Forget tries and delays of a group below `seq`, and what it has handed out there; return the latter."""
-        ended = [held for held in group.wip if held < seq]
-        group.wip.difference_update(ended)
+    def _end_deliveries(group: Group, seq: int) -> None:
+        """Forget tries and delays of a group below `seq`, and what it has handed out there."""
+        for held in [held for held in group.in_flight if held < seq]:
+            group.end_delivery(held)
         for retried in [retried for retried in group.retries if retried < seq]:
             group.forget(retried)
-        return ended
 
     def drop_if_dead(self, run: Run) -> None:
         """Drop a run if nothing is pending in it."""
@@ -337,11 +329,8 @@ class Index:
                 written.append(released._replace(first=seq, span=1))
         return written
 
-    def drop_group(self, name: str) -> tuple[list[tuple[int, int]], list[int]]:
-        """Forget everything that is pending in a group, which is no longer declared.
-
-        Return the ranges to settle in the log, as (first, count), and the seqs that were handed out.
-        """
+    def drop_group(self, name: str) -> list[tuple[int, int]]:
+        """Forget what is pending in a group that is no longer declared; return what to settle, as (first, count)."""
         group = self.groups[name]
         ranges: list[tuple[int, int]] = []
         for run in list(self.runs):
@@ -349,7 +338,8 @@ class Index:
             if bits:
                 ranges += ranges_of(run.first, bits)
                 self.clear_run(group, run, bits, run.bytes_live * bits.bit_count() // run.live().bit_count())
-        return ranges, self._end_deliveries(group, self._state.next_seq)
+        self._end_deliveries(group, self._state.next_seq)
+        return ranges
 
     def _damaged(self, run: Run, text: str) -> None:
         run.segment.damaged = True
@@ -368,7 +358,7 @@ class Index:
     def counts(self, name: str) -> tuple[int, int, int]:
         """Return how many messages of a group are rdy, wip and delayed."""
         group = self.groups.get(name)
-        return (group.rdy, len(group.wip), group.delayed) if group is not None else (0, 0, 0)
+        return (group.rdy, len(group.in_flight), group.delayed) if group is not None else (0, 0, 0)
 
     def first_due_ms(self, name: str) -> int:
         """Return the engine time when the first delayed message of a group is due, 0 if there is none."""

@@ -12,7 +12,7 @@ had their turn.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from curbstone.core.message import Message
 
@@ -130,12 +130,12 @@ class Ordering:
         self._waiting = {key: seqs for key, seqs in swept.items() if seqs}
         self._waits = sum(map(len, self._waiting.values()))
 
-    def rewind(self, handed_out: set[int]) -> None:
+    def rewind(self, in_flight: Container[int]) -> None:
         """Forget what the cursor has met, because it starts over.
 
-        Only messages that are handed out, or whose settle is not on disk yet, keep their turn.
+        Only messages that are in flight, or whose settle is not on disk yet, keep their turn.
         """
-        self._first = {key: seq for key, seq in self._first.items() if seq in handed_out or seq not in self._key_of}
+        self._first = {key: seq for key, seq in self._first.items() if seq in in_flight or seq not in self._key_of}
         self._key_of = {seq: key for seq, key in self._key_of.items() if self._first.get(key) == seq}
         self._waiting.clear()
         self._waits = 0

@@ -165,8 +165,8 @@ def test_one_turn_takes_about_a_mebibyte_and_what_its_last_run_holds(
     queue = lab.queue()
     lab.publish(queue, *numbered(count, size))
     assert least <= len(unnamed(queue).take(count, never).deliveries) <= most
-    assert len(unnamed(queue).wip) == unnamed(queue).pending - unnamed(queue).rdy
-    assert unnamed(queue).take(1, never).deliveries[0].message.seq == len(unnamed(queue).wip)
+    assert len(unnamed(queue).in_flight) == unnamed(queue).pending - unnamed(queue).rdy
+    assert unnamed(queue).take(1, never).deliveries[0].message.seq == len(unnamed(queue).in_flight)
 
 
 def test_what_was_given_back_and_left_the_memory_is_read_again() -> None:

@@ -322,7 +322,7 @@ def test_what_a_group_has_skipped_is_no_hole_after_a_crash(how: str) -> None:
     queue = lab.queue()
     declare(lab, queue, skips=True)
     lab.publish(queue, *numbered(20))
-    lost = queue.index.clear_below(queue.index.group("g"), 11).messages
+    lost = queue.index.clear_below(queue.index.group("g"), 11)
     queue.facts.lose("g", lost, 11)
     lab.publish(queue, "the note is in this commit")
     before = queue.reading.info("g")
