@@ -273,7 +273,8 @@ class Subscriptions:
             # In the other modes acks may not be on disk yet, so the queue is deleted when the connection ends.
             destination = subscription.destination
             if destination.kind is Kind.TOPIC and destination.private and subscription.mode == AUTO:
-                self._delete_private(subscription.queue.name)
+                self._connection.private.discard(subscription.queue.name)
+                self._connection.access.drop_private([subscription.queue.name])
 
     def hold(self) -> None:
         """Pause all deliveries: the socket is full."""
@@ -300,8 +301,9 @@ class Subscriptions:
 
     def delete_private(self) -> None:
         """Delete the private queues. Called last, when no commit of the connection is pending."""
-        for name in list(self._connection.private):
-            self._delete_private(name)
+        names = list(self._connection.private)
+        self._connection.private.clear()
+        self._connection.access.drop_private(names)
 
     def count(self, more: int = 0) -> None:
         """Report the number of subscriptions, with `more` new ones; raise ProtocolError or TooMany."""
@@ -395,7 +397,3 @@ class Subscriptions:
         connection = self._connection
         if not connection.lost:
             connection.fail(temp_queues.subscriber_error(error, connection) if is_private else error)
-
-    def _delete_private(self, name: QueueName) -> None:
-        self._connection.private.discard(name)
-        self._connection.access.drop_private(name)

@@ -232,7 +232,6 @@ class Broker(AloneBroker):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """All capabilities that there are."""
         return frozenset(Capability)
 
     def queues(self) -> list[LocalQueue]:
@@ -265,15 +264,19 @@ class Broker(AloneBroker):
 
         def job() -> None:
             nonlocal is_begun
-            is_begun = True
-            self.disk.make_dir(directory)
-            queue.log.create(1)
-            store_meta(self.disk, directory, data)
-            self.disk.sync_dir(QUEUES)
+            is_begun = self._queues.get(name) is queue
+            if is_begun:  # otherwise it was deleted before this job began
+                self.disk.make_dir(directory)
+                queue.log.create(1)
+                store_meta(self.disk, directory, data)
+                self.disk.sync_dir(QUEUES)
 
         def done(error: BaseException | None) -> None:
             if error is None:
-                queue.opened()
+                if is_begun:
+                    queue.opened()
+                else:
+                    queue.meta_writer.failed(NoSuchQueue(f"no such queue: {name}"))
                 return
             logger.error("queue %s can't be created: %s", name, error)
             if self._queues.get(name) is queue:
@@ -286,7 +289,6 @@ class Broker(AloneBroker):
         return queue
 
     def declare(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> None:
-        """See `core.port.Broker.declare`."""
         if self.shared.is_stopping:
             raise shutting_down()
         queue = self._queues.get(name)
@@ -317,7 +319,9 @@ class Broker(AloneBroker):
         goes when that file is used again.
         """
         queue = self._queues.get(name)
-        if queue is not None:
+        if name.is_private and self.shared.is_stopping:  # the next start removes it
+            self.host.call_soon(partial(on_done, False))
+        elif queue is not None:
             self._forget(queue)
             queue.close(reason or NoSuchQueue(f"no such queue: {name}"))
             self._remove(queue, lambda error: on_done(error or True))
@@ -370,7 +374,6 @@ class Broker(AloneBroker):
         self._bind(name, replace(meta, bindings=meta.bindings | {binding}), on_done)
 
     def unbind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
-        """Undo `bind`."""
         meta = self.get(name).meta
         self._bind(name, replace(meta, bindings=meta.bindings - {binding_of(name, event, project)}), on_done)
 
@@ -419,7 +422,6 @@ class Broker(AloneBroker):
         return [self._queues[name] for name in self._bindings.names(event, project)]
 
     def bound_count(self, event: str, project: str = DEFAULT_PROJECT) -> int:
-        """See `core.port.Broker.bound_count`."""
         return len(self._bindings.names(event, project))
 
     def publish_event(
@@ -433,7 +435,6 @@ class Broker(AloneBroker):
             self._fanouts.begin(Fanout(queues, messages, self.left_out, on_done))
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
-        """See `core.port.Broker.reply`."""
         queue = self._queues.get(name)
         if queue is None:
             return False
@@ -447,11 +448,9 @@ class Broker(AloneBroker):
     # --- the whole
 
     def transaction(self) -> Transaction:
-        """Return a new transaction."""
         return Transaction(self)
 
     def health(self) -> Health:
-        """See `core.port.Broker.health`."""
         reasons = ["shutting down"] if self.shared.is_stopping else []
         reasons += self.troubles.reasons
         reasons += [f"damaged: {text}" for text in self.kept_redo.texts]

@@ -142,9 +142,12 @@ class Directories:
 
         def job() -> None:
             removal.close()
+            if removal.name.is_private and self.is_stopping:  # a stop does not wait for what the next start removes
+                return
             with suppress(FileNotFoundError):  # it was never made, or an earlier attempt has renamed it
                 self._disk.rename(directory, directory + GONE_SUFFIX)
-            self._disk.sync_dir(QUEUES)
+            if not removal.name.is_private:
+                self._disk.sync_dir(QUEUES)
 
         def done(_: object, error: BaseException | None) -> None:
             if error is not None:
@@ -160,6 +163,8 @@ class Directories:
 
     def _empty(self, removal: Removal) -> None:
         def job() -> None:
+            if removal.name.is_private and self.is_stopping:
+                return
             with suppress(FileNotFoundError):
                 self._disk.remove_tree(removal.directory + GONE_SUFFIX)
             if not removal.name.is_private:  # for private queues nobody waits until the files are gone

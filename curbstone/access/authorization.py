@@ -226,11 +226,10 @@ class Access:
     def _end_private(self, name: QueueName, reason: CurbstoneError) -> None:
         self._broker.delete(name, lambda _outcome: None, reason)
 
-    def drop_private(self, name: QueueName) -> None:
-        """Delete a private queue."""
-        assert name.is_private
-        self._watch.private.drop(self.identity, name)
-        self._broker.delete(name, lambda _outcome: None)
+    def drop_private(self, names: Sequence[QueueName]) -> None:
+        """Delete private queues; if they are many, over several turns of the loop."""
+        assert all(name.is_private for name in names)
+        self._watch.private.drop(self.identity, names, lambda name: self._broker.delete(name, lambda _outcome: None))
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
         """See `Broker.reply`. Needs no right: everybody who knows the name may send."""

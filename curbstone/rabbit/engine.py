@@ -331,7 +331,7 @@ class Engine:
         `reason` is passed to the consumer of a private queue.
         """
         queue = self._queues.get(name)
-        if queue is None:
+        if queue is None or (name.is_private and self.is_stopping):  # private queues end with the connection
             self.host.call_soon(partial(on_done, False))
         elif name.is_private:
             gone = reason or NoSuchQueue(f"no such queue: {name}")

@@ -71,7 +71,7 @@ class Requests:
                 held_by(access, queue.name, Right.SEND),
             )
         finally:
-            access.drop_private(box)
+            access.drop_private([box])
         if delivery is None:
             return Response(status_code=204)
         self._traffic.deliver([delivery])

@@ -179,7 +179,7 @@ def test_a_user_has_so_many_private_queues_and_those_that_went_count_no_more(
     with pytest.raises(TooMany, match="temporary queues"):
         ann.private(names[2], {}, lambda _error: None)
     make(bob, names[3])
-    ann.drop_private(names[0])
+    ann.drop_private(names[:1])
     world.lab.settle()
     make(ann, names[2])
     everyone = world.gate.everyone
@@ -221,7 +221,7 @@ def test_what_private_queues_of_a_user_hold_is_bounded_and_the_slowest_consumer_
     world.lab.pass_time(10 * private_queues.LOOK_EVERY_MS)
     assert len(ended) == 1
     for left in (names[0], names[1], names[2]):
-        ann.drop_private(left)
+        ann.drop_private([left])
     world.lab.settle()
     assert not any(queue.name in names for queue in world.lab.broker.private_queues())
 

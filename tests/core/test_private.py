@@ -10,6 +10,7 @@ from curbstone.core.options import MIB
 from tests.core.lab import Lab, Peer, message
 
 MINE = private_name("topic.c1.1")
+YOURS = private_name("topic.c2.1")
 FORMER = queue_name("0123456789abcdef.topic.12", "_temp")
 FORMER_CAP = 64 * MIB
 
@@ -55,6 +56,32 @@ def test_they_end_with_their_process(how: str) -> None:
     assert [queue.name for queue in lab.broker.queues()] == [queue_name("kept")]
     lab.answer(lambda done: lab.broker.publish_event("news", [message("n")], done))
     assert lab.bodies(lab.broker.get(queue_name("kept"))) == [b"m", b"n"]
+
+
+def test_one_that_is_deleted_before_its_directory_is_made_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab()
+    made: list[str] = []
+    monkeypatch.setattr(lab.disk, "make_dir", made.append)
+    lab.broker.declare(MINE, {}, lambda _error: None)
+    assert lab.answer(lambda done: lab.broker.delete(MINE, done), passing_ms=100) == (True,)
+    assert not made and lab.broker.private_queues() == []
+
+
+def test_a_stop_leaves_their_removal_to_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab()
+    declare(lab, MINE, "news")
+    declare(lab, YOURS, "news")
+    renamed: list[str] = []
+    monkeypatch.setattr(lab.disk, "rename", lambda old, _new: renamed.append(old))
+    answers: list[object] = []
+    lab.broker.delete(MINE, answers.append)
+    lab.broker.shutdown(lambda: answers.append("stopped"))
+    lab.broker.delete(YOURS, answers.append)
+    lab.pass_time(100)
+    assert sorted(map(str, answers)) == ["False", "True", "stopped"] and not renamed
+    monkeypatch.undo()
+    lab.start(lab.host.wall_ms())
+    assert lab.disk.list_dir("queues") == [] and lab.broker.health().ok
 
 
 def test_what_a_crash_left_of_their_removal_is_removed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import stomp
 
 from curbstone.access.authenticator import OpenGate
+from curbstone.access.private_queues import AT_ONCE
 from curbstone.core.disk import OsDisk
 from curbstone.core.engine.broker import Broker
 from curbstone.core.host import AsyncioHost
@@ -220,3 +222,36 @@ def test_stomp_py_in_every_version(tmp_path: Path, kind: Any) -> None:
         await until(lambda: world.count() == 1)
 
     run(tmp_path, test)
+
+
+def test_the_private_queues_of_a_connection_are_deleted_over_several_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        turn = 0
+        deleted: list[int] = []
+
+        def next_turn() -> None:
+            nonlocal turn
+            turn += 1
+            loop.call_soon(next_turn)
+
+        peer = await world.peer()
+        frames = [b"SUBSCRIBE\nid:%d\ndestination:/topic/t%d\nreceipt:%d\n\n\0" % (n, n, n) for n in range(100)]
+        await peer.send(b"".join(frames))
+        for _ in frames:
+            await peer.frame()
+        delete = world.broker.delete
+
+        def note(*arguments: Any) -> None:
+            deleted.append(turn)
+            delete(*arguments)
+
+        monkeypatch.setattr(world.broker, "delete", note)
+        next_turn()
+        await peer.close()
+        await until(lambda: not world.broker.private_queues())
+        assert len(deleted) == 100 and max(Counter(deleted).values()) <= AT_ONCE
+
+    run(tmp_path, main)
