@@ -22,11 +22,13 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
+FIRST = "CURBSTONE_TESTS_FIRST"
+"""The variable whose value, a Python program, a fork runs before the command."""
 COMMAND = [sys.executable, "-m", "curbstone"]
 
 SETTINGS = ("CURBSTONE_", "NARCONI_", "PORT")
 """What the names of the server's settings begin with."""
-LATE = (*SETTINGS, "PYTEST_", "JAVA_", "PYSPARK_", "SPARK_")
+LATE = (*SETTINGS, "PYTEST_", "JAVA_", "PYSPARK_", "SPARK_", "XDG_")
 """What variables begin with that are read when Curbstone runs, if at all; all others have to be the template's."""
 
 
@@ -92,8 +94,8 @@ class Forked:
             ended.register(self._end, select.POLLIN)
             if not ended.poll(None if timeout is None else 1000 * timeout):
                 raise subprocess.TimeoutExpired(COMMAND, timeout or 0)
-        code = self.poll()
-        assert code is not None
+        while (code := self.poll()) is None:  # it has ended, but a tracer gets to see that first
+            threading.Event().wait(0.001)
         return code
 
     def send_signal(self, number: int) -> None:
@@ -145,7 +147,9 @@ def run(
 
 def _can_fork(command: Sequence[str], env: Mapping[str, str]) -> bool:
     same = [*command[: len(COMMAND)]] == COMMAND and sys.platform == "linux"
-    return same and _early(env) == template().env
+    can_fork = same and _early(env) == template().env
+    assert can_fork or FIRST not in env, "only a fork runs a program before the command"
+    return can_fork
 
 
 def _early(env: Mapping[str, str]) -> dict[str, str]:

@@ -89,6 +89,7 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()  # else each fork would go through all of this when it collects
     sys.argv[1:] = forked(socket.socket(fileno=int(sys.argv[1])))
+    exec(os.environ.pop("CURBSTONE_TESTS_FIRST", ""))
     try:
         runpy.run_module("curbstone", run_name="__main__", alter_sys=True)
     except SystemExit as end:

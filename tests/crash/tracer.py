@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
 
+from tests.processes import FIRST
 from tests.server import ServerProcess, clean_environment
 
 # A name that a platform does not have is ignored for its question mark.
@@ -28,20 +27,18 @@ CALLS = {
 """What the engine does to the disk, and how strace calls that."""
 
 # strace counts the calls of each thread apart. With one thread for the disk, the Nth call is the same in each run.
-# It comes when all is imported: each call of the system takes many times as long under it, and imports are 11,000.
-_ONE_DISK_THREAD = """
-import ctypes, json, os, pathlib, subprocess, sys, time
-import curbstone.serve, curbstone.settings
-from curbstone.cli.main import main
+# No byte code is written: that would be calls to the disk as well.
+_TRACED = """
+import ctypes, os, pathlib, subprocess, sys, time
 from curbstone.core.host import AsyncioHost
+sys.dont_write_bytecode = True
 AsyncioHost.__init__.__defaults__ = (1,)
 SET_PTRACER, ANY = 0x59616D61, ctypes.c_ulong(-1)
 ctypes.CDLL(None).prctl(SET_PTRACER, ANY)  # else only what is above it may trace it, on some systems
-tracer = subprocess.Popen([*json.loads(sys.argv.pop(1)), "-p", str(os.getpid())], stdin=subprocess.DEVNULL)
+tracer = subprocess.Popen([*{strace!r}, "-p", str(os.getpid())], stdin=subprocess.DEVNULL)
 while "TracerPid:\\t0\\n" in pathlib.Path("/proc/self/status").read_text():
     assert tracer.poll() is None, "strace has ended"
     time.sleep(0.005)
-main()
 """
 _TRACER = re.compile(r"^TracerPid:\t(\d+)$", re.MULTILINE)
 _POLL_S = 0.01
@@ -60,30 +57,21 @@ def why_no_strace() -> str:
 
 
 class TracedServer(ServerProcess):
-    """A server whose calls to the disk are traced, and of which `inject` makes some fail, while `traced` is set.
+    """A server whose calls to the disk are traced, and of which `inject` makes some fail.
 
     `inject` is what follows `inject=` in strace: calls, what happens to them, and when. strace runs beside the
     server, not above it: the process is the server's own.
     """
 
     def __init__(self, data_dir: Path, *args: str, inject: str = "") -> None:
-        self.inject = inject
-        self.traced = True
         self.trace_file = data_dir.with_name(data_dir.name + ".strace")
-        # No byte code is written: that would be calls to the disk as well.
-        super().__init__(data_dir, *args, env=clean_environment(PYTHONDONTWRITEBYTECODE="1"))
-
-    def command(self) -> list[str]:
-        if not self.traced:
-            return super().command()
         calls = ",".join(CALLS.values())
         # Not --seccomp-bpf, though it is faster: with it strace (6.1) sends no signals, and can't leave a server alive.
         # -I 2: so that SIGTERM ends strace.
         strace = ["strace", "-I", "2", "-f", "-q", "-o", str(self.trace_file), "-e", f"trace={calls}"]
-        if self.inject:
-            strace += ["-e", f"inject={self.inject}"]
-        program = [sys.executable, "-c", _ONE_DISK_THREAD, json.dumps(strace)]
-        return [*program, "serve", "--data", str(self.data_dir)]
+        if inject:
+            strace += ["-e", f"inject={inject}"]
+        super().__init__(data_dir, *args, env=clean_environment(**{FIRST: _TRACED.format(strace=strace)}))
 
     @property
     def is_dead(self) -> bool:

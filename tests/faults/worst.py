@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import orjson
+from websockets.frames import Frame, Opcode
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
@@ -293,8 +294,7 @@ def websocket_frames(world: World, queue: str) -> None:
             peer.send(text)
             peer.recv()
     with connect(url, subprotocols=[Subprotocol("publish")], proxy=None, additional_headers=fields) as peer:
-        for _ in range(5000):
-            peer.send('{"message":"x"}')
+        peer.socket.sendall(Frame(Opcode.TEXT, b'{"message":"x"}').serialize(mask=True) * 5000)
         for _ in range(5000):
             peer.recv()
     with connect(
