@@ -6,8 +6,8 @@ from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.wakeups import Agenda
-from curbstone.core.engine.write_queue import Outbox
+from curbstone.core.engine.wakeups import Wakeups
+from curbstone.core.engine.write_queue import WriteQueue
 
 
 class Parts:
@@ -16,7 +16,7 @@ class Parts:
     __slots__ = ("facts", "index", "log", "state", "wakeups", "write_queue")
 
     def __init__(
-        self, state: QueueState, wakeups: Agenda, log: Log, index: Index, facts: Facts, write_queue: Outbox
+        self, state: QueueState, wakeups: Wakeups, log: Log, index: Index, facts: Facts, write_queue: WriteQueue
     ) -> None:
         self.state = state
         self.wakeups = wakeups

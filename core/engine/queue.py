@@ -37,8 +37,8 @@ from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.shared import Shared
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.turns import Turn
-from curbstone.core.engine.wakeups import Agenda
-from curbstone.core.engine.write_queue import Outbox
+from curbstone.core.engine.wakeups import Wakeups
+from curbstone.core.engine.write_queue import WriteQueue
 from curbstone.core.errors import BadRequest, CurbstoneError, Unavailable
 from curbstone.core.holders import holders
 from curbstone.core.message import Delivery, Message
@@ -66,10 +66,10 @@ class Queue(AloneQueue):
     """See the module's docstring. `core.engine.broker` makes all queues and holds them."""
 
     __slots__ = (
-        "_auto_delete", "_delete", "_is_resting", "_timers", "acks", "agenda", "cleaner", "damaged", "dispatcher",
-        "facts", "give_back", "host", "index", "lease", "leases", "log", "message_id", "meta_writer", "name", "outbox",
-        "parts", "popping", "refusal", "requeue", "settle_by_id", "settle_leases", "space", "state", "stats", "uid",
-        "watch", "writer",
+        "_auto_delete", "_delete", "_is_resting", "_timers", "acks", "cleaner", "damaged", "dispatcher", "facts",
+        "give_back", "host", "index", "lease", "leases", "log", "message_id", "meta_writer", "name", "parts", "popping",
+        "refusal", "requeue", "settle_by_id", "settle_leases", "space", "state", "stats", "uid", "wakeups", "watch",
+        "write_queue", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -89,7 +89,7 @@ class Queue(AloneQueue):
         host = self.host = QueueHost(shared, meta, self._break_down)
         state = self.state = QueueState(shared, meta, host)
         turn = partial(host.contain, self.turn)
-        agenda = self.agenda = Agenda(host, partial(dirty, turn))
+        wakeups = self.wakeups = Wakeups(host, partial(dirty, turn))
         self.name = meta.name
         self.uid = meta.uid
         self.log = log
@@ -97,12 +97,12 @@ class Queue(AloneQueue):
         self.damaged = state.damaged
         self.refusal = state.refusal
         self.message_id = state.message_id
-        self.watch = agenda.watch
+        self.watch = wakeups.watch
         self._is_resting = False
         facts = self.facts = Facts(state, log.room)
-        outbox = self.outbox = Outbox(agenda)
-        index = self.index = Index(state, agenda, log, self._groups_in_use, outbox.when_settled)
-        parts = self.parts = Parts(state, agenda, log, index, facts, outbox)
+        write_queue = self.write_queue = WriteQueue(wakeups)
+        index = self.index = Index(state, wakeups, log, self._groups_in_use, write_queue.when_settled)
+        parts = self.parts = Parts(state, wakeups, log, index, facts, write_queue)
         self.meta_writer = MetaWriter(parts)
         self.cleaner = Cleaner(parts)
         self.acks = Acks(parts)
@@ -158,13 +158,13 @@ class Queue(AloneQueue):
         for name in gone:
             ranges = self.index.drop_group(name)
             if ranges:
-                self.outbox.settled_ranges(name, Reason.PURGE, ranges)
+                self.write_queue.settled_ranges(name, Reason.PURGE, ranges)
             self.facts.forget_group(name)
-            self.agenda.dirty()
+            self.wakeups.dirty()
         for name in meta.groups:
             self.index.group(name)
-        self.agenda.wake_all()  # what was paused may go on
-        self.agenda.changed()
+        self.wakeups.wake_all()  # what was paused may go on
+        self.wakeups.changed()
         self._watch_use()
         self.meta_writer.store(data, meta.options.cap, on_done)
 
@@ -272,33 +272,33 @@ class Queue(AloneQueue):
 
         A queue has a turn when something was asked of it, and again whenever a commit has ended.
         """
-        agenda = self.agenda
+        wakeups = self.wakeups
         if self.state.is_closed or not self.meta_writer.is_open:
             return
-        if agenda.is_due:
-            agenda.is_due = False
+        if wakeups.is_due:
+            wakeups.is_due = False
             self._timers.run()
-        if agenda.all_are_woken:
-            agenda.all_are_woken = False
-            agenda.woken.update(dict.fromkeys(self.dispatcher))
-        woken, agenda.woken = agenda.woken, {}
+        if wakeups.all_are_woken:
+            wakeups.all_are_woken = False
+            wakeups.woken.update(dict.fromkeys(self.dispatcher))
+        woken, wakeups.woken = wakeups.woken, {}
         for name in woken:
             self.dispatcher.dispatch(name)
         self.writer.flush()
         if not (self.writer.is_busy or self._is_resting) and self._is_idle():
             self._is_resting = True
             self.host.call_later(IDLE_MS, self._rest)
-        if agenda.has_changed:
-            agenda.has_changed = False
-            for fn in list(agenda.watchers):
+        if wakeups.has_changed:
+            wakeups.has_changed = False
+            for fn in list(wakeups.watchers):
                 self.host.tell(fn)
 
     def opened(self) -> None:
         """Begin to serve the queue: its directory exists, and its log has been read."""
         self.state.committed_end = self.state.next_seq
         self.meta_writer.opened()
-        if not (self._is_idle() and self.agenda.is_empty) or self.log.bytes > IDLE_BYTES_MAX:
-            self.agenda.dirty()
+        if not (self._is_idle() and self.wakeups.is_empty) or self.log.bytes > IDLE_BYTES_MAX:
+            self.wakeups.dirty()
 
     def _is_idle(self) -> bool:
         """Return whether the queue is empty and has nothing to do, so that its log may shrink."""
@@ -310,7 +310,7 @@ class Queue(AloneQueue):
             return
         self._timers.sweep()
         if self.cleaner.trim():
-            self.agenda.dirty()
+            self.wakeups.dirty()
 
     @property
     def is_working(self) -> bool:
@@ -356,5 +356,5 @@ class Queue(AloneQueue):
         self.leases.end_all()
         self.cleaner.end(error)
         self.index.reader.close()
-        for fn in list(self.agenda.watchers):
+        for fn in list(self.wakeups.watchers):
             self.host.tell(fn)

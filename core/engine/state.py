@@ -28,7 +28,7 @@ class QueueState:
     """See the module's docstring. It only holds facts, and asks no other room."""
 
     __slots__ = (
-        "broken", "committed_end", "damaged", "door", "host", "is_closed", "is_private", "meta", "_meta_bytes", "name",
+        "_meta_bytes", "broken", "committed_end", "damaged", "door", "host", "is_closed", "is_private", "meta", "name",
         "next_seq", "options", "refusals", "shared", "stats", "uid", "write_failure",
     )  # fmt: skip
 

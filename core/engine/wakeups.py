@@ -12,7 +12,7 @@ def _nothing() -> None:
     """Takes the place of a function that watches no more."""
 
 
-class Agenda:
+class Wakeups:
     """See the module's docstring."""
 
     __slots__ = ("_alarm_ms", "_timer", "all_are_woken", "dirty", "has_changed", "host", "is_due", "watchers", "woken")

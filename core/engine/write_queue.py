@@ -14,7 +14,7 @@ from typing import Protocol
 from curbstone.core.engine.compaction.restore import Revival
 from curbstone.core.engine.log.format import Reason, Released
 from curbstone.core.engine.log.publish import Publish
-from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.wakeups import Wakeups
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.values import Done
@@ -33,19 +33,19 @@ class Pop(Protocol):
 
 
 _NOTHING: deque[Publish] = deque(maxlen=0)
-"""All outboxes share it until something is published: an empty deque takes more memory than the rest of an outbox."""
+"""All write queues share it until something is published: an empty deque takes more memory than all else there."""
 
 
-class Outbox:
+class WriteQueue:
     """See the module's docstring."""
 
     __slots__ = (
-        "_agenda", "_refusal", "after_settles", "callbacks", "hand_outs", "must_write", "pops", "publishes", "ranges",
-        "releases", "revival", "settles", "unhurried",
+        "_refusal", "_wakeups", "after_settles", "callbacks", "lazy_acks", "must_write", "pops", "publishes", "ranges",
+        "redelivery_records", "releases", "revival", "settles",
     )  # fmt: skip
 
-    def __init__(self, agenda: Agenda) -> None:
-        self._agenda = agenda
+    def __init__(self, wakeups: Wakeups) -> None:
+        self._wakeups = wakeups
         self._refusal: CurbstoneError | None = None
         """What whoever asks for a commit is told, because the queue has ended; None before."""
         self.publishes = _NOTHING
@@ -53,11 +53,11 @@ class Outbox:
         """The seqs of settled messages, by group and reason."""
         self.ranges: dict[tuple[str, Reason], list[tuple[int, int]]] = {}
         """Settles of many messages at once, such as those of a purge, as (first, count)."""
-        self.unhurried: dict[str, list[int]] = {}
+        self.lazy_acks: dict[str, list[int]] = {}
         """The seqs of what was acked and needs no commit of its own, by group: they go into the next one there is."""
         self.releases: list[Released] = []
         """Records of messages that were given back, in order."""
-        self.hand_outs: dict[tuple[str, int], Released] = {}
+        self.redelivery_records: dict[tuple[str, int], Released] = {}
         """By group and seq, records of messages that were handed out again: their tries as a crash has to find them."""
         self.pops: dict[Pop, None] = {}
         """The pops whose settles are not in a commit yet, in order."""
@@ -77,10 +77,10 @@ class Outbox:
         if self.publishes is _NOTHING:
             self.publishes = deque()
         self.publishes.append(publish)
-        self._agenda.dirty()
+        self._wakeups.dirty()
 
     def settled(self, group: str, reason: Reason, seqs: list[int]) -> None:
-        """Write that messages are settled. The outbox keeps `seqs`, and changes it."""
+        """Write that messages are settled. The write queue keeps `seqs`, and changes it."""
         if not seqs:
             return
         key = (group, reason)
@@ -89,28 +89,28 @@ class Outbox:
             self.settles[key] = seqs
         else:
             waiting += seqs
-        self._agenda.dirty()
+        self._wakeups.dirty()
 
-    def settled_unhurried(self, group: str, seqs: list[int]) -> None:
+    def acked_lazily(self, group: str, seqs: list[int]) -> None:
         """Write with the next commit, whenever that comes, that messages were acked: a restart does not ask for it."""
-        self.unhurried.setdefault(group, []).extend(seqs)
+        self.lazy_acks.setdefault(group, []).extend(seqs)
 
-    def hurry(self) -> None:
+    def take_lazy_acks(self) -> None:
         """There is a commit now: let what waits for one be settled with it."""
-        unhurried, self.unhurried = self.unhurried, {}
-        for group, seqs in unhurried.items():
+        lazy_acks, self.lazy_acks = self.lazy_acks, {}
+        for group, seqs in lazy_acks.items():
             self.settles.setdefault((group, Reason.ACK), []).extend(seqs)
 
     def settled_ranges(self, group: str, reason: Reason, ranges: list[tuple[int, int]]) -> None:
         """Write that whole ranges of messages are settled, each as (first, count)."""
         self.ranges.setdefault((group, reason), []).extend(ranges)
-        self._agenda.dirty()
+        self._wakeups.dirty()
 
     def released(self, released: Released) -> None:
         """Write that messages were given back; what was to be written of their being handed out is no longer true."""
-        if self.hand_outs:
+        if self.redelivery_records:
             for seq in range(released.first, released.first + released.span):
-                self.hand_outs.pop((released.group, seq), None)
+                self.redelivery_records.pop((released.group, seq), None)
         if self.releases:
             last = self.releases[-1]
             if last.first + last.span == released.first and last._replace(first=0, span=0) == released._replace(
@@ -119,13 +119,13 @@ class Outbox:
                 self.releases[-1] = last._replace(span=last.span + released.span)
                 return
         self.releases.append(released)
-        self._agenda.dirty()
+        self._wakeups.dirty()
 
-    def handed(self, states: list[Released]) -> None:
+    def record_redeliveries(self, states: list[Released]) -> None:
         """Write the tries of messages that were handed out, and not for the first time, as a crash has to find them."""
         for state in states:
-            self.hand_outs[state.group, state.first] = state
-        self._agenda.dirty()
+            self.redelivery_records[state.group, state.first] = state
+        self._wakeups.dirty()
 
     def when_committed(self, on_done: Done) -> None:
         """Call `on_done(error)` when all settles and releases that were asked for so far are on disk.
@@ -133,10 +133,10 @@ class Outbox:
         If the queue has ended, that is in a later turn, and the error says so.
         """
         if self._refusal is not None:
-            self._agenda.host.call_soon(partial(on_done, self._refusal))
+            self._wakeups.host.call_soon(partial(on_done, self._refusal))
             return
         self.callbacks.append(on_done)
-        self._agenda.dirty()
+        self._wakeups.dirty()
 
     def when_settled(self, on_done: Done) -> None:
         """Call `on_done(error)` when all settles that were asked for so far are on disk; see `when_committed`.
@@ -144,15 +144,15 @@ class Outbox:
         It does not wait for releases, which may find no room in a full queue until something more is settled.
         """
         if self._refusal is not None:
-            self._agenda.host.call_soon(partial(on_done, self._refusal))
+            self._wakeups.host.call_soon(partial(on_done, self._refusal))
             return
         self.after_settles.append(on_done)
-        self._agenda.dirty()
+        self._wakeups.dirty()
 
     def pop(self, pop: Pop) -> None:
         """Write the settle of a pop."""
         self.pops[pop] = None
-        self._agenda.dirty()
+        self._wakeups.dirty()
 
     def pop_first(self, pops: list[Pop]) -> None:
         """Write the settles of these pops before those of all others."""
@@ -178,7 +178,7 @@ class Outbox:
     def revive(self, revival: Revival) -> None:
         """Write settled messages again, so that they are pending once more."""
         self.revival = revival
-        self._agenda.dirty()
+        self._wakeups.dirty()
 
     def stop_revival(self, error: CurbstoneError, then: Callable[[], None]) -> None:
         """End the undo with `error` after its commit under way, then call `then`; at once if there is no undo."""
@@ -186,7 +186,7 @@ class Outbox:
             then()
         else:
             self.revival.stop(error, then)
-            self._agenda.dirty()
+            self._wakeups.dirty()
 
     def end_revival(self) -> Revival | None:
         """Forget the undo and return it, if there is one; the caller tells whoever asked for it."""
@@ -198,7 +198,7 @@ class Outbox:
     @property
     def has_records(self) -> bool:
         """Whether settles or releases wait."""
-        return bool(self.settles or self.ranges or self.releases or self.hand_outs or self.pops)
+        return bool(self.settles or self.ranges or self.releases or self.redelivery_records or self.pops)
 
     @property
     def owes_records(self) -> bool:
@@ -209,7 +209,7 @@ class Outbox:
     def is_empty(self) -> bool:
         """Whether nothing waits."""
         asked = self.publishes or self.callbacks or self.after_settles or self.revival
-        return not (asked or self.settles or self.ranges or self.releases or self.hand_outs or self.pops)
+        return not (asked or self.settles or self.ranges or self.releases or self.redelivery_records or self.pops)
 
     @property
     def is_owed(self) -> bool:

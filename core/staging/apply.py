@@ -313,7 +313,7 @@ class Application:
         publish.mark = StagedMark(self.marker.number, target.handed)
         publish.reserved = target.reserved_for(messages, size)
         self._outstanding += size
-        queue.outbox.publish(publish)
+        queue.write_queue.publish(publish)
 
     def _written(self, target: Target, size: int, error: CurbstoneError | None, _first: int, _count: int) -> None:
         self._outstanding -= size

@@ -93,7 +93,7 @@ class StagedCommit:
             assert target.queue is not None
             wanted = target.wanted_bytes(windows)
             granted = partial(self._granted, target, wanted)
-            target.queue.outbox.publish(Reservation(wanted, target.share.largest, granted))
+            target.queue.write_queue.publish(Reservation(wanted, target.share.largest, granted))
 
     def _granted(self, target: Target, wanted: int, error: CurbstoneError | None, _first: int, _count: int) -> None:
         """A queue has room, or has refused it."""

@@ -9,7 +9,7 @@ from typing import Protocol
 from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.publish import WholePublish
-from curbstone.core.engine.write_queue import Outbox
+from curbstone.core.engine.write_queue import WriteQueue
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.transactions.records import Recorded
 from curbstone.core.transactions.tx_log import Journal
@@ -21,7 +21,7 @@ class Member(Protocol):
     uid: str
     log: Log
     index: Index
-    outbox: Outbox
+    write_queue: WriteQueue
 
 
 class MissingParts:
@@ -79,7 +79,7 @@ def _write(journal: Journal, queue: Member, part: Recorded, missing: MissingPart
     publish.released = [each for item in part.released for each in queue.index.release_replayed(item)]
     publish.reserved = part.log_bytes
     queue.log.room.grant_known(publish.reserved)
-    queue.outbox.publish(publish)
+    queue.write_queue.publish(publish)
 
 
 def _written(

@@ -172,7 +172,7 @@ class Transaction:
             ((queue, share),) = shares.items()
             publish = WholePublish(share.messages, partial(self._written, share, done), share.size)
             publish.settles, publish.releases = share.settles, share.releases
-            queue.outbox.publish(publish)
+            queue.write_queue.publish(publish)
         else:
             Spread(self._server.host, self._server.journal, shares, done).begin()
 

@@ -1,7 +1,8 @@
 """A transaction over several queues, on its way to the disk.
 
-It takes a place in the outbox of each queue, so whatever is published later is written behind it. When every queue has
-granted it room, the journal is written. From then on the transaction has happened, and each queue writes its part.
+It takes a place in the write queue of each queue, so whatever is published later is written behind it. When every
+queue has granted it room, the journal is written. From then on the transaction has happened, and each queue writes its
+part.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import Generic, Protocol, TypeVar
 
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.publish import Release, Settle, WholePublish
-from curbstone.core.engine.wakeups import Agenda
-from curbstone.core.engine.write_queue import Outbox
+from curbstone.core.engine.wakeups import Wakeups
+from curbstone.core.engine.write_queue import WriteQueue
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.host import Host
 from curbstone.core.message import Message
@@ -25,8 +26,8 @@ class Member(Protocol):
     """A queue that takes part in the transaction."""
 
     log: Log
-    agenda: Agenda
-    outbox: Outbox
+    wakeups: Wakeups
+    write_queue: WriteQueue
 
     def refusal(self) -> CurbstoneError | None:
         """Return why nothing can be written there now, or None."""
@@ -74,7 +75,7 @@ class Spread(Generic[Q, S]):
             place = WholePublish(share.messages, partial(self._refused, queue), share.size)
             place.on_room = self._room
             self._places[queue] = place
-            queue.outbox.publish(place)
+            queue.write_queue.publish(place)
 
     def _room(self) -> None:
         """One more queue has granted room, or is left out: when none is missing any more, write the journal."""
@@ -115,7 +116,7 @@ class Spread(Generic[Q, S]):
             place.reserved = 0
             place.tx = 0
             place.refusal = error
-            queue.agenda.dirty()
+            queue.wakeups.dirty()
         for share in self._shares.values():
             for end in share.ends:
                 end.undo(end.deliveries)
@@ -135,7 +136,7 @@ class Spread(Generic[Q, S]):
             place.settles, place.releases = share.settles, share.releases
             place.on_room = None
             place.on_done = done
-            queue.agenda.dirty()
+            queue.wakeups.dirty()
 
     def _part_done(self, uid: int, error: CurbstoneError | None, _first: int, _count: int) -> None:
         if not isinstance(error, Unavailable):  # else the journal keeps the part, and the next start writes it

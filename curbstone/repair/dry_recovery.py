@@ -21,7 +21,7 @@ from curbstone.core.engine.log.meta import Meta
 from curbstone.core.engine.recovery.replay import Replay
 from curbstone.core.engine.shared import Shared
 from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.wakeups import Wakeups
 from curbstone.core.host import Job, JobDone, Timer
 from curbstone.core.options import SyncMode
 from curbstone.core.transactions.records import Recorded
@@ -61,7 +61,7 @@ class DryRecovery:
         log = Log(self._disk, directory, uid, cap=meta.options.cap, meta_bytes=0, salt=random_salt)
         host = QueueHost(self._shared, meta, _raise)
         state = QueueState(self._shared, meta, host)
-        index, facts = Index(state, Agenda(host, _nothing), log), Facts(state, log.room)
+        index, facts = Index(state, Wakeups(host, _nothing), log), Facts(state, log.room)
         found = Revived()
         with _quiet():
             if Replay(state, log, index, facts).run():

@@ -183,7 +183,7 @@ def test_an_ack_that_somebody_waits_for_is_written_at_once_with_all_of_before() 
     lab.settle()
     before = queue.stats.commits
     peer.ack(2)
-    assert queue.stats.commits - before == 1 and not queue.outbox.unhurried
+    assert queue.stats.commits - before == 1 and not queue.write_queue.lazy_acks
 
 
 def test_acks_that_wait_for_a_commit_take_no_room_in_a_queue_that_is_used_for_long() -> None:
@@ -193,7 +193,7 @@ def test_acks_that_wait_for_a_commit_take_no_room_in_a_queue_that_is_used_for_lo
     peer = Peer(lab, queue, auto=True)
     for number in range(500):  # many times its cap
         lab.publish(queue, *[f"{number}.{each}".encode().ljust(100) for each in range(10)])
-        assert len(queue.outbox.unhurried.get("", [])) <= 10
+        assert len(queue.write_queue.lazy_acks.get("", [])) <= 10
     assert len(peer.given) == 5001
     lab.pass_time(60_000)
-    assert queue.counts()[3] <= 64 * 1024 and not queue.outbox.unhurried
+    assert queue.counts()[3] <= 64 * 1024 and not queue.write_queue.lazy_acks

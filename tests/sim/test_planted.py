@@ -23,7 +23,7 @@ from curbstone.core.engine.log.format import Note, Reason
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.publish import Publish
 from curbstone.core.engine.log.room import Room
-from curbstone.core.engine.write_queue import Outbox
+from curbstone.core.engine.write_queue import WriteQueue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Job
 from curbstone.core.names import QueueName
@@ -81,7 +81,7 @@ def test_the_simulator_sees_a_key_whose_next_message_does_not_wait(monkeypatch: 
 
 
 def test_the_simulator_sees_settles_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Outbox, "settled", lambda self, group, reason, seqs: self._agenda.dirty())
+    monkeypatch.setattr(WriteQueue, "settled", lambda self, group, reason, seqs: self._wakeups.dirty())
     assert finds_something(range(10))
 
 
@@ -146,7 +146,7 @@ def test_the_simulator_sees_what_a_full_disk_refused_come_back(monkeypatch: pyte
 
 
 def test_the_simulator_sees_cumulative_acks_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Outbox, "settled_ranges", lambda self, group, reason, ranges: self._agenda.dirty())
+    monkeypatch.setattr(WriteQueue, "settled_ranges", lambda self, group, reason, ranges: self._wakeups.dirty())
     assert finds_something(range(20))
 
 

@@ -15,7 +15,7 @@ import pytest
 from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.engine.delivery.pop import Popping
 from curbstone.core.engine.log.format import Reason
-from curbstone.core.engine.write_queue import Outbox, Pop
+from curbstone.core.engine.write_queue import Pop, WriteQueue
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.long_poll import Polls
 from curbstone.mqks.session import Session as MqksSession
@@ -87,7 +87,7 @@ def finds_something(seeds: range) -> bool:
 
 
 def test_it_sees_settles_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Outbox, "settled", lambda self, group, reason, seqs: self._agenda.dirty())
+    monkeypatch.setattr(WriteQueue, "settled", lambda self, group, reason, seqs: self._wakeups.dirty())
     assert finds_something(range(10))
 
 
@@ -162,7 +162,7 @@ def test_a_failing_run_shrinks_to_what_matters() -> None:
 
 
 def test_a_planted_bug_is_told_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Outbox, "settled", lambda self, group, reason, seqs: self._agenda.dirty())
+    monkeypatch.setattr(WriteQueue, "settled", lambda self, group, reason, seqs: self._wakeups.dirty())
     seed = next(seed for seed in range(20) if failure_of(seed, plan(seed, STEPS), faults=False))
     told = explain(seed, plan(seed, STEPS), faults=False)
     assert int(told.split()[0]) < 40, told

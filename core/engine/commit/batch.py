@@ -89,16 +89,16 @@ class Batch:
     # --- what goes into it
 
     def take_records(self) -> None:
-        """Take settles and releases from the outbox and, if none is left there, the callbacks that wait for them."""
-        outbox = self._parts.write_queue
-        if outbox.unhurried:
-            outbox.hurry()
-        is_left = outbox.has_records
+        """Take settles and releases that wait and, if none is left waiting, the callbacks that wait for them."""
+        write_queue = self._parts.write_queue
+        if write_queue.lazy_acks:
+            write_queue.take_lazy_acks()
+        is_left = write_queue.has_records
         if is_left:
             self._add_to().take()
-            is_left = outbox.has_records
-        if outbox.callbacks or outbox.after_settles:
-            self.callbacks, self.after_settles = outbox.take_callbacks()
+            is_left = write_queue.has_records
+        if write_queue.callbacks or write_queue.after_settles:
+            self.callbacks, self.after_settles = write_queue.take_callbacks()
         taken = self.records is not None and self.records.bytes > 0
         self._cleaner.for_settles.recorded(taken=taken, left=is_left)
 
@@ -144,13 +144,13 @@ class Batch:
     def commit(self) -> Commit | None:
         """Return the commit to run, or None if there is nothing to write."""
         parts, publishes, cleaner = self._parts, self.publishes, self._cleaner
-        log, state, outbox = parts.log, parts.state, parts.write_queue
+        log, state, write_queue = parts.log, parts.state, parts.write_queue
         drops, roll, recycles = cleaner.plan(emptied=self._empties)
         has_records = self.records is not None and self.records.bytes
         asked = publishes.messages or self.copies or has_records or publishes.tx
-        if not (asked or drops or roll or outbox.must_write or self._marks_due()):
+        if not (asked or drops or roll or write_queue.must_write or self._marks_due()):
             return None
-        outbox.must_write = False
+        write_queue.must_write = False
         if not publishes.is_plain:
             self._add_delays()
         notes = self._notes(drops)

@@ -1,8 +1,8 @@
 """The records of one batch: which messages are settled, by which group, and how often each was tried.
 
-Settles, pops and releases are taken from the outbox as far as there is room for them. The room that the cleaner needs
-to copy any one segment is never touched. A publish may bring records of its own (a transaction does), and so may a
-copy.
+Settles, pops and releases are taken from the write queue as far as there is room for them. The room that the cleaner
+needs to copy any one segment is never touched. A publish may bring records of its own (a transaction does), and so may
+a copy.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ RUN_BYTES = 12
 class Records:
     """See the module's docstring."""
 
-    __slots__ = (
-        "_parts", "_releases", "_settles", "bytes", "handed", "pops", "ranges", "released", "settled", "tries",
-    )  # fmt: skip
+    __slots__ = ("_parts", "_releases", "_settles", "bytes", "handed", "pops", "ranges", "released", "settled", "tries")
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -48,40 +46,42 @@ class Records:
         self._settles: list[bytes] = []
         self._releases: list[bytes] = []
 
-    # --- what waits in the outbox
+    # --- what waits in the write queue
 
     def take(self) -> None:
         """Take the settles, pops and records of tries that wait, as far as there is room for them."""
-        outbox, room = self._parts.write_queue, self._parts.log.room
+        write_queue, room = self._parts.write_queue, self._parts.log.room
         limit = max(0, min(room.slack_bytes // 2, room.records_left - room.kept))
         # A settle or a first release ends what room was kept for, so it may use that room if hardly any other is left.
         settles_limit = limit if limit >= SETTLE_BYTES else max(0, min(room.slack_bytes // 2, room.records_left))
-        if outbox.settles:
+        if write_queue.settles:
             self._take_settles(settles_limit)
-        if outbox.ranges:
+        if write_queue.ranges:
             self._take_ranges(settles_limit)
-        if outbox.pops:
+        if write_queue.pops:
             self._take_pops(settles_limit)
-        if outbox.releases:
-            self.released, outbox.releases = self._affordable(outbox.releases, limit, settles_limit)
+        if write_queue.releases:
+            self.released, write_queue.releases = self._affordable(write_queue.releases, limit, settles_limit)
             self.say_tries(self.released)
-        if outbox.hand_outs and not outbox.releases and not self._is_needed_for_publishes:
+        if write_queue.redelivery_records and not write_queue.releases and not self._is_needed_for_publishes:
             # Only if no release was left over: these must come behind earlier releases of the same messages.
-            self.handed, rest = self._affordable(list(outbox.hand_outs.values()), limit, 0)
-            outbox.hand_outs = {(item.group, item.first): item for item in rest}
+            self.handed, rest = self._affordable(list(write_queue.redelivery_records.values()), limit, 0)
+            write_queue.redelivery_records = {(item.group, item.first): item for item in rest}
             self.say_tries(self.handed, state=True)
 
     def put_back(self) -> None:
-        """Put back in the outbox what was taken from it, but for pops: the commit has failed."""
-        outbox = self._parts.write_queue
+        """Put back in the write queue what was taken from it, but for pops: the commit has failed."""
+        write_queue = self._parts.write_queue
         for key, seqs in self.settled.items():
-            outbox.settles.setdefault(key, []).extend(seqs)
+            write_queue.settles.setdefault(key, []).extend(seqs)
         for key, ranges in self.ranges.items():
-            outbox.ranges.setdefault(key, []).extend(ranges)
-        since = {(item.group, item.first + index) for item in outbox.releases for index in range(item.span)}
+            write_queue.ranges.setdefault(key, []).extend(ranges)
+        since = {(item.group, item.first + index) for item in write_queue.releases for index in range(item.span)}
         handed = {(item.group, item.first): item for item in self.handed}
-        outbox.hand_outs = {key: item for key, item in handed.items() if key not in since} | outbox.hand_outs
-        outbox.releases = self.released + outbox.releases
+        write_queue.redelivery_records = {
+            key: item for key, item in handed.items() if key not in since
+        } | write_queue.redelivery_records
+        write_queue.releases = self.released + write_queue.releases
 
     @property
     def _is_needed_for_publishes(self) -> bool:

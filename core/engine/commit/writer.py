@@ -1,6 +1,6 @@
 """Group commit for one queue: everything that arrives while a commit is under way goes into the next one.
 
-Each flush makes one batch of the outbox, as much as fits, and has a worker thread write it. Nothing in
+Each flush makes one batch of the write queue, as much as fits, and has a worker thread write it. Nothing in
 the batch is confirmed or delivered before the commit has succeeded.
 
 If a commit fails, its publishes are refused and whoever waits for its settles and releases gets the error.
@@ -49,9 +49,8 @@ class Writer:
     """The writing side of one queue."""
 
     __slots__ = (
-        "_cleaner", "_dispatcher", "_has_copied", "_is_troubled", "_log", "_outbox", "_parts", "_popping",
-        "_started_us", "_state", "_syncer", "_turn", "_unsynced", "commits", "disk_is_full", "is_busy", "missed",
-        "under_way",
+        "_cleaner", "_dispatcher", "_has_copied", "_is_troubled", "_log", "_parts", "_popping", "_started_us", "_state",
+        "_syncer", "_turn", "_unsynced", "_write_queue", "commits", "disk_is_full", "is_busy", "missed", "under_way",
     )  # fmt: skip
 
     def __init__(
@@ -66,7 +65,7 @@ class Writer:
         self._parts = parts
         self._state = parts.state
         self._log = parts.log
-        self._outbox = parts.write_queue
+        self._write_queue = parts.write_queue
         self._cleaner = cleaner
         self._dispatcher = dispatcher
         self._popping = popping
@@ -95,17 +94,17 @@ class Writer:
         """The groups that have settles which are not on disk yet."""
         records = self.under_way.records if self.under_way is not None else None
         written = [*records.settled, *records.ranges] if records is not None else []
-        return {name for name, _reason in [*self._outbox.settles, *self._outbox.ranges, *written]}
+        return {name for name, _reason in [*self._write_queue.settles, *self._write_queue.ranges, *written]}
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way or waiting."""
-        return not self.is_busy and self._outbox.is_empty
+        return not self.is_busy and self._write_queue.is_empty
 
     @property
     def owes_nothing(self) -> bool:
         """Whether nothing is under way and nobody waits for anything to be written."""
-        return not (self.is_busy or self._outbox.is_owed)
+        return not (self.is_busy or self._write_queue.is_owed)
 
     def space(self) -> Space:
         """See `core.port.Queue.space`."""
@@ -120,11 +119,11 @@ class Writer:
         self._refuse_publishes(error)
         self._end_revival(error)
         self._popping.refuse_all(error)
-        outbox = self._outbox
+        write_queue = self._write_queue
         if self._state.is_closed:
-            callbacks = outbox.end(error)
+            callbacks = write_queue.end(error)
         else:
-            callbacks, outbox.callbacks = outbox.callbacks, []
+            callbacks, write_queue.callbacks = write_queue.callbacks, []
         for callback in callbacks:
             self._state.host.tell(callback, error)
 
@@ -139,12 +138,12 @@ class Writer:
         for callback in (*batch.after_settles, *batch.callbacks):
             self._state.host.tell(callback, error)
         for part in batch.publishes.taken:
-            # A promised publish that waits in the outbox again is refused there.
-            if not (part.publish.is_promised and part.publish in self._outbox.publishes):
+            # A promised publish that waits in the write queue again is refused there.
+            if not (part.publish.is_promised and part.publish in self._write_queue.publishes):
                 self._refuse_taken(part, error)
 
     def _refuse_publishes(self, error: CurbstoneError) -> None:
-        publishes = self._outbox.publishes
+        publishes = self._write_queue.publishes
         waiting = list(publishes)
         publishes.clear()
         for publish in waiting:
@@ -169,7 +168,7 @@ class Writer:
 
     def flush(self) -> None:
         """Make a batch of what waits and submit its commit, unless one is under way."""
-        state, outbox, cleaner = self._state, self._outbox, self._cleaner
+        state, write_queue, cleaner = self._state, self._write_queue, self._cleaner
         if self.is_busy or state.is_closed:
             return
         if state.write_failure:
@@ -177,11 +176,13 @@ class Writer:
             self._end_revival(Unavailable(state.write_failure))
             return
         cleaner.review()
-        if outbox.is_empty and not (outbox.must_write or self._parts.index.has_unlogged_marks or cleaner.has_work):
+        if write_queue.is_empty and not (
+            write_queue.must_write or self._parts.index.has_unlogged_marks or cleaner.has_work
+        ):
             return
         if self._syncer.is_gathering and self._syncer.defer(self._turn):
             return
-        has_publishes = bool(outbox.publishes)
+        has_publishes = bool(write_queue.publishes)
         if has_publishes:
             self._log.room.suit(self._parts.index.runs.bytes_live)
         was_cleaning = cleaner.is_cleaning
@@ -190,7 +191,7 @@ class Writer:
         self._has_copied = source is Source.COPY or source is Source.RESTORE
         batch = Batch(self._parts, cleaner, self._dispatcher, self.missed, disk_is_full=self.disk_is_full)
         self.under_way = batch
-        if outbox.pops:
+        if write_queue.pops:
             self._popping.drop_unwanted()
         batch.take_records()
         if copy is not None:
@@ -212,7 +213,7 @@ class Writer:
         self._nothing_written(batch)
         cleaner.review()  # records may have found no room in this batch
         gave_way = source is Source.PUBLISH and has_publishes and has_copied
-        if gave_way and (was_cleaning or outbox.revival is not None):
+        if gave_way and (was_cleaning or write_queue.revival is not None):
             self._parts.wakeups.dirty()  # publishes went first and none could be taken: the next batch is for copies
         elif source is Source.RESTORE or (cleaner.is_cleaning and not was_cleaning):
             self._parts.wakeups.dirty()
@@ -224,17 +225,17 @@ class Writer:
         """Return what the next batch holds beside records, and the copies if they are the cleaner's."""
         if self.disk_is_full:
             return Source.NOTHING, None
-        if self._has_copied and self._outbox.publishes:
+        if self._has_copied and self._write_queue.publishes:
             return Source.PUBLISH, None  # they take turns with copies, so that neither holds up the other
         if is_cleaning:  # before an undo, which needs the room that this makes
             copy = self._cleaner.copying.next()
             if copy is not None:
                 return Source.COPY, copy
             # There is nothing to copy, or it is being read from the disk: the batch is free for others.
-        return Source.PUBLISH if self._outbox.revival is None else Source.RESTORE, None
+        return Source.PUBLISH if self._write_queue.revival is None else Source.RESTORE, None
 
     def _take_revival(self, batch: Batch) -> None:
-        revival = self._outbox.revival
+        revival = self._write_queue.revival
         if revival is not None and not batch.take_revival(revival):
             self._end_revival(QueueFull(f"queue {self._state.name} {self._log.fullness}"))
 
@@ -270,12 +271,12 @@ class Writer:
             self._state.host.tell(callback, None)
         for part in batch.publishes.taken:
             self._answer(part)
-        if self._outbox.revival is not None and self._outbox.revival.is_over:
+        if self._write_queue.revival is not None and self._write_queue.revival.is_over:
             self._end_revival(None)
 
     def _end_revival(self, error: CurbstoneError | None) -> None:
         """Tell whoever asked for the undo that it has ended, if one is there."""
-        revival = self._outbox.end_revival()
+        revival = self._write_queue.end_revival()
         if revival is not None:
             self._state.host.tell(revival.end, error)
 
@@ -324,7 +325,7 @@ class Writer:
                 group.delivered_logged = mark
         if batch.facts.encoded:
             parts.facts.logged(batch.facts, segment.number)
-        if batch.pops or self._outbox.pops:
+        if batch.pops or self._write_queue.pops:
             self._popping.written(batch.pops)
         self._cleaner.committed()
         parts.wakeups.changed()
@@ -364,8 +365,8 @@ class Writer:
         for callback in batch.after_settles:
             self._state.host.tell(callback, answer)
         if no_space and not self.disk_is_full and not self._state.is_closed:
-            self._outbox.callbacks = [*batch.callbacks, *self._outbox.callbacks]
-            self._outbox.pop_first(batch.pops)
+            self._write_queue.callbacks = [*batch.callbacks, *self._write_queue.callbacks]
+            self._write_queue.pop_first(batch.pops)
         else:
             self._popping.failed(batch.pops, answer, is_undone=no_space)
             for callback in batch.callbacks:
@@ -389,13 +390,13 @@ class Writer:
         self._turn()
 
     def _write_again(self, batch: Batch) -> None:
-        """Put the settles, tries and promised publishes of a failed batch back in the outbox."""
+        """Put the settles, tries and promised publishes of a failed batch back in the write queue."""
         if batch.records is not None:
             batch.records.put_back()
         for part in reversed(batch.publishes.taken):
             if part.publish.is_promised:
                 part.publish.next = 0
-                self._outbox.publishes.appendleft(part.publish)
+                self._write_queue.publishes.appendleft(part.publish)
 
     def _fail(self, text: str, answer: CurbstoneError) -> None:
         """Refuse everything for a while, then try a new segment."""
@@ -413,7 +414,7 @@ class Writer:
         """Have the next batch find out whether the disk has room again."""
         if not self._state.write_failure and not self._state.is_closed:
             self.disk_is_full = False
-            self._outbox.must_write = True
+            self._write_queue.must_write = True
             self._parts.wakeups.dirty()
 
     def _try_again(self) -> None:
@@ -423,7 +424,7 @@ class Writer:
         if not self.disk_is_full:  # the batch that failed may be on the disk, behind the last good one
             self._log.fenced = True
         self.disk_is_full = False
-        self._outbox.must_write = True
+        self._write_queue.must_write = True
         self._turn()
 
     # --- sync modes
@@ -451,7 +452,7 @@ class Writer:
             if error is not None:
                 self._state.report(f"syncing {self._log.active.path} failed: {error}")
                 self._log.fenced = True
-                self._outbox.must_write = True
+                self._write_queue.must_write = True
             else:
                 self._state.shared.commits.syncs += 1
             self._turn()

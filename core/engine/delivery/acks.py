@@ -56,7 +56,7 @@ class Acks:
         self._index.clear(group, messages)
         seqs = [message.seq for message in messages]
         if self._state.is_private and reason is Reason.ACK:
-            self._write_queue.settled_unhurried(group, seqs)
+            self._write_queue.acked_lazily(group, seqs)
             if not self._index.group(group).has_ready:
                 return
         else:
@@ -93,5 +93,5 @@ class Acks:
             held.release(delivery.message, delivery.tries, 0, delivery.mature_ms)
         states = [Released(group, each.message.seq, 1, each.tries, 0) for each in deliveries if each.tries]
         if states:
-            self._write_queue.handed(states)
+            self._write_queue.record_redeliveries(states)
         self._wakeups.wake(group)

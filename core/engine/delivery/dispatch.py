@@ -200,7 +200,7 @@ class Dispatcher(dict[str, RoundRobin]):
         taken = group.take(min(sum(rooms.values()), most), self._dead_letters.is_dead)
         deliveries = taken.deliveries
         if taken.handed:
-            self._write_queue.handed(taken.handed)
+            self._write_queue.record_redeliveries(taken.handed)
             self._state.stats.redelivered += sum([delivery.tries > 0 for delivery in deliveries])
         if deliveries:
             self._state.stats.delivered += len(deliveries)

@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
 from curbstone.core.engine.index.runs import Run, Runs
-from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.wakeups import Wakeups
 
 Key = TypeVar("Key", int, str)
 
@@ -35,11 +35,11 @@ def sweep(heap: list[tuple[int, Key]], most: int, current: Callable[[], list[tup
 class Expiries:
     """When messages expire: for each run, when the first of its messages does. `delivery.ttl` then ends them."""
 
-    __slots__ = ("_agenda", "_due", "_runs")
+    __slots__ = ("_wakeups", "_due", "_runs")
 
-    def __init__(self, runs: Runs, agenda: Agenda) -> None:
+    def __init__(self, runs: Runs, wakeups: Wakeups) -> None:
         self._runs = runs
-        self._agenda = agenda
+        self._wakeups = wakeups
         self._due: list[tuple[int, int]] = []
 
     @property
@@ -58,7 +58,7 @@ class Expiries:
         if not run.expires_ms or expires_ms < run.expires_ms:
             run.expires_ms = expires_ms
             note(self._due, expires_ms, run.first, len(self._runs), self._current)
-            self._agenda.at(expires_ms)
+            self._wakeups.at(expires_ms)
 
     def take_due(self, now_ms: int) -> list[int]:
         """Remove and return the first seqs of the runs in which something has expired. Some runs may be gone by now."""

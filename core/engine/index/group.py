@@ -150,7 +150,7 @@ class Group:
         self._remember(seq, Retry(tries, due_ms, mature_ms, self._hold(message)))
         self.delayed += 1
         due.note(self._due, due_ms, seq, len(self.retries), self._delays)
-        self._reader.agenda.at(due_ms)
+        self._reader.wakeups.at(due_ms)
 
     def _delays(self) -> list[tuple[int, int]]:
         return [(retry.due_ms, seq) for seq, retry in self.retries.items() if retry.due_ms]
@@ -459,7 +459,7 @@ class Group:
             self._remember(seq, Retry(0, 0, 0))
         if seq not in self.in_flight and not self.is_delayed(seq):
             heappush(self._returned, seq)
-        self._reader.agenda.wake(self.name)
+        self._reader.wakeups.wake(self.name)
 
     def _hand_out(self, message: Message, taken: Taken, is_dead: IsDead) -> None:
         """Take one message: into the deliveries, or, if it is dead, apart from them."""

@@ -18,7 +18,7 @@ from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import ENTRY_BYTES, Reason, Released, Settled
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.wakeups import Wakeups
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.headers import KEY_MARK
 from curbstone.core.message import Message
@@ -47,7 +47,7 @@ class Index:
     """The runs, the groups and the reader of one queue."""
 
     __slots__ = (
-        "_agenda",
+        "_wakeups",
         "_state",
         "_when_settled",
         "dynamic_groups",
@@ -61,7 +61,7 @@ class Index:
     def __init__(
         self,
         state: QueueState,
-        agenda: Agenda,
+        wakeups: Wakeups,
         log: Log,
         groups_in_use: Callable[[], Set[str]] = frozenset,
         when_settled: Callable[[Done], None] = _at_once,
@@ -71,11 +71,11 @@ class Index:
         `when_settled` calls back when everything that was settled so far is on disk.
         """
         self._state = state
-        self._agenda = agenda
+        self._wakeups = wakeups
         self._when_settled = when_settled
-        self.reader = Reader(state, agenda, log, self._damaged)
+        self.reader = Reader(state, wakeups, log, self._damaged)
         self.runs = self.reader.runs
-        self.expiries = Expiries(self.runs, agenda)
+        self.expiries = Expiries(self.runs, wakeups)
         self.unnamed = Group(self.reader, UNNAMED)
         self.groups: dict[str, Group] = {UNNAMED: self.unnamed}
         self.dynamic_groups = DynamicGroups(state, self.reader, self.groups, groups_in_use)
@@ -160,7 +160,7 @@ class Index:
             size += ENTRY_BYTES + len(message.headers) + len(message.body)
         if run is not None:
             self.clear_run(group, run, mask, size)
-        self._agenda.changed()
+        self._wakeups.changed()
 
     def clear_run(self, group: Group, run: Run, mask: int, size: int) -> None:
         """Forget that the seqs of `mask`, of `size` bytes, are pending in a group; all are in one run."""

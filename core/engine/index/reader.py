@@ -19,7 +19,7 @@ from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.room import Room
 from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.wakeups import Agenda
+from curbstone.core.engine.wakeups import Wakeups
 from curbstone.core.headers import KEY_MARK
 from curbstone.core.message import Message
 
@@ -43,16 +43,16 @@ class Reader:
 
     __slots__ = (
         "_cache", "_cached", "_damaged", "_host", "_is_closed", "_keeping", "_loading", "_log", "_read", "_tail_bytes",
-        "agenda", "room", "runs",
+        "wakeups", "room", "runs",
     )  # fmt: skip
 
-    def __init__(self, state: QueueState, agenda: Agenda, log: Log, damaged: Callable[[Run, str], None]) -> None:
+    def __init__(self, state: QueueState, wakeups: Wakeups, log: Log, damaged: Callable[[Run, str], None]) -> None:
         """`damaged` is called with a run and a text when some of its messages can't be read and are given up."""
         self._host = state.host
         self._log = log
         self._cache = state.shared.cache
         self._damaged = damaged
-        self.agenda = agenda
+        self.wakeups = wakeups
         self.room: Room = log.room
         self.runs = Runs()
         self._cached: dict[Run, int] = {}
@@ -115,7 +115,7 @@ class Reader:
         the place of messages that others need. If reading fails for another reason than damage, for example because no
         file descriptor or memory is left, it is tried again until it succeeds; no message is given up for that.
         """
-        then = then or self.agenda.wake_all
+        then = then or self.wakeups.wake_all
         if keeps:
             self._keeping[run] = None
         waiting = self._loading.get(run)

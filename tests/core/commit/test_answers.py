@@ -166,9 +166,9 @@ def test_who_waits_only_for_settles_is_told_that_the_queue_has_ended(
     if where == "behind it":
         lab.host.turn()
         peer.consumer.ack([2])
-        queue.outbox.when_settled(told.append)
+        queue.write_queue.when_settled(told.append)
     else:
-        queue.outbox.when_settled(told.append)
+        queue.write_queue.when_settled(told.append)
         lab.host.turn()
     assert queue.writer.is_busy and told == []
     if how == "delete":
@@ -202,4 +202,4 @@ def test_a_commit_that_ends_after_its_queue_leaves_nobody_waiting_for_settles() 
     lab.host.turn()
     assert queue.writer.is_busy
     lab.end(queue, "delete")
-    assert answers == [None] and queue.outbox.after_settles == [] and peer.bodies == [b"a"]
+    assert answers == [None] and queue.write_queue.after_settles == [] and peer.bodies == [b"a"]

@@ -327,7 +327,7 @@ def test_an_ack_fits_where_little_more_is_left_than_is_kept_for_tries(left: int)
     peer = Peer(lab, queue)
     queue.log.room.kept = queue.log.room.records_left - left
     peer.ack(1)
-    assert queue.outbox.is_empty
+    assert queue.write_queue.is_empty
 
 
 @pytest.mark.parametrize("takes", ["acks", "pops"])
