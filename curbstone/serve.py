@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from curbstone import __version__, charts, cluster
 from curbstone.access import files
@@ -38,7 +38,7 @@ from curbstone.core.options import QueueOptions
 from curbstone.core.port import Broker as Engine
 from curbstone.core.stats import Histogram
 from curbstone.core.traffic import Traffic
-from curbstone.gateway.app import create_app
+from curbstone.gateway.app import Gateway, create_app
 from curbstone.gateway.resources.backup import Source, backup_routes
 from curbstone.gateway.resources.figures import BUILD, Process
 from curbstone.gateway.resources.logins import login_routes
@@ -140,7 +140,9 @@ async def _serve(settings: Settings) -> int:
     whole = asyncio.Event()
     try:
         with _stopped_by_signals():
-            broker = _open(host, settings, whole) if settings.engine is None else cluster.prepare(host, loop, settings)
+            broker = (
+                open_engine(host, settings, whole) if settings.engine is None else cluster.prepare(host, loop, settings)
+            )
             for number in SIGNALS:
                 loop.add_signal_handler(number, stop_asked.set)
         if settings.engine is not None:
@@ -159,7 +161,7 @@ async def _serve(settings: Settings) -> int:
     try:
         bound: list[tuple[str, Address]] = []
         reloads = Reloads()
-        gate = _gate(_traced(broker, host, settings, ends), host, settings, reloads)
+        gate = gate_of(traced_engine(broker, host, settings, ends), host, settings, reloads)
         entrance = _entrance(broker, host, settings, reloads)
         if reloads and hasattr(signal, "SIGHUP"):
             loop.add_signal_handler(signal.SIGHUP, reloads.reload)
@@ -214,7 +216,7 @@ def _stopped_by_signals() -> Iterator[None]:
         raise _Stopped
 
 
-def _open(host: AsyncioHost, settings: Settings, whole: asyncio.Event) -> Broker:
+def open_engine(host: AsyncioHost, settings: Settings, whole: asyncio.Event) -> Broker:
     """Lock the data directory and recover every queue in it. This blocks, as nobody is connected yet.
 
     `whole` is set when no transaction is left in half by a crash.
@@ -253,7 +255,7 @@ def _open(host: AsyncioHost, settings: Settings, whole: asyncio.Event) -> Broker
     return broker
 
 
-def _traced(broker: Engine, host: AsyncioHost, settings: Settings, ends: list[Callable[[], None]]) -> Engine:
+def traced_engine(broker: Engine, host: AsyncioHost, settings: Settings, ends: list[Callable[[], None]]) -> Engine:
     """Return the engine for the protocols, which makes spans with `--otlp`. Add to `ends` what the stop must call."""
     if settings.otlp is None:
         return broker
@@ -267,7 +269,7 @@ def _traced(broker: Engine, host: AsyncioHost, settings: Settings, ends: list[Ca
     return traced(broker, host, export.tracer)
 
 
-def _gate(broker: Engine, host: AsyncioHost, settings: Settings, reloads: Reloads) -> Gate:
+def gate_of(broker: Engine, host: AsyncioHost, settings: Settings, reloads: Reloads) -> Gate:
     """Return the gate of the server. It reads the users file, if there is one, before anything is served."""
     if settings.users is None:
         return OpenGate(broker, host)
@@ -285,9 +287,15 @@ def _gate(broker: Engine, host: AsyncioHost, settings: Settings, reloads: Reload
 
 
 def _entrance(broker: ServedEngine, host: AsyncioHost, settings: Settings, reloads: Reloads) -> Entrance:
+    admission = admission_of(broker, host, settings)
+    return Entrance(admission, _certificates(host, settings, reloads), Networks(settings.trusted_proxy))
+
+
+def admission_of(broker: ServedEngine, host: AsyncioHost, settings: Settings) -> Admission:
+    """Return the limits of connections, and of what they hold in memory."""
     budget = Budget(settings.max_buffered, _of_gateway(settings).json_bytes_max)
     budget.on_calm = lambda: host.submit(give_back, lambda _result, _error: None)
-    admission = Admission(
+    return Admission(
         lambda: open_files.shares(open_files.limit()).connections,
         broker.troubles,
         Bounds(
@@ -298,7 +306,6 @@ def _entrance(broker: ServedEngine, host: AsyncioHost, settings: Settings, reloa
         ),
         budget,
     )
-    return Entrance(admission, _certificates(host, settings, reloads), Networks(settings.trusted_proxy))
 
 
 def _certificates(host: AsyncioHost, settings: Settings, reloads: Reloads) -> Certificates | None:
@@ -342,44 +349,66 @@ def _listeners(
 ) -> list[Listener]:
     listeners = []
     turns = Turns(host)
-    limits = Limits(body_bytes_max=settings.max_message_size)
-    single_queue = settings.single_queue or None
-    name = f"curbstone/{__version__}"
-    stomp = StompServer(gate, host, limits=limits, single_queue=single_queue, turns=turns, entrance=entrance, name=name)
+    stomp = StompServer(gate, host, **_of_stomp(settings), turns=turns, entrance=entrance)
     if settings.stomp_addr:
         listeners.append(Listener("stomp", settings.stomp_addr, stomp))
     mqks_limits = MqksLimits(body_bytes_max=settings.max_message_size)
     mqks = MqksServer(gate, host, limits=mqks_limits, turns=turns, entrance=entrance)
-    mq_traffic = Traffic()
     if settings.http_addr:
-        sockets = StompSockets(
-            gate, host, text=text_frame, binary=binary_frame, limits=limits, single_queue=single_queue, name=name
-        )
-        gateway = _of_gateway(settings)
-        app = create_app(
+        app = gateway_of(
+            broker,
             gate,
             host,
-            gateway,
-            more_routes=lambda guard: [
-                *login_routes(gate, host, reloads),
-                *mq_routes(gateway, guard, settings.mq_delay, mq_traffic),
-                *backup_routes(_backups(broker, host, settings)),
-                *history_routes(recorder, host),
-            ],
-            more_sockets={"/stomp": sockets.open},
-            more_traffic={
-                "stomp": stomp.traffic,
-                "stomp-websocket": sockets.traffic,
-                "mq": mq_traffic,
-                "mqks": mqks.registry.traffic,
-            },
+            settings,
+            reloads,
             turns=turns,
             process=process,
+            recorder=recorder,
+            traffic={"stomp": stomp.traffic, "mqks": mqks.registry.traffic},
         )
         listeners.append(Listener("http", settings.http_addr, GatewayServer(app, entrance)))
     if settings.mqks_addr:
         listeners.append(Listener("mqks", settings.mqks_addr, mqks))
     return listeners
+
+
+def gateway_of(
+    broker: ServedEngine,
+    gate: Gate,
+    host: AsyncioHost,
+    settings: Settings,
+    reloads: Reloads,
+    *,
+    turns: Turns | None = None,
+    process: Process | None = None,
+    recorder: Recorder | None = None,
+    traffic: Mapping[str, Traffic] | None = None,
+) -> Gateway:
+    """Return the gateway with all its routes, and STOMP over WebSocket; `traffic` is that of other protocols."""
+    sockets = StompSockets(gate, host, text=text_frame, binary=binary_frame, **_of_stomp(settings))
+    mq_traffic = Traffic()
+    gateway = _of_gateway(settings)
+    return create_app(
+        gate,
+        host,
+        gateway,
+        more_routes=lambda origins: [
+            *login_routes(gate, host, reloads),
+            *mq_routes(gateway, origins, settings.mq_delay, mq_traffic),
+            *backup_routes(_backups(broker, host, settings)),
+            *history_routes(recorder, host),
+        ],
+        more_sockets={"/stomp": sockets.open},
+        more_traffic={**(traffic or {}), "stomp-websocket": sockets.traffic, "mq": mq_traffic},
+        turns=turns,
+        process=process,
+    )
+
+
+def _of_stomp(settings: Settings) -> dict[str, Any]:
+    """Return what STOMP's two servers are given."""
+    limits = Limits(body_bytes_max=settings.max_message_size)
+    return {"limits": limits, "single_queue": settings.single_queue or None, "name": f"curbstone/{__version__}"}
 
 
 def _of_gateway(settings: Settings) -> GatewaySettings:

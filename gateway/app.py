@@ -23,6 +23,7 @@ from curbstone.gateway.http.origin_policy import OriginPolicy, answer_preflight,
 from curbstone.gateway.http.problem import ClientGone, Problem, reason_of
 from curbstone.gateway.http.reply import reply_problem
 from curbstone.gateway.http.routing import Routes
+from curbstone.gateway.http.scope import base_of
 from curbstone.gateway.resources.event_stream import EventStreams
 from curbstone.gateway.resources.figures import Process
 from curbstone.gateway.routes import queue_routes, server_routes
@@ -70,7 +71,7 @@ class Gateway:
         """The access of a client that has not logged in."""
         self.sockets = sockets
         """Opens WebSockets."""
-        self._polls = polls
+        self.polls = polls
         self._streams = streams
         self.message_bytes_max = message_bytes_max
         """The largest WebSocket message that is accepted."""
@@ -114,7 +115,7 @@ class Gateway:
 
     def release(self) -> None:
         """Answer all requests that wait for messages, and end all streams: the server stops."""
-        self._polls.release()
+        self.polls.release()
         self._streams.release()
 
 
@@ -132,7 +133,7 @@ async def look_for_queue(scope: Scope) -> None:
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     page = scope["path"].removesuffix("/")
     if page in PAGES and scope["method"] in ("GET", "HEAD"):
-        await RedirectResponse(page, 308)(scope, receive, send)
+        await RedirectResponse(base_of(scope) + page, 308)(scope, receive, send)
         return
     raise Problem(404, f"there is nothing at {scope['path'][:200]!r}")
 

@@ -74,6 +74,30 @@ def test_jobs(server: ServerProcess) -> None:
         web.wait(WAIT_S_MAX)
 
 
+def test_embedded(tmp_path: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.set_inheritable(True)
+        shop = subprocess.Popen(
+            [sys.executable, "-m", "uvicorn", "app:app", f"--fd={listener.fileno()}"],
+            cwd=EXAMPLES / "embedded",
+            env=clean_environment(PYTHONDONTWRITEBYTECODE="1", SHOP_DATA=str(tmp_path)),
+            pass_fds=[listener.fileno()],
+        )
+    try:
+        with httpx.Client(base_url=url, timeout=WAIT_S_MAX, trust_env=False) as client:
+            for _ in range(2):  # as a browser sends it again
+                assert client.post("/orders", json={"id": 7, "total": 12}).status_code == 202
+            taken = [client.delete("/messaging/v2/shop/queues/orders/messages") for _ in range(2)]
+            assert taken[0].json() == {"id": 7, "total": 12}
+            assert taken[1].status_code == 204
+    finally:
+        shop.send_signal(signal.SIGTERM)
+        shop.wait(WAIT_S_MAX)
+
+
 def test_pipeline(server: ServerProcess) -> None:
     with Client(server.url, project="shop") as client:
         for line in ("ERROR disk", "INFO fine", "ERROR fan"):

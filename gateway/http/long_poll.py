@@ -122,6 +122,11 @@ class Polls:
             raise errors.pop()
         return result
 
+    @property
+    def count(self) -> int:
+        """How many requests wait."""
+        return len(self._open)
+
     def release(self) -> None:
         """End all waiting requests with None: the server stops. Requests that have their result keep it."""
         for future, waiter in list(self._open.items()):

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from curbstone.gateway.http.response import JsonResponse
+from curbstone.gateway.http.scope import base_of
 
 PLACES = {
     "console": "/console",
@@ -22,5 +23,5 @@ _VARY = {"vary": "Accept"}
 async def front(request: Request) -> Response:
     """GET /."""
     if any("text/html" in accepted.lower() for accepted in request.headers.getlist("accept")):
-        return RedirectResponse(PLACES["console"], 303, headers=_VARY)
-    return JsonResponse(PLACES, headers=_VARY)
+        return RedirectResponse(base_of(request) + PLACES["console"], 303, headers=_VARY)
+    return JsonResponse({name: base_of(request) + path for name, path in PLACES.items()}, headers=_VARY)

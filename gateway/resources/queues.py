@@ -18,7 +18,7 @@ from curbstone.gateway.http.answers import all_answers, answer
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.response import JsonResponse
-from curbstone.gateway.http.scope import AnyScope
+from curbstone.gateway.http.scope import AnyScope, base_of
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
@@ -153,9 +153,8 @@ class Queues:
         """OPTIONS: the URL of the queue's WebSocket, and which optional parts the engine has."""
         name = access_of(request).find(name_in(request)).name
         scheme = "wss" if request["scheme"] == "https" else "ws"
-        location = (
-            f"{scheme}://{request.headers.get('host') or _address(request)}/v2/{name.project}/queues/{name.queue}"
-        )
+        host = request.headers.get("host") or _address(request)
+        location = f"{scheme}://{host}{base_of(request)}/v2/{name.project}/queues/{name.queue}"
         headers = {"location": location, "allow": "PUT, GET, HEAD, DELETE, OPTIONS"}
         return JsonResponse({"engine": engine_json(access_of(request))}, headers=headers)
 

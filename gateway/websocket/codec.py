@@ -8,6 +8,7 @@ frame by frame.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from websockets.frames import Frame, Opcode
@@ -55,6 +56,20 @@ def text_frame(data: bytes) -> bytes:
 def binary_frame(data: bytes) -> bytes:
     """Return a binary message as a frame."""
     return _head(BINARY, len(data)) + data
+
+
+def messages_in(frames: bytes) -> Iterator[Inbound]:
+    """Yield the messages in frames that `text_frame` and `binary_frame` returned."""
+    at = 0
+    while at < len(frames):
+        first, size = frames[at], frames[at + 1]
+        at += 2
+        if size >= _SIZE_2:
+            more = 2 if size == _SIZE_2 else 8
+            size = int.from_bytes(frames[at : at + more], "big")
+            at += more
+        yield Inbound(first == TEXT, frames[at : at + size])
+        at += size
 
 
 def _head(first: int, size: int) -> bytes:

@@ -56,9 +56,7 @@ def refusing(error: CurbstoneError) -> Opener:
     return refuse
 
 
-def shake_hands(
-    request: SocketRequest, method: str, open_session: Callable[[SocketRequest], Session]
-) -> tuple[bytes, Session] | Problem:
+def shake_hands(request: SocketRequest, method: str, open_session: Opener) -> tuple[bytes, Session] | Problem:
     """Return the 101 response and the session, or the problem that refuses the handshake."""
     if method != "GET":
         return Problem(405, "a WebSocket is opened with GET", ((b"allow", b"GET"),))
@@ -71,18 +69,23 @@ def shake_hands(
             if name.lower() in ("upgrade", "sec-websocket-version")
         )
         return Problem(response.status_code, (response.body or b"bad handshake").decode().strip(), hints)
-    try:
-        session = open_session(request)
-    except (Problem, CurbstoneError) as error:
-        problem = problem_of(error)
-        if not asks_for_frames(request):
-            return problem
-        session = RefusedSession(request, problem)
+    session = opened(request, open_session)
+    if isinstance(session, Problem):
+        return session
     if session.subprotocol:
         response.headers["Sec-WebSocket-Protocol"] = session.subprotocol
     if session.expires_ms:
         response.headers["X-Login-Expires"] = str(session.expires_ms)
     return response.serialize(), session
+
+
+def opened(request: SocketRequest, open_session: Opener) -> Session | Problem:
+    """Return the session for a request, or the problem that refuses it; by request, that is sent in a frame."""
+    try:
+        return open_session(request)
+    except (Problem, CurbstoneError) as error:
+        problem = problem_of(error)
+        return RefusedSession(request, problem) if asks_for_frames(request) else problem
 
 
 class WebSocketProtocol(stream.TurnStream):

@@ -83,9 +83,8 @@ class Running:
 
     async def polling(self, count: int) -> None:
         """Wait until that many requests wait for a message."""
-        polls = self.server.app._polls
         async with asyncio.timeout(60):
-            while len(polls._open) != count:
+            while self.server.app.polls.count != count:
                 await self.http.get("/healthz")
 
     async def counts(self) -> tuple[int, int, int]:
