@@ -188,7 +188,7 @@ class MetaDamaged(DataDirectoryError):
     """A queue's `meta` does not match its checksum, or makes no sense."""
 
 
-def told(error: BaseException) -> str:
+def client_text(error: BaseException) -> str:
     """Return the text about an exception for clients: for an error of the disk the reason, without the file's name.
 
     The caller has to write the rest to the server's log.

@@ -16,7 +16,7 @@ from curbstone.core.host import AsyncioHost
 from curbstone.core.options import QueueOptions
 from curbstone.core.port import Broker
 from curbstone.gateway.resources.backup import Archive
-from curbstone.net.admission import Troubles
+from curbstone.net.admission import DiskAlarms
 from curbstone.schemas import JsonSchemas
 from curbstone.settings import Settings
 from curbstone.waiting import one_of
@@ -31,8 +31,8 @@ class ServedEngine(Broker, Protocol):
     """An engine, and the methods that the server itself calls beside those of the protocols."""
 
     @property
-    def troubles(self) -> Troubles:
-        """The troubles that health reports. Listeners add to them when they are full."""
+    def alarms(self) -> DiskAlarms:
+        """The alarms that health reports. Listeners add to them when they are full."""
 
 
 class NoBackups:

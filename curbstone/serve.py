@@ -297,7 +297,7 @@ def admission_of(broker: ServedEngine, host: AsyncioHost, settings: Settings) ->
     budget.on_calm = lambda: host.submit(give_back, lambda _result, _error: None)
     return Admission(
         lambda: open_files.shares(open_files.limit()).connections,
-        broker.troubles,
+        broker.alarms,
         Bounds(
             address=settings.max_connections_per_address,
             strangers=STRANGERS_MAX if settings.users else 0,

@@ -15,13 +15,13 @@ from functools import partial
 from typing import NamedTuple
 
 from curbstone.core.disk import Disk
-from curbstone.core.engine.compaction.restore import Revival
+from curbstone.core.engine.compaction.restore import Restore
 from curbstone.core.engine.log.batches import Batch
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import Flag, Reason, decode_seqs, decode_settled, entry_bytes
 from curbstone.core.engine.log.scan import Scan
 from curbstone.core.engine.parts import Parts
-from curbstone.core.errors import Conflict, CurbstoneError, Unavailable, told
+from curbstone.core.errors import Conflict, CurbstoneError, Unavailable, client_text
 from curbstone.core.message import Message
 from curbstone.core.values import Undoing, Undone, UndoWish
 
@@ -91,7 +91,7 @@ class Undo:
         if found is None:
             assert error is not None
             self._state.report(f"its log can't be read: {error}")
-            self._end(on_done, Unavailable(f"queue {self._state.name} can't be read: {told(error)}"), _NONE)
+            self._end(on_done, Unavailable(f"queue {self._state.name} can't be read: {client_text(error)}"), _NONE)
             return
         refusal = self._state.refusal() or (self._conflict_of_purge() if self._stop else None)
         if refusal is not None:
@@ -105,7 +105,7 @@ class Undo:
                 error.members = {**error.members, "restored": restored}
             self._end(on_done, error, Undone(restored, found.gone, found.expired, found.more, found.damaged))
 
-        self._write_queue.revive(Revival(group, entitled, written))
+        self._write_queue.begin_restore(Restore(group, entitled, written))
 
     def _conflict_of_purge(self) -> Conflict:
         return Conflict(f"queue {self._state.name} was purged meanwhile")
@@ -120,7 +120,7 @@ class Undo:
         """End the undo under way, then call `purge(over)`; no other begins until `over` has been called."""
         self._stop = True
         self._purges += 1
-        self._write_queue.stop_revival(self._conflict_of_purge(), partial(purge, self._purged))
+        self._write_queue.stop_restore(self._conflict_of_purge(), partial(purge, self._purged))
 
     def _purged(self) -> None:
         self._purges -= 1

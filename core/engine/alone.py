@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from curbstone.core.engine.fault_barrier import QueueHost
+from curbstone.core.engine.fault_barrier import FaultBarrier
 from curbstone.core.host import Host
 from curbstone.core.values import Done, EngineInfo
 
@@ -34,7 +34,7 @@ class AloneQueue:
 
     __slots__ = ()
 
-    host: QueueHost
+    host: FaultBarrier
 
     def refresh(self, on_done: Done) -> None:
         """Call back in the next turn, because the counts are always up to date."""

@@ -15,7 +15,7 @@ from curbstone.core.disk import OF_ONE_FILE, Disk
 from curbstone.core.engine.alone import AloneBroker
 from curbstone.core.engine.declaring import check_options
 from curbstone.core.engine.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX, Directories
-from curbstone.core.engine.disk_alarms import WatchedHost
+from curbstone.core.engine.disk_alarms import AlarmingHost
 from curbstone.core.engine.log.log import Log, Salt, random_salt
 from curbstone.core.engine.log.meta import Meta, load_meta, meta_reserve, store_meta
 from curbstone.core.engine.recovery.chain import holds_something, last_commit_ms
@@ -29,8 +29,8 @@ from curbstone.core.errors import (
     NoSuchQueue,
     QueueFull,
     Unavailable,
+    client_text,
     shutting_down,
-    told,
 )
 from curbstone.core.events.events import Bindings, Fanout, Fanouts, Target, binding_of
 from curbstone.core.host import Host
@@ -74,10 +74,10 @@ class Broker(AloneBroker):
         self.max_cap = max(max_cap, defaults.cap)
         """The largest cap that a queue may be given. A queue that already has a larger one keeps it."""
         self.shared = Shared(host, disk, sync)
-        self.troubles = self.shared.troubles
+        self.alarms = self.shared.alarms
         self.commits = self.shared.commits
         self.leased = self.shared.leased
-        self.journal = Journal(WatchedHost(host, self.troubles, "the journal"), disk)
+        self.journal = Journal(AlarmingHost(host, self.alarms, "the journal"), disk)
         self.missing_parts = MissingParts()
         self.past = Stats()
         """Counts of what has happened, since the start, in queues that are gone."""
@@ -86,11 +86,11 @@ class Broker(AloneBroker):
         self._queues: dict[QueueName, LocalQueue] = {}
         self._bindings = Bindings()
         self._fanouts = Fanouts(host)
-        self.syncer = self.shared.syncer = SyncGroup(host, disk, salt, self.troubles, self.commits)
+        self.syncer = self.shared.syncer = SyncGroup(host, disk, salt, self.alarms, self.commits)
         self._turns = Turns(host, self.syncer)
         # Named once, for each time makes an object, and each of many queues keeps them.
         self._of_queues = self._turns.add, self._end, self._erasing
-        self._directories = Directories(WatchedHost(host, self.troubles, "making and removing queues"), disk)
+        self._directories = Directories(AlarmingHost(host, self.alarms, "making and removing queues"), disk)
         self.left: dict[str, str] = {}
         """The directories of queues that can't be served, with the reasons."""
         self.staging = Staging(self.shared, self, salt, max_staged, staged_ttl_ms)
@@ -283,7 +283,7 @@ class Broker(AloneBroker):
                 self._forget(queue)
             if is_begun:  # part of it may be on disk, and must not come back
                 self._directories.remove(name, directory, lambda: True, queue.log.close, lambda _error: None)
-            queue.fail_to_open(Unavailable(f"queue {name} can't be created: {told(error)}"))
+            queue.fail_to_open(Unavailable(f"queue {name} can't be created: {client_text(error)}"))
 
         self._directories.create(name, directory, job, done)
         return queue
@@ -360,7 +360,7 @@ class Broker(AloneBroker):
 
     def _forget(self, queue: LocalQueue) -> None:
         del self._queues[queue.name]
-        self.troubles.over(queue.state.label)
+        self.alarms.over(queue.state.label)
         if not queue.name.is_private:
             self.past.add(queue.stats)
         self._bindings.change(queue.name, queue.meta.bindings, ())
@@ -452,7 +452,7 @@ class Broker(AloneBroker):
 
     def health(self) -> Health:
         reasons = ["shutting down"] if self.shared.is_stopping else []
-        reasons += self.troubles.reasons
+        reasons += self.alarms.reasons
         reasons += [f"damaged: {text}" for text in self.kept_redo.texts]
         reasons += [f"a queue is not served: {text}" for text in self.left.values()]
         for queue in self._queues.values():
@@ -462,13 +462,13 @@ class Broker(AloneBroker):
             reasons += [f"{label} {queue.log.fullness}"] if queue.meta_writer.is_open and queue.log.is_above_cap else []
         reasons += self.staging.reasons
         is_serving = not self.shared.is_stopping
-        return Health(is_serving and not self.troubles, reasons, str(self.sync), is_serving)
+        return Health(is_serving and not self.alarms, reasons, str(self.sync), is_serving)
 
     def shutdown(self, on_done: Callable[[], None]) -> None:
         """Refuse new publishes, finish what is under way, then end the consumers and close the files."""
         self._fanouts.finish()
         self.shared.is_stopping = True
-        self._directories.is_stopping = self.troubles.is_stopping = True
+        self._directories.is_stopping = self.alarms.is_stopping = True
         self.staging.stop()
         self._shutdown(on_done)
 

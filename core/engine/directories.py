@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import takewhile
 
 from curbstone.core.disk import Disk
-from curbstone.core.errors import CurbstoneError, Unavailable, shutting_down, told
+from curbstone.core.errors import CurbstoneError, Unavailable, client_text, shutting_down
 from curbstone.core.host import Host, Job
 from curbstone.core.names import QueueName
 from curbstone.core.values import Done
@@ -189,7 +189,7 @@ class Directories:
         logger.error("%s: %s; trying again", text, error)
         removal.is_working = False
         self._host.call_later(RETRY_MS, lambda: self._try_again(removal))
-        self._tell(removal, Unavailable(f"{text}: {told(error)}"))
+        self._tell(removal, Unavailable(f"{text}: {client_text(error)}"))
 
     @staticmethod
     def _tell(removal: Removal, error: CurbstoneError) -> None:

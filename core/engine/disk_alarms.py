@@ -23,7 +23,7 @@ PROBE_BYTES = 4096
 logger = logging.getLogger("curbstone.core")
 
 
-class Troubles:
+class DiskAlarms:
     """What is wrong now, by matter, in the order in which it began."""
 
     def __init__(self, host: Host, disk: Disk) -> None:
@@ -101,12 +101,12 @@ class Troubles:
         self._disk.sync_dir("")
 
 
-class WatchedHost:
+class AlarmingHost:
     """A host that notes how its jobs end, all as one matter. Implements `core.host.Host`."""
 
-    def __init__(self, host: Host, troubles: Troubles, matter: str) -> None:
+    def __init__(self, host: Host, alarms: DiskAlarms, matter: str) -> None:
         self._host = host
-        self._troubles = troubles
+        self._alarms = alarms
         self._matter = matter
         self.now_ms = host.now_ms
         self.now_us = host.now_us
@@ -118,7 +118,7 @@ class WatchedHost:
         """See `Host.submit`."""
 
         def ended(result: object, error: BaseException | None) -> None:
-            self._troubles.ended(self._matter, error)
+            self._alarms.ended(self._matter, error)
             done(result, error)
 
         self._host.submit(job, ended)

@@ -19,7 +19,7 @@ from curbstone.core.host import Job, JobDone, Timer
 logger = logging.getLogger("curbstone.core")
 
 
-class QueueHost:
+class FaultBarrier:
     """The host of one queue. What it calls can break that queue, but nothing else. Implements `core.host.Host`."""
 
     __slots__ = ("_break_down", "_faults", "_host", "_meta", "now_ms", "now_us", "wall_ms")
@@ -27,7 +27,7 @@ class QueueHost:
     def __init__(self, shared: Shared, meta: Meta, break_down: Callable[[Exception], None]) -> None:
         self._host = shared.host
         self._meta = meta
-        self._faults = shared.troubles.faults
+        self._faults = shared.alarms.faults
         self._break_down = break_down
         """Called with an exception that the queue itself has raised."""
         self.now_ms = shared.now_ms

@@ -28,7 +28,7 @@ from curbstone.core.engine.delivery.requeue import Requeue
 from curbstone.core.engine.delivery.timers import IDLE_MS, Timers
 from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.facts.kinds import decode_producer
-from curbstone.core.engine.fault_barrier import QueueHost
+from curbstone.core.engine.fault_barrier import FaultBarrier
 from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.format import Note, Reason
 from curbstone.core.engine.log.log import IDLE_BYTES_MAX, Log
@@ -86,7 +86,7 @@ class Queue(AloneQueue):
         `dirty(turn)` has the queue's turn called at the end of the present turn of the loop. `delete(queue, reason)`
         deletes the queue in a later turn and tells its consumers the reason.
         """
-        host = self.host = QueueHost(shared, meta, self._break_down)
+        host = self.host = FaultBarrier(shared, meta, self._break_down)
         state = self.state = QueueState(shared, meta, host)
         turn = partial(host.contain, self.turn)
         wakeups = self.wakeups = Wakeups(host, partial(dirty, turn))
@@ -335,7 +335,7 @@ class Queue(AloneQueue):
         state.is_closed = False
         self.host.tell(self.close, refusal)
         state.is_closed = True
-        state.shared.troubles.note(state.label, what)
+        state.shared.alarms.note(state.label, what)
 
     def fail_to_open(self, error: CurbstoneError) -> None:
         """End a queue that could not be created, and refuse everything that waits for it."""
@@ -350,7 +350,7 @@ class Queue(AloneQueue):
             self._end(error)
 
     def _end(self, error: CurbstoneError) -> None:
-        self.state.shared.troubles.over(self.state.label)
+        self.state.shared.alarms.over(self.state.label)
         self.writer.refuse_all(error)
         self.dispatcher.end(error)
         self.leases.end_all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from curbstone.core.disk import Disk
-from curbstone.core.engine.disk_alarms import Troubles
+from curbstone.core.engine.disk_alarms import DiskAlarms
 from curbstone.core.engine.syncer import NoSyncer, Syncer
 from curbstone.core.host import Host
 from curbstone.core.options import SyncMode
@@ -40,7 +40,7 @@ class Shared:
         self.sync = sync
         self.syncs_always = sync.kind == "always"
         self.cache = Cache()
-        self.troubles = Troubles(host, disk)
+        self.alarms = DiskAlarms(host, disk)
         self.commits = Commits()
         self.leased = Leased()
         self.is_stopping = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from curbstone.core.engine.fault_barrier import QueueHost
+from curbstone.core.engine.fault_barrier import FaultBarrier
 from curbstone.core.engine.log.meta import Meta
 from curbstone.core.engine.shared import Shared
 from curbstone.core.errors import (
@@ -32,7 +32,7 @@ class QueueState:
         "next_seq", "options", "refusals", "shared", "stats", "uid", "write_failure",
     )  # fmt: skip
 
-    def __init__(self, shared: Shared, meta: Meta, host: QueueHost) -> None:
+    def __init__(self, shared: Shared, meta: Meta, host: FaultBarrier) -> None:
         self.shared = shared
         self.host = host
         self.name = meta.name

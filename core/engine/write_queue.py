@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from curbstone.core.engine.compaction.restore import Revival
+from curbstone.core.engine.compaction.restore import Restore
 from curbstone.core.engine.log.format import Reason, Released
 from curbstone.core.engine.log.publish import Publish
 from curbstone.core.engine.wakeups import Wakeups
@@ -41,7 +41,7 @@ class WriteQueue:
 
     __slots__ = (
         "_refusal", "_wakeups", "after_settles", "callbacks", "lazy_acks", "must_write", "pops", "publishes", "ranges",
-        "redelivery_records", "releases", "revival", "settles",
+        "redelivery_records", "releases", "restore", "settles",
     )  # fmt: skip
 
     def __init__(self, wakeups: Wakeups) -> None:
@@ -65,7 +65,7 @@ class WriteQueue:
         """Callbacks of those who wait until all settles and releases of before are on disk."""
         self.after_settles: list[Done] = []
         """Callbacks of those who wait only for the settles of before."""
-        self.revival: Revival | None = None
+        self.restore: Restore | None = None
         """The undo that brings settled messages back, if there is one; there is one at a time."""
         self.must_write = False
         """Whether to make a commit though nothing waits, to find out whether the log can be written again."""
@@ -175,23 +175,23 @@ class WriteQueue:
         self.callbacks, self.after_settles = [], []
         return waiting
 
-    def revive(self, revival: Revival) -> None:
+    def begin_restore(self, restore: Restore) -> None:
         """Write settled messages again, so that they are pending once more."""
-        self.revival = revival
+        self.restore = restore
         self._wakeups.dirty()
 
-    def stop_revival(self, error: CurbstoneError, then: Callable[[], None]) -> None:
+    def stop_restore(self, error: CurbstoneError, then: Callable[[], None]) -> None:
         """End the undo with `error` after its commit under way, then call `then`; at once if there is no undo."""
-        if self.revival is None:
+        if self.restore is None:
             then()
         else:
-            self.revival.stop(error, then)
+            self.restore.stop(error, then)
             self._wakeups.dirty()
 
-    def end_revival(self) -> Revival | None:
+    def end_restore(self) -> Restore | None:
         """Forget the undo and return it, if there is one; the caller tells whoever asked for it."""
-        revival, self.revival = self.revival, None
-        return revival
+        restore, self.restore = self.restore, None
+        return restore
 
     # --- what there is
 
@@ -208,7 +208,7 @@ class WriteQueue:
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits."""
-        asked = self.publishes or self.callbacks or self.after_settles or self.revival
+        asked = self.publishes or self.callbacks or self.after_settles or self.restore
         return not (asked or self.settles or self.ranges or self.releases or self.redelivery_records or self.pops)
 
     @property
@@ -217,4 +217,4 @@ class WriteQueue:
 
         Records of tries are not: in a full queue they may wait for room for ever.
         """
-        return bool(self.publishes or self.settles or self.ranges or self.callbacks or self.pops or self.revival)
+        return bool(self.publishes or self.settles or self.ranges or self.callbacks or self.pops or self.restore)

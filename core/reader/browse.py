@@ -24,7 +24,7 @@ from curbstone.core.engine.log.drops import waits_for_drop
 from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.engine.log.format import BatchHeader, Flag, decode_seqs, encode_entries
 from curbstone.core.engine.parts import Parts
-from curbstone.core.errors import CurbstoneError, Unavailable, told
+from curbstone.core.errors import CurbstoneError, Unavailable, client_text
 from curbstone.core.message import Message
 from curbstone.core.positions import Frame, Wanted
 from curbstone.core.values import UNNAMED
@@ -131,7 +131,7 @@ class _Browse(Generic[T]):
         else:
             assert error is not None
             state.report(f"its log can't be read: {error}")
-            self._on_done(Unavailable(f"queue {state.name} can't be read: {told(error)}"), None, 0)
+            self._on_done(Unavailable(f"queue {state.name} can't be read: {client_text(error)}"), None, 0)
 
     def _mend(self, place: _Place) -> None:
         """Try again after a place could not be read.

@@ -32,7 +32,7 @@ from curbstone.core.engine.log.format import (
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.scan import Scan
 from curbstone.core.engine.parts import Parts
-from curbstone.core.errors import CurbstoneError, Gone, Unavailable, told
+from curbstone.core.errors import CurbstoneError, Gone, Unavailable, client_text
 from curbstone.core.positions import PUBLISHED, RELEASED, Asked, Event
 
 OFFSET_BITS = 40  # no segment is larger: a cap ends at 2**44 bytes, and a segment has at most a sixteenth of it
@@ -121,7 +121,7 @@ class Reading(Generic[T]):
         elif result is None:
             assert error is not None
             state.report(f"its log can't be read: {error}")
-            self._on_done(Unavailable(f"queue {state.name} can't be read: {told(error)}"), [], 0)
+            self._on_done(Unavailable(f"queue {state.name} can't be read: {client_text(error)}"), [], 0)
         else:
             self._on_done(None, *result)
 

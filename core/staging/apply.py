@@ -19,10 +19,10 @@ from functools import partial
 from curbstone.core.disk import File
 from curbstone.core.engine.facts.kinds import KINDS, decode_staged, staged_key
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, Note, entry_bytes
-from curbstone.core.engine.log.publish import StagedMark, WholePublish
+from curbstone.core.engine.log.publish import AtomicWrite, StagedMark
 from curbstone.core.engine.log.room import release_bytes
 from curbstone.core.engine.queue import Queue
-from curbstone.core.errors import CurbstoneError, StagedDamaged, told
+from curbstone.core.errors import CurbstoneError, StagedDamaged, client_text
 from curbstone.core.message import Message
 from curbstone.core.staging.files import Marker, PartFile, check_part
 from curbstone.core.staging.frames import FrameMessages, FrameReader, QueueShare
@@ -233,7 +233,7 @@ class Application:
         path = f"{self.transaction.directory}/{self._files[index].name}"
         if isinstance(error, FileNotFoundError):
             return f"{path} is missing"
-        return f"{path} can't be read: {told(error)}"
+        return f"{path} can't be read: {client_text(error)}"
 
     # --- reading, in a job
 
@@ -309,7 +309,7 @@ class Application:
     def _publish(self, target: Target, queue: Queue, messages: list[Message], size: int) -> None:
         target.handed += len(messages)
         whole = size + _EXTRAS_BYTES * len(messages) + BATCH_BYTES + _FACT_BYTES
-        publish = WholePublish(messages, partial(self._written, target, size), whole)
+        publish = AtomicWrite(messages, partial(self._written, target, size), whole)
         publish.mark = StagedMark(self.marker.number, target.handed)
         publish.reserved = target.reserved_for(messages, size)
         self._outstanding += size

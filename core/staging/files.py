@@ -27,7 +27,7 @@ from zlib import crc32
 from curbstone.core.disk import Disk
 from curbstone.core.engine.log.commit import NO_SPACE
 from curbstone.core.engine.log.file_view import read_around
-from curbstone.core.errors import CurbstoneError, QueueFull, StagedDamaged, Unavailable, told
+from curbstone.core.errors import CurbstoneError, QueueFull, StagedDamaged, Unavailable, client_text
 from curbstone.core.staging.frames import QueueShare
 from curbstone.core.staging.identity import Series
 from curbstone.core.values import NOBODY
@@ -241,4 +241,4 @@ def disk_error(error: BaseException) -> CurbstoneError:
         return error
     if isinstance(error, OSError) and error.errno in NO_SPACE:
         return QueueFull("no space left on the disk")
-    return Unavailable(f"what is staged can't be written: {told(error)}")
+    return Unavailable(f"what is staged can't be written: {client_text(error)}")

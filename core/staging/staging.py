@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from curbstone.core.engine.disk_alarms import WatchedHost
+from curbstone.core.engine.disk_alarms import AlarmingHost
 from curbstone.core.engine.facts.kinds import staged_key
 from curbstone.core.engine.log.format import Note
 from curbstone.core.engine.queue import Queue
@@ -78,7 +78,7 @@ class Staging:
     """All staged transactions of a broker."""
 
     def __init__(self, shared: Shared, queues: Queues, salt: Callable[[], int], bytes_max: int, ttl_ms: int) -> None:
-        host = self.host = WatchedHost(shared.host, shared.troubles, "staged transactions")
+        host = self.host = AlarmingHost(shared.host, shared.alarms, "staged transactions")
         self.disk = shared.disk
         self.ground = Ground(host, shared.disk, bytes_max)
         self._queues = queues

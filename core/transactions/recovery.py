@@ -8,7 +8,7 @@ from typing import Protocol
 
 from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.log import Log
-from curbstone.core.engine.log.publish import WholePublish
+from curbstone.core.engine.log.publish import AtomicWrite
 from curbstone.core.engine.write_queue import WriteQueue
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.transactions.records import Recorded
@@ -73,7 +73,7 @@ def replay_transactions(journal: Journal, queues: Iterable[Member], left: Collec
 
 def _write(journal: Journal, queue: Member, part: Recorded, missing: MissingParts) -> None:
     missing.added()
-    publish = WholePublish(part.messages, partial(_written, journal, part, missing), 1)
+    publish = AtomicWrite(part.messages, partial(_written, journal, part, missing), 1)
     publish.tx = part.tx
     publish.records = [queue.index.settle_replayed(settled) for settled in part.settled]
     publish.released = [each for item in part.released for each in queue.index.release_replayed(item)]

@@ -10,7 +10,7 @@ from curbstone.core import port
 from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.engine.delivery.dead_letters import dead_letter
 from curbstone.core.engine.log.format import BATCH_BYTES, Reason, entry_bytes
-from curbstone.core.engine.log.publish import SETTLE_BYTES, Release, Settle, WholePublish
+from curbstone.core.engine.log.publish import SETTLE_BYTES, AtomicWrite, Release, Settle
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.queue import Queue
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, StaleDelivery
@@ -170,7 +170,7 @@ class Transaction:
             self._server.host.call_soon(lambda: done(None))
         elif len(shares) == 1:
             ((queue, share),) = shares.items()
-            publish = WholePublish(share.messages, partial(self._written, share, done), share.size)
+            publish = AtomicWrite(share.messages, partial(self._written, share, done), share.size)
             publish.settles, publish.releases = share.settles, share.releases
             queue.write_queue.publish(publish)
         else:

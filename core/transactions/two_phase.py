@@ -11,7 +11,7 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from curbstone.core.engine.log.log import Log
-from curbstone.core.engine.log.publish import Release, Settle, WholePublish
+from curbstone.core.engine.log.publish import AtomicWrite, Release, Settle
 from curbstone.core.engine.wakeups import Wakeups
 from curbstone.core.engine.write_queue import WriteQueue
 from curbstone.core.errors import CurbstoneError, Unavailable
@@ -64,7 +64,7 @@ class Spread(Generic[Q, S]):
         self._journal = journal
         self._shares = shares
         self._on_done = on_done
-        self._places: dict[Q, WholePublish] = {}
+        self._places: dict[Q, AtomicWrite] = {}
         self._left = len(shares)
         self._has_ended = False
         self._tx = 0
@@ -72,7 +72,7 @@ class Spread(Generic[Q, S]):
     def begin(self) -> None:
         """Wait for room in every queue."""
         for queue, share in self._shares.items():
-            place = WholePublish(share.messages, partial(self._refused, queue), share.size)
+            place = AtomicWrite(share.messages, partial(self._refused, queue), share.size)
             place.on_room = self._room
             self._places[queue] = place
             queue.write_queue.publish(place)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from curbstone.core.disk import Disk, File, remove_file, replace_file
 from curbstone.core.engine.log.commit import NO_SPACE
 from curbstone.core.engine.log.file_view import read_around
-from curbstone.core.errors import Unavailable, told
+from curbstone.core.errors import Unavailable, client_text
 from curbstone.core.host import Host
 from curbstone.core.transactions.records import Recorded, decode_records, encode_record
 from curbstone.core.values import Done
@@ -244,7 +244,9 @@ class Journal:
                 self._rests = True
                 self._host.call_later(REPLACE_AGAIN_MS, self._rested)
                 erased, self._erasing = erased + self._erasing, []
-            refusal = Unavailable(f"the journal can't be made anew: {told(error)}") if error is not None else None
+            refusal = (
+                Unavailable(f"the journal can't be made anew: {client_text(error)}") if error is not None else None
+            )
             for each in erased:
                 each.on_done(refusal)
             self._go()
@@ -269,7 +271,7 @@ class Journal:
     @staticmethod
     def _refuse(failed: list[tuple[_Waiting, BaseException]]) -> None:
         for item, error in failed:
-            item.on_done(Unavailable(f"the journal can't be written: {told(error)}"))
+            item.on_done(Unavailable(f"the journal can't be written: {client_text(error)}"))
 
     def _undo(self, offset: int) -> bool:
         """Cut off the records that found no room on the disk; return whether they are certainly gone."""

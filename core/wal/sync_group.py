@@ -22,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import islice
 
-from curbstone.core.engine.disk_alarms import Troubles
+from curbstone.core.engine.disk_alarms import DiskAlarms
 from curbstone.core.engine.log.commit import Commit, Segment
 from curbstone.core.engine.log.log import Salt
 from curbstone.core.errors import CurbstoneError, Unavailable
@@ -93,11 +93,11 @@ class Group:
 class SyncGroup:
     """Implements `core.engine.syncer.Syncer`."""
 
-    def __init__(self, host: Host, disk: WriteBehindDisk, salt: Salt, troubles: Troubles, commits: Commits) -> None:
+    def __init__(self, host: Host, disk: WriteBehindDisk, salt: Salt, alarms: DiskAlarms, commits: Commits) -> None:
         self._host = host
         self._disk = disk
         self._salt = salt
-        self._troubles = troubles
+        self._alarms = alarms
         self._commits = commits
         self.file_bytes = REDO_BYTES
         self.is_gathering = False
@@ -324,7 +324,7 @@ class SyncGroup:
         if self._active is not None:
             self._retiring.append(self._active)
             self._active = None
-        self._troubles.note(MATTER, self._kept)
+        self._alarms.note(MATTER, self._kept)
         for redo in [*self._retiring, *self._resting]:
             self._report_removed(redo)
 

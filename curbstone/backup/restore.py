@@ -70,7 +70,7 @@ def _finish(data: Path) -> None:
         closed = asyncio.Event()
         try:
             broker = Broker.open(host, OsDisk(data), defaults=_DEFAULTS, sync=SyncMode())
-            while broker.staging.is_committing and not broker.troubles:
+            while broker.staging.is_committing and not broker.alarms:
                 await asyncio.sleep(SETTLE_POLL_S)
             broker.shutdown(closed.set)
             await closed.wait()

@@ -33,7 +33,7 @@ STRANGERS = "too many connections without a login are open; try again later"
 USER = "{} connections of this user are open, and there may be no more"
 
 
-class Troubles(Protocol):
+class DiskAlarms(Protocol):
     """What an admission tells when it refuses connections; `core.engine.disk_alarms` implements it."""
 
     def note(self, matter: str, text: str) -> None:
@@ -63,7 +63,7 @@ class Admission:
     def __init__(
         self,
         most: Callable[[], int] = lambda: sys.maxsize,
-        troubles: Troubles | None = None,
+        alarms: DiskAlarms | None = None,
         bounds: Bounds | None = None,
         budget: Budget | None = None,
     ) -> None:
@@ -75,7 +75,7 @@ class Admission:
         self.visits: set[Visit] = set()
         """The open connections."""
         self._most = most
-        self._troubles = troubles
+        self._alarms = alarms
         self._strangers = 0
         self._spares = 0
         self._visitors: Counter[object] = Counter()
@@ -93,8 +93,8 @@ class Admission:
         if is_full:
             self.refused["full"] += 1
             self._is_full = True
-            if self._troubles is not None:
-                self._troubles.note(MATTER, f"{most} are open, and more are refused: files need the other descriptors")
+            if self._alarms is not None:
+                self._alarms.note(MATTER, f"{most} are open, and more are refused: files need the other descriptors")
             if not is_spare:
                 return None
             self._spares += 1
@@ -138,8 +138,8 @@ class Admission:
         self._spares -= visit.is_spare
         if self._is_full and len(self.visits) - self._spares < self._most():
             self._is_full = False
-            if self._troubles is not None:
-                self._troubles.over(MATTER)
+            if self._alarms is not None:
+                self._alarms.over(MATTER)
 
 
 class Visit:

@@ -74,7 +74,7 @@ class Engine:
         self.defaults = defaults or QueueOptions()
         self.max_cap = max(max_cap, self.defaults.cap)
         self.schemas = schemas or NoSchemas()
-        self.troubles = Warnings()
+        self.alarms = Warnings()
         self.staging = unsupported.NoStaging()
         self.commits = Commits()
         self.leased = Leased()
@@ -443,7 +443,7 @@ class Engine:
         reasons += sorted({f"RabbitMQ: {link.trouble or link.blocked}" for link in self._links if link.trouble})
         delivers = not reasons
         reasons += sorted({f"RabbitMQ takes no messages: {link.blocked}" for link in self._links if link.blocked})
-        return Health(not reasons, [*reasons, *self.troubles.reasons], SYNC, delivers)
+        return Health(not reasons, [*reasons, *self.alarms.reasons], SYNC, delivers)
 
     def shutdown(self, on_done: Callable[[], None]) -> None:
         """Refuse new publishes, wait for the confirms under way, then end consumers and connections."""
@@ -452,7 +452,7 @@ class Engine:
         self._wait_for_confirms(on_done)
 
     def _wait_for_confirms(self, on_done: Callable[[], None]) -> None:
-        if self.publisher.under_way and not self.publisher.troubles:
+        if self.publisher.under_way and not self.publisher.alarms:
             self.host.call_later(STOP_POLL_MS, lambda: self._wait_for_confirms(on_done))
             return
         for queue in list(self._queues.values()):

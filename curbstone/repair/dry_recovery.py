@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from curbstone.core.disk import Disk, File
 from curbstone.core.engine.facts.facts import Facts
-from curbstone.core.engine.fault_barrier import QueueHost
+from curbstone.core.engine.fault_barrier import FaultBarrier
 from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.log import Log, random_salt
 from curbstone.core.engine.log.meta import Meta
@@ -59,7 +59,7 @@ class DryRecovery:
         """Replay a queue."""
         uid = int(meta.uid, 16)
         log = Log(self._disk, directory, uid, cap=meta.options.cap, meta_bytes=0, salt=random_salt)
-        host = QueueHost(self._shared, meta, _raise)
+        host = FaultBarrier(self._shared, meta, _raise)
         state = QueueState(self._shared, meta, host)
         index, facts = Index(state, Wakeups(host, _nothing), log), Facts(state, log.room)
         found = Revived()

@@ -93,8 +93,8 @@ class Lab:
 
     def see_faults(self) -> None:
         """Raise what nobody expected, unless a test does: the engine itself only logs it."""
-        if self.broker.troubles.faults and not self.expects_faults:
-            raise self.broker.troubles.faults[0]
+        if self.broker.alarms.faults and not self.expects_faults:
+            raise self.broker.alarms.faults[0]
 
     def pass_time(self, ms: int) -> None:
         """Let time pass, and all that is due happen in its order."""

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from curbstone.core.engine.disk_alarms import Troubles
+from curbstone.core.engine.disk_alarms import DiskAlarms
 from curbstone.core.options import QueueOptions
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.net import admission as rules
@@ -22,8 +22,8 @@ from tests.sim.world import SimDisk, SimHost
 
 
 def admission(most: int = 1000, **bounds: int) -> Admission:
-    troubles = Troubles(SimHost(Random(0), 0), SimDisk(Random(0)))
-    return Admission(lambda: most, troubles, Bounds(**bounds))
+    alarms = DiskAlarms(SimHost(Random(0), 0), SimDisk(Random(0)))
+    return Admission(lambda: most, alarms, Bounds(**bounds))
 
 
 def come(door: Admission, address: str) -> Visit | None:

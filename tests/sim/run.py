@@ -146,8 +146,8 @@ class Run:
 
     def _check(self) -> None:
         self.history.check()
-        if self.broker.troubles.faults:
-            raise self.broker.troubles.faults[0]
+        if self.broker.alarms.faults:
+            raise self.broker.alarms.faults[0]
         self.disk.check_cap()
         if self.disk.over_cap:
             raise Violation(self.disk.over_cap[0])

@@ -241,8 +241,8 @@ class ServerRun:
     def _check(self, found: list[BaseException]) -> None:
         if found:
             raise found[0]
-        if self.broker.troubles.faults:
-            raise self.broker.troubles.faults[0]
+        if self.broker.alarms.faults:
+            raise self.broker.alarms.faults[0]
         if self.disk.over_cap:
             raise Violation(self.disk.over_cap[0])
 

@@ -10,7 +10,7 @@ import pytest
 
 from curbstone.core.admin import undo
 from curbstone.core.engine.commit.meta_writer import MetaWriter
-from curbstone.core.engine.commit.producer_sequences import Found, Numbering
+from curbstone.core.engine.commit.producer_sequences import Found, SequenceCheck
 from curbstone.core.engine.commit.publishes import Publishes
 from curbstone.core.engine.directories import Directories
 from curbstone.core.engine.facts.facts import Facts
@@ -93,20 +93,20 @@ def test_the_simulator_sees_numbers_of_producers_that_a_crash_takes(monkeypatch:
 def test_the_simulator_sees_numbers_that_are_not_looked_at_in_the_order_of_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Numbering, "taken", lambda self, producer, last: None)
+    monkeypatch.setattr(SequenceCheck, "taken", lambda self, producer, last: None)
     assert finds_something(range(20), focus="numbers")
 
 
 def test_the_simulator_sees_the_first_message_of_a_producer_overtaken_by_its_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original = Numbering.look
+    original = SequenceCheck.look
 
-    def look(self: Numbering, numbered: Numbered, count: int) -> Found:
+    def look(self: SequenceCheck, numbered: Numbered, count: int) -> Found:
         known = self.coming.get(numbered.producer) or decode_producer(self._facts.get(Note.PRODUCER, numbered.producer))
         return original(self, numbered, count) if known else Found(0, None, is_certain=True)
 
-    monkeypatch.setattr(Numbering, "look", look)
+    monkeypatch.setattr(SequenceCheck, "look", look)
     assert finds_something(range(80, 160), faults=True, focus="numbers")
 
 

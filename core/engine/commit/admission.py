@@ -7,7 +7,7 @@ of the publishes.
 from __future__ import annotations
 
 from curbstone.core.engine.log.format import BATCH_BYTES, entry_bytes
-from curbstone.core.engine.log.publish import EXPIRY_BYTES, Publish, WholePublish
+from curbstone.core.engine.log.publish import EXPIRY_BYTES, AtomicWrite, Publish
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError, MessageTooLarge
@@ -25,7 +25,7 @@ def publish_atomically(
     cap = parts.state.options.cap
     tries = RELEASE_BYTES * sum(map(parts.index.entitled_count, messages))
     size = sum(map(entry_bytes, messages)) + EXPIRY_BYTES * len(messages) + BATCH_BYTES + tries
-    publish = WholePublish(messages, on_done, size)
+    publish = AtomicWrite(messages, on_done, size)
     publish.numbered = numbered
     publish.key = key
     publish.refusal = next(filter(None, map(parts.state.too_large, messages)), None)

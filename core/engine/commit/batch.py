@@ -13,7 +13,7 @@ from curbstone.core.engine.commit.publishes import Publishes
 from curbstone.core.engine.commit.records import Records
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.compaction.relocate import Copy
-from curbstone.core.engine.compaction.restore import Revival
+from curbstone.core.engine.compaction.restore import Restore
 from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.facts.facts import EMPTY, put
 from curbstone.core.engine.facts.kinds import encode_seq
@@ -45,7 +45,7 @@ class Batch:
 
     __slots__ = (
         "_cleaner", "_disk_is_full", "_dispatcher", "_empties", "_missed", "_parts", "after_settles", "callbacks",
-        "copies", "end", "facts", "marks", "publishes", "records", "revival", "start",
+        "copies", "end", "facts", "marks", "publishes", "records", "restore", "start",
     )  # fmt: skip
 
     def __init__(
@@ -63,7 +63,7 @@ class Batch:
         self.copies: Sequence[Message] = ()
         self._empties = False
         """Whether the oldest segment has nothing live any more once this batch is on disk."""
-        self.revival: Revival | None = None
+        self.restore: Restore | None = None
         """The undo that brings the copies back, or None if they are the cleaner's."""
         self.callbacks: Sequence[Done] = ()
         """Callbacks of those who wait until all earlier settles and releases are on disk."""
@@ -125,18 +125,18 @@ class Batch:
         records.copy_states(copy.states)
         self._empties = copy.is_last
 
-    def take_revival(self, revival: Revival) -> bool:
+    def take_restored(self, restore: Restore) -> bool:
         """Take the next messages that an undo brings back; return False if there is no room even for one."""
         parts = self._parts
         records = self._add_to()
-        if not revival.take(parts.index, parts.log.room, records.bytes):
+        if not restore.take(parts.index, parts.log.room, records.bytes):
             return False
-        self.revival = revival
-        self.copies = revival.piece
-        for group, seqs in parts.index.settled_of(revival.piece).items():
-            if group != revival.group:
+        self.restore = restore
+        self.copies = restore.piece
+        for group, seqs in parts.index.settled_of(restore.piece).items():
+            if group != restore.group:
                 records.settle(group, Reason.STATE, seqs)
-        records.say_tries(revival.records() if self.copies else [])
+        records.say_tries(restore.records() if self.copies else [])
         return True
 
     # --- the batch

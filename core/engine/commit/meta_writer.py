@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from curbstone.core.engine.log.meta import meta_reserve, store_meta
 from curbstone.core.engine.parts import Parts
-from curbstone.core.errors import CurbstoneError, Unavailable, told
+from curbstone.core.errors import CurbstoneError, Unavailable, client_text
 from curbstone.core.values import Done
 
 
@@ -122,8 +122,10 @@ class MetaWriter:
         log = self._parts.log
 
         def done(_: object, error: BaseException | None) -> None:
-            self._parts.state.shared.troubles.ended(f"{self._parts.state.label}: its options", error)
-            self._stored(count, Unavailable(f"the queue's options can't be written: {told(error)}") if error else None)
+            self._parts.state.shared.alarms.ended(f"{self._parts.state.label}: its options", error)
+            self._stored(
+                count, Unavailable(f"the queue's options can't be written: {client_text(error)}") if error else None
+            )
 
         self._parts.state.host.submit(lambda: store_meta(log.disk, log.directory, data), done)
 

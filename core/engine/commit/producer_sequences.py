@@ -26,7 +26,7 @@ class Found(NamedTuple):
     """Whether this is so even if the commit of this batch fails."""
 
 
-class Numbering:
+class SequenceCheck:
     """See the module's docstring."""
 
     __slots__ = ("_facts", "coming")

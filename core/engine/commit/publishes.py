@@ -13,13 +13,13 @@ from functools import partial
 from typing import NamedTuple
 
 from curbstone.core.engine.commit.inspection import inspect
-from curbstone.core.engine.commit.producer_sequences import Numbering
+from curbstone.core.engine.commit.producer_sequences import SequenceCheck
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.facts.dedup_keys import published_under
 from curbstone.core.engine.facts.facts import Changes, put
 from curbstone.core.engine.facts.kinds import Dedup, encode_producer, encode_staged
 from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES, SEGMENT_BYTES, Note, entry_bytes, settled_bytes
-from curbstone.core.engine.log.publish import EXPIRY_BYTES, Publish, Reservation, WholePublish
+from curbstone.core.engine.log.publish import EXPIRY_BYTES, AtomicWrite, Publish, Reservation
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError, QueueFull
@@ -70,7 +70,7 @@ class Publishes:
         """Bytes of the entries of these messages."""
         self.is_plain = True
         """Whether no message has a delay, an expiry or groups of its own."""
-        self.whole: WholePublish | None = None
+        self.whole: AtomicWrite | None = None
         """The publish, if it is an atomic one: that has the batch for itself."""
         self._tries_bytes = 0
         """Bytes that first records of the tries of these messages may take later."""
@@ -78,7 +78,7 @@ class Publishes:
         """Bytes that the segment has for entries."""
         self._budget = 0
         """Bytes that the cap has for entries, and for what will be written about them later."""
-        self._numbering: Numbering | None = None
+        self._numbering: SequenceCheck | None = None
         self._coming_groups: set[str] | None = None
         """Undeclared groups that begin to exist with this batch; None while none of its messages names a group."""
 
@@ -122,7 +122,7 @@ class Publishes:
         overhead = BATCH_BYTES + self._records_bytes + NOTES_BYTES
         space = log.room_in_active - overhead
         if space < BATCH_BYTES_MAX:
-            if isinstance(first, WholePublish):
+            if isinstance(first, AtomicWrite):
                 wanted = first.atomic_bytes
             else:
                 wanted = entry_bytes(first.messages[first.next]) if first.messages else 0
@@ -139,13 +139,13 @@ class Publishes:
             answer = self._look_up(publish, publish.numbered)
             if answer is not None:
                 return answer
-        if self._state.door is not None and not publish.is_promised:
+        if self._state.door is not None and not publish.must_not_fail:
             answer = self._inspect(publish, self._state.door)
             if answer is not None:
                 return answer
         else:
             publish.inspection = None
-        return self._take_whole(publish) if isinstance(publish, WholePublish) else self._take_some(publish)
+        return self._take_whole(publish) if isinstance(publish, AtomicWrite) else self._take_some(publish)
 
     def _inspect(self, publish: Publish, door: Door) -> bool | None:
         """Check messages of the first publish against the queue's schema, and refuse those that break it.
@@ -153,7 +153,7 @@ class Publishes:
         Return None if it, or the next of its messages, can be taken now, else whether to go on with the next publish.
         """
         found = inspect(self._parts, door, publish)
-        is_whole = isinstance(publish, WholePublish)
+        is_whole = isinstance(publish, AtomicWrite)
         error = found.refusal
         if error is not None and is_whole:
             return self._refuse(publish, error)
@@ -180,7 +180,7 @@ class Publishes:
 
     def _refuse(self, publish: Publish, error: CurbstoneError) -> bool:
         """Refuse all that is left of the first publish. Deliveries that it would have settled stay as they are."""
-        publish.give_up()
+        publish.abort()
         self._state.refused(error, len(publish.messages) - publish.next)
         self._say(publish, len(publish.messages) - publish.next, error, 0)
         return True
@@ -190,7 +190,7 @@ class Publishes:
 
         Return None if some are left that can be taken now, else whether to go on with the next publish.
         """
-        numbering = self._numbering = self._numbering or Numbering(self._parts.facts)
+        numbering = self._numbering = self._numbering or SequenceCheck(self._parts.facts)
         found = numbering.look(numbered.behind(publish.next), len(publish.messages) - publish.next)
         if (found.repeats or found.gap) and not found.is_certain:
             return False  # that follows from messages in this very batch, whose commit may fail: wait for its end
@@ -207,7 +207,7 @@ class Publishes:
 
     # --- all or nothing
 
-    def _take_whole(self, publish: WholePublish) -> bool:
+    def _take_whole(self, publish: AtomicWrite) -> bool:
         """Take an atomic publish unless it has to wait: it goes into a batch without any other."""
         if isinstance(publish, Reservation):
             return self._reserve(publish)
@@ -260,7 +260,7 @@ class Publishes:
             wanted, QueueFull(f"queue {self._state.name} has no room for {size} bytes under its cap of {cap} bytes")
         )
 
-    def _keep_room(self, publish: WholePublish, on_room: Callable[[], None]) -> bool:
+    def _keep_room(self, publish: AtomicWrite, on_room: Callable[[], None]) -> bool:
         """Grant room to a transaction over several queues; it keeps its place, and all behind it wait."""
         size = publish.atomic_bytes
         if self.messages or publish.has_room:
@@ -354,7 +354,7 @@ class Publishes:
         if self._numbering is not None and publish.numbered is not None and messages:
             number = publish.numbered.first + publish.next - 1
             self._numbering.taken(publish.numbered.producer, LastNumber(number, seq - 1, state.host.now_ms()))
-        if messages or isinstance(publish, WholePublish):
+        if messages or isinstance(publish, AtomicWrite):
             self.taken.append(Taken(publish, first, len(messages)))
 
     # --- room

@@ -27,9 +27,9 @@ from curbstone.core.engine.delivery.pop import Popping
 from curbstone.core.engine.index.copies import Where
 from curbstone.core.engine.index.index import Placed
 from curbstone.core.engine.log.commit import Commit
-from curbstone.core.engine.log.publish import WholePublish
+from curbstone.core.engine.log.publish import AtomicWrite
 from curbstone.core.engine.parts import Parts
-from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable, told
+from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable, client_text
 from curbstone.core.values import Space
 
 RETRY_MS = 1000
@@ -117,7 +117,7 @@ class Writer:
         written again.
         """
         self._refuse_publishes(error)
-        self._end_revival(error)
+        self._end_restore(error)
         self._popping.refuse_all(error)
         write_queue = self._write_queue
         if self._state.is_closed:
@@ -139,7 +139,7 @@ class Writer:
             self._state.host.tell(callback, error)
         for part in batch.publishes.taken:
             # A promised publish that waits in the write queue again is refused there.
-            if not (part.publish.is_promised and part.publish in self._write_queue.publishes):
+            if not (part.publish.must_not_fail and part.publish in self._write_queue.publishes):
                 self._refuse_taken(part, error)
 
     def _refuse_publishes(self, error: CurbstoneError) -> None:
@@ -147,10 +147,10 @@ class Writer:
         waiting = list(publishes)
         publishes.clear()
         for publish in waiting:
-            if publish.is_promised and not self._state.is_closed:
+            if publish.must_not_fail and not self._state.is_closed:
                 publishes.append(publish)
             else:
-                publish.give_up()
+                publish.abort()
                 count = len(publish.messages) - publish.next
                 self._state.refused(publish.refusal or error, count)
                 self._state.host.tell(publish.on_done, publish.refusal or error, 0, count)
@@ -160,7 +160,7 @@ class Writer:
         if part.said is not None:
             self._answer(part)
             return
-        part.publish.give_up()
+        part.publish.abort()
         self._state.refused(error, part.span)
         self._state.host.tell(part.publish.on_done, error, 0, part.span)
 
@@ -173,7 +173,7 @@ class Writer:
             return
         if state.write_failure:
             self._refuse_publishes(Unavailable(state.write_failure))
-            self._end_revival(Unavailable(state.write_failure))
+            self._end_restore(Unavailable(state.write_failure))
             return
         cleaner.review()
         if write_queue.is_empty and not (
@@ -197,7 +197,7 @@ class Writer:
         if copy is not None:
             batch.take_copy(copy)
         elif source is Source.RESTORE:
-            self._take_revival(batch)
+            self._take_restored(batch)
         elif source is Source.PUBLISH:
             batch.take_publishes()
         commit = batch.commit()
@@ -213,13 +213,13 @@ class Writer:
         self._nothing_written(batch)
         cleaner.review()  # records may have found no room in this batch
         gave_way = source is Source.PUBLISH and has_publishes and has_copied
-        if gave_way and (was_cleaning or write_queue.revival is not None):
+        if gave_way and (was_cleaning or write_queue.restore is not None):
             self._parts.wakeups.dirty()  # publishes went first and none could be taken: the next batch is for copies
         elif source is Source.RESTORE or (cleaner.is_cleaning and not was_cleaning):
             self._parts.wakeups.dirty()
         if source is Source.NOTHING:
             self._refuse_publishes(QueueFull(NO_SPACE))
-            self._end_revival(QueueFull(NO_SPACE))
+            self._end_restore(QueueFull(NO_SPACE))
 
     def _next_source(self, is_cleaning: bool) -> tuple[Source, Copy | None]:
         """Return what the next batch holds beside records, and the copies if they are the cleaner's."""
@@ -228,16 +228,16 @@ class Writer:
         if self._has_copied and self._write_queue.publishes:
             return Source.PUBLISH, None  # they take turns with copies, so that neither holds up the other
         if is_cleaning:  # before an undo, which needs the room that this makes
-            copy = self._cleaner.copying.next()
+            copy = self._cleaner.relocation.next()
             if copy is not None:
                 return Source.COPY, copy
             # There is nothing to copy, or it is being read from the disk: the batch is free for others.
-        return Source.PUBLISH if self._write_queue.revival is None else Source.RESTORE, None
+        return Source.PUBLISH if self._write_queue.restore is None else Source.RESTORE, None
 
-    def _take_revival(self, batch: Batch) -> None:
-        revival = self._write_queue.revival
-        if revival is not None and not batch.take_revival(revival):
-            self._end_revival(QueueFull(f"queue {self._state.name} {self._log.fullness}"))
+    def _take_restored(self, batch: Batch) -> None:
+        restore = self._write_queue.restore
+        if restore is not None and not batch.take_restored(restore):
+            self._end_restore(QueueFull(f"queue {self._state.name} {self._log.fullness}"))
 
     def _ended(self, commit: Commit, _result: object, error: BaseException | None) -> None:
         """The commit of the batch under way has ended."""
@@ -271,21 +271,21 @@ class Writer:
             self._state.host.tell(callback, None)
         for part in batch.publishes.taken:
             self._answer(part)
-        if self._write_queue.revival is not None and self._write_queue.revival.is_over:
-            self._end_revival(None)
+        if self._write_queue.restore is not None and self._write_queue.restore.is_over:
+            self._end_restore(None)
 
-    def _end_revival(self, error: CurbstoneError | None) -> None:
+    def _end_restore(self, error: CurbstoneError | None) -> None:
         """Tell whoever asked for the undo that it has ended, if one is there."""
-        revival = self._write_queue.end_revival()
-        if revival is not None:
-            self._state.host.tell(revival.end, error)
+        restore = self._write_queue.end_restore()
+        if restore is not None:
+            self._state.host.tell(restore.end, error)
 
     def _succeeded(self, batch: Batch, commit: Commit) -> None:
         self.commits += 1
         if self._is_troubled and not self.disk_is_full:
             self._is_troubled = False
             self.missed = 0
-            self._state.shared.troubles.over(self._state.label)
+            self._state.shared.alarms.over(self._state.label)
         self._take_in(batch, commit)
         if self._log.room.excess:
             self._log.come_down()
@@ -306,15 +306,15 @@ class Writer:
             parts.wakeups.all_are_woken = True
         if publishes.whole is not None:
             self._end_deliveries(publishes.whole)
-        if batch.revival is not None:
-            parts.index.revive(batch.revival.group, batch.revival.piece, Where(segment, batch.start, batch.end))
-            state.stats.undone += batch.revival.written()
+        if batch.restore is not None:
+            parts.index.revive(batch.restore.group, batch.restore.piece, Where(segment, batch.start, batch.end))
+            state.stats.undone += batch.restore.written()
             parts.wakeups.all_are_woken = True
         elif batch.copies:
-            self._cleaner.copying.written(segment, batch.start, batch.end)
+            self._cleaner.relocation.written(segment, batch.start, batch.end)
         if records is not None:
             if records.bytes and state.options.undo:
-                self._cleaner.holding.settled()
+                self._cleaner.retention.settled()
             if records.tries:
                 parts.index.stored(records.tries, segment)
         if commit.dropped:
@@ -330,7 +330,7 @@ class Writer:
         self._cleaner.committed()
         parts.wakeups.changed()
 
-    def _end_deliveries(self, whole: WholePublish) -> None:
+    def _end_deliveries(self, whole: AtomicWrite) -> None:
         """End the deliveries that a transaction settles or gives back, because it is on disk now."""
         for settle in whole.settles:
             self._state.stats.acked += len(settle.deliveries) * settle.reason.is_done
@@ -342,7 +342,7 @@ class Writer:
 
     def _answer(self, part: Taken) -> None:
         publish, first, count, said = part
-        if isinstance(publish, WholePublish) and publish.reserved:
+        if isinstance(publish, AtomicWrite) and publish.reserved:
             self._log.room.give_back(publish.reserved)
         error, seq = said or (None, publish.messages[first].seq if count else 0)
         self._state.host.tell(publish.on_done, error, seq, count)
@@ -354,13 +354,13 @@ class Writer:
         are written once more, without publishes, and their callbacks wait for that second commit.
         """
         no_space = commit.is_undone
-        text = f"the log can't be written: {told(error)}"
+        text = f"the log can't be written: {client_text(error)}"
         answer: CurbstoneError = QueueFull(NO_SPACE) if no_space else Unavailable(text)
         if not (no_space and self._is_troubled):
             self._state.report(f"writing {commit.segment.path} failed: {error}")
         self._log.failed(commit)
         self._write_again(batch)
-        self._cleaner.copying.failed()
+        self._cleaner.relocation.failed()
         self.under_way = None
         for callback in batch.after_settles:
             self._state.host.tell(callback, answer)
@@ -372,9 +372,9 @@ class Writer:
             for callback in batch.callbacks:
                 self._state.host.tell(callback, answer)
         for part in batch.publishes.taken:
-            if not part.publish.is_promised:
+            if not part.publish.must_not_fail:
                 self._refuse_taken(part, answer)
-        self._end_revival(answer)
+        self._end_restore(answer)
         if self._state.is_closed:
             self.refuse_all(self._state.refusal() or answer)
             return
@@ -394,7 +394,7 @@ class Writer:
         if batch.records is not None:
             batch.records.put_back()
         for part in reversed(batch.publishes.taken):
-            if part.publish.is_promised:
+            if part.publish.must_not_fail:
                 part.publish.next = 0
                 self._write_queue.publishes.appendleft(part.publish)
 
@@ -408,7 +408,7 @@ class Writer:
 
     def _trouble(self, text: str) -> None:
         self._is_troubled = True
-        self._state.shared.troubles.note(self._state.label, text)
+        self._state.shared.alarms.note(self._state.label, text)
 
     def _let_try(self) -> None:
         """Have the next batch find out whether the disk has room again."""

@@ -40,8 +40,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from curbstone.core.engine.compaction.eviction import Eviction
-from curbstone.core.engine.compaction.relocate import Copying
-from curbstone.core.engine.compaction.retention import Holding
+from curbstone.core.engine.compaction.relocate import Relocation
+from curbstone.core.engine.compaction.retention import Retention
 from curbstone.core.engine.log.log import IDLE_BYTES_MAX, Log
 from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError
@@ -201,22 +201,22 @@ class Cleaner:
     """The cleaner of one queue."""
 
     __slots__ = (
-        "_cap", "_erase", "_erased", "_log", "_parts", "_publish", "_skipping", "copying",
-        "for_settles", "holding",
+        "_cap", "_erase", "_erased", "_eviction", "_log", "_parts", "_publish", "for_settles", "relocation",
+        "retention",
     )  # fmt: skip
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         log = self._log = parts.log
-        self.holding = Holding(parts)
-        self._skipping: Eviction | None = None
+        self.retention = Retention(parts)
+        self._eviction: Eviction | None = None
         """None until a queue that may give up messages needs room."""
         self._publish = _ForPublish(log)
         self.for_settles = ForSettles(log)
         self._cap = _ForCap(log)
         self._erase = _Reason(log)
         self._erased: list[Done] = []
-        self.copying = Copying(parts)
+        self.relocation = Relocation(parts)
 
     # --- what is asked for
 
@@ -229,16 +229,16 @@ class Cleaner:
         state = self._parts.state
         if not (state.meta.skips or state.options.drops_oldest):
             return self.clean_for(size, largest)
-        skipping = self._skipping = self._skipping or Eviction(self._parts)
+        eviction = self._eviction = self._eviction or Eviction(self._parts)
         piece = size if largest is None else largest
-        if skipping.is_due(size, piece) and skipping.give_up(size, piece):
+        if eviction.is_due(size, piece) and eviction.give_up(size, piece):
             return self.clean_for(size, largest)
-        return self.clean_for(size, largest) or (skipping.give_up(size, piece) and self.clean_for(size, largest))
+        return self.clean_for(size, largest) or (eviction.give_up(size, piece) and self.clean_for(size, largest))
 
     def clean_for(self, size: int, largest: int | None = None) -> bool:
         """Like `make_room`, but no messages are given up."""
         live, room = self._parts.index.runs.bytes_live, self._log.room
-        self.holding.give_way()
+        self.retention.give_way()
         if not room.fits_compacted(size, live + room.tries_bytes, size if largest is None else largest):
             return False
         return self._publish.ask(live, drops=self.droppable() > 0)
@@ -265,7 +265,7 @@ class Cleaner:
         """Begin to shrink the log of an idle, empty queue; return False if there is nothing to shrink now."""
         if self._log.bytes <= IDLE_BYTES_MAX:
             return False
-        due_ms = self.holding.idle_until_ms
+        due_ms = self.retention.idle_until_ms
         if self._parts.state.host.now_ms() < due_ms:
             self._parts.wakeups.at(due_ms)
             return False
@@ -277,7 +277,7 @@ class Cleaner:
     def review(self) -> None:
         """Begin the passes that the log needs now, and end those that are over."""
         if self._parts.state.options.undo:
-            self.holding.review(self._dead())
+            self.retention.review(self._dead())
         if self._is_asked:
             return  # this pass makes room for all; whether it was enough is seen when it is over
         room = self._log.room
@@ -329,7 +329,7 @@ class Cleaner:
         count = self._dead(int(emptied))
         if not (count and self._parts.state.options.undo) or emptied:
             return count
-        return count if self._log.segments[0].number <= self._erase.through else self.holding.may_go(count)
+        return count if self._log.segments[0].number <= self._erase.through else self.retention.may_go(count)
 
     def _dead(self, first: int = 0) -> int:
         """Return how many of the oldest segments have nothing live, without asking about those before `first`."""

@@ -35,7 +35,7 @@ class Copy(NamedTuple):
     """Whether nothing else is left to copy from the segment."""
 
 
-class Copying:
+class Relocation:
     """See the module's docstring."""
 
     __slots__ = ("_asked", "_oldest", "_part", "_parts", "_todo", "_under_way")

@@ -21,7 +21,7 @@ HEADS_BYTES = 2 * BATCH_BYTES
 """What a batch takes beside its messages: its head, notes, and the heads of its lists."""
 
 
-class Revival:
+class Restore:
     """The messages that come back in one group; `on_done(error, how many came back)` is called once."""
 
     def __init__(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from curbstone.core.engine.parts import Parts
 
 
-class Holding:
+class Retention:
     """Decides what one queue holds back."""
 
     __slots__ = ("_parts", "_settled_ms", "_through")

@@ -80,15 +80,15 @@ class Publish:
         """How far its messages were checked; None if the queue has no schema, or nothing was checked."""
 
     @property
-    def is_promised(self) -> bool:
+    def must_not_fail(self) -> bool:
         """Whether another file on disk says that it has happened. Then it has to be written, and is never refused."""
         return False
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """Undo the settles and releases, if it has any, because nothing of this will be written."""
 
 
-class WholePublish(Publish):
+class AtomicWrite(Publish):
     """Messages, settles and releases that go into one batch, all or nothing, such as a part of a transaction."""
 
     __slots__ = (
@@ -128,17 +128,17 @@ class WholePublish(Publish):
         return [*self.settles, *self.releases]
 
     @property
-    def is_promised(self) -> bool:
-        """See `Publish.is_promised`."""
+    def must_not_fail(self) -> bool:
+        """See `Publish.must_not_fail`."""
         return bool(self.tx) or self.mark is not None
 
-    def give_up(self) -> None:
-        """See `Publish.give_up`."""
+    def abort(self) -> None:
+        """See `Publish.abort`."""
         for end in self.ends:
             end.undo(end.deliveries)
 
 
-class Reservation(WholePublish):
+class Reservation(AtomicWrite):
     """Room for messages that will come in publishes of their own, granted or refused in its turn; nothing is written.
 
     Whoever gets it counts it in those publishes (`reserved`), and gives back what is left.

@@ -211,7 +211,7 @@ class Publisher:
         """How many messages have no outcome yet, including those that wait to be sent again."""
 
     @property
-    def troubles(self) -> list[str]:
+    def alarms(self) -> list[str]:
         """Return why messages can't be taken now."""
         return [shard.trouble for shard in self._shards if shard.trouble]
 

@@ -1,4 +1,4 @@
-"""The current troubles of the gateway, except those of the connections to RabbitMQ."""
+"""The current alarms of the gateway, except those of the connections to RabbitMQ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Warnings:
 
     @property
     def reasons(self) -> list[str]:
-        """Return the troubles as texts for people."""
+        """Return the alarms as texts for people."""
         return [f"{matter}: {text}" for matter, text in self._texts.items()]
 
     def note(self, matter: str, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from curbstone.core.engine.log.format import Released
-from curbstone.core.engine.log.publish import Publish, Release, StagedMark, WholePublish
+from curbstone.core.engine.log.publish import AtomicWrite, Publish, Release, StagedMark
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
@@ -191,12 +191,12 @@ def test_the_disk_is_synced_once_per_commit_and_not_per_message() -> None:
 
 
 def test_what_has_happened_elsewhere_on_disk_is_never_refused() -> None:
-    promised, staged, whole = (WholePublish([], lambda *_: None, 1) for _ in range(3))
+    promised, staged, whole = (AtomicWrite([], lambda *_: None, 1) for _ in range(3))
     plain = Publish([], lambda *_: None)
     promised.tx = 1
     staged.mark = StagedMark(1, 0)
-    assert (promised.is_promised, staged.is_promised) == (True, True)
-    assert (whole.is_promised, plain.is_promised) == (False, False)
+    assert (promised.must_not_fail, staged.must_not_fail) == (True, True)
+    assert (whole.must_not_fail, plain.must_not_fail) == (False, False)
     assert whole.reserved == 0
 
 

@@ -331,7 +331,7 @@ def test_a_publish_that_waits_for_the_cleaner_is_taken_though_an_undo_has_split_
             peer.ack(seq)
     for run in list(queue.index.runs):
         queue.index.reader.forget(run)
-    queue.cleaner.copying.next()  # a turn of the cleaner that was broken off: it has listed the first segment
+    queue.cleaner.relocation.next()  # a turn of the cleaner that was broken off: it has listed the first segment
     lab.settle()
     assert back(lab, queue, seq=first) == 1
     assert lab.publish(queue, b"y" * 30_000)

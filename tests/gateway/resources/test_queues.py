@@ -149,12 +149,12 @@ async def test_health(gateway: Running) -> None:
     for path in ("/readyz", "/readyz?for=publish", "/readyz?for=consume"):
         assert (await gateway.http.get(path)).status_code == 200
     assert (await gateway.http.get("/readyz?for=fun")).status_code == 400
-    gateway.broker.troubles.note("queue a", "no space left on the disk")
+    gateway.broker.alarms.note("queue a", "no space left on the disk")
     assert (await gateway.http.get("/readyz")).status_code == 503
     assert (await gateway.http.get("/readyz?for=publish")).status_code == 503
     consumers = await gateway.http.get("/readyz?for=consume")
     assert consumers.status_code == 200 and "no space left" in consumers.json()["reasons"][0]
-    gateway.broker.troubles.over("queue a")
+    gateway.broker.alarms.over("queue a")
     gateway.broker.shared.is_stopping = True  # as between SIGTERM and the end
     ready = await gateway.http.get("/readyz")
     assert ready.status_code == 503 and ready.json()["reasons"]
