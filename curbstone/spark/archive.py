@@ -14,14 +14,14 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from curbstone.spark import calls, checks, delta_log, gaps, jobs, positions
 from curbstone.spark.failure import PipelineError, Refused
 from curbstone.spark.gaps import Gap
 from curbstone.spark.journal_stream import JournalStreamReader
-from curbstone.spark.lake_columns import COLUMNS, JOURNAL, MESSAGES
+from curbstone.spark.lake_columns import COLUMNS, JOURNAL, MESSAGES, TABLES
 from curbstone.spark.options import ReadOptions, read_options
 from curbstone.spark.places import Offset, Place
 from curbstone.spark.server import Server
@@ -70,8 +70,12 @@ def archive(
     may be None. `checkpoint` is that of an earlier release, if it was not in the lake. Raise PipelineError.
     """
     lake = absolute(lake_path)
+    for table in [Table(lake, name) for name in TABLES]:
+        if torn := delta_log.repair(table.uri):
+            jobs.warn(f"{torn}: a power cut tore this commit, of which nothing was acked; it is set aside")
+    plain_headers = Table(lake, MESSAGES).plain_headers
     chosen = {"groupId": GROUP, "maxOffsetsPerTrigger": str(PER_BATCH), **options}
-    source = read_options(chosen, stream=True)
+    source = replace(read_options(chosen, stream=True), plain_headers=plain_headers)
     if not (source.headers and source.body):
         raise PipelineError("a lake has whole messages: includeHeaders and includeBody are not for archives")
     base = checkpoint or checkpoint_in(lake, source.group)
@@ -138,8 +142,6 @@ class _Feed:
 
     def begin(self, *, once: bool) -> None:
         """Find the place in each queue: in the table, in the checkpoint of an earlier release, or by the group."""
-        if torn := delta_log.repair(self._table.uri):
-            jobs.warn(f"{torn}: a power cut tore this commit, of which nothing was acked; it is set aside")
         known = positions.stored(self._table)
         self._stored = positions.transactions(self._table, known)
         if self._table.name == MESSAGES:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from curbstone.core.headers import CONTENT_TYPE, KEY, check_key, encode
 from curbstone.core.names import group_name
 from curbstone.spark.columns import Columns
-from curbstone.spark.frames import Event, Page, read_block, read_extras, read_page, write_extras
+from curbstone.spark.frames import Event, Page, plain_names, read_block, read_extras, read_page, write_extras
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -60,10 +60,13 @@ def arrow_schema(columns: Columns) -> pa.Schema:
     return pa.schema([pa.field(name, TYPES[name], nullable) for name, nullable in columns])
 
 
-def message_batch(data: bytes, queue: str, epoch: str, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the messages of a page with the columns of `schema`. Raise BadPage."""
+def message_batch(data: bytes, queue: str, epoch: str, schema: pa.Schema, *, plain: bool = True) -> pa.RecordBatch:
+    """Return the messages of a page with the columns of `schema`. Raise BadPage.
+
+    Headers have `plain` names (see `plain_names`), or those of the log.
+    """
     page = read_page(data)
-    pieces = _Pieces(data, page)
+    pieces = _Pieces(data, page, plain)
     make: dict[str, Callable[[], pa.Array]] = {
         "queue": lambda: pa.repeat(pa.scalar(queue), len(page)),
         "epoch": lambda: pa.repeat(pa.scalar(epoch), len(page)),
@@ -112,7 +115,8 @@ class _Decoded(NamedTuple):
 class _Pieces:
     """A page seen as one binary array: header block, body, what lies between, header block, body …"""
 
-    def __init__(self, data: bytes, page: Page) -> None:
+    def __init__(self, data: bytes, page: Page, plain: bool) -> None:
+        self._plain = plain
         self._count = len(page)
         buffers = [None, pa.py_buffer(page.cuts), pa.py_buffer(data)]
         self._all = pa.Array.from_buffers(pa.binary(), 3 * self._count, buffers)
@@ -146,6 +150,7 @@ class _Pieces:
                 headers = read_block(block)
                 types.append(headers.pop(CONTENT_TYPE, None))
                 keys.append(headers.get(KEY))
+                headers = plain_names(headers) if self._plain else headers
                 names += headers
                 values += headers.values()
                 ends.append(len(names))
@@ -196,6 +201,10 @@ class Blocks:
         if block is None:
             given = {name: value for name, value in ((CONTENT_TYPE, content_type), (KEY, key)) if value is not None}
             pairs = [*given.items(), *(pair for pair in headers if pair[0] not in given)]
+            if missing := [name for name, value in pairs if value is None]:
+                raise ValueError(
+                    f"the header {missing[0]!r} of a row is null; leave it out of the map, or give it a text"
+                )
             if key is not None:
                 check_key(key)
             if len(self._known) >= self.MOST:

@@ -11,10 +11,11 @@ Arrow can copy the bytes.
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from curbstone.core.headers import HeaderError, decode
@@ -195,6 +196,22 @@ def _keep(page: Page, mask: bytes, done: int, entries: int) -> None:
     bits = int.from_bytes(mask, "little")
     text = f"{bits:0{entries}b}"[::-1][:entries]
     page.keep += [bit == "1" for bit in text]
+
+
+_PREFIX = "x-msg-x-"
+_NAMES_WITH_A_MEANING = re.compile(r"x-.*|ce-.*|content-(type|encoding)|trace(parent|state)|", re.DOTALL)
+
+
+def plain_names(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a message with the names that its client gave them, so `lang` in place of `x-msg-x-lang`.
+
+    The prefix stays where the name has another meaning without it. If two become the same, the first one counts.
+    """
+    found: dict[str, str] = {}
+    for name, value in headers.items():
+        plain = name.removeprefix(_PREFIX)
+        found.setdefault(name if _NAMES_WITH_A_MEANING.fullmatch(plain) else plain, value)
+    return found
 
 
 def read_block(block: bytes) -> dict[str, str]:

@@ -45,15 +45,17 @@ def counts(server: Server, project: str, queues: Sequence[str]) -> pa.Table:
     return pa.table(columns, schema=pa.schema(types))
 
 
-def messages(server: Server, project: str, queues: Sequence[str]) -> pa.RecordBatchReader:
+def messages(
+    server: Server, project: str, queues: Sequence[str], *, plain_headers: bool = True
+) -> pa.RecordBatchReader:
     """Return the messages in these queues, or in all of a project, with the columns of a lake."""
     names = [f"{one['project']}/{one['name']}" for one in _listed(server, project, queues)]
     schema = stored_schema(MESSAGES)
-    batches = (batch for name in names for batch in _pages(server, name, schema))
+    batches = (batch for name in names for batch in _pages(server, name, schema, plain_headers))
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
-def _pages(server: Server, queue: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _pages(server: Server, queue: str, schema: pa.Schema, plain_headers: bool) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a queue. Those that are settled or lost meanwhile are left out."""
     read = pa.schema([pa.field(name, TYPES[name]) for name in schema.names if name in TYPES])
     now = calls.offsets(server, queue)
@@ -66,7 +68,7 @@ def _pages(server: Server, queue: str, schema: pa.Schema) -> Iterator[pa.RecordB
             at = _behind(refused, at)
             continue
         at = reply.number("Next-Offset")
-        batch = message_batch(reply.body, queue, now.epoch, read)
+        batch = message_batch(reply.body, queue, now.epoch, read, plain=plain_headers)
         yield in_project_and_queue(batch).select(schema.names)
 
 

@@ -114,6 +114,8 @@ class ReadOptions:
     fetch_rows: int
     fetch_bytes: int
     poll_wait_s: float
+    plain_headers: bool = True
+    """Whether headers have the names that clients gave them, or those of the log, as in lakes of earlier releases."""
 
     def reads(self, queue: str) -> bool:
         """Return whether a queue is one of those to read, whether it exists or not."""

@@ -121,7 +121,7 @@ def _read_range(server: Server, part: Range, options: ReadOptions, columns: Colu
         if following <= at:
             raise PipelineError(f"{part.queue}: the server's page from {at} leads back to {following}")
         at = following
-        batch = message_batch(reply.body, part.queue, part.epoch, schema)
+        batch = message_batch(reply.body, part.queue, part.epoch, schema, plain=options.plain_headers)
         if batch.num_rows:
             yield batch
 

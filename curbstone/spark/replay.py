@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from curbstone.spark import calls, checks, jobs
-from curbstone.spark.duck import database, first_line
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.frames import write_part
 from curbstone.spark.lake_columns import DAY, MESSAGES
 from curbstone.spark.options import address_of, moment_ms
 from curbstone.spark.server import Address, Server, checked_name
+from curbstone.spark.sql import database, first_line
 from curbstone.spark.table import Table, absolute, day_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Filter:
     since_ms: int | None = None
     until_ms: int | None = None
     where: str = ""
-    """A condition in DuckDB's SQL on the columns of the lake, such as `headers['x-msg-x-lang'] = 'de'`."""
+    """A condition in DuckDB's SQL on the columns of the lake, such as `headers['lang'] = 'de'`."""
 
 
 @dataclass(frozen=True)

@@ -8,22 +8,59 @@ fetched page by page when a query names them; DuckDB writes data that do not fit
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from curbstone.spark.duck import database, first_line
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.gaps import gap_table
-from curbstone.spark.lake_columns import TABLES
+from curbstone.spark.gaps import GAPS, gap_table
+from curbstone.spark.lake_columns import JOURNAL, MESSAGES, TABLES
 from curbstone.spark.server import Address, Server
 from curbstone.spark.table import Table
 
 if TYPE_CHECKING:
     import duckdb
 
-QUEUED, QUEUES, GAPS = "queued", "queues", "gaps"
+QUEUED, QUEUES = "queued", "queues"
+ABOUT = {
+    MESSAGES: "the messages in the lake",
+    JOURNAL: "what happened to messages, from the lake",
+    GAPS: "messages that were lost before they could be archived",
+    QUEUES: "the server's queues and how many messages they have",
+    QUEUED: "the messages that are in the server's queues now",
+}
 ROWS_AT_ONCE = 1000
+MEMORY = "1GB"
+"""The limit of memory. More data are written to the disk, and removed at the end."""
+
+_NO_FILES = "SET enable_external_access = false; SET python_enable_replacements = false; SET lock_configuration = true"
+_SHOW_TABLES = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
+
+
+@contextmanager
+def database(*, allow_files: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open an empty database with UTC as its time zone.
+
+    Without `allow_files`, queries reach only registered tables: no file but their own temporary ones, no network, no
+    extension, no variable of this process, and no setting that would change this.
+    """
+    import duckdb
+
+    with tempfile.TemporaryDirectory(prefix="curbstone-sql-") as folder:
+        opened = duckdb.connect()
+        try:
+            opened.execute(f"SET TimeZone = 'UTC'; SET memory_limit = '{MEMORY}'; SET temp_directory = '{folder}'")
+            if not allow_files:
+                opened.execute(_NO_FILES)
+            yield opened
+        finally:
+            opened.close()
+
+
+def first_line(error: Exception) -> str:
+    """Return DuckDB's error text without the drawing that shows the place in the query."""
+    return str(error).partition("\n\nLINE ")[0]
 
 
 class Sql:
@@ -38,10 +75,11 @@ class Sql:
         queues: Sequence[str] = (),
         project: str = "default",
         allow_files: bool = False,
+        base: duckdb.DuckDBPyConnection | None = None,
     ) -> None:
         """`as_of` selects the lake at a version (a number) or a time. Without `queues`, all of `project` are used.
 
-        With `allow_files` a query may read and write files.
+        With `allow_files` a query may read and write files. `base` is a database to use in place of one of its own.
         """
         self._lake = lake
         self._as_of: int | str | None = int(as_of) if as_of.isdecimal() else as_of or None
@@ -50,7 +88,7 @@ class Sql:
         self._project = project
         self._made: set[str] = set()
         self._closing = ExitStack()
-        self._database = self._closing.enter_context(database(allow_files=allow_files))
+        self._database = base or self._closing.enter_context(database(allow_files=allow_files))
 
     def __enter__(self) -> Sql:
         return self
@@ -64,10 +102,11 @@ class Sql:
         """Return the names of the columns, and the rows. Raise PipelineError with DuckDB's own text."""
         import duckdb
 
-        for name in (*TABLES, GAPS, QUEUED, QUEUES):
+        if _SHOW_TABLES.fullmatch(query):
+            return ["name", "about"], iter([[name, ABOUT[name]] for name in self.names()])
+        for name in ABOUT:
             if name not in self._made and re.search(rf"\b{name}\b", query, re.IGNORECASE):
-                self._make(name)
-                self._made.add(name)
+                self.make(name)
         try:
             found: duckdb.DuckDBPyRelation | None = self._database.sql(query)
         except duckdb.PermissionException as error:
@@ -88,7 +127,18 @@ class Sql:
         except duckdb.Error as error:
             raise PipelineError(f"SQL: {first_line(error)}") from None
 
-    def _make(self, name: str) -> None:
+    def names(self) -> list[str]:
+        """Return the names of the tables that there are. Raise PipelineError if there is no such lake."""
+        found = [name for name in TABLES if self._lake and Table(self._lake, name).exists]
+        if self._lake:
+            if not found:
+                raise Table(self._lake, MESSAGES).lacking()
+            found.append(GAPS)
+        return found + ([QUEUES, QUEUED] if self._server else [])
+
+    def make(self, name: str) -> None:
+        """Register a table with the database. Raise PipelineError."""
+        self._made.add(name)
         if name in (QUEUED, QUEUES):
             if self._server is None:
                 raise PipelineError(f"table {name} is on a server: name it with --server")
@@ -97,8 +147,11 @@ class Sql:
             if name == QUEUES:
                 self._database.register(name, live.counts(self._server, self._project, self._queues))
                 return
+            plain = not self._lake or Table(self._lake, MESSAGES).plain_headers
             # The rows are copied, because a generator can be read only once and a query may name the table twice.
-            self._database.register("fetched", live.messages(self._server, self._project, self._queues))
+            self._database.register(
+                "fetched", live.messages(self._server, self._project, self._queues, plain_headers=plain)
+            )
             self._database.execute(f"CREATE TEMP TABLE {QUEUED} AS SELECT * FROM fetched")
             self._database.unregister("fetched")
             return

@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote
 from curbstone.spark import delta_log
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.lake_columns import DAY, JOURNAL, MESSAGES, MOMENT
+from curbstone.spark.options import moment_ms
 
 if TYPE_CHECKING:
     import pyarrow
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _OLD_BATCHES = "run="
+_PLAIN = "Archived by Curbstone. Headers have the names that clients gave them."
 COMMITS_MAX = 3
 KEEP_HOURS = 7 * 24
 """Files that a commit has replaced are kept so long, for readers that began earlier and for reading old versions."""
@@ -46,6 +48,9 @@ def day_of(time_ms: int) -> date:
 class Table:
     """The table `name` of a lake. It need not exist yet."""
 
+    DESCRIPTION = _PLAIN
+    """The description of a new table."""
+
     def __init__(self, lake: str, name: str, *, upgrading: bool = False) -> None:
         """With `upgrading`, the files of an earlier release are being taken over; otherwise they are an error."""
         self.name = name
@@ -62,6 +67,11 @@ class Table:
             advice = f"run `curbstone pipeline upgrade {self.lake}` once"
             raise PipelineError(f"the lake {self.lake} was written by an earlier release: {advice}")
         return bool(DeltaTable.is_deltatable(self.uri))
+
+    @property
+    def plain_headers(self) -> bool:
+        """Return whether headers have the names that clients gave them. In tables of earlier releases they do not."""
+        return not self.exists or self.open().metadata().description == _PLAIN
 
     def lacking(self) -> PipelineError:
         """Return the error that says that nothing was ever stored."""
@@ -96,6 +106,11 @@ class Table:
                 table.load_as_version(version)
             except (DeltaError, ValueError) as error:
                 raise PipelineError(f"the lake {self.lake} has no version {version}: {error}") from None
+            if isinstance(version, str):
+                began_ms = table.history(1)[0].get("timestamp", 0)
+                if moment_ms(version, "time") < began_ms:
+                    began = datetime.fromtimestamp(began_ms / 1000, UTC).isoformat(timespec="milliseconds")
+                    raise PipelineError(f"the lake {self.lake} has nothing as of {version}: it begins at {began}")
         return table
 
     def has_batch(self, run: str, batch: int) -> bool:
@@ -157,7 +172,14 @@ class Table:
             # A second creation at the same time would be tried again as version 1, and add the same rows.
             whose.max_commit_retries = 0
             create_table_with_add_actions(
-                self.uri, schema, adds, "error", [DAY], name=self.name, commit_properties=whose
+                self.uri,
+                schema,
+                adds,
+                "error",
+                [DAY],
+                name=self.name,
+                description=self.DESCRIPTION,
+                commit_properties=whose,
             )
             return
         known = {field.name for field in table.schema().fields}

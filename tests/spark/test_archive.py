@@ -303,6 +303,22 @@ def test_a_gap_whose_batch_was_never_committed_is_not_doubled(
     assert (gap.low, gap.high, gap.lost) == (11, 31, 20)
 
 
+def test_headers_of_a_lake_keep_the_form_that_they_have(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path
+) -> None:
+    publish(server.url, QUEUE, numbered(3), **{"x-msg-x-lang": "de"})
+    before = tmp_path / "before"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Table, "DESCRIPTION", "")
+        patch.setattr(Table, "plain_headers", False)
+        run(before, options)
+    publish(server.url, QUEUE, numbered(3, 3), **{"x-msg-x-lang": "de"})
+    for lake, name, count in ((before, "x-msg-x-lang", 6), (tmp_path / "new", "lang", 6)):
+        run(lake, {**options, "groupId": "archive" if lake == before else "other"})
+        found = DeltaTable(lake / "messages").to_pyarrow_table(columns=["headers"]).column("headers").to_pylist()
+        assert found == [[(name, "de")]] * count
+
+
 def test_a_queue_that_was_deleted_meanwhile_is_one_gap(
     server: ServerProcess, options: dict[str, str], tmp_path: Path
 ) -> None:

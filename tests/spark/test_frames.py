@@ -67,6 +67,23 @@ def test_strange_headers_stay_as_they_came() -> None:
     assert row["headers"] == [("a\\tb", "c"), ("x", "1")]
 
 
+def test_a_header_has_one_name_whatever_protocol_sent_it() -> None:
+    """One had two names over HTTP and STOMP, so that each query over both needed coalesce."""
+    block = b"x-msg-x-lang:de\nlang:en\nfile:a\nx-msg-x-content-type:b\nx-msg-x-x-foo:c\nx-msg-x-:d\nx-key:k\n"
+    page = frames.write_page(1, [(1, 1, block, b"")])
+    kept = [("x-msg-x-content-type", "b"), ("x-msg-x-x-foo", "c"), ("x-msg-x-", "d"), ("x-key", "k")]
+    assert rows(page)[0]["headers"] == [("lang", "de"), ("file", "a"), *kept]
+    schema = arrow_schema((("headers", True),))
+    [before] = message_batch(page, "p/q", "e", schema, plain=False).to_pylist()
+    assert before["headers"] == [("x-msg-x-lang", "de"), ("lang", "en"), ("file", "a"), *kept]
+
+
+def test_a_header_that_is_null_is_an_error_of_one_line() -> None:
+    """It was a traceback of an AttributeError."""
+    with pytest.raises(ValueError, match="the header 'lang' of a row is null; leave it out of the map"):
+        Blocks().of("text/csv", [("lang", None)])  # type: ignore[list-item]
+
+
 @pytest.mark.parametrize("cut", [1, 20, 40, -1])
 def test_bytes_that_are_no_page_are_refused(cut: int) -> None:
     page = frames.write_page(1, [(1, 1, b"a:b\n", b"body")])

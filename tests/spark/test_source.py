@@ -28,7 +28,7 @@ def test_a_row_is_all_that_is_known_of_a_message(spark: Any, server: ServerProce
     row = reader(spark, server).load().collect()[0]
     assert (row.queue, row.seq, row.content_type, row.tries) == (QUEUE, 1, "text/plain", 0)
     assert bytes(row.body).decode() == "grün"
-    assert row.headers == {"x-msg-x-lang": "de"}
+    assert row.headers == {"lang": "de"}
     assert row.message_id == f"{row.epoch}-1"
     assert row.timestamp.year > 2020
     assert call(server.url, "GET", "/v2/shop/queues/orders")["rdy"] == 1, "reading changes nothing"

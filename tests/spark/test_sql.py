@@ -7,13 +7,16 @@ import hashlib
 import io
 import json
 import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow
 import pytest
 
+import curbstone.sql
 from curbstone.exit_codes import FAILED, WRONG
-from curbstone.spark import duck
+from curbstone.spark import sql as spark_sql
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.lake_columns import MESSAGES
 from curbstone.spark.sql import Sql
@@ -46,10 +49,10 @@ def test_what_was_archived_and_what_is_queued_are_asked_together(server: ServerP
         {"queue": "a:b", "n": 1207},
         {"queue": "other", "n": 3},
     ]
-    one = "SELECT project, seq, headers['x-msg-x-lang'] AS lang, headers, body FROM queued ORDER BY seq LIMIT 1"
+    one = "SELECT project, seq, headers['lang'] AS lang, headers, body FROM queued ORDER BY seq LIMIT 1"
     assert json.loads(run(one, *asked, "--queue", "shop/a:b")[1]) == {
         **{"project": "shop", "seq": 1, "lang": "de"},
-        **{"headers": {"x-msg-x-lang": "de"}, "body": "message 00000000"},
+        **{"headers": {"lang": "de"}, "body": "message 00000000"},
     }
     assert json.loads(run("SELECT count(*) AS n FROM messages", *asked, "--as-of", "0")[1]) == {"n": 5}
     counts = run("-", "--server", server.url, "--project", "shop", stdin="SELECT queue, rdy FROM queues ORDER BY rdy")
@@ -61,6 +64,52 @@ def test_what_was_archived_and_what_is_queued_are_asked_together(server: ServerP
         ["body", "timestamp", "nothing"],
         ["body 0", "2026-11-22T23:59:59.123456+00:00", ""],
     ]
+
+
+def test_the_tables_are_shown(server: ServerProcess, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    store(Table(str(lake), MESSAGES), 0, range(2))
+    asked = ("--server", server.url, "--lake", str(lake), "--format", "csv")
+    for query in ("SHOW TABLES", " show all tables ; "):
+        assert [line.split(",")[0] for line in run(query, *asked)[1].splitlines()] == [
+            *("name", "messages", "gaps", "queues", "queued"),
+        ]
+    code, _, err = run("SHOW TABLES", "--lake", str(tmp_path / "none"))
+    assert code == FAILED and "there are no messages in the lake" in err
+
+
+def test_a_lake_can_not_be_read_as_of_a_time_before_it(tmp_path: Path) -> None:
+    """It was read as its first version, with all rows of that."""
+    store(Table(str(tmp_path), MESSAGES), 0, range(2))
+    now = datetime.now(UTC)
+    asked = ("SELECT count(*) AS n FROM messages", "--lake", str(tmp_path), "--format", "csv", "--as-of")
+    code, out, err = run(*asked, "2020-01-01T00:00:00Z")
+    assert (code, out) == (FAILED, "") and "has nothing as of 2020-01-01T00:00:00Z: it begins at 20" in err
+    assert run(*asked, (now + timedelta(hours=1)).isoformat())[1] == "n\n2\n"
+
+
+def test_a_notebook_has_the_same_tables(server: ServerProcess, tmp_path: Path) -> None:
+    make_queue(server.url, "shop/a:b")
+    publish(server.url, "shop/a:b", numbered(3), **{"x-msg-x-lang": "de"})
+    lake = tmp_path / "lake"
+    store(Table(str(lake), MESSAGES), 0, range(5))
+    store(Table(str(lake), MESSAGES), 1, range(5, 7))
+    with curbstone.sql.connect(lake, server=server.url, queues=["shop/a:b"]) as base:
+        tables = [row[0] for row in base.sql("SHOW TABLES").fetchall()]
+        assert tables == ["gaps", "messages", "queued", "queues"]
+        assert base.sql("SELECT count(*) FROM messages WHERE seq > 1").fetchall() == [(5,)]
+        assert base.sql("SELECT DISTINCT headers['lang'] FROM queued").fetchall() == [("de",)]
+        base.sql(f"COPY messages TO '{tmp_path}/messages.parquet'")
+    with curbstone.sql.connect(lake, as_of=0) as base:
+        assert base.sql("SELECT count(*) FROM messages").fetchall() == [(5,)]
+    with pytest.raises(PipelineError, match="there are no messages in the lake"):
+        curbstone.sql.connect(tmp_path / "none")
+
+
+def test_the_module_for_notebooks_is_light() -> None:
+    code = "import sys, curbstone.sql; print([m for m in ('duckdb', 'pyarrow', 'deltalake') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean_environment())
+    assert found.stdout == "[]\n"
 
 
 def test_gaps_are_a_table(tmp_path: Path) -> None:
@@ -112,7 +161,7 @@ def test_with_an_option_a_query_writes_files(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_into_memory_is_written_to_the_disk_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duck, "MEMORY", "40MB")
+    monkeypatch.setattr(spark_sql, "MEMORY", "40MB")
     with Sql() as database:
         database.run("CREATE TEMP TABLE many AS SELECT md5(range::VARCHAR) AS text, range AS n FROM range(1500000)")
         _, rows = database.run("SELECT n, text FROM many ORDER BY text LIMIT 1 OFFSET 1499999")
