@@ -11,12 +11,15 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.gaps import GAPS, gap_table
 from curbstone.spark.lake_columns import JOURNAL, MESSAGES, TABLES
+from curbstone.spark.options import address_of
 from curbstone.spark.server import Address, Server
+from curbstone.spark.session import check_packages
 from curbstone.spark.table import Table
 
 if TYPE_CHECKING:
@@ -161,3 +164,39 @@ class Sql:
             self._database.register(name, gap_table(self._lake))
         else:
             self._database.register(name, Table(self._lake, name).dataset(self._as_of))
+
+
+def connect(
+    lake: str | Path = "",
+    *,
+    as_of: str | int = "",
+    server: str = "",
+    queues: Sequence[str] = (),
+    project: str = "",
+    token_file: str = "",
+    ca_file: str = "",
+) -> duckdb.DuckDBPyConnection:
+    """Return a DuckDB connection with the tables of a lake, and of a server if `queues` or a `project` are named.
+
+    The tables of the lake are `messages`, `journal` and `gaps`. It is read as it is now, or `as_of` a version or a
+    time; only the files that a query needs are read. The tables of the server are `queues`, and `queued` with the
+    messages that are in these queues now. The server's address and the files are by default those of the command line.
+    Raise `curbstone.spark.failure.PipelineError`.
+    """
+    check_packages(("deltalake", "pyarrow", "duckdb"))
+    import duckdb
+
+    base = duckdb.connect()
+    try:
+        base.execute("SET TimeZone = 'UTC'")
+        address = address_of(server, token_file, ca_file) if queues or project else None
+        of_server = project or "default"
+        with Sql(
+            lake=str(lake), as_of=str(as_of), server=address, queues=queues, project=of_server, base=base
+        ) as tables:
+            for name in tables.names():
+                tables.make(name)
+    except BaseException:
+        base.close()
+        raise
+    return base

@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from curbstone.spark.duck import database
 from curbstone.spark.figures import Minute, gather, minutes
 from curbstone.spark.lake_columns import JOURNAL, MESSAGES
 from curbstone.spark.parts import PartWriter, stored_schema
+from curbstone.spark.sql import database
 from curbstone.spark.table import Table
 from tests.spark.test_lake import MORNING, add, store
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from curbstone.spark import live
-from curbstone.spark.duck import database
 from curbstone.spark.lake_columns import MESSAGES
 from curbstone.spark.letters import Letters, dead_letters
 from curbstone.spark.parts import PartWriter
 from curbstone.spark.report import PAGE, report
 from curbstone.spark.server import Address, Secret, Server
+from curbstone.spark.sql import database
 from curbstone.spark.table import Table
 from tests.server import ServerProcess
 from tests.spark.kit import call, make_queue, numbered, publish
