@@ -182,7 +182,7 @@ def test_a_message_whose_type_http_cannot_carry_is_sent_without_it(receiver: Rec
     headers = {"x-msg-x-good": "1", "x-msg-x-bad": kind, "x-msg-x-\xe9": "1", "x-msg-a b": "1", "x-msg-a:b": "1"}
     sender = Sender(Target(receiver.url, None, WAIT_S_MAX, True))
     sender.send(a_message(kind, headers))
-    sender._close()
+    sender.close()
     [(came, body)] = receiver.wait_for(1)
     assert body == b"x" and came["content-type"] == "application/octet-stream"
     assert {name: value for name, value in came.items() if name.startswith("x-")} == {"x-msg-x-good": "1"}

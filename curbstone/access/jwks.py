@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from curbstone.access.fetching import BYTES_MAX, fetch_https
+from curbstone import http_client
 from curbstone.access.issuers import Issuer, is_https
 from curbstone.core.host import Host
 
@@ -23,6 +23,9 @@ OLD_MS = 60 * 60_000
 WAITING_MAX = 64
 """The most tokens that may wait for the keys of one issuer."""
 KEYS_MAX = 100
+FETCH_S_MAX: float = 5
+"""The limit for a complete answer, even if its bytes arrive slowly."""
+BYTES_MAX = 1024 * 1024
 
 Keys = Mapping[str, Mapping[str, Any]]
 """JSON Web Keys by their `kid`."""
@@ -30,6 +33,13 @@ Fetch = Callable[[str], bytes]
 """Returns the content of an https URL; raises OSError."""
 
 log = logging.getLogger("curbstone.access")
+
+
+def fetch_https(url: str) -> bytes:
+    """Return the content of an https URL, at most one byte more than is allowed; raise OSError. Blocks."""
+    assert is_https(url)
+    headers = {"accept": "application/json", "user-agent": "curbstone", "connection": "close"}
+    return http_client.fetch(url, FETCH_S_MAX, BYTES_MAX, headers)
 
 
 class NoKeys(Exception):

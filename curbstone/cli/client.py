@@ -1,8 +1,4 @@
-"""The HTTP client of the commands. Every failure is a `CommandFailed`.
-
-httpx is imported only where it is used, because importing it takes longer than everything else, and the server does not
-need it.
-"""
+"""The HTTP client of the commands. Every failure is a `CommandFailed`."""
 
 from __future__ import annotations
 
@@ -10,8 +6,9 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -20,16 +17,14 @@ from curbstone.cli.connection import CA_FILE_VARIABLE, CERT_FILE_VARIABLE, login
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.exit_codes import FAILED, NO_QUEUE, UNREACHABLE, WRONG, CommandFailed
+from curbstone.http_client import ERRORS, Connection, Reply
 
 if TYPE_CHECKING:
     import ssl
 
-    import httpx
-
 TIMEOUT_S = 60
 TOO_FAST = "#too-fast"
-
-_PLAIN_ERRORS = "{} answered {}: {}"
+PIECE_BYTES = 64 * 1024
 
 
 class Client:
@@ -37,22 +32,17 @@ class Client:
 
     def __init__(self, url: str = "") -> None:
         """Call the server at `url`, or else the one of the settings."""
-        import httpx
-
         url = url or server_url()
-
         self.url = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
         if "@" in re.split(r"[/?#]", self.url.partition("://")[2], maxsplit=1)[0]:
             # The URL is not shown, because its password would then be in terminals and logs.
             raise CommandFailed(
                 "bad server address: no user or password in it; a token goes into a file, see --token-file", WRONG
             )
+        self._headers = login()
         try:
-            # Environment variables for proxies are ignored, because the server is most often on this machine.
-            self._http = httpx.Client(
-                base_url=self.url, timeout=TIMEOUT_S, trust_env=False, headers=login(), verify=tls_to(self.url) or True
-            )
-        except (httpx.InvalidURL, ValueError) as error:
+            self._connection = Connection(self.url, timeout_s=TIMEOUT_S, tls=tls_to(self.url))
+        except ValueError as error:
             raise CommandFailed(f"bad server address {url!r}: {error}", WRONG) from None
 
     def __enter__(self) -> Client:
@@ -61,41 +51,57 @@ class Client:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._http.close()
+        self._connection.close()
 
-    def call(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Return the reply. Raise CommandFailed if it is an error."""
-        import httpx
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        json: object = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = TIMEOUT_S,
+    ) -> Reply:
+        """Return the reply. Raise CommandFailed if it is an error.
 
+        `json` is a value to send as JSON, `content` a body to send as it is. `timeout` limits each read, in seconds.
+        """
+        headers = {**self._headers, **(headers or {})}
+        if json is not None:
+            content, headers["content-type"] = _encode(json), "application/json"
         try:
-            reply = self._http.request(method, path, **options)
-        except (httpx.TransportError, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            reply = self._connection.request(
+                method, path, query=params, body=content, headers=headers, timeout_s=timeout
+            )
+        except ERRORS as error:
             raise unreachable(self.url, error) from None
-        if reply.status_code < 400:
+        if reply.status < 400:
             return reply
-        raise refused(reply)
+        raise refused(self.url + path, reply)
 
     @contextmanager
-    def stream(self, method: str, path: str, **options: Any) -> Iterator[Iterator[bytes]]:
-        """Yield the body of a reply as it comes. Raise CommandFailed as `call` does, also while the body is read."""
-        import httpx
-
+    def stream(self, method: str, path: str, json: object) -> Iterator[Iterator[bytes]]:
+        """Yield the body of a reply as it arrives. Raise CommandFailed as `call` does, also while the body is read."""
+        headers = {**self._headers, "content-type": "application/json"}
         try:
-            with self._http.stream(method, path, **options) as reply:
-                if reply.status_code >= 400:
-                    reply.read()
-                    raise refused(reply)
-                yield reply.iter_raw()
-        except (httpx.TransportError, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            with self._connection.stream(
+                method, path, body=_encode(json), headers=headers, timeout_s=TIMEOUT_S
+            ) as reply:
+                if reply.status >= 400:
+                    raise refused(self.url + path, Reply(reply.status, reply.reason, reply.headers, reply.read()))
+                yield iter(partial(reply.read1, PIECE_BYTES), b"")
+        except ERRORS as error:
             raise unreachable(self.url, error) from None
 
-    def queue(self, method: str, queue: QueueName, path: str = "", **options: Any) -> httpx.Response:
+    def queue(self, method: str, queue: QueueName, path: str = "", **options: Any) -> Reply:
         """Call a path below that of a queue."""
         return self.call(method, path_of(queue) + path, **options)
 
     def publish(
         self, queue: QueueName, path: str, *, waiting: Callable[[float], object] = lambda _s: None, **options: Any
-    ) -> httpx.Response:
+    ) -> Reply:
         """Publish. If the user has reached its rate, wait as long as the server says, and publish again.
 
         `waiting` is called with the seconds of each wait.
@@ -152,11 +158,16 @@ class Refused(CommandFailed):
         """After how many seconds to try again, if that may help."""
 
 
-def refused(reply: httpx.Response) -> Refused:
-    """Return the error that a reply stands for."""
-    told = reply.headers.get("retry-after", "")
-    kind = str(_problem_in(reply).get("type", ""))
-    return Refused(reply.status_code, reason_in(reply), kind, float(told) if told.isdigit() else 1.0)
+def refused(url: str, reply: Reply) -> Refused:
+    """Return the error that a reply from a URL stands for."""
+    retry_after = reply.headers.get("retry-after", "")
+    problem = _problem_in(reply)
+    reason = str(problem.get("detail", f"{url} answered {reply.status}: {reply.reason}"))
+    if reason == "a login is needed":
+        reason += "; give a token with --token-file FILE"
+    return Refused(
+        reply.status, reason, str(problem.get("type", "")), float(retry_after) if retry_after.isdigit() else 1.0
+    )
 
 
 def queue_of(text: str) -> QueueName:
@@ -177,17 +188,13 @@ def socket_url(url: str, queue: QueueName, query: str) -> str:
     return f"{url.replace('http', 'ws', 1)}{path_of(queue)}/messages?{query}"
 
 
-def reason_in(reply: httpx.Response) -> str:
-    """Return the reason that an error reply gives."""
-    detail = _problem_in(reply).get("detail")
-    if detail is None:
-        return _PLAIN_ERRORS.format(reply.url, reply.status_code, reply.reason_phrase)
-    return f"{detail}; give a token with --token-file FILE" if detail == "a login is needed" else str(detail)
-
-
-def _problem_in(reply: httpx.Response) -> dict[str, Any]:
+def _problem_in(reply: Reply) -> dict[str, Any]:
     try:
-        problem = json.loads(reply.content)
+        problem = reply.json()
     except ValueError:
         return {}
     return problem if isinstance(problem, dict) else {}
+
+
+def _encode(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")

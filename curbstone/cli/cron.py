@@ -26,6 +26,7 @@ from curbstone.cli.client import Client, Refused, queue_of
 from curbstone.cli.crontab import BadSchedule, Schedule
 from curbstone.core.names import QueueName
 from curbstone.exit_codes import WRONG, CommandFailed
+from curbstone.http_client import Backoff
 
 Missed = Literal["last", "all", "none"]
 
@@ -194,19 +195,19 @@ class Clockwork:
 
     def run(self) -> None:
         """Go on until `wait` says that it is time to end. If the server is away or refuses, try again."""
-        retry_s = 1.0
+        backoff = Backoff(1, RETRY_S_MAX)
         while True:
             try:
                 self._publish_due()
             except CommandFailed as error:
                 if error.code == WRONG:
                     raise
+                retry_s = backoff.next_s()
                 print(f"curbstone cron: {error}; again in {retry_s:g} s", file=sys.stderr, flush=True)
                 if self._wait(retry_s):
                     return
-                retry_s = min(RETRY_S_MAX, 2 * retry_s)
                 continue
-            retry_s = 1.0
+            backoff.reset()
             if self._wait(min(LOOK_S_MAX, self._seconds_left())):
                 return
 

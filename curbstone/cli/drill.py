@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ import typer
 from curbstone.cli.options import Json
 from curbstone.cli.output import console, print_json, progress
 from curbstone.exit_codes import DAMAGED, FAILED, WRONG, CommandFailed
+from curbstone.http_client import Connection
 
 if TYPE_CHECKING:
     from curbstone.drill.disk import DiskCheck
@@ -28,6 +30,7 @@ SYNC_PART = 0.1
 SYNC_S_MAX = 10
 KILL_S = (0.3, 3.0)
 SHOWN_MAX = 10
+TIMEOUT_S = 30
 
 
 def drill(
@@ -106,9 +109,10 @@ def _run(place: Path, seconds: int, *, show: bool) -> tuple[DiskCheck, Account]:
 
 
 def _put(url: str, path: str, cap: str) -> None:
-    import httpx
-
-    httpx.put(f"http://{url}{path}", json={"cap": cap}, trust_env=False).raise_for_status()
+    with closing(Connection(f"http://{url}", timeout_s=TIMEOUT_S)) as client:
+        reply = client.send_json("PUT", path, {"cap": cap})
+    if reply.status >= 400:
+        raise CommandFailed(f"the server answered {reply.status}: {reply.body!r}", FAILED)
 
 
 def judge(disk: DiskCheck, account: Account) -> tuple[str, bool]:

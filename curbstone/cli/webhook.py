@@ -11,20 +11,18 @@ import base64
 import binascii
 import hashlib
 import hmac
-import http.client
 import re
 import socket
 import ssl
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from curbstone.exit_codes import WRONG, CommandFailed
+from curbstone.http_client import ERRORS, Connection, within
 
 if TYPE_CHECKING:
     from curbstone_client.sync import Message
@@ -99,18 +97,18 @@ class Sender:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._parts = urlsplit(target.url)
-        self._connection: http.client.HTTPConnection | None = None
+        origin = self._parts._replace(path="", query="", fragment="").geturl()
+        self._connection = Connection(origin, timeout_s=target.timeout_s, connect=self._connect)
 
     def send(self, message: Message) -> None:
         """Send a message; return once the receiver has taken it. Raise Refused or Failed."""
-        path = (self._parts.path or "/") + (f"?{self._parts.query}" if self._parts.query else "")
-        kept = self._connection is not None
+        was_open = self._connection.is_open
         try:
-            status, retry_after = self._post(path, message)
-        except (OSError, http.client.HTTPException) as error:
-            self._close()
+            status, retry_after = self._post(message)
+        except ERRORS as error:
+            self._connection.close()
             # The receiver may have closed a kept connection before this request, so try a new one.
-            if not kept or isinstance(error, TimeoutError):
+            if not was_open or isinstance(error, TimeoutError):
                 raise Failed(f"{type(error).__name__}: {error}") from None
             self.send(message)
             return
@@ -120,16 +118,17 @@ class Sender:
             raise Refused(f"the receiver answered {status}")
         raise Failed(f"the receiver answered {status}", retry_after)
 
-    def _post(self, path: str, message: Message) -> tuple[int, float | None]:
-        connection = self._connection or self._connect()
-        self._connection = connection
-        with _within(self._target.timeout_s, connection.sock):
-            connection.request("POST", path, message.body, self._headers(message))
-            reply = connection.getresponse()
-            reply.read(_ANSWER_BYTES_MAX)
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _post(self, message: Message) -> tuple[int, float | None]:
+        path = (self._parts.path or "/") + (f"?{self._parts.query}" if self._parts.query else "")
+        with within(self._target.timeout_s, self._connection.connect()):
+            reply = self._connection.request(
+                "POST", path, body=message.body, headers=self._headers(message), bytes_max=_ANSWER_BYTES_MAX
+            )
         retry_after = reply.headers.get("retry-after") or ""
-        if reply.will_close or not reply.isclosed():
-            self._close()
         return reply.status, float(retry_after) if retry_after.isdigit() else None
 
     def _headers(self, message: Message) -> Mapping[str, str]:
@@ -145,7 +144,7 @@ class Sender:
             headers["webhook-signature"] = signature(self._target.secret, message.id, now, message.body)
         return headers
 
-    def _connect(self) -> http.client.HTTPConnection:
+    def _connect(self) -> socket.socket:
         host = self._parts.hostname or ""
         is_tls = self._parts.scheme == "https"
         port = self._parts.port or (443 if is_tls else 80)
@@ -163,47 +162,12 @@ class Sender:
                 connected = secured = context.wrap_socket(
                     connected, server_hostname=host, do_handshake_on_connect=False
                 )
-                with _within(self._target.timeout_s, secured):
+                with within(self._target.timeout_s, secured):
                     secured.do_handshake()
         except BaseException:
             connected.close()
             raise
-        kind_of = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
-        connection = kind_of(host, port, timeout=self._target.timeout_s)
-        connection.sock = connected
-        return connection
-
-    def _close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-
-@contextmanager
-def _within(seconds: float, connected: socket.socket) -> Iterator[None]:
-    """Cut the connection and raise TimeoutError if the block takes longer.
-
-    The timeout of the socket limits only a single read, and a slow sender could go on for ever.
-    """
-    is_over = threading.Event()
-
-    def end() -> None:
-        is_over.set()
-        with suppress(OSError):  # it may have been closed meanwhile
-            socket.socket.shutdown(connected, socket.SHUT_RDWR)  # the method of SSLSocket is not safe for threads
-
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    except (OSError, http.client.HTTPException):
-        if not is_over.is_set():
-            raise
-    finally:
-        timer.cancel()
-    if is_over.is_set():  # even if nothing was raised, because the parser takes a head that was cut off as complete
-        raise TimeoutError(f"it took more than {seconds:g} s")
+        return connected
 
 
 def _is_public(address: str) -> bool:

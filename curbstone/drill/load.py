@@ -14,15 +14,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import IO
 from zlib import crc32
 
-import httpx
-
 from curbstone.exit_codes import FAILED, CommandFailed
+from curbstone.http_client import ERRORS, Connection
 
 CAP = 1024 * 1024
 CAP_TEXT = "1MiB"
@@ -191,37 +191,37 @@ class Clients:
             thread.join(TIMEOUT_S)
         return is_drained
 
-    def _through_all_lives(self, work: Callable[[httpx.Client, int], bool]) -> None:
+    def _through_all_lives(self, work: Callable[[Connection, int], bool]) -> None:
         """Call `work` until it returns False. After a lost connection, go on in the server's next life."""
         while not self._server.is_over:
             life = self._server.life
             try:
-                with httpx.Client(base_url=f"http://{self._server.url}", timeout=TIMEOUT_S, trust_env=False) as client:
+                with closing(Connection(f"http://{self._server.url}", timeout_s=TIMEOUT_S)) as client:
                     while work(client, life):
                         pass
                 return
-            except httpx.TransportError:
+            except ERRORS:
                 self._server.wait_for_life_after(life)
 
     def _produce(self, name: str) -> None:
         number = 0
         account = self._account
 
-        def send_one(client: httpx.Client, _life: int) -> bool:
+        def send_one(client: Connection, _life: int) -> bool:
             nonlocal number
             number += 1
             value = f"{name}.{number}"
             account.sent.add(value)
             start = account.now()
-            reply = client.post(f"{PATH}/messages", content=body_of(value))
-            if reply.status_code == 201:
+            reply = client.request("POST", f"{PATH}/messages", body=body_of(value))
+            if reply.status == 201:
                 account.confirmed.add(value)
                 account.confirms.append((account.now(), account.now() - start))
-            elif reply.status_code == 507:
+            elif reply.status == 507:
                 account.refused += 1
                 self._done_sending.wait(PAUSE_S)
             else:
-                account.wrong.append(f"answered {reply.status_code}: {reply.text[:100]}")
+                account.wrong.append(f"answered {reply.status}: {reply.body[:100]!r}")
                 self._done_sending.wait(PAUSE_S)
             return not self._done_sending.is_set()
 
@@ -230,13 +230,13 @@ class Clients:
     def _consume(self) -> None:
         account = self._account
 
-        def take_some(client: httpx.Client, life: int) -> bool:
+        def take_some(client: Connection, life: int) -> bool:
             is_last = self._done_sending.is_set()
             wanted = {"count": LEASES, "seconds": LEASE_S, "encoding": "base64"}
-            leases = client.post(f"{PATH}/messages/lease", json=wanted).json()["messages"]
+            leases = client.send_json("POST", f"{PATH}/messages/lease", wanted).json()["messages"]
             values = [account.deliver(base64.b64decode(lease["message"]), life) for lease in leases]
             if leases:
-                client.post(f"{PATH}/messages/ack", json={"ackIds": [lease["ackId"] for lease in leases]})
+                client.send_json("POST", f"{PATH}/messages/ack", {"ackIds": [lease["ackId"] for lease in leases]})
                 account.settled |= dict.fromkeys(values, life)
                 return True
             if is_last and not any(thread.is_alive() for thread in self._threads[:PRODUCERS]):

@@ -18,13 +18,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from curbstone.spark import calls, checks, delta_log, gaps, jobs, positions
+from curbstone.spark.client import Client
 from curbstone.spark.failure import PipelineError, Refused
 from curbstone.spark.gaps import Gap
 from curbstone.spark.journal_stream import JournalStreamReader
 from curbstone.spark.lake_columns import COLUMNS, JOURNAL, MESSAGES, TABLES
 from curbstone.spark.options import ReadOptions, read_options
 from curbstone.spark.places import Offset, Place
-from curbstone.spark.server import Server
 from curbstone.spark.stream import StreamReader
 from curbstone.spark.table import Table, absolute
 
@@ -161,7 +161,7 @@ class _Feed:
         """Return a place with what the group had lost. An earlier release did not store it, and a journal has none."""
         if self._table.name == JOURNAL or "lost" in at:
             return at
-        server = Server(self._options.address)
+        server = Client(self._options.address)
         try:
             group = calls.group(server, queue, self._options.group)
             return {**at, "floor": group.floor, "lost": group.lost}

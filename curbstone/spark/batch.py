@@ -6,24 +6,24 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from curbstone.spark import calls
+from curbstone.spark.client import Client
 from curbstone.spark.columns import Columns
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.gaps import data_loss
 from curbstone.spark.options import EARLIEST, JOURNAL, LATEST, ReadOptions
 from curbstone.spark.reading import Range, Task, read_journal, read_messages, split
-from curbstone.spark.server import Server
 from curbstone.spark.source_types import DataSourceReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def queues_of(server: Server, options: ReadOptions) -> tuple[str, ...]:
+def queues_of(server: Client, options: ReadOptions) -> tuple[str, ...]:
     """Return the full names of the queues to read: those named, or those that match the pattern now."""
     return calls.queues_like(server, options.project, options.pattern) if options.pattern else options.queues
 
 
-def first_queues(server: Server, options: ReadOptions) -> tuple[str, ...]:
+def first_queues(server: Client, options: ReadOptions) -> tuple[str, ...]:
     """Return the same when reading begins. Raise PipelineError if the pattern matches none or a queue is missing."""
     found = options.queues
     if options.pattern:
@@ -44,7 +44,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[Range] | Sequence[Task]:
         """Freeze the ranges to read, and return them. Runs on the driver."""
         options = self._options
-        server = Server(options.address)
+        server = Client(options.address)
         try:
             queues = first_queues(server, options)
             if options.mode == JOURNAL:
@@ -65,7 +65,7 @@ class BatchReader(DataSourceReader):
         # Positions can't be divided, so there is one task per queue. Events older than the oldest one are no loss.
         return Range(queue, "", 0 if fresh else int(start), -1, strict=not fresh and self._options.fail_on_loss)
 
-    def _range(self, server: Server, queue: str, found: calls.Offsets | None) -> Range:
+    def _range(self, server: Client, queue: str, found: calls.Offsets | None) -> Range:
         """Return the range to read of a queue.
 
         Without a group and a start this is a look at the live messages, so those settled meanwhile are simply gone.

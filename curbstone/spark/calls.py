@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from curbstone.spark.client import Client, Reply, checked_name, queue_path
 from curbstone.spark.failure import NoRoom, PipelineError, Refused, TwoReaders
 from curbstone.spark.frames import BATCHES, JOURNAL
-from curbstone.spark.server import Reply, Server, checked_name, queue_path
 
 NOT_FOUND, CONFLICT, GONE, FULL = 404, 409, 410, 507
 STAGED = "staged"
@@ -37,7 +37,7 @@ class Offsets:
 
 
 def offsets(
-    server: Server,
+    server: Client,
     queue: str,
     *,
     group: str = "",
@@ -63,7 +63,7 @@ def offsets(
 
 
 def offsets_of(
-    server: Server, after: Mapping[str, int], *, group: str = "", wait_s: float = 0, size_max: str = ""
+    server: Client, after: Mapping[str, int], *, group: str = "", wait_s: float = 0, size_max: str = ""
 ) -> dict[str, Offsets]:
     """Ask for the offsets of many queues, in one call per project.
 
@@ -116,18 +116,18 @@ class Group:
     floor: int
 
 
-def declare_group(server: Server, queue: str, group: str, start: object) -> Group:
+def declare_group(server: Client, queue: str, group: str, start: object) -> Group:
     """Make sure that the group exists. A new one begins at `start`: earliest, latest, a seq, or {"timestamp": ms}."""
     return _group(server.json("PUT", _group_path(queue, group), value={"start": start}))
 
 
-def group(server: Server, queue: str, name: str) -> Group:
+def group(server: Client, queue: str, name: str) -> Group:
     """Ask for the state of a group."""
     return _group(server.json("GET", _group_path(queue, name)))
 
 
 def acks(
-    server: Server, group: str, up_to: Mapping[str, tuple[int, str]], reader: str
+    server: Client, group: str, up_to: Mapping[str, tuple[int, str]], reader: str
 ) -> dict[str, Group | TwoReaders | Refused]:
     """Ack everything up to and including these seqs, of these epochs, for the group; one call per project.
 
@@ -158,25 +158,25 @@ def _not_acked(queue: str, group: str, problem: dict[str, Any]) -> TwoReaders | 
     return TwoReaders(f"{queue} group={group}: {why}; {advice}", acked if isinstance(acked, int) else None)
 
 
-def browse(server: Server, queue: str, query: dict[str, Any]) -> Reply:
+def browse(server: Client, queue: str, query: dict[str, Any]) -> Reply:
     """Get a page of messages as frames."""
     return server.call("GET", f"{queue_path(queue)}/browse", query, accept=BATCHES)
 
 
-def journal(server: Server, queue: str, query: dict[str, Any], epoch: str = "") -> Reply:
+def journal(server: Client, queue: str, query: dict[str, Any], epoch: str = "") -> Reply:
     """Get a page of the journal in its binary form. With `epoch`, refuse another queue of the same name."""
     query = {**query, "epoch": epoch} if epoch else query
     return server.call("GET", f"{queue_path(queue)}/journal", query, accept=JOURNAL)
 
 
-def queues_like(server: Server, project: str, pattern: str) -> tuple[str, ...]:
+def queues_like(server: Client, project: str, pattern: str) -> tuple[str, ...]:
     """Return the project's queues whose whole names match the pattern."""
     found = server.json("GET", f"/v2/{project}/queues")["queues"]
     names = sorted(str(queue["name"]) for queue in found)
     return tuple(f"{project}/{name}" for name in names if re.fullmatch(pattern, name))
 
 
-def some_queues_like(server: Server, project: str, pattern: str) -> tuple[str, ...]:
+def some_queues_like(server: Client, project: str, pattern: str) -> tuple[str, ...]:
     """Return the same, but raise PipelineError if no queue matches."""
     found = queues_like(server, project, pattern)
     if not found:
@@ -184,7 +184,7 @@ def some_queues_like(server: Server, project: str, pattern: str) -> tuple[str, .
     return found
 
 
-def put_part(server: Server, project: str, transaction: str, part: str, frames: bytes) -> bool:
+def put_part(server: Client, project: str, transaction: str, part: str, frames: bytes) -> bool:
     """Stage a part. Return False if the transaction is committed already, so that nothing need be staged.
 
     Raise NoRoom if this would be more than the server stages.
@@ -205,7 +205,7 @@ def put_part(server: Server, project: str, transaction: str, part: str, frames: 
     return True
 
 
-def commit(server: Server, project: str, transaction: str, parts: Sequence[str], content: str = "") -> dict[str, Any]:
+def commit(server: Client, project: str, transaction: str, parts: Sequence[str], content: str = "") -> dict[str, Any]:
     """Publish the parts in this order, all or nothing. `repeated` in the reply says that it was done before.
 
     With `content`, raise Refused (CONFLICT) if it was done before with other content.
@@ -214,12 +214,12 @@ def commit(server: Server, project: str, transaction: str, parts: Sequence[str],
     return server.json("POST", f"{transaction_path(project, transaction)}/commit", value=value)
 
 
-def drop(server: Server, project: str, transaction: str) -> None:
+def drop(server: Client, project: str, transaction: str) -> None:
     """Drop the staged parts of a transaction."""
     server.call("DELETE", transaction_path(project, transaction))
 
 
-def transaction_state(server: Server, project: str, transaction: str) -> dict[str, Any] | None:
+def transaction_state(server: Client, project: str, transaction: str) -> dict[str, Any] | None:
     """Return the state of a transaction, or None if the server does not know it."""
     try:
         return server.json("GET", transaction_path(project, transaction))

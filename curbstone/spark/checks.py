@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from curbstone.spark import calls
+from curbstone.spark.client import Address, Client
 from curbstone.spark.failure import PipelineError, Refused
-from curbstone.spark.server import Address, Server
 from curbstone.spark.session import submitted
 from curbstone.spark.table import Table
 
@@ -49,7 +49,7 @@ def check_lake(path: str, table: str) -> None:
 
 def check_server(address: Address, queues: Sequence[str], *, must_exist: bool = True) -> None:
     """Raise PipelineError if the server can't be reached, or lacks one of these queues."""
-    server = Server(address)
+    server = Client(address)
     try:
         for queue in queues:
             try:
@@ -63,7 +63,7 @@ def check_server(address: Address, queues: Sequence[str], *, must_exist: bool = 
 
 def check_pattern(address: Address, project: str, pattern: str, *, must_exist: bool = True) -> None:
     """Raise PipelineError if the server can't be reached, or has no queue whose name matches."""
-    server = Server(address)
+    server = Client(address)
     find = calls.some_queues_like if must_exist else calls.queues_like
     try:
         find(server, project, pattern)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from curbstone.spark.client import Address, Client
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.lake_columns import JOURNAL, MESSAGES
-from curbstone.spark.server import Address, Server
 from curbstone.spark.table import Table
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def gather(base: duckdb.DuckDBPyConnection, *, server: Address | None, queues: S
     if server is not None:
         from curbstone.spark import live
 
-        asked = Server(server)
+        asked = Client(server)
         try:
             base.register("fetched", live.journal(asked, queues))
             base.execute(f"INSERT INTO gathered SELECT {_EVENT_NAMES} FROM fetched")

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from curbstone.spark import calls
 from curbstone.spark.batch import first_queues, queues_of
+from curbstone.spark.client import Client
 from curbstone.spark.columns import Columns
 from curbstone.spark.failure import Refused
 from curbstone.spark.gaps import DELETED, MADE_ANEW, data_loss
 from curbstone.spark.options import ReadOptions
 from curbstone.spark.reading import Fetched, Range, read_journal
-from curbstone.spark.server import Server
 from curbstone.spark.source_types import DataSourceStreamReader, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
-        self._server = Server(options.address)
+        self._server = Client(options.address)
         self._ends: dict[str, int] | None = None
         """Where each journal ended when it was first asked for, if the query stops there."""
         self._fetched: dict[str, Fetched] = {}

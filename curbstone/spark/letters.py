@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from curbstone.spark import calls
+from curbstone.spark.client import Address, Client, queue_path
 from curbstone.spark.failure import Refused
 from curbstone.spark.lake_columns import MESSAGES
-from curbstone.spark.server import Address, Server, queue_path
 from curbstone.spark.table import Table
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def dead_letters(
     """
     base.execute(f"CREATE TEMP TABLE letters ({_TABLE})")
     if server is not None:
-        asked = Server(server)
+        asked = Client(server)
         try:
             if where := _places(asked, queues):
                 from curbstone.spark import live
@@ -76,7 +76,7 @@ def dead_letters(
     return [Letters(**{**row, "samples": tuple(map(_sample, row["samples"]))}) for row in rows]
 
 
-def _places(server: Server, queues: Sequence[str]) -> list[str]:
+def _places(server: Client, queues: Sequence[str]) -> list[str]:
     """Return the dead-letter queues of these queues."""
     found = []
     for queue in queues:
@@ -86,7 +86,7 @@ def _places(server: Server, queues: Sequence[str]) -> list[str]:
     return [name for name in dict.fromkeys(found) if _exists(server, name)]
 
 
-def _exists(server: Server, queue: str) -> bool:
+def _exists(server: Client, queue: str) -> bool:
     try:
         calls.offsets(server, queue)
     except Refused as refused:

@@ -9,16 +9,16 @@ import pyarrow as pa
 
 from curbstone.spark import calls
 from curbstone.spark.arrow import TYPES, event_batch, message_batch
+from curbstone.spark.client import Client, checked_name
 from curbstone.spark.failure import PipelineError, Refused
 from curbstone.spark.frames import read_events
 from curbstone.spark.lake_columns import JOURNAL, MESSAGES
 from curbstone.spark.parts import in_project_and_queue, stored_schema
-from curbstone.spark.server import Server, checked_name
 
 PAGE_ROWS, PAGE_BYTES = 20_000, 4 << 20
 
 
-def _listed(server: Server, project: str, queues: Sequence[str]) -> list[dict[str, Any]]:
+def _listed(server: Client, project: str, queues: Sequence[str]) -> list[dict[str, Any]]:
     """Return the server's list of these queues, or of all of a project. Raise PipelineError if one is missing."""
     names = [checked_name(queue, project) for queue in queues]
     projects = list(dict.fromkeys(name.project for name in names)) or [project]
@@ -34,7 +34,7 @@ def _listed(server: Server, project: str, queues: Sequence[str]) -> list[dict[st
     return found
 
 
-def counts(server: Server, project: str, queues: Sequence[str]) -> pa.Table:
+def counts(server: Client, project: str, queues: Sequence[str]) -> pa.Table:
     """Return how many messages are in these queues, or in all of a project. Raise PipelineError."""
     numbers = ("rdy", "wip", "delayed", "consumers", "bytes", "cap")
     columns: dict[str, list[Any]] = {name: [] for name in ("project", "queue", *numbers)}
@@ -46,7 +46,7 @@ def counts(server: Server, project: str, queues: Sequence[str]) -> pa.Table:
 
 
 def messages(
-    server: Server, project: str, queues: Sequence[str], *, plain_headers: bool = True
+    server: Client, project: str, queues: Sequence[str], *, plain_headers: bool = True
 ) -> pa.RecordBatchReader:
     """Return the messages in these queues, or in all of a project, with the columns of a lake."""
     names = [f"{one['project']}/{one['name']}" for one in _listed(server, project, queues)]
@@ -55,7 +55,7 @@ def messages(
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
-def _pages(server: Server, queue: str, schema: pa.Schema, plain_headers: bool) -> Iterator[pa.RecordBatch]:
+def _pages(server: Client, queue: str, schema: pa.Schema, plain_headers: bool) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a queue. Those that are settled or lost meanwhile are left out."""
     read = pa.schema([pa.field(name, TYPES[name]) for name in schema.names if name in TYPES])
     now = calls.offsets(server, queue)
@@ -72,14 +72,14 @@ def _pages(server: Server, queue: str, schema: pa.Schema, plain_headers: bool) -
         yield in_project_and_queue(batch).select(schema.names)
 
 
-def journal(server: Server, queues: Iterable[str]) -> pa.RecordBatchReader:
+def journal(server: Client, queues: Iterable[str]) -> pa.RecordBatchReader:
     """Return the events still in the journals of these queues (`project/queue`), with the columns of a lake."""
     schema = stored_schema(JOURNAL)
     batches = (batch for queue in queues for batch in _events(server, queue, schema))
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
-def _events(server: Server, queue: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _events(server: Client, queue: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     read = pa.schema([pa.field(name, TYPES[name]) for name in schema.names if name in TYPES])
     at = 0
     while True:

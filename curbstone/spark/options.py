@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import group_name
+from curbstone.spark.client import Address, Secret, check_ca_file, checked_name
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.server import Address, Secret, check_ca_file, checked_name
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 URL_VARIABLE, TOKEN_VARIABLE = "CURBSTONE_SERVER", "CURBSTONE_TOKEN"

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from curbstone.spark import calls
+from curbstone.spark.client import Client
 from curbstone.spark.columns import Columns, names_of
 from curbstone.spark.failure import PipelineError, Refused
 from curbstone.spark.gaps import GIVEN_UP, MADE_ANEW, data_loss
 from curbstone.spark.options import ReadOptions
-from curbstone.spark.server import Server
 from curbstone.spark.source_types import InputPartition
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def read_messages(task: Task, options: ReadOptions, columns: Columns) -> Iterato
     """Yield the messages of a task, a batch per page. Raise DataLoss, Refused or Unreachable."""
     if not isinstance(task, Task):
         return  # Spark passes a partition of its own if there is nothing to read
-    server = Server(options.address)
+    server = Client(options.address)
     try:
         for part in task.ranges:
             yield from _read_range(server, part, options, columns)
@@ -96,7 +96,7 @@ def read_messages(task: Task, options: ReadOptions, columns: Columns) -> Iterato
         server.close()
 
 
-def _read_range(server: Server, part: Range, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
+def _read_range(server: Client, part: Range, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
     from curbstone.spark.arrow import arrow_schema, message_batch
 
     schema = arrow_schema(columns)
@@ -160,7 +160,7 @@ def read_journal(part: Range, options: ReadOptions, columns: Columns) -> Iterato
         if planned := read_events(part.page):
             yield event_batch(planned, part.queue, part.epoch, schema)
         return
-    server = Server(options.address)
+    server = Client(options.address)
     at = part.low
     try:
         while part.high < 0 or at < part.high:

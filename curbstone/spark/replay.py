@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from curbstone.spark import calls, checks, jobs
+from curbstone.spark.client import Address, Client, checked_name
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.frames import write_part
 from curbstone.spark.lake_columns import DAY, MESSAGES
 from curbstone.spark.options import address_of, moment_ms
-from curbstone.spark.server import Address, Server, checked_name
 from curbstone.spark.sql import database, first_line
 from curbstone.spark.table import Table, absolute, day_of
 
@@ -158,7 +158,7 @@ def _choose(base: duckdb.DuckDBPyConnection, wanted: Filter) -> None:
 def _publish(
     base: duckdb.DuckDBPyConnection, plan: Plan, name: str, address: Address, into: str, found: Replayed
 ) -> None:
-    server = Server(address)
+    server = Client(address)
     done = 0
     try:
         for number, piece in enumerate(_pieces(base, into)):

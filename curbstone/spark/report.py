@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from curbstone.spark import checks, jobs
+from curbstone.spark.client import Address
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.figures import Minute, gather, minutes
 from curbstone.spark.gaps import gaps_of
@@ -17,7 +18,6 @@ from curbstone.spark.lake_columns import JOURNAL
 from curbstone.spark.letters import dead_letters
 from curbstone.spark.options import moment_ms, read_options
 from curbstone.spark.page import page
-from curbstone.spark.server import Address
 from curbstone.spark.sql import database, first_line
 
 PAGE, TABLE = "report.html", "report.parquet"

@@ -14,11 +14,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from curbstone.spark.client import Address, Client
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.gaps import GAPS, gap_table
 from curbstone.spark.lake_columns import JOURNAL, MESSAGES, TABLES
 from curbstone.spark.options import address_of
-from curbstone.spark.server import Address, Server
 from curbstone.spark.session import check_packages
 from curbstone.spark.table import Table
 
@@ -86,7 +86,7 @@ class Sql:
         """
         self._lake = lake
         self._as_of: int | str | None = int(as_of) if as_of.isdecimal() else as_of or None
-        self._server = Server(server) if server else None
+        self._server = Client(server) if server else None
         self._queues = queues
         self._project = project
         self._made: set[str] = set()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.spark import calls, gaps
 from curbstone.spark.batch import first_queues, queues_of
+from curbstone.spark.client import Client
 from curbstone.spark.columns import Columns
 from curbstone.spark.failure import PipelineError, Refused, TwoReaders
 from curbstone.spark.gaps import Gap, data_loss
@@ -38,7 +39,6 @@ from curbstone.spark.places import (
     with_gap,
 )
 from curbstone.spark.reading import Range, Task, read_messages, split
-from curbstone.spark.server import Server
 from curbstone.spark.source_types import DataSourceStreamReader, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """`reader` is a name by which the server knows readers of one group apart; a new one if it is empty."""
         self._options = options
         self._columns = columns
-        self._server = Server(options.address)
+        self._server = Client(options.address)
         self._reader = reader or uuid.uuid4().hex
         self._initial: Offset | None = None
         self._target: dict[str, int] | None = None

@@ -22,10 +22,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from curbstone.core.errors import BadRequest
 from curbstone.spark import calls
+from curbstone.spark.client import Client, checked_name
 from curbstone.spark.failure import NoRoom, PipelineError, Refused, last_line
 from curbstone.spark.frames import write_part
 from curbstone.spark.options import WriteOptions
-from curbstone.spark.server import Server, checked_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,7 @@ class _Stage:
     def __init__(self, options: WriteOptions, project: str, transaction: str, name: str) -> None:
         self._options = options
         self._project = project
-        self._server = Server(options.address)
+        self._server = Client(options.address)
         self._transaction = transaction
         self._name = name
         self._frames: list[bytes] = []
@@ -175,7 +175,7 @@ def _commit(options: WriteOptions, messages: list[WriterCommitMessage | None], c
     parts = [part for message in staged for part in message.parts]
     if not parts:
         return  # nothing was staged, so there is nothing to commit
-    server = Server(options.address)
+    server = Client(options.address)
     try:
         calls.commit(server, _project(options), staged[0].transaction, parts, content)
     finally:
@@ -184,7 +184,7 @@ def _commit(options: WriteOptions, messages: list[WriterCommitMessage | None], c
 
 def _abort(options: WriteOptions, transaction: str) -> None:
     """Drop the staged parts. If this fails too, the server drops them after a while."""
-    server = Server(options.address)
+    server = Client(options.address)
     try:
         calls.drop(server, _project(options), transaction)
     except PipelineError:
@@ -267,7 +267,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         staged = next((message for message in messages if isinstance(message, Staged) and message.parts), None)
         if staged is None:
             return False
-        server = Server(self._options.address)
+        server = Client(self._options.address)
         try:
             earlier = staged.transaction.replace("@", ":")
             state = calls.transaction_state(server, _project(self._options), earlier)

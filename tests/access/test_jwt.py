@@ -17,9 +17,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from curbstone.access.errors import Busy, NotLoggedIn
-from curbstone.access.fetching import BYTES_MAX
 from curbstone.access.issuers import BadIssuer, Claims, Issuer, is_jwt, issuer_of
-from curbstone.access.jwks import AGAIN_MS, OLD_MS, WAITING_MAX, NoKeys, keys_of, read_keys
+from curbstone.access.jwks import AGAIN_MS, BYTES_MAX, OLD_MS, WAITING_MAX, NoKeys, keys_of, read_keys
 from curbstone.access.jwt_verifier import LEEWAY_S, LONGEST_S, JwtVerifier
 from curbstone.core.errors import CurbstoneError
 from tests.sim.world import SimHost

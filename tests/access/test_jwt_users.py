@@ -17,7 +17,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from curbstone.access import fetching
+from curbstone.access import jwks
 from curbstone.access.authorization import Access
 from curbstone.access.caller import Caller, Credentials
 from curbstone.access.errors import NotLoggedIn
@@ -315,11 +315,11 @@ def test_an_answer_that_drips_is_given_up(
     issuer: Issuer, monkeypatch: pytest.MonkeyPatch, at_once: bytes, dripping: bytes
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(issuer.authority.file))
-    monkeypatch.setattr(fetching, "FETCH_S_MAX", 1)
+    monkeypatch.setattr(jwks, "FETCH_S_MAX", 1)
     server = Dripping(issuer.authority, at_once, dripping)
     server.start()
     with pytest.raises(OSError):
-        fetching.fetch_https(server.url)
+        jwks.fetch_https(server.url)
     server.join()
 
 
@@ -327,12 +327,12 @@ def test_what_an_issuer_refuses_is_an_error_and_no_redirect_is_followed(
     issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(issuer.authority.file))
-    monkeypatch.setattr(fetching, "FETCH_S_MAX", 60)
+    monkeypatch.setattr(jwks, "FETCH_S_MAX", 60)
     for status in (b"302 Found\r\nlocation: /keys", b"404 Not Found"):
         server = Dripping(issuer.authority, b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\n\r\n", b"")
         server.start()
-        with pytest.raises(OSError, match=f"it answered {status[:3].decode()}"):
-            fetching.fetch_https(server.url)
+        with pytest.raises(OSError, match=f"the server answered {status[:3].decode()}"):
+            jwks.fetch_https(server.url)
         server.join()
 
 

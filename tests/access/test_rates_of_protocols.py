@@ -14,8 +14,8 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
+from curbstone.spark.client import Client as SparkClient
 from curbstone.spark.options import read_options
-from curbstone.spark.server import Server
 from curbstone_client.sync import Client
 from tests.access.doors import Doors, Line, doors
 from tests.commands import curbstone
@@ -252,7 +252,7 @@ def test_what_writes_for_spark_waits_as_long_as_the_server_says(it: Doors) -> No
     address = read_options({"queue": "shop/q", "url": it.server.url, "token": it.secrets["ann"]}).address
     body = json.dumps({"queue": "q", "message": LARGE}).encode() + b"\n"
     path = "/v2/shop/transactions/t/parts/"
-    with closing(Server(replace(address, retry_s=0.0))) as server:
+    with closing(SparkClient(replace(address, retry_s=0.0))) as server:
         server.call("PUT", f"{path}1", body=body, kind="application/x-ndjson")
         change(it, '{ bytes = "300KB" }')
         parts = 1

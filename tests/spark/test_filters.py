@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 import pytest
 
 from curbstone.spark import compact, parts
+from curbstone.spark.client import Address, Secret
 from curbstone.spark.lake_columns import JOURNAL, MESSAGES, MOMENT
 from curbstone.spark.parts import PartWriter, in_project_and_queue, stored_schema
 from curbstone.spark.replay import Filter, replay
-from curbstone.spark.server import Address, Secret
 from curbstone.spark.sql import Sql
 from curbstone.spark.table import Table
 from tests.spark.test_lake import add

@@ -14,10 +14,10 @@ from pyarrow import parquet
 
 from curbstone.spark import jobs as command
 from curbstone.spark.archive import archive
+from curbstone.spark.client import Address, Secret
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.lake_columns import MESSAGES
 from curbstone.spark.report import PAGE, TABLE, report
-from curbstone.spark.server import Address, Secret
 from curbstone.spark.table import Table
 from tests.server import ServerProcess
 from tests.spark import jobs

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from curbstone.spark import live
+from curbstone.spark.client import Address, Client, Secret
 from curbstone.spark.lake_columns import MESSAGES
 from curbstone.spark.letters import Letters, dead_letters
 from curbstone.spark.parts import PartWriter
 from curbstone.spark.report import PAGE, report
-from curbstone.spark.server import Address, Secret, Server
 from curbstone.spark.sql import database
 from curbstone.spark.table import Table
 from tests.server import ServerProcess
@@ -41,7 +41,7 @@ def test_they_are_counted_once_by_reason_and_shown(server: ServerProcess, tmp_pa
     assert len(many.samples) == 3 and {sample.body for sample in many.samples} < set(numbered(4))
     assert (one.error, one.count, one.samples[0].body) == ("another", 1, numbered(7)[4])
     assert one.samples[0].message_id == leased[4]["id"]
-    asked = Server(address)
+    asked = Client(address)
     writer = PartWriter(Table(lake, MESSAGES).uri, MESSAGES)
     for batch in live.messages(asked, "shop", ("shop/dead",)):
         writer.add(batch)

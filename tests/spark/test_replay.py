@@ -9,11 +9,11 @@ import pytest
 
 from curbstone.spark import calls
 from curbstone.spark import replay as job
+from curbstone.spark.client import Address, Secret
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.lake_columns import MESSAGES
 from curbstone.spark.parts import PartWriter, in_project_and_queue
 from curbstone.spark.replay import Filter, replay
-from curbstone.spark.server import Address, Secret
 from curbstone.spark.table import Table
 from tests.server import ServerProcess
 from tests.spark.kit import call, make_queue, taken

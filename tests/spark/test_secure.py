@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from curbstone.spark.client import Client
 from curbstone.spark.failure import PipelineError, Refused, Unreachable, last_line
 from curbstone.spark.options import address_of
-from curbstone.spark.server import Server
 from tests.access.doors import Doors, doors
 from tests.authority import Authority
 from tests.spark.kit import numbered
@@ -89,12 +89,12 @@ def test_what_one_has_no_right_to_is_one_line(secure: Secure, spark: Any) -> Non
 
 def test_an_authority_that_nobody_named_or_a_bad_token_is_told_at_once(secure: Secure, tmp_path: Path) -> None:
     """It was tried again for a minute, as if the server were away."""
-    stranger = Server(address_of(secure.url, secure.token_file("reader")))
+    stranger = Client(address_of(secure.url, secure.token_file("reader")))
     with pytest.raises(Unreachable, match="its certificate is not to be trusted: .*caFile"):
         stranger.json("GET", "/v2/shop/queues")
     bad = tmp_path / "token"
     bad.write_text("not-a-token")
-    with closing(Server(address_of(secure.url, str(bad), secure.authority))) as server:
+    with closing(Client(address_of(secure.url, str(bad), secure.authority))) as server:
         with pytest.raises(Refused) as caught:
             server.json("GET", "/v2/shop/queues")
         assert caught.value.status == 401

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 import ssl
 import time
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 from zlib import crc32
 
+from curbstone import http_client
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.spark.failure import PipelineError, Refused, Unreachable
@@ -62,13 +62,8 @@ class Address:
     """A file with the authorities to trust; empty for those that the machine trusts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(http_client.Reply):
     """A reply that is no error."""
-
-    status: int
-    headers: http.client.HTTPMessage
-    body: bytes
 
     def json(self) -> dict[str, Any]:
         found = json.loads(self.body)
@@ -107,12 +102,12 @@ def check_ca_file(path: str) -> None:
         raise PipelineError(f"option caFile={path!r}: {reason}") from None
 
 
-class Server:
-    """See the module's docstring."""
+class Client:
+    """The calls to one server."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._connection: http.client.HTTPConnection | None = None
+        self._connection: http_client.Connection | None = None
 
     def __getstate__(self) -> Address:
         return self.address
@@ -144,7 +139,7 @@ class Server:
         if token := self.address.token.reveal():
             headers["Authorization"] = f"Bearer {token}"
         give_up = time.monotonic() + self.address.retry_s
-        pause = PAUSE_S_FIRST
+        backoff = http_client.Backoff(PAUSE_S_FIRST, PAUSE_S_MAX)
         while True:
             try:
                 reply = self._once(method, path, body, headers, self.address.request_s + extra_s)
@@ -163,14 +158,14 @@ class Server:
                 self.close()
                 why = f"its certificate is not to be trusted: {error.verify_message}"
                 raise Unreachable(f"{self.address.url}: {why} (option caFile names who signed it)") from None
-            except (OSError, http.client.HTTPException) as error:
+            except http_client.ERRORS as error:
                 self.close()
                 reason = str(error) or type(error).__name__
                 failure = Unreachable(f"can't reach {self.address.url}: {reason}")
-            if time.monotonic() + pause > give_up:
+            pause_s = backoff.next_s()
+            if time.monotonic() + pause_s > give_up:
                 raise failure
-            time.sleep(pause)
-            pause = min(2 * pause, PAUSE_S_MAX)
+            time.sleep(pause_s)
 
     def json(
         self, method: str, path: str, query: dict[str, Any] | None = None, value: Any = None, *, extra_s: float = 0
@@ -187,41 +182,24 @@ class Server:
 
     def _once(self, method: str, path: str, body: bytes, headers: dict[str, str], timeout_s: float) -> Reply:
         """Make one attempt. If a kept connection turns out to be closed, try again at once with a new one."""
-        for attempt in range(2):
-            fresh = self._connection is None
-            connection = self._open()
-            connection.timeout = timeout_s
-            if connection.sock is not None:
-                connection.sock.settimeout(timeout_s)
-            try:
-                connection.request(method, self._prefix + path, body or None, headers)
-                response = connection.getresponse()
-                return _whole(Reply(response.status, response.headers, response.read()))
-            except (ConnectionError, http.client.BadStatusLine):
-                self.close()
-                if fresh or attempt:
-                    raise
-            except BaseException:
-                self.close()  # otherwise the rest of this reply would be read as the next one
+        connection = self._open()
+        was_open = connection.is_open
+        try:
+            found = connection.request(method, path, body=body or None, headers=headers, timeout_s=timeout_s)
+        except (ConnectionError, http.client.BadStatusLine):
+            if not was_open:
                 raise
-        raise AssertionError("not reached")
+            connection.close()
+            found = connection.request(method, path, body=body or None, headers=headers, timeout_s=timeout_s)
+        return _whole(Reply(found.status, found.reason, found.headers, found.body))
 
-    def _open(self) -> http.client.HTTPConnection:
+    def _open(self) -> http_client.Connection:
         if self._connection is None:
-            parts = urlsplit(self.address.url)
-            host, wait_s = parts.hostname or "", self.address.request_s
-            if parts.scheme == "https":
-                context = ssl.create_default_context(cafile=self.address.ca_file or None)
-                self._connection = http.client.HTTPSConnection(host, parts.port, timeout=wait_s, context=context)
-            else:
-                self._connection = http.client.HTTPConnection(host, parts.port, timeout=wait_s)
-            self._connection.connect()
-            self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            address = self.address
+            is_tls = address.url.startswith("https:")
+            tls = ssl.create_default_context(cafile=address.ca_file or None) if is_tls else None
+            self._connection = http_client.Connection(address.url, timeout_s=address.request_s, tls=tls)
         return self._connection
-
-    @property
-    def _prefix(self) -> str:
-        return urlsplit(self.address.url).path.rstrip("/")
 
 
 def _whole(reply: Reply) -> Reply:
