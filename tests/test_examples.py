@@ -130,7 +130,7 @@ def test_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         Control(lambda: None) as pages,
         ServerProcess(tmp_path / "data", f"--cors-origin={pages.origin}") as server,
-        opened(f"{pages.origin}/live.html?url={quote(server.url, safe='')}", tmp_path / "profile") as page,
+        opened(f"{pages.origin}/live.html?url={quote(server.url, safe='')}") as page,
     ):
         # Until the subscription is there nothing comes, so the button is pressed until something does.
         press = "document.querySelector('button').click() ?? document.querySelector('li')?.textContent"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import json
 import os
 import re
 import select
+import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from websockets.sync.client import connect
@@ -67,24 +72,39 @@ class Page:
 
 
 @contextmanager
-def opened(url: str, profile: Path) -> Iterator[Page]:
-    """Open a page in a browser of its own."""
-    browser = control.chromium("about:blank", profile, "--remote-debugging-port=0", "--window-size=1200,850")
-    try:
-        with connect(_address(browser), max_size=None, proxy=None) as wire:
-            root = Page(wire, "")
-            target = root.call("Target.createTarget", url="about:blank")["targetId"]
-            page = Page(wire, root.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
-            for domain in ("Page", "Runtime", "Log"):
-                page.call(f"{domain}.enable")
-            page.call("Page.navigate", url=url)
-            page.until("location.href !== 'about:blank' && document.readyState === 'complete'")
+def opened(url: str) -> Iterator[Page]:
+    """Open a page in a new profile of the browser, which forgets all of it at the end."""
+    with connect(_browser(), max_size=None, proxy=None) as wire:
+        root = Page(wire, "")
+        profile = root.call("Target.createBrowserContext")["browserContextId"]
+        where = {"url": "about:blank", "browserContextId": profile, "width": 1200, "height": 850, "newWindow": True}
+        target = root.call("Target.createTarget", **where)["targetId"]
+        page = Page(wire, root.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
+        for domain in ("Page", "Runtime", "Log"):
+            page.call(f"{domain}.enable")
+        page.call("Page.navigate", url=url)
+        page.until("location.href !== 'about:blank' && document.readyState === 'complete'")
+        try:
             yield page
-    finally:
+        finally:
+            root.call("Target.disposeBrowserContext", browserContextId=profile)
+
+
+@cache
+def _browser() -> str:
+    """Start the browser of this process, which lives as long as the process does; return its address."""
+    folder = TemporaryDirectory(ignore_cleanup_errors=True)
+    browser = control.chromium("about:blank", Path(folder.name), "--remote-debugging-port=0")
+
+    def end() -> None:
         browser.kill()
         browser.wait()
-        if browser.stdout:
-            browser.stdout.close()
+        folder.cleanup()
+
+    atexit.register(end)
+    address = _address(browser)
+    threading.Thread(target=deque, args=(browser.stdout, 0), daemon=True).start()  # else it waits once the pipe is full
+    return address
 
 
 def _address(browser: Any) -> str:

@@ -29,7 +29,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def page(server: ServerProcess, tmp_path: Path) -> Iterator[Page]:
-    with opened(f"{server.url}/console", tmp_path / "profile") as page:
+    with opened(f"{server.url}/console") as page:
         yield page
         assert page.problems == [], "the page may cause no error, and no refusal of its security policy"
 

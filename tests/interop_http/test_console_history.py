@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="module")
 def browser(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with opened(f"{server.url}/console", tmp_path_factory.mktemp("profile")) as page:
+    with opened(f"{server.url}/console") as page:
         yield page
 
 

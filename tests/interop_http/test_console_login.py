@@ -20,7 +20,7 @@ grants = ["peek shop/orders"]
 def test_one_logs_in_sees_who_one_is_and_logs_out(tmp_path: Path) -> None:
     with doors(tmp_path, USERS) as it:
         assert it.call("root", "PUT", "/v2/shop/queues/orders").status_code == 201
-        with opened(f"{it.server.url}/console", tmp_path / "profile") as page:
+        with opened(f"{it.server.url}/console") as page:
             page.until("document.querySelector('#login') !== null")
             assert page.evaluate("document.querySelectorAll('tbody tr').length") == 0
             page.until(
@@ -46,7 +46,7 @@ def test_one_who_may_look_at_a_queue_sees_that_and_no_figures_of_the_server(tmp_
     with doors(tmp_path, USERS) as it:
         for queue in ("orders", "other"):
             assert it.call("root", "PUT", f"/v2/shop/queues/{queue}").status_code == 201
-        with opened(f"{it.server.url}/console", tmp_path / "profile") as page:
+        with opened(f"{it.server.url}/console") as page:
             page.until("document.querySelector('#login') !== null")
             secret = json.dumps(it.secrets["clerk"])
             page.evaluate(f"document.querySelector('#login input[type=password]').value = {secret}")

@@ -16,7 +16,7 @@ REQUEST = f"[...{PAGE}.querySelectorAll('api-request')].find(each => each.path =
 
 
 def test_every_call_is_on_it_and_one_is_tried(server: ServerProcess, tmp_path: Path) -> None:
-    with opened(f"{server.url}/docs", tmp_path / "profile") as page:
+    with opened(f"{server.url}/docs") as page:
         page.until(f"{PAGE}.textContent.includes('Figures as JSON')")
         text = page.evaluate(f"{PAGE}.textContent")
         for _, _, operation in operations():
@@ -32,7 +32,7 @@ def test_every_call_is_on_it_and_one_is_tried(server: ServerProcess, tmp_path: P
 
 def test_a_server_without_users_shows_no_warning_of_missing_credentials(server: ServerProcess, tmp_path: Path) -> None:
     """It said "No API key applied" and "Required (None Applied)" in red."""
-    with opened(f"{server.url}/docs", tmp_path / "profile") as page:
+    with opened(f"{server.url}/docs") as page:
         page.until(f"{PAGE}.textContent.includes('Figures as JSON')")
         text = page.evaluate(f"{PAGE}.textContent")
         assert "AUTHENTICATION" not in text and "Applied" not in text and "HTTP Bearer" not in text
@@ -41,7 +41,7 @@ def test_a_server_without_users_shows_no_warning_of_missing_credentials(server: 
 def test_a_server_with_users_asks_for_credentials(tmp_path: Path) -> None:
     with (
         doors(tmp_path, '[users.root]\ngrants = ["admin server"]\n') as it,
-        opened(f"{it.server.url}/docs", tmp_path / "profile") as page,
+        opened(f"{it.server.url}/docs") as page,
     ):
         page.until(f"{PAGE}.textContent.includes('AUTHENTICATION')")
 
@@ -51,7 +51,7 @@ def test_it_fits_a_phone_has_a_menu_there_and_follows_the_color_scheme(
     server: ServerProcess, tmp_path: Path, scheme: str
 ) -> None:
     """The licence was cut off at the left, there was no menu, and it was bright at night."""
-    with opened(f"{server.url}/healthz", tmp_path / "profile") as page:
+    with opened(f"{server.url}/healthz") as page:
         page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         page.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
         page.call("Page.navigate", url=f"{server.url}/docs")
