@@ -10,50 +10,12 @@ from http import HTTPStatus
 
 import orjson
 
-from curbstone.access.errors import Busy, NoSuchToken, NotAllowed, NotLoggedIn, TooMany
-from curbstone.core.errors import (
-    BadRequest,
-    Conflict,
-    CurbstoneError,
-    EventRefused,
-    Gone,
-    KeyReused,
-    MessageTooLarge,
-    NoSuchGroup,
-    NoSuchQueue,
-    NoSuchTransaction,
-    NotSupported,
-    QueueFull,
-    SchemaViolation,
-    StaleDelivery,
-    Unavailable,
-)
-from curbstone.gateway.http.problem_types import type_of
+from curbstone.access.errors import NotLoggedIn, TooMany
+from curbstone.core.errors import CurbstoneError, EventRefused
+from curbstone.gateway.http.problem_types import kind_of, type_of
 
 RETRY_AFTER_S = {503: 5, 507: 1}
 """After how many seconds a client may try again what failed for want of room or of a working disk."""
-
-_STATUS: dict[type[CurbstoneError], int] = {
-    NotLoggedIn: 401,
-    NotAllowed: 403,
-    NoSuchToken: 404,
-    TooMany: 429,
-    Busy: 503,
-    BadRequest: 400,
-    NoSuchQueue: 404,
-    NoSuchGroup: 404,
-    NoSuchTransaction: 404,
-    Conflict: 409,
-    StaleDelivery: 410,
-    Gone: 410,
-    MessageTooLarge: 413,
-    KeyReused: 422,
-    SchemaViolation: 422,
-    NotSupported: 501,
-    Unavailable: 503,
-    QueueFull: 507,
-}
-"""The HTTP status of the engine's errors. An error that is not listed has its base class's status."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -62,7 +24,7 @@ CHALLENGE = (b"www-authenticate", b"Bearer")
 
 
 class Problem(Exception):
-    """A request can't be answered as asked. The status and the text say why; `members` are for programs."""
+    """A request is refused. The status and the text say why; `members` are for programs."""
 
     def __init__(
         self,
@@ -83,7 +45,7 @@ class Problem(Exception):
 
 
 class ClientGone(Exception):
-    """The client closed the connection before its request was answered; nobody is left to tell."""
+    """The client closed the connection before its request was answered."""
 
 
 def status_of(error: Problem | CurbstoneError) -> int:
@@ -92,7 +54,8 @@ def status_of(error: Problem | CurbstoneError) -> int:
         return error.status
     if isinstance(error, EventRefused):
         return status_of(next(iter(error.refused.values())))
-    return next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
+    kind = kind_of(error)
+    return 500 if kind is None else kind.status
 
 
 def problem_of(error: Problem | CurbstoneError) -> Problem:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from curbstone.gateway.http import problem_types
 from curbstone.stomp import unsupported
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -38,7 +39,14 @@ def stomp_destinations() -> str:
     return table("destination", "ERROR", rows=[(shape.shown, shape.rule) for shape in unsupported.SHAPES])
 
 
+def problems() -> str:
+    """The types of problems."""
+    rows = [(f"`{kind.name}`", str(kind.status), kind.text) for kind in problem_types.TYPES]
+    return table("type", "status", "means", rows=rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "problems": problems,
     "stomp-unsupported-headers": stomp_headers,
     "stomp-unsupported-destinations": stomp_destinations,
 }
