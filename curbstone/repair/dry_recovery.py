@@ -18,10 +18,12 @@ from curbstone.core.engine.fault_barrier import FaultBarrier
 from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.log import Log, random_salt
 from curbstone.core.engine.log.meta import Meta
+from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.recovery.replay import Replay
 from curbstone.core.engine.shared import Shared
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.wakeups import Wakeups
+from curbstone.core.engine.write_queue import WriteQueue
 from curbstone.core.host import Job, JobDone, Timer
 from curbstone.core.options import SyncMode
 from curbstone.core.transactions.records import Recorded
@@ -61,10 +63,11 @@ class DryRecovery:
         log = Log(self._disk, directory, uid, cap=meta.options.cap, meta_bytes=0, salt=random_salt)
         host = FaultBarrier(self._shared, meta, _raise)
         state = QueueState(self._shared, meta, host)
-        index, facts = Index(state, Wakeups(host, _nothing), log), Facts(state, log.room)
+        wakeups = Wakeups(host, _nothing)
+        index = Index(state, wakeups, log)
         found = Revived()
         with _quiet():
-            if Replay(state, log, index, facts).run():
+            if Replay(Parts(state, wakeups, log, index, Facts(state, log.room), WriteQueue(wakeups))).run():
                 log.close()
         for part in self._recorded.get(uid, ()):
             if part.tx > log.tx:

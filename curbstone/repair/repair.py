@@ -38,13 +38,13 @@ from curbstone.core.engine.log.log import random_salt
 from curbstone.core.engine.log.meta import Meta, load_meta
 from curbstone.core.engine.log.scan import Scan
 from curbstone.core.engine.recovery.chain import Chain, find_chain, holds_something, last_commit_ms
-from curbstone.core.engine.recovery.salvage import flipped_bit
 from curbstone.core.errors import MetaDamaged
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
 from curbstone.gateway.formats.message_json import body_json, metadata_json
 from curbstone.repair.meta import meta_again, renamed
+from curbstone.repair.one_bit import flipped_bit
 
 DAMAGED_DIR = "damaged"
 _ENTRY = re.compile(r"[0-9a-f]{12}(\.twin)?")

@@ -1,14 +1,14 @@
-"""Finds out about a damaged segment: its salt, if the header is lost, and the bit that is wrong in a batch.
+"""Finds the salt of a segment whose header is lost, from its batches.
 
-Pure: bytes in, facts out. CRC-32 is linear. So a whole batch and its CRC give the salt from which the CRC started, and
-the difference of two CRCs gives the single bit that differs. One batch proves nothing, because any bytes give some
-salt. Two batches that lie end to end and give the same salt do.
+The next segment could keep the salt of the one before, but not that of the newest segment, and a small queue has no
+other. So the batches themselves have to tell it. Pure: bytes in, numbers out. CRC-32 is linear, so a whole batch and
+its CRC give the salt from which the CRC started. One batch proves nothing, because any bytes give some salt. Two
+batches that lie end to end and give the same salt do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from zlib import crc32
 
 from curbstone.core.engine.log.format import (
     BATCH_MAGIC_BYTES,
@@ -21,18 +21,19 @@ BATCH_BYTES_TRIED = 1024 * 1024
 """Larger batches are not tried, because each byte takes a step in Python."""
 PAIRS_TRIED = 64
 SEQ_MAX = 1 << 62
-_POLYNOMIAL = 0xEDB88320
+POLYNOMIAL = 0xEDB88320
 
 
-def _step(register: int) -> int:
-    return register >> 1 ^ (_POLYNOMIAL if register & 1 else 0)
+def crc_step(register: int) -> int:
+    """Return a CRC register one bit later."""
+    return register >> 1 ^ (POLYNOMIAL if register & 1 else 0)
 
 
 def _table() -> list[int]:
     table = []
     for byte in range(256):
         for _ in range(8):
-            byte = _step(byte)
+            byte = crc_step(byte)
         table.append(byte)
     return table
 
@@ -82,19 +83,3 @@ def find_salt(data: bytes, after_batch: int) -> int | None:
 def next_seq_hint(data: bytes) -> int:
     """Return the seq behind all messages that seem to be in a segment whose batches can't be checked; 1 for none."""
     return max((header.first_seq + header.messages for _, header in candidates(data)), default=1)
-
-
-def flipped_bit(data: bytes, salt: int) -> int | None:
-    """Return the one bit of a batch that is wrong (8 * byte + bit), or None if no single bit explains its CRC."""
-    if len(data) > BATCH_BYTES_TRIED:
-        return None
-    difference = crc32(data[4:], salt) ^ int.from_bytes(data[:4], "little")
-    if not difference & (difference - 1):  # in the CRC itself
-        return difference.bit_length() - 1 if difference else None
-    register = _POLYNOMIAL  # how the very last bit, the highest of the last byte, changes the CRC
-    for place in range(8 * (len(data) - 4)):
-        if register == difference:
-            byte, bit = divmod(place, 8)
-            return 8 * (len(data) - 1 - byte) + 7 - bit
-        register = _step(register)
-    return None
