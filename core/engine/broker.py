@@ -168,7 +168,7 @@ class Broker(AloneBroker):
             self.disk.remove_tree(directory + GONE_SUFFIX)
             return
         queue = self._make(meta)
-        replay = Replay(queue.state, queue.log, queue.index, queue.facts)
+        replay = Replay(queue.parts)
         if not replay.run():
             # There is no log that can be read, for example because a crash came during the creation.
             queue.log.create(queue.state.next_seq, replay.first_number)

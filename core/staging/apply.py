@@ -3,7 +3,7 @@
 The parts are read in order, a window at a time. The messages of a window for one queue go into its log as one batch, or
 as a few if the queue's segments are small. The same batch notes how many messages of the transaction that log has now.
 So a restart needs no other state: it reads the parts from the beginning, and in each queue skips that many messages.
-First it checks all files; as long as one of them is damaged or missing, nothing goes on, and operators are told.
+First it checks all files; as long as one of them is damaged or missing, nothing goes on, and that is reported.
 
 Nothing is refused, because room was reserved before the marker was written. In each queue the messages of the
 transaction keep their order. Messages that others publish meanwhile may come between them. Messages that are published

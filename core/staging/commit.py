@@ -53,9 +53,9 @@ class StagedCommit:
         self._host = transaction.ground.host
         self._targets: list[Target] = []
         self._asked = 0
-        """How many queues have not said yet whether they have room."""
+        """How many queues have not granted or refused room yet."""
         self._refusal: CurbstoneError | None = None
-        """Why one of them has none."""
+        """Why one of them refused."""
 
     def begin(self) -> None:
         """Find the queues, check that they take the messages, and reserve room in them."""
@@ -87,6 +87,7 @@ class StagedCommit:
             return
         if not self._targets:  # all its parts are empty
             self._mark()
+            return
         windows = windows_of(self._marker.files)
         self._asked = len(self._targets)
         for target in self._targets:
@@ -145,7 +146,7 @@ class StagedCommit:
     def _unmark(self, answer: CurbstoneError) -> None:
         """Remove a marker that may be durable or not. Try until that is durable; only then nothing has happened."""
         if self._ground.is_stopping:
-            return  # those who wait were told to ask again, and the next start sees whether the marker is there
+            return  # whoever waits was asked to try again, and the next start sees whether the marker is there
         transaction, directory = self._transaction, self._transaction.directory
 
         def job() -> None:

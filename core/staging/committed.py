@@ -2,8 +2,8 @@
 
 An id is kept as a hash (see `core.staging.identity`), for `KEPT_MS` by the wall clock. Of a series only the last
 number, and what that transaction was about, are kept so long; its ids are kept until their directories are gone. There
-are at most `IDS_MAX` records. Above that the oldest are forgotten early, and a repeated commit is told that there is no
-such transaction.
+are at most `IDS_MAX` records. Above that the oldest are forgotten early, and a repeated commit finds no such
+transaction any more.
 
 All records have the same size. They are in two files that hold the same, because a lost id would let a transaction be
 published twice. New records are appended; the files are replaced when most of their records are old. ::

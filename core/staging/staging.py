@@ -429,8 +429,8 @@ class Staging:
     @property
     def reasons(self) -> list[str]:
         """What is wrong with transactions or with the ids of committed ones, as texts for operators."""
-        told = [reason for transaction in self._transactions.values() for reason in transaction.reasons]
-        return [self.committed.damage, *told] if self.committed.damage else told
+        found = [reason for transaction in self._transactions.values() for reason in transaction.reasons]
+        return [self.committed.damage, *found] if self.committed.damage else found
 
     def stop(self) -> None:
         """Take nothing more. Transactions that were committed and are not applied yet are applied at the next start."""

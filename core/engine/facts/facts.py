@@ -217,7 +217,7 @@ class Facts:
     def acked(self, group: str) -> int:
         """Return the last seq that a cumulative ack of a declared group has named.
 
-        The position of the group does not tell: it also moves on when messages expire or name other groups.
+        The position of the group does not show it, because it also moves on when messages expire or name other groups.
         """
         return decode_seq(self.get(Note.ACKED, group.encode()))
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.facts.kinds import KINDS, decode_seq
 from curbstone.core.engine.index.copies import Where
-from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.index.runs import Run
 from curbstone.core.engine.log.batches import Batch
 from curbstone.core.engine.log.commit import ASIDE_SUFFIX, RESERVE_NAME, SEGMENT_SUFFIX, Segment, reserve_path
@@ -21,25 +19,24 @@ from curbstone.core.engine.log.format import (
     decode_settled,
     time_of,
 )
-from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.scan import Scan
+from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.recovery.chain import Chain, file_bytes, find_chain
-from curbstone.core.engine.state import QueueState
 from curbstone.core.message import Message
 from curbstone.core.values import UNNAMED
 
 ALWAYS = 1 << 62
-"""A number above all floors, for damage that is always told, whichever segment it is in."""
+"""A segment number above every start of the log, for damage that is always reported."""
 
 
 class Replay:
     """Replays one queue's log. Blocking; to be done before the queue is used."""
 
-    def __init__(self, state: QueueState, log: Log, index: Index, facts: Facts) -> None:
-        self._state = state
-        self._log = log
-        self._index = index
-        self._facts = facts
+    def __init__(self, parts: Parts) -> None:
+        self._state = parts.state
+        self._log = parts.log
+        self._index = parts.index
+        self._facts = parts.facts
         self._delivered: dict[str, int] = {}
         self._log_start = 1
         self._damage: list[tuple[int, str]] = []
@@ -51,7 +48,7 @@ class Replay:
         log = self._log
         chain = find_chain(log.disk, log.directory, log.uid)
         self._damage += chain.damage
-        self._tell_of_asides(chain)
+        self._report_asides(chain)
         self._state.next_seq = max(self._state.next_seq, chain.next_seq)
         if not chain.segments:
             self._state.next_seq += chain.hidden
@@ -123,7 +120,7 @@ class Replay:
             group.recovered = group.delivered = group.delivered_logged = delivered
         for name in self._state.meta.groups:
             # After a crash the log may have the note of a loss without all settles that belong to it. These are made up
-            # for here: messages that came back below the loss would have gaps that no reader is told of.
+            # for here: messages that came back below the loss would have gaps that are reported to no reader.
             self._settle(name, 1, self._facts.loss(name).floor - 1)
         for group in self._index.groups.values():
             self._forget_settled(group.name)
@@ -144,8 +141,8 @@ class Replay:
         if RESERVE_NAME in chain.names:
             log.reserve = file_bytes(disk, reserve_path(log.directory))
 
-    def _tell_of_asides(self, chain: Chain) -> None:
-        """Tell of the segments that were set aside before."""
+    def _report_asides(self, chain: Chain) -> None:
+        """Report the segments that were set aside before."""
         for name in chain.names:
             if name.endswith(ASIDE_SUFFIX):
                 self._damage.append((ALWAYS, f"{self._log.directory}/{name}: a damaged segment, kept for repair"))
@@ -178,7 +175,7 @@ class Replay:
         self._damage += [(segment.number, text) for text in texts]
 
     def _report_damage(self) -> None:
-        """Tell what is damaged, except in segments that were dropped and that a crash has brought back."""
+        """Report what is damaged, except in segments that were dropped and that a crash has brought back."""
         for number, text in self._damage:
             if number >= self._log_start:
                 self._state.damaged.append(text)
