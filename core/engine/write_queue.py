@@ -7,7 +7,7 @@ the next commit, and `commit.writer` puts back what must still be written after 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -41,7 +41,7 @@ class WriteQueue:
 
     __slots__ = (
         "_refusal", "_wakeups", "after_settles", "callbacks", "lazy_acks", "must_write", "pops", "publishes", "ranges",
-        "redelivery_records", "releases", "restore", "settles",
+        "redelivery_records", "releases", "restore", "settles", "waiting_for_room",
     )  # fmt: skip
 
     def __init__(self, wakeups: Wakeups) -> None:
@@ -63,6 +63,8 @@ class WriteQueue:
         """The pops whose settles are not in a commit yet, in order."""
         self.callbacks: list[Done] = []
         """Callbacks of those who wait until all settles and releases of before are on disk."""
+        self.waiting_for_room: tuple[Done, ...] = ()
+        """Callbacks of those who wait for the cleaner."""
         self.after_settles: list[Done] = []
         """Callbacks of those who wait only for the settles of before."""
         self.restore: Restore | None = None
@@ -171,8 +173,24 @@ class WriteQueue:
     def end(self, error: CurbstoneError) -> list[Done]:
         """Return the callbacks of all who wait, because the queue ends; who asks from now on is told `error`."""
         self._refusal = error
-        waiting = self.callbacks + self.after_settles
+        waiting = [*self.callbacks, *self.after_settles, *self.take_waiting_for_room()]
         self.callbacks, self.after_settles = [], []
+        return waiting
+
+    def wait_for_room(self, on_done: Done) -> None:
+        """Call `on_done(None)` after the next commit of the cleaner's pass, `on_done(error)` if nothing can be written.
+
+        This is for what is no publish and has begun the pass itself, which goes on meanwhile.
+        """
+        if self._refusal is not None:
+            self._wakeups.host.call_soon(partial(on_done, self._refusal))
+            return
+        self.waiting_for_room += (on_done,)
+        self._wakeups.dirty()
+
+    def take_waiting_for_room(self) -> Sequence[Done]:
+        """Take out and return the callbacks of those who wait for room."""
+        waiting, self.waiting_for_room = self.waiting_for_room, ()
         return waiting
 
     def begin_restore(self, restore: Restore) -> None:

@@ -20,7 +20,6 @@ from curbstone.core.disk import Disk, File
 from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.index.runs import Run, seqs_of
 from curbstone.core.engine.log.batches import batches_in
-from curbstone.core.engine.log.drops import waits_for_drop
 from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.engine.log.format import BatchHeader, Flag, decode_seqs, encode_entries
 from curbstone.core.engine.parts import Parts
@@ -122,7 +121,7 @@ class _Browse(Generic[T]):
         ended = state.ended()
         if result is not None:
             self._on_done(None, *result)
-        elif waits_for_drop(state.host, log, partial(self._done, result, error)):
+        elif log.waits_for_drop(state.host, partial(self._done, result, error)):
             return
         elif ended is not None:  # its files are gone, or will be
             self._on_done(ended, None, 0)

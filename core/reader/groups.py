@@ -218,9 +218,8 @@ class ReadingGroups:
                 raise error
             last_segment = last_segment or self._parts.log.active.number
             if not self._has_room(name, first, last_segment):
-                self._parts.wakeups.dirty()  # the cleaner is at work
                 again = partial(self._found, name, first, skips, stored)
-                self._parts.state.host.call_later(1, lambda: again(self._parts.state.refusal(), last_segment))
+                self._parts.write_queue.wait_for_room(lambda failed: again(failed, last_segment))
                 return
             # It is entitled to all messages but those that name other groups; what it is not to see is settled for it.
             start = self.next if first == self.next else 1

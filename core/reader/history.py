@@ -15,7 +15,6 @@ from typing import Generic, TypeVar
 from curbstone.core.disk import Disk
 from curbstone.core.engine.log.batches import Batch, batch_at
 from curbstone.core.engine.log.commit import Segment
-from curbstone.core.engine.log.drops import waits_for_drop
 from curbstone.core.engine.log.file_view import Window
 from curbstone.core.engine.log.format import (
     BATCH_BYTES,
@@ -108,7 +107,7 @@ class Reading(Generic[T]):
     def _done(self, first: int, result: tuple[list[T], int] | None, error: BaseException | None) -> None:
         """Return the page; or begin again if a segment was dropped meanwhile, of which `first` was the first."""
         state, log = self._state, self._log
-        if result is None and waits_for_drop(state.host, log, partial(self._done, first, result, error)):
+        if result is None and log.waits_for_drop(state.host, partial(self._done, first, result, error)):
             return
         ended = state.ended() if result is None else None
         if ended is not None:  # its files are gone, or will be

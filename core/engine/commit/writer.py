@@ -123,7 +123,8 @@ class Writer:
         if self._state.is_closed:
             callbacks = write_queue.end(error)
         else:
-            callbacks, write_queue.callbacks = write_queue.callbacks, []
+            callbacks = [*write_queue.callbacks, *write_queue.take_waiting_for_room()]
+            write_queue.callbacks = []
         for callback in callbacks:
             self._state.host.tell(callback, error)
 
@@ -291,6 +292,8 @@ class Writer:
             self._log.come_down()
         self.under_way = None
         self._tell(batch)
+        for callback in self._write_queue.take_waiting_for_room():
+            self._state.host.tell(callback, None)
         if not self._state.shared.syncs_always:
             self._sync_later()
         self._turn()

@@ -252,7 +252,7 @@ class Cleaner:
 
     def unblocked(self) -> None:
         """A publish was taken, or none waits any more."""
-        if self._publish.state is not SPENT:
+        if self._publish.state is not SPENT and not self._parts.write_queue.waiting_for_room:
             self._publish.state = RESTING
 
     def erase(self, on_done: Done | None = None) -> None:

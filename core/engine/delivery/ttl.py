@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from curbstone.core.engine.delivery.dead_letters import DeadLetters
-from curbstone.core.engine.index.runs import Run
-from curbstone.core.engine.parts import Parts
+from functools import partial
 
-READ_AGAIN_MS = 100
+from curbstone.core.engine.delivery.dead_letters import DeadLetters
+from curbstone.core.engine.parts import Parts
 
 
 class Ttl:
@@ -29,14 +28,8 @@ class Ttl:
         if run is None or not run.expires_ms:
             return
         if run.messages is None:
-            self._index.reader.load(run, lambda: self._expire_run(run))
-        else:
-            self._expire_run(run)
-
-    def _expire_run(self, run: Run) -> None:
-        if run.messages is None:
-            if run.live() and not self._state.is_closed:
-                self._state.host.call_later(READ_AGAIN_MS, lambda: self._expire_at(run.first))
+            if not self._state.is_closed:  # else its messages are not read any more
+                self._index.reader.load(run, partial(self._expire_at, run.first))
             return
         now_ms = self._state.host.now_ms()
         next_ms = 0

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from curbstone.core.disk import Disk
 from curbstone.core.engine.index.runs import Run, Runs, seqs_of
 from curbstone.core.engine.log.batches import batches_in
-from curbstone.core.engine.log.drops import waits_for_drop
 from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.room import Room
@@ -26,6 +25,7 @@ from curbstone.core.message import Message
 logger = logging.getLogger("curbstone.core")
 
 AGAIN_MS = 250
+AGAIN_MS_MAX = 8000
 TAIL_BYTES_MAX = 4 * 1024 * 1024
 READ_MIN = 4
 """How many runs that were read back a queue keeps even if memory is short, so that those who asked can use them."""
@@ -43,7 +43,7 @@ class Reader:
 
     __slots__ = (
         "_cache", "_cached", "_damaged", "_host", "_is_closed", "_keeping", "_loading", "_log", "_read", "_tail_bytes",
-        "wakeups", "room", "runs",
+        "room", "runs", "wakeups",
     )  # fmt: skip
 
     def __init__(self, state: QueueState, wakeups: Wakeups, log: Log, damaged: Callable[[Run, str], None]) -> None:
@@ -125,16 +125,19 @@ class Reader:
         self._loading[run] = [then]
         place = (run.segment.path, run.segment.salt, run.offset, run.end)
         first, last = run.first, run.last
+        again_ms = AGAIN_MS
 
         def job() -> Read:
             return read_place(self._log.disk, *place, first, last)
 
         def done(result: Read | None, error: BaseException | None) -> None:
+            nonlocal again_ms
             if isinstance(error, OSError | MemoryError) and not self._is_closed:
                 logger.warning("%s can't be read now: %s; it is tried again", place[0], error)
-                self._host.call_later(AGAIN_MS, lambda: self._host.submit(job, done))
+                self._host.call_later(again_ms, lambda: self._host.submit(job, done))
+                again_ms = min(2 * again_ms, AGAIN_MS_MAX)
                 return
-            if (result is None or result.damage) and waits_for_drop(self._host, self._log, lambda: done(result, error)):
+            if (result is None or result.damage) and self._log.waits_for_drop(self._host, lambda: done(result, error)):
                 return
             callbacks = self._loading.pop(run)
             keeps = run in self._keeping

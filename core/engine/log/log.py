@@ -25,10 +25,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 
 from curbstone.core.engine.log.commit import Commit, Segment, Spare, reserve_path, segment_path
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, SegmentHeader, encode_segment_header
 from curbstone.core.engine.log.room import Room
+from curbstone.core.host import Host
 from curbstone.core.write_behind import WriteBehindDisk
 
 GROWTH_BYTES_FIRST = 32 * 1024
@@ -54,9 +56,9 @@ class Log:
     """See the module's docstring."""
 
     __slots__ = (
-        "_holds", "_leftover", "_numbers", "_salt", "_sealed_bytes", "_sealed_end_max", "_spare", "_tail_bytes",
-        "_under_way", "_undurable_bytes", "directory", "disk", "fenced", "log_start", "next_batch", "reserve", "room",
-        "segments", "tx", "uid",
+        "_after_drop", "_holds", "_leftover", "_numbers", "_salt", "_sealed_bytes", "_sealed_end_max", "_spare",
+        "_tail_bytes", "_under_way", "_undurable_bytes", "directory", "disk", "fenced", "log_start", "next_batch",
+        "reserve", "room", "segments", "tx", "uid",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +79,8 @@ class Log:
         self.room = Room(cap, meta_bytes)
         self._tail_bytes = min(TAIL_BYTES_MAX, self.room.ample_bytes)
         self._under_way: Commit | None = None
+        self._after_drop: tuple[Callable[[], object], ...] = ()
+        """What to call when the commit under way, which drops segments, has ended."""
         self._spare: Spare | None = None
         self._holds = 0
         """How many calls of `hold` no `release` has ended yet."""
@@ -192,10 +196,24 @@ class Log:
 
     # --- commits
 
-    @property
-    def is_dropping(self) -> bool:
-        """Whether a commit under way drops segments. Their files may be gone, while the log still lists them."""
-        return self._under_way is not None and bool(self._under_way.dropped)
+    def waits_for_drop(self, host: Host, again: Callable[[], object]) -> bool:
+        """Return whether it is too early to judge a read that failed; then `again` is called when it is not.
+
+        A commit that drops the oldest segment removes the file on a worker thread. The log and the index learn of it
+        only when the commit has ended. Until then they may name a file that is gone, and a failed read does not mean
+        damage.
+        """
+        if self._under_way is None or not self._under_way.dropped:
+            return False
+        self._after_drop += (partial(host.call_later, 0, again),)
+        return True
+
+    def _ended(self) -> None:
+        """No commit is under way any more."""
+        self._under_way = None
+        waiting, self._after_drop = self._after_drop, ()
+        for again in waiting:
+            again()
 
     def create(self, next_seq: int, number: int = 1) -> None:
         """Make the first segment of a new log; blocking."""
@@ -367,7 +385,7 @@ class Log:
 
     def succeeded(self, commit: Commit) -> None:
         """Take a commit that is on disk into the log."""
-        self._under_way = None
+        self._ended()
         self._leftover = {}
         self.reserve = commit.reserve
         if commit.has_synced_names:
@@ -405,14 +423,14 @@ class Log:
 
     def abandon(self) -> None:
         """Forget the commit under way: the queue broke down, so its result does not matter any more."""
-        self._under_way = None
+        self._ended()
 
     def failed(self, commit: Commit) -> None:
         """Leave the log at its last good batch. Unless the commit was undone, the next one begins a new segment.
 
         If the commit has created a segment file, that is not part of the chain: the next segment will name the old one.
         """
-        self._under_way = None
+        self._ended()
         self._leftover = commit.files_touched()  # including the earlier left-overs: the commit was to remove them
         self.reserve = commit.reserve
         if commit.rolled:
