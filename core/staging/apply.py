@@ -142,7 +142,7 @@ class Application:
         self.marker = marker
         self.targets = {target.name: target for target in targets}
         self._on_done = on_done
-        self._host = transaction.ground.host
+        self._host = transaction.area.host
         self._disk = transaction.disk
         self._files = marker.files
         self._checked = len(marker.files) if is_checked else 0

@@ -49,8 +49,8 @@ class StagedCommit:
         self._parts = parts
         self._queue_of = queue_of
         self._on_marked = on_marked
-        self._ground = transaction.ground
-        self._host = transaction.ground.host
+        self._area = transaction.area
+        self._host = transaction.area.host
         self._targets: list[Target] = []
         self._asked = 0
         """How many queues have not granted or refused room yet."""
@@ -104,7 +104,7 @@ class StagedCommit:
         self._refusal = self._refusal or error
         if self._asked:
             return
-        if self._ground.is_stopping:
+        if self._area.is_stopping:
             self._refusal = shutting_down()
         if self._refusal is not None:
             self._fail(self._refusal)
@@ -145,7 +145,7 @@ class StagedCommit:
 
     def _unmark(self, answer: CurbstoneError) -> None:
         """Remove a marker that may be durable or not. Try until that is durable; only then nothing has happened."""
-        if self._ground.is_stopping:
+        if self._area.is_stopping:
             return  # whoever waits was asked to try again, and the next start sees whether the marker is there
         transaction, directory = self._transaction, self._transaction.directory
 

@@ -41,7 +41,7 @@ from curbstone.core.staging.committed import CommittedIds
 from curbstone.core.staging.files import MARKER, ROOT, Marker, decode_marker, disk_error, find_parts, read_file
 from curbstone.core.staging.frames import FrameCheck
 from curbstone.core.staging.identity import DOTS, Hash, identity_of
-from curbstone.core.staging.transaction import CommitDone, Ground, StagedTransaction, Whom, whose
+from curbstone.core.staging.transaction import CommitDone, StagedTransaction, StagingArea, Whom, whose
 from curbstone.core.staging.upload import Upload
 from curbstone.core.values import NOBODY, TTL_MS_MAX, Done, Look, State
 
@@ -80,7 +80,7 @@ class Staging:
     def __init__(self, shared: Shared, queues: Queues, salt: Callable[[], int], bytes_max: int, ttl_ms: int) -> None:
         host = self.host = AlarmingHost(shared.host, shared.alarms, "staged transactions")
         self.disk = shared.disk
-        self.ground = Ground(host, shared.disk, bytes_max)
+        self.area = StagingArea(host, shared.disk, bytes_max)
         self._queues = queues
         self._queue = queues.get
         self.committed = CommittedIds(shared.host, shared.disk)
@@ -97,12 +97,12 @@ class Staging:
     @property
     def bytes(self) -> int:
         """The bytes that all parts count for, including those that are coming in."""
-        return self.ground.bytes
+        return self.area.bytes
 
     @property
     def bytes_max(self) -> int:
         """The most that they may count for."""
-        return self.ground.bytes_max
+        return self.area.bytes_max
 
     # --- what is asked for
 
@@ -132,7 +132,7 @@ class Staging:
             if self.committed.messages_of(hashed, series) is not None:
                 raise AlreadyCommitted(f"transaction {label} has been committed")
             transaction = self._transactions[hashed] = StagedTransaction(
-                self.ground, hashed, label, Whom(owner, project), self._forget_empty
+                self.area, hashed, label, Whom(owner, project), self._forget_empty
             )
             self._arm()
         transaction.check_open()
@@ -229,7 +229,7 @@ class Staging:
         return Look(State.COMMITTED, [], messages)
 
     def _check_running(self) -> None:
-        if self.ground.is_stopping:
+        if self.area.is_stopping:
             raise shutting_down()
 
     def _apply(
@@ -238,7 +238,7 @@ class Staging:
         """Put the messages of a committed transaction into their queues. After a stop, the next start goes on."""
         application = Application(transaction, marker, targets, self._applied, is_checked=is_checked)
         self._applications.add(application)
-        if self.ground.is_stopping:
+        if self.area.is_stopping:
             application.stop()
         self.host.call_soon(application.go_on)
 
@@ -290,7 +290,7 @@ class Staging:
 
         def done(_: object, error: BaseException | None) -> None:
             if error is None or isinstance(error, FileNotFoundError):
-                self.ground.count(transaction.whom, -transaction.size)
+                self.area.count(transaction.whom, -transaction.size)
                 del self._transactions[transaction.hashed]
                 if transaction.series is not None:
                     self.committed.forget(transaction.hashed)
@@ -303,7 +303,7 @@ class Staging:
         def again() -> None:
             nonlocal on_done
             on_done = _nobody_asks
-            if not self.ground.is_stopping:
+            if not self.area.is_stopping:
                 transaction.submit(job, done)
 
         transaction.when_idle(lambda: transaction.submit(job, done))
@@ -320,7 +320,7 @@ class Staging:
 
     def _drop_idle(self) -> None:
         self._timer_is_set = False
-        if self.ground.is_stopping:
+        if self.area.is_stopping:
             return
         oldest_ms = self.host.now_ms() - self._ttl_ms
         for transaction in list(self._transactions.values()):
@@ -374,7 +374,7 @@ class Staging:
         self._arm()
 
     def _recovered(self, hashed: Hash, label: str) -> StagedTransaction:
-        transaction = StagedTransaction(self.ground, hashed, label, Whom(NOBODY, ""), self._forget_empty)
+        transaction = StagedTransaction(self.area, hashed, label, Whom(NOBODY, ""), self._forget_empty)
         transaction.is_made = True
         self._transactions[hashed] = transaction
         return transaction
@@ -394,7 +394,7 @@ class Staging:
                 logger.error("damaged: %s/%s; it has to be staged again", directory, part.file)
         transaction.version = max(part.version for part in parts.values())
         transaction.whom = whose(parts.values())
-        self.ground.count(transaction.whom, transaction.size)
+        self.area.count(transaction.whom, transaction.size)
         now_ms = self.host.wall_ms()
         last_ms = max(now_ms if part.is_damaged else part.time_ms for part in parts.values())
         transaction.touched_ms -= min(max(now_ms - last_ms, 0), self._ttl_ms)
@@ -409,7 +409,7 @@ class Staging:
         transaction.whom = whose(found.parts.values())._replace(project=marker.project)
         transaction.state, transaction.series = State.COMMITTING, marker.series
         transaction.messages = marker.messages
-        self.ground.count(transaction.whom, transaction.size)
+        self.area.count(transaction.whom, transaction.size)
         unserved = sorted(queue for queue, (uid, _) in marker.queues.items() if uid in self._queues.left)
         if unserved:  # the next start that can serve this queue goes on
             transaction.stuck(f"queue {unserved[0]} is not served")
@@ -434,7 +434,7 @@ class Staging:
 
     def stop(self) -> None:
         """Take nothing more. Transactions that were committed and are not applied yet are applied at the next start."""
-        self.ground.is_stopping = True
+        self.area.is_stopping = True
         self.committed.is_stopping = True
         for application in self._applications:
             application.stop()

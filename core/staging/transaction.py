@@ -64,8 +64,8 @@ def whose(parts: Iterable[Part]) -> Whom:
     return Whom(found.owner, found.project) if found is not None else Whom(NOBODY, "")
 
 
-class Ground:
-    """What all staged transactions share: host and disk, and the limit of what is staged."""
+class StagingArea:
+    """What all staged transactions share: host and disk, and the limit of the bytes that are staged."""
 
     def __init__(self, host: Host, disk: Disk, bytes_max: int) -> None:
         self.host = host
@@ -102,11 +102,11 @@ class StagedTransaction:
     """See the module's docstring. `core.staging.staging` holds all of them."""
 
     def __init__(
-        self, ground: Ground, hashed: Hash, label: str, whom: Whom, on_empty: Callable[[StagedTransaction], None]
+        self, area: StagingArea, hashed: Hash, label: str, whom: Whom, on_empty: Callable[[StagedTransaction], None]
     ) -> None:
         """`on_empty` is called when it has no part any more and none is coming in."""
-        self.ground = ground
-        self.disk = ground.disk
+        self.area = area
+        self.disk = area.disk
         self._on_empty = on_empty
         self.hashed = hashed
         self.label = label
@@ -116,7 +116,7 @@ class StagedTransaction:
         self.state = State.STAGED
         self.parts: dict[str, Part] = {}
         self.uploads = 0
-        self.touched_ms = ground.host.now_ms()
+        self.touched_ms = area.host.now_ms()
         self.waiting: list[CommitDone] = []
         """The callbacks that wait for the answer to a commit; the first one's caller has asked for it first."""
         self.messages = 0
@@ -160,7 +160,7 @@ class StagedTransaction:
                 for fn in idle:
                     fn()
 
-        self.ground.host.submit(job, done)
+        self.area.host.submit(job, done)
 
     def when_idle(self, fn: Callable[[], None]) -> None:
         """Call `fn` as soon as no job works in the directory, which may be at once."""
@@ -223,7 +223,7 @@ class StagedTransaction:
             earlier = self.parts.get(part.name)
             if earlier is None or earlier.version < part.version:  # if two came in at once, the later one counts
                 self.parts[part.name], needless = part, earlier
-                self.ground.count(self.whom, counted(part) - (counted(earlier) if earlier else 0))
+                self.area.count(self.whom, counted(part) - (counted(earlier) if earlier else 0))
         if needless is not None:
             self.remove_file(needless.file)
         self.upload_ended(part.size)
@@ -232,14 +232,14 @@ class StagedTransaction:
     def upload_ended(self, size: int) -> None:
         """End an upload. `size` bytes, counted while it came in, are not counted any more."""
         self.uploads -= 1
-        self.ground.count(self.whom, -size)
+        self.area.count(self.whom, -size)
         self.touch()
         if self.state is State.STAGED and not self.parts and not self.uploads:
             self._on_empty(self)
 
     def touch(self) -> None:
         """Begin the time again after which an idle transaction is dropped."""
-        self.touched_ms = self.ground.host.now_ms()
+        self.touched_ms = self.area.host.now_ms()
 
     # --- the commit
 
@@ -263,7 +263,7 @@ class StagedTransaction:
         """Answer all who wait for the commit. The first has asked for it, the others have repeated that."""
         waiting, self.waiting = self.waiting, []
         for place, on_done in enumerate(waiting):
-            self.ground.host.call_soon(partial(on_done, error, place > 0, messages))
+            self.area.host.call_soon(partial(on_done, error, place > 0, messages))
 
     def stuck(self, trouble: str) -> None:
         """Note why a committed transaction can't be put into its queues, or, with an empty text, that it can again."""

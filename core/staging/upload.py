@@ -51,7 +51,7 @@ class Upload:
             raise self._error
         if self.size + len(data) > PART_BYTES_MAX:
             raise MessageTooLarge(f"a part has at most {PART_BYTES_MAX} bytes")
-        self._transaction.ground.take(self._transaction.whom, len(data))
+        self._transaction.area.take(self._transaction.whom, len(data))
         self.size += len(data)
         self._check.feed(data)
         self._buffer += data
@@ -64,7 +64,7 @@ class Upload:
             self._waiting.append(on_done)
         else:
             error = self._error
-            self._transaction.ground.host.call_soon(lambda: on_done(error))
+            self._transaction.area.host.call_soon(lambda: on_done(error))
 
     def _write(self) -> None:
         data, self._buffer = self._buffer, bytearray()
@@ -97,7 +97,7 @@ class Upload:
         """
         if not self._check.is_whole:
             raise BadRequest("the body ends in the middle of a frame")
-        self._transaction.ground.check(self._transaction.whom, max(PART_BYTES_MIN - self.size, 0))
+        self._transaction.area.check(self._transaction.whom, max(PART_BYTES_MIN - self.size, 0))
         self.when_written(partial(self._finish, on_done))
 
     def _finish(
@@ -112,7 +112,7 @@ class Upload:
             return
         checked = self._check
         file_name = part_file(self._version, self._name)
-        time_ms = transaction.ground.host.wall_ms()
+        time_ms = transaction.area.host.wall_ms()
 
         def job() -> Part:
             self._append(self._buffer)

@@ -161,7 +161,7 @@ def test_the_limit_counts_all_transactions_also_after_a_restart() -> None:
     stage(lab, "t", "0", {"a": [b"x" * 50_000]})
     lab.restart("power")
     staging = lab.broker.staging
-    staging.ground.bytes_max = 90_000
+    staging.area.bytes_max = 90_000
     with pytest.raises(QueueFull, match="max-staged"):
         stage(lab, "u", "0", {"a": [b"x" * 50_000]})
     lab.settle()
@@ -178,12 +178,12 @@ def test_one_project_can_not_use_up_what_may_be_staged(how: str) -> None:
     lab.queue("a", cap=MIB)
     other = QueueName("other", "a")
     lab.answer(lambda done: lab.broker.declare(other, {}, done))
-    lab.broker.staging.ground.bytes_max = 1_600_000
+    lab.broker.staging.area.bytes_max = 1_600_000
     for number in range(29):
         stage(lab, "t", str(number), {"a": [b"x" * 50_000]})
     if how:
         lab.restart(how)
-        lab.broker.staging.ground.bytes_max = 1_600_000
+        lab.broker.staging.area.bytes_max = 1_600_000
     with pytest.raises(QueueFull, match="for projects that stage no more than these; see --max-staged"):
         stage(lab, "u", "0", {"a": [b"x" * 60_000]})
     coming = lab.broker.staging.upload("other", "mine", "0", MIB)
@@ -202,7 +202,7 @@ def test_one_project_can_not_use_up_what_may_be_staged(how: str) -> None:
 def test_one_user_can_not_use_up_what_may_be_staged_whatever_the_projects(how: str) -> None:
     """By as many projects as one liked, each with a little, everything could be used up; or by a restart."""
     lab = start()
-    lab.broker.staging.ground.bytes_max = 16 * 4096 * 4
+    lab.broker.staging.area.bytes_max = 16 * 4096 * 4
 
     def stage_nothing(owner: str, project: str) -> None:
         upload = lab.broker.staging.upload(project, "t", "0", MIB, owner=owner)
@@ -216,7 +216,7 @@ def test_one_user_can_not_use_up_what_may_be_staged_whatever_the_projects(how: s
         stage_nothing("ann", f"p{number}")
     if how:
         lab.restart(how)
-        lab.broker.staging.ground.bytes_max = 16 * 4096 * 4
+        lab.broker.staging.area.bytes_max = 16 * 4096 * 4
     with pytest.raises(QueueFull, match="for users that stage no more than these"):
         stage_nothing("ann", "another")
     for number in range(4):

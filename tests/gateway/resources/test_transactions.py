@@ -209,7 +209,7 @@ async def test_limits_are_kept_before_anything_is_buffered(gateway: Running) -> 
     assert reply.startswith(b"HTTP/1.1 413 ")
     assert (await put(gateway, frame(b"x" * 65_537), BINARY)).status_code == 413
     assert (await put(gateway, frame(b"m", queue="none"), BINARY)).status_code == 404
-    gateway.broker.staging.ground.bytes_max = 100_000
+    gateway.broker.staging.area.bytes_max = 100_000
     full = await put(gateway, frame(*[b"x" * 60_000] * 2), BINARY)
     assert full.status_code == 507 and full.headers["retry-after"]
     assert (await put(gateway, b"", {"Content-Type": "text/plain"})).status_code == 415
