@@ -205,7 +205,8 @@ class Batch:
     def _notes(self, drops: int) -> bytes:
         """Return the notes of the batch: where the log starts once segments are dropped, and the facts."""
         facts, groups = self._parts.facts, self._parts.index.groups
-        new = self.publishes.facts()
+        publishes = self.publishes
+        new = publishes.facts() if publishes.whole is not None or publishes.numbering is not None else {}
         marks: dict[str, int] = {}
         for group in groups.values():
             mark = max(group.delivered, self._delivered_soon(group))

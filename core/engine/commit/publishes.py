@@ -52,8 +52,8 @@ class Publishes:
     """See the module's docstring."""
 
     __slots__ = (
-        "_budget", "_cleaner", "_coming_groups", "_numbering", "_parts", "_records_bytes", "_room", "_space", "_state",
-        "_tries_bytes", "bytes", "is_plain", "messages", "taken", "whole",
+        "_budget", "_cleaner", "_coming_groups", "_parts", "_records_bytes", "_room", "_space", "_state",
+        "_tries_bytes", "bytes", "is_plain", "messages", "numbering", "taken", "whole",
     )  # fmt: skip
 
     def __init__(self, parts: Parts, cleaner: Cleaner) -> None:
@@ -78,7 +78,8 @@ class Publishes:
         """Bytes that the segment has for entries."""
         self._budget = 0
         """Bytes that the cap has for entries, and for what will be written about them later."""
-        self._numbering: SequenceCheck | None = None
+        self.numbering: SequenceCheck | None = None
+        """The check of numbered publishes; None while there is none in this batch."""
         self._coming_groups: set[str] | None = None
         """Undeclared groups that begin to exist with this batch; None while none of its messages names a group."""
 
@@ -90,8 +91,8 @@ class Publishes:
     def facts(self) -> Changes:
         """Return the facts that hold once these publishes are on disk."""
         facts: Changes = {}
-        if self._numbering is not None:
-            for producer, last in self._numbering.coming.items():
+        if self.numbering is not None:
+            for producer, last in self.numbering.coming.items():
                 put(facts, Note.PRODUCER, encode_producer(producer, last))
         if self.whole is not None and self.whole.mark is not None:
             put(facts, Note.STAGED, encode_staged(*self.whole.mark))
@@ -190,7 +191,7 @@ class Publishes:
 
         Return None if some are left that can be taken now, else whether to go on with the next publish.
         """
-        numbering = self._numbering = self._numbering or SequenceCheck(self._parts.facts)
+        numbering = self.numbering = self.numbering or SequenceCheck(self._parts.facts)
         found = numbering.look(numbered.behind(publish.next), len(publish.messages) - publish.next)
         if (found.repeats or found.gap) and not found.is_certain:
             return False  # that follows from messages in this very batch, whose commit may fail: wait for its end
@@ -351,9 +352,9 @@ class Publishes:
         self.messages += messages
         first = publish.next
         publish.next += len(messages)
-        if self._numbering is not None and publish.numbered is not None and messages:
+        if self.numbering is not None and publish.numbered is not None and messages:
             number = publish.numbered.first + publish.next - 1
-            self._numbering.taken(publish.numbered.producer, LastNumber(number, seq - 1, state.host.now_ms()))
+            self.numbering.taken(publish.numbered.producer, LastNumber(number, seq - 1, state.host.now_ms()))
         if messages or isinstance(publish, AtomicWrite):
             self.taken.append(Taken(publish, first, len(messages)))
 
@@ -370,8 +371,8 @@ class Publishes:
 
     def _blocked(self, publish: Publish, size: int) -> bool:
         """Have room made for the first publish, or refuse it if that can't help; return whether it was refused."""
-        if self._numbering is not None and publish.numbered is not None:
-            size += 2 * self._numbering.note_bytes(publish.numbered)
+        if self.numbering is not None and publish.numbered is not None:
+            size += 2 * self.numbering.note_bytes(publish.numbered)
         if self._cleaner.make_room(size + self._room.reserved):
             return False
         return self._refuse(publish, QueueFull(f"queue {self._state.name} {self._parts.log.fullness}"))
