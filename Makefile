@@ -56,7 +56,7 @@ test-compiled: compiled  ## The tests of the engine and its protocols on the com
 	echo "$(CURDIR)" > "$$($(COMPILED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth"
 	PYTHONSAFEPATH=1 CURBSTONE_REQUIRE_COMPILED=1 $(COMPILED)/bin/python -m pytest -n $(TEST_WORKERS) -o pythonpath= -m "not soak and not source" \
 		$(addprefix tests/,access backup core crash cross_protocol engines faults gateway mqks net sim stomp tracing) \
-		tests/test_compiled.py tests/test_drill.py tests/test_interruption.py tests/test_repair.py tests/test_serve.py
+		tests/repo/test_compiled.py tests/commands/test_drill.py tests/serve/test_interruption.py tests/commands/test_repair.py tests/serve/test_serve.py
 audit: $(DEV) ops-tools  ## Look up known flaws of everything that is installed (asks the package index)
 	$(OPS_TOOLS)/bin/pip-audit --strict --disable-pip --no-deps --requirement constraints.txt
 lint: $(DEV)  ## Ruff, formatting, types, and the import rule
@@ -112,7 +112,7 @@ $(COLLECTED): | $(DEV)
 interop-deps: ## Install the clients that tests/interop talks to: npm packages, Chromium, nc
 spark-deps: ## Install what tests/spark needs: the extra `spark`, and Java
 cluster-deps: ## Install what tests/cluster needs: RabbitMQ
-postgres-deps: ## Install what tests/test_outbox.py needs: PostgreSQL
+postgres-deps: ## Install what tests/examples/test_outbox.py needs: PostgreSQL
 power-deps: ## Install what tests/power needs: FUSE and python3-pyfuse3
 INSTALL_interop := tests/interop/setup.sh
 INSTALL_spark := tests/spark/install.sh $(BIN)/python

@@ -32,7 +32,7 @@ COMPILED = {
 }
 """The compiled modules, by folder: those that a message passes through, and some that depend on them too closely.
 
-tests/test_compiled.py says which modules that a message passes through are left out, and why.
+tests/repo/test_compiled.py says which modules that a message passes through are left out, and why.
 """
 
 

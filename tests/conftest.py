@@ -1,4 +1,4 @@
-"""Fixtures for all tests, and how they are dealt to workers. What tests share is in modules such as tests.server."""
+"""Fixtures for all tests, and how they are dealt to workers. What tests share is in tests/kit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from curbstone_client.base import ClientBase
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 HERE = Path(__file__).parent
 FIRST = ("spark", "bench", "crash", "sim", "sdk", "backup", "cluster", "interop", "interop_http", "client", "faults")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from setuptools import find_namespace_packages
 
-from tests.server import clean_environment
+from tests.kit.server import clean_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 Rule = Callable[[Path], None]

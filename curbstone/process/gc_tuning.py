@@ -9,8 +9,8 @@ Python starts a full collection whenever enough was allocated, and a full collec
 that makes and drops connections and subscriptions, this happened twice a second and took 40 to 95 ms each time. So full
 collections run by the clock here: every `LOOK_EVERY_MS`, if there have been enough collections of young objects.
 Between two looks Python itself starts a full one only after `FULL_AFTER` collections of the middle generation, which
-bounds the memory that dead cycles can take. Connections leave no cycles (`tests/test_gone_connections.py`), so mostly
-there is nothing to find; the pauses between full collections then become longer and longer.
+bounds the memory that dead cycles can take. Connections leave no cycles (`tests/serve/test_gone_connections.py`), so
+mostly there is nothing to find; the pauses between full collections then become longer and longer.
 
 Objects that live long are frozen, so that they are not examined at all. They are thawed and examined once whenever the
 number of queues has doubled or halved. Dead cycles among them are kept until then, at most.

@@ -16,7 +16,7 @@ from curbstone.core.message import Message
 from curbstone.core.names import queue_name
 from curbstone.core.values import Outcome
 from tests.access.world import World, hashed
-from tests.core.lab import message
+from tests.kit.lab import message
 
 SECRET = hashed("open sesame")
 CALLER = Caller("127.0.0.1", 1, "http")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from curbstone import __version__
-from tests.access.doors import Doors, Line, doors
+from tests.kit.doors import Doors, Line, doors
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKS = 50

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.access.doors import Doors, doors
-from tests.authority import Authority, Pair
-from tests.processes import COMMAND
-from tests.server import clean_environment
+from tests.kit.authority import Authority, Pair
+from tests.kit.doors import Doors, doors
+from tests.kit.processes import COMMAND
+from tests.kit.server import clean_environment
 
 USERS = """
 [users.ada]

@@ -21,7 +21,7 @@ from curbstone.access.issuers import BadIssuer, Claims, Issuer, is_jwt, issuer_o
 from curbstone.access.jwks import AGAIN_MS, BYTES_MAX, OLD_MS, WAITING_MAX, NoKeys, keys_of, read_keys
 from curbstone.access.jwt_verifier import LEEWAY_S, LONGEST_S, JwtVerifier
 from curbstone.core.errors import CurbstoneError
-from tests.sim.world import SimHost
+from tests.kit.simulated import SimHost
 
 URL = "https://id.example"
 NOW_S = 1_800_000_000

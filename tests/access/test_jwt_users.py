@@ -26,12 +26,12 @@ from curbstone.access.rights import Right
 from curbstone.access.users import load
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.names import queue_name
-from tests.access.doors import Doors, doors
 from tests.access.test_jwt import EC, NOW_S, OTHER, public
 from tests.access.world import World
-from tests.authority import Authority
-from tests.core.lab import START_MS
-from tests.server import clean_environment
+from tests.kit.authority import Authority
+from tests.kit.doors import Doors, doors
+from tests.kit.lab import START_MS
+from tests.kit.server import clean_environment
 
 URL = "https://id.example"
 FILE = """

@@ -11,8 +11,8 @@ from curbstone.access.caller import Caller
 from curbstone.access.connections import STREAM, STREAMS_MAX
 from curbstone.access.errors import TooMany
 from curbstone.net.admission import Admission, Bounds
-from tests.access.doors import Doors, Line, doors
 from tests.access.world import World
+from tests.kit.doors import Doors, Line, doors
 
 USERS = """
 [users.root]

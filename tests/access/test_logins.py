@@ -19,8 +19,8 @@ from websockets.typing import Subprotocol
 
 from curbstone.cli.main import _run
 from curbstone.openapi.contract import OPENAPI, parsed
-from tests.access.doors import Doors, Line, doors
 from tests.access.world import hashed
+from tests.kit.doors import Doors, Line, doors
 
 USERS = f"""
 [users.root]
@@ -370,7 +370,7 @@ def test_no_log_holds_a_secret(it: Doors) -> None:
 
 
 def test_a_users_file_with_a_mistake_refuses_the_start(tmp_path: Path) -> None:
-    from tests.server import NotReady, ServerProcess
+    from tests.kit.server import NotReady, ServerProcess
 
     file = tmp_path / "users.toml"
     file.write_text("[users.a]\npassword = ['plain-secret']\n", encoding="utf-8")

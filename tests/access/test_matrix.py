@@ -14,7 +14,7 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from curbstone.core.positions import LATEST
-from tests.access.doors import RIGHTS, Doors, doors
+from tests.kit.doors import RIGHTS, Doors, doors
 
 Q = "/v2/shop/queues/q"
 T = "/v2/shop/transactions/t"

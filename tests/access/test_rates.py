@@ -11,7 +11,7 @@ from curbstone.access.jwt_users import rate_of
 from curbstone.access.rate_limit import NO_RATE, Brake, Meter, Rate
 from curbstone.access.users import UsersError, load
 from tests.access.world import World, hashed
-from tests.core.lab import Lab
+from tests.kit.lab import Lab
 
 USERS = f"""
 [users.ann]

@@ -17,8 +17,8 @@ from websockets.typing import Subprotocol
 from curbstone.spark.client import Client as SparkClient
 from curbstone.spark.options import read_options
 from curbstone_client.sync import Client
-from tests.access.doors import Doors, Line, doors
-from tests.commands import curbstone
+from tests.kit.commands import curbstone
+from tests.kit.doors import Doors, Line, doors
 
 TINY = "{ bytes = 100 }"
 """One message of `LARGE` is a debt of an hour: it is not paid while a test runs."""

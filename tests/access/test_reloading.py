@@ -9,7 +9,7 @@ from typing import Any
 
 from curbstone.access.reloading import LOOK_EVERY_MS, Reloading, Reloads
 from curbstone.core.errors import CurbstoneError
-from tests.sim.world import SimHost
+from tests.kit.simulated import SimHost
 
 
 class ByHand(SimHost):

@@ -15,8 +15,8 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from curbstone_client import link
-from tests.access.doors import Doors, Line, doors
 from tests.client.shells import SHELLS
+from tests.kit.doors import Doors, Line, doors
 
 USERS = """
 [users.root]

@@ -30,7 +30,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.server import StompServer
 from tests.access.ways import WAYS, Way
-from tests.engine_end import end_engine
+from tests.kit.engine_end import end_engine
 from tests.stomp.test_way import ours
 
 USERS = '[users.ann]\ngrants = ["send,receive,peek,manage default/*"]\n'

@@ -11,7 +11,7 @@ from curbstone.access.passwords import hash_password
 from curbstone.access.secrets import Secret
 from curbstone.access.user_authenticator import LoginGate
 from curbstone.core.errors import CurbstoneError
-from tests.core.lab import Lab
+from tests.kit.lab import Lab
 
 HERE = Caller("127.0.0.1", 1, "http")
 

@@ -15,7 +15,7 @@ from curbstone.backup.archive import PAX_BYTES_MAX
 from curbstone.backup.files import INDEX, INDEX_BYTES_MAX, SUMS, BackupError, encode_index, encode_sums
 from curbstone.backup.receive import extract, pass_on, receive, unpacked
 from tests.backup.test_backup import backup, here, publish
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 GIB = 1024**3
 SEGMENT = "data/queues/q/1.seg"

@@ -23,9 +23,9 @@ from unittest import mock
 import pytest
 
 from curbstone.cli.main import main
-from tests.commands import curbstone
-from tests.processes import COMMAND
-from tests.server import ServerProcess, clean_environment
+from tests.kit.commands import curbstone
+from tests.kit.processes import COMMAND
+from tests.kit.server import ServerProcess, clean_environment
 
 
 def call(server: ServerProcess, method: str, path: str, body: object = None) -> Any:

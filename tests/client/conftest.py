@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import pytest
 from curbstone_client import Stale, Unknown
 from tests.client.proxy import Proxy
 from tests.client.shells import SHELLS, Shell
-from tests.server import ServerProcess, clean_environment
+from tests.kit.server import ServerProcess, clean_environment
 
 WAYS = [(shell, way) for shell in SHELLS for way in ("http", "stomp")]
 

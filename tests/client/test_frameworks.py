@@ -22,7 +22,7 @@ from kombu import Connection, Exchange, Queue
 import curbstone_client.celery  # noqa: F401 - registers the scheme curbstone://
 from curbstone_client.dramatiq import CurbstoneBroker
 from curbstone_client.sync import Client
-from tests.server import ServerProcess, clean_environment
+from tests.kit.server import ServerProcess, clean_environment
 
 WAIT_S_MAX = 120
 LOOK_S = 0.02

@@ -6,7 +6,7 @@ import pytest
 
 from curbstone_client import Refused
 from tests.client.shells import SHELLS
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 
 @pytest.mark.parametrize("way", ["http", "stomp"])

@@ -12,8 +12,8 @@ from curbstone_client import CantConnect, NotAllowed, aio, sync
 from curbstone_client.address import parse
 from curbstone_client.link import REFUSED_RETRY_S, Link
 from curbstone_client.login import Token, current
-from tests.access.doors import Doors, doors
 from tests.client.shells import SHELLS
+from tests.kit.doors import Doors, doors
 
 USERS = """
 [users.ada]

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from curbstone_client.sync import Client
-from tests.server import ServerProcess, clean_environment
+from tests.kit.server import ServerProcess, clean_environment
 
 README = Path(__file__).resolve().parents[2] / "client" / "README.md"
 

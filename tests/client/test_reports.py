@@ -18,7 +18,7 @@ import pytest
 import curbstone_client as aio
 from curbstone_client import CantConnect, NotAllowed, Reject, Retry, sync
 from tests.client.shells import SHELLS, WAIT_S_MAX
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 CLIENTS: list[Callable[..., Any]] = [aio.Client, sync.Client]
 

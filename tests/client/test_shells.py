@@ -25,7 +25,7 @@ from curbstone_client import (
     Unknown,
 )
 from tests.client.shells import SHELLS, WAIT_S_MAX, Shell
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.server import clean_environment
+from tests.kit.server import clean_environment
 
 CONFTEST = 'pytest_plugins = ["curbstone_client.testing"]\n'
 

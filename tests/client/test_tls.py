@@ -10,9 +10,9 @@ import pytest
 from curbstone_client import sync
 from curbstone_client.dramatiq import CurbstoneBroker
 from curbstone_client.errors import CantConnect
-from tests.authority import Authority
 from tests.client.shells import SHELLS
-from tests.server import ServerProcess
+from tests.kit.authority import Authority
+from tests.kit.server import ServerProcess
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import zipfile
 from pathlib import Path
 
 from curbstone_client import __version__
-from tests.server import ServerProcess
-from tests.wheel import NOT_SOURCE, ROOT, build, install, new_environment, run
+from tests.kit.server import ServerProcess
+from tests.kit.wheel import NOT_SOURCE, ROOT, build, install, new_environment, run
 
 PROGRAM = """
 import sys

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.processes import COMMAND
-from tests.server import ServerProcess, clean_environment
+from tests.kit.processes import COMMAND
+from tests.kit.server import ServerProcess, clean_environment
 
 
 class GatewayProcess(ServerProcess):

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from tests.cluster.gateway import GatewayProcess
-from tests.rabbitmq import Node, Nodes, needs_rabbitmq
-from tests.server import ServerProcess
+from tests.kit.rabbitmq import Node, Nodes, needs_rabbitmq
+from tests.kit.server import ServerProcess
 
 pytestmark = [needs_rabbitmq, pytest.mark.soak]
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx
 
 from tests.cluster.gateway import GatewayProcess
-from tests.processes import COMMAND
-from tests.server import ServerProcess, clean_environment
+from tests.kit.processes import COMMAND
+from tests.kit.server import ServerProcess, clean_environment
 
 PATIENCE_S = 60
 BATCH = 50

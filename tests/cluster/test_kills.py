@@ -18,7 +18,7 @@ import pytest
 
 from tests.cluster.gateway import GatewayProcess
 from tests.cluster.load import Load, make_queues
-from tests.rabbitmq import Node, Nodes, needs_rabbitmq
+from tests.kit.rabbitmq import Node, Nodes, needs_rabbitmq
 
 SECONDS = float(os.environ.get("CURBSTONE_CLUSTER_SECONDS", "600"))
 QUIET_S = 15

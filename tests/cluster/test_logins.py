@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.access.doors import Line
 from tests.access.world import hashed
 from tests.cluster.gateway import GatewayProcess
+from tests.kit.doors import Line
 
 PATIENCE_S = 60
 QUEUE = "/v2/shop/queues/logins"

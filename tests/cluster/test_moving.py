@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 
 from tests.cluster.gateway import GatewayProcess
-from tests.commands import curbstone
-from tests.server import ServerProcess
+from tests.kit.commands import curbstone
+from tests.kit.server import ServerProcess
 
 BODIES = ["plain", "grün", "last"]
 

@@ -13,7 +13,7 @@ import pytest
 from curbstone.rabbit.amqp.address import parse
 from curbstone.rabbit.amqp.connection import PikaConnector
 from curbstone.rabbit.amqp.port import AmqpError, Arrived, Channel, Connection, Properties
-from tests.authority import Authority
+from tests.kit.authority import Authority
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 60

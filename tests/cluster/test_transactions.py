@@ -11,7 +11,7 @@ import httpx
 
 from tests.cluster.gateway import GatewayProcess
 from tests.crash.stomp_peer import StompPeer, encode
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 PATIENCE_S = 120
 LIVES, ENOUGH = 2, 40

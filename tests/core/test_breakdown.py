@@ -11,7 +11,7 @@ import pytest
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.names import queue_name
-from tests.core.lab import Lab, Peer, message
+from tests.kit.lab import Lab, Peer, message
 
 
 def start() -> tuple[Lab, LocalQueue, LocalQueue]:

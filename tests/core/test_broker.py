@@ -16,7 +16,7 @@ from curbstone.core.names import private_name, queue_name
 from curbstone.core.options import MIB
 from curbstone.core.port import Broker
 from curbstone.core.values import Capability
-from tests.core.lab import Lab, Peer, message, numbered
+from tests.kit.lab import Lab, Peer, message, numbered
 
 Q = queue_name("q")
 

@@ -13,8 +13,8 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import NoSuchQueue, Unavailable
 from curbstone.core.names import queue_name
 from curbstone.core.values import Outcome, Published
-from tests.core.lab import Lab, Peer, message
-from tests.sim.world import Crash
+from tests.kit.lab import Lab, Peer, message
+from tests.kit.simulated import Crash
 
 Q = queue_name("q")
 

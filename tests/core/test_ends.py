@@ -11,7 +11,7 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, Unavailable
 from curbstone.core.positions import Asked, Since, Wanted
 from curbstone.core.values import IdempotencyKey, Numbered, Outcome, UndoWish
-from tests.core.lab import Lab, Peer, message, numbered
+from tests.kit.lab import Lab, Peer, message, numbered
 
 STEPS = 12
 """More than it takes to answer any of the calls."""

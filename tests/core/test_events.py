@@ -10,7 +10,7 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull
 from curbstone.core.names import private_name, queue_name
 from curbstone.core.transactions.transaction import Transaction
-from tests.core.lab import Lab, Peer, message
+from tests.kit.lab import Lab, Peer, message
 
 PRIVATE = private_name("secret.topic0")
 

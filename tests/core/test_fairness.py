@@ -19,7 +19,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.events.events import COPIES_AT_ONCE
 from curbstone.core.host import DONE_AT_ONCE, AsyncioHost
 from curbstone.core.names import queue_name
-from tests.core.lab import Lab, message
+from tests.kit.lab import Lab, message
 
 QUEUES = 30
 EACH = 20  # three times what is copied at once, together

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.lab import Lab, Peer, message, numbered
+from tests.kit.lab import Lab, Peer, message, numbered
 
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server import clean_environment
+from tests.kit.server import clean_environment
 
 QUEUES = 200
 BYTES_MAX = 10_000

@@ -13,8 +13,8 @@ from curbstone.core import headers
 from curbstone.core.errors import StaleDelivery
 from curbstone.core.message import Delivery, Message
 from curbstone.core.values import Lease, Outcome
-from tests.core.lab import Lab, Peer
 from tests.core.model import UNNAMED, Dead, Model
+from tests.kit.lab import Lab, Peer
 
 CAP = 64 * 1024
 FULL = CAP * 2 // 5

@@ -7,7 +7,7 @@ import pytest
 from curbstone.core.errors import BadRequest, CurbstoneError, EventRefused, QueueFull
 from curbstone.core.names import QueueName, parse_queue_name, private_name, queue_name
 from curbstone.core.options import MIB
-from tests.core.lab import Lab, Peer, message
+from tests.kit.lab import Lab, Peer, message
 
 MINE = private_name("topic.c1.1")
 YOURS = private_name("topic.c2.1")

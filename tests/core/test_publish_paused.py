@@ -10,7 +10,7 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import EventRefused, PublishPaused, QueueFull
 from curbstone.core.message import Message
 from curbstone.core.names import queue_name
-from tests.core.lab import Lab, Peer
+from tests.kit.lab import Lab, Peer
 
 
 def paused(lab: Lab, name: str = "a", *, on: bool = True) -> LocalQueue:

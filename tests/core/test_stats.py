@@ -6,7 +6,7 @@ import pytest
 
 from curbstone.core.errors import Unavailable
 from curbstone.core.stats import COMMIT_MESSAGES_BOUNDS, COMMIT_US_BOUNDS, Histogram
-from tests.core.lab import Lab
+from tests.kit.lab import Lab
 
 
 def test_a_value_belongs_to_the_first_bound_that_it_does_not_exceed() -> None:

@@ -8,8 +8,8 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.broker import Broker
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull, StaleDelivery, Unavailable
 from curbstone.core.names import queue_name
-from tests.core.lab import Lab, Peer, message, numbered
-from tests.sim.world import Crash, SimHost
+from tests.kit.lab import Lab, Peer, message, numbered
+from tests.kit.simulated import Crash, SimHost
 
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 

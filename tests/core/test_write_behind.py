@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from curbstone.core.write_behind import WriteBehindDisk, WriteBehindFile
-from tests.sim.world import SimDisk, SimFile
+from tests.kit.simulated import SimDisk, SimFile
 
 PATH = "f"
 

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 HANG_S = 120
 """Nothing takes so long unless something is stuck; no test depends on how long it takes."""

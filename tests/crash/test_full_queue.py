@@ -11,7 +11,7 @@ from tests.crash.directory import Sampler, bytes_at_rest
 from tests.crash.history import History
 from tests.crash.mortal import MortalServer
 from tests.crash.workload import CAP, A, Worker, drain
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 SIZES = [100, 650, 1500]
 WINDOW = 1000

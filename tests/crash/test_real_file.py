@@ -28,7 +28,7 @@ from tests.crash.mqks_peer import MqksPeer
 from tests.crash.producers import produce_over_http, produce_over_stomp
 from tests.crash.source import Source
 from tests.crash.text import real_lines
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 CAP = 128 * 1024
 STOMP_IN, HTTP_IN = "crash/over-stomp", "crash/over-http"

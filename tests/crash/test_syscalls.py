@@ -24,7 +24,7 @@ from tests.crash.producers import VALUE
 from tests.crash.stomp_peer import StompPeer, encode
 from tests.crash.tracer import CALLS, TracedServer, why_no_strace
 from tests.crash.workload import CAP, A, B, Gone, Worker, do_all, drain
-from tests.server import NotReady, ServerProcess
+from tests.kit.server import NotReady, ServerProcess
 
 OPTIONS = (f"--cap={CAP}", "--max-message-size=4096", "--log-level=warning")
 REOPEN_ROUNDS = 4

@@ -11,8 +11,8 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from tests.processes import FIRST
-from tests.server import ServerProcess, clean_environment
+from tests.kit.processes import FIRST
+from tests.kit.server import ServerProcess, clean_environment
 
 # A name that a platform does not have is ignored for its question mark.
 CALLS = {

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.cross_protocol.wire import CONSUMERS, MESSAGES, PRODUCERS, QUEUE, Got, Sent, http
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 pytestmark = pytest.mark.anyio
 

@@ -26,7 +26,7 @@ from curbstone.mqks.server import MqksServer
 from curbstone.net.limits import TURN_OUTPUT_BYTES_MAX
 from curbstone.stomp.server import StompServer
 from curbstone.stomp.websocket import StompSockets
-from tests.engine_end import end_engine
+from tests.kit.engine_end import end_engine
 from tests.stomp.client import WAIT_S, until
 
 pytestmark = pytest.mark.anyio

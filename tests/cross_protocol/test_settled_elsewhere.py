@@ -13,8 +13,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from tests.access.doors import Doors, doors
-from tests.server import ServerProcess
+from tests.kit.doors import Doors, doors
+from tests.kit.server import ServerProcess
 from tests.stomp.client import WAIT_S, Peer
 from tests.stomp.harness import Received
 

@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
+from tests.kit.server import ServerProcess
 from tests.mqks.world import Peer as MqksPeer
-from tests.server import ServerProcess
 from tests.stomp.client import CONNECT, Peer
 from tests.stomp.harness import Received, read_frames
 

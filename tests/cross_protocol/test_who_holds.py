@@ -13,7 +13,7 @@ import pytest
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from tests.access.doors import Doors, Line, doors
+from tests.kit.doors import Doors, Line, doors
 
 WAIT_S = 60
 USERS = """

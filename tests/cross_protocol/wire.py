@@ -18,7 +18,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from curbstone.core.headers import escape
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 from tests.stomp.client import Peer
 
 QUEUE = "/v2/cross/queues/q"

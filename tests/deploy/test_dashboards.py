@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.ops_tools import BIN, ROOT, needs_ops_tools, run
-from tests.server import ServerProcess
+from tests.kit.ops_tools import BIN, ROOT, needs_ops_tools, run
+from tests.kit.server import ServerProcess
 
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "curbstone.json").read_text(encoding="utf-8"))
 RULES = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text(encoding="utf-8"))

@@ -16,9 +16,9 @@ import yaml
 
 from curbstone.cli.connection import CONTEXT_VARIABLE, VARIABLES
 from curbstone.exit_codes import WRONG
-from tests.ops_tools import ROOT, needs_ops_tools, run
-from tests.server import clean_environment
-from tests.wheel import copy_of_the_checkout
+from tests.kit.ops_tools import ROOT, needs_ops_tools, run
+from tests.kit.server import clean_environment
+from tests.kit.wheel import copy_of_the_checkout
 
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import rabbitmq
 from tests.engines.worlds import LocalWorld, ModelWorld, NodeWorld, TracedWorld, World
+from tests.kit import rabbitmq
 
 
 @pytest.fixture(scope="session")

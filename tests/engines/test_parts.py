@@ -18,7 +18,7 @@ from curbstone.rabbit.shared.ids import AT_ONCE_MAX, MessageIds, time_of
 from curbstone.rabbit.shared.registry import Entry, Known, Registry, RegistryLog
 from curbstone.rabbit.shared.topology import LADDER_STEP_MS, LADDER_STEPS
 from tests.engines.worlds import START_MS
-from tests.sim.world import SimHost
+from tests.kit.simulated import SimHost
 
 
 @given(st.integers(1, 12 * 86_400_000))

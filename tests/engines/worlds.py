@@ -26,9 +26,9 @@ from curbstone.rabbit.amqp.connection import PikaConnector
 from curbstone.rabbit.engine import Engine
 from curbstone.schemas import JsonSchemas
 from curbstone.tracing.engine import traced
-from tests.core.lab import Lab
 from tests.engines.model import ModelBroker
-from tests.sim.world import SimHost
+from tests.kit.lab import Lab
+from tests.kit.simulated import SimHost
 
 START_MS = 1_790_000_000_000
 PATIENCE_MS = 60_000

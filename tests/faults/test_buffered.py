@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from websockets.frames import Frame, Opcode
 
-from tests.access.doors import Doors, Line, doors
-from tests.authority import Authority
 from tests.faults.test_slow_peers import narrow
 from tests.faults.witness import memory_bytes, until
-from tests.server import ServerProcess
+from tests.kit.authority import Authority
+from tests.kit.doors import Doors, Line, doors
+from tests.kit.server import ServerProcess
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 

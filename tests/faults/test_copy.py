@@ -6,11 +6,11 @@ import shutil
 import threading
 from pathlib import Path
 
-from tests.commands import curbstone
 from tests.crash.mortal import HANG_S
 from tests.crash.stomp_peer import HungUp, StompPeer, encode
 from tests.faults.witness import QUEUE, Witness, call, until
-from tests.server import ServerProcess
+from tests.kit.commands import curbstone
+from tests.kit.server import ServerProcess
 
 COPIES = 4
 

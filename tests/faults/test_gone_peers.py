@@ -17,8 +17,8 @@ from curbstone.core.options import QueueOptions
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket import protocol
 from tests.faults.witness import call, until
-from tests.gateway.running import QUEUE, Running, running
-from tests.server import ServerProcess
+from tests.kit.gateway import QUEUE, Running, running
+from tests.kit.server import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 FREED_S_MAX = 60

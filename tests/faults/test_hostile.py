@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.access.doors import doors
 from tests.crash.mortal import HANG_S
 from tests.faults.stopwatch import Stopwatch
 from tests.faults.witness import Login, Witness, bearer, call, memory_bytes, until
-from tests.server import ServerProcess
+from tests.kit.doors import doors
+from tests.kit.server import ServerProcess
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="figures are read from /proc")
 

@@ -17,8 +17,8 @@ from curbstone.core.message import Message
 from curbstone.core.names import queue_name
 from curbstone.core.options import MIB, QueueOptions, SyncMode
 from tests.faults.witness import call, memory_bytes
-from tests.server import ServerProcess
-from tests.sim.world import SimHost
+from tests.kit.server import ServerProcess
+from tests.kit.simulated import SimHost
 
 AT_ONCE = 5000
 LARGE = queue_name("large")

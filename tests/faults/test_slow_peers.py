@@ -13,7 +13,7 @@ import pytest
 
 from tests.crash.stomp_peer import encode
 from tests.faults.witness import Witness, call, memory_bytes, until
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 

@@ -27,7 +27,7 @@ from websockets.typing import Subprotocol
 
 from tests.crash.mqks_peer import MqksPeer
 from tests.crash.stomp_peer import StompPeer, encode
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 HANG_S = 120
 WORK, POPPED, LEASED = "work", "popped", "leased"

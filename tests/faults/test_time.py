@@ -15,7 +15,7 @@ import pytest
 
 from tests.crash.stomp_peer import encode
 from tests.faults.witness import Witness, call, until
-from tests.server import ServerProcess, clean_environment
+from tests.kit.server import ServerProcess, clean_environment
 
 BEAT_MS = 4500
 """Who is silent for 10 s is taken for dead: the test may stand still for so long before the stop and behind it."""

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from curbstone.openapi.contract import OPENAPI, parsed
-from tests.access.doors import doors
 from tests.faults.test_many_queues import prepare
 from tests.faults.witness import until
 from tests.faults.worst import CASES, WIRE, World
-from tests.server import ServerProcess, clean_environment
+from tests.kit.doors import doors
+from tests.kit.server import ServerProcess, clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 TURN_MS_MAX = 250

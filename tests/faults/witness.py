@@ -14,7 +14,7 @@ from tests.crash.history import Answered, Delivered, History, Sent, Settled, Set
 from tests.crash.mortal import HANG_S, Stuck
 from tests.crash.producers import VALUE
 from tests.crash.stomp_peer import StompPeer, encode
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 QUEUE = "default/witness"
 POLL_S = 0.02

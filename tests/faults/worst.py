@@ -16,8 +16,8 @@ from websockets.frames import Frame, Opcode
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from tests.access.doors import Doors, Line
 from tests.faults.test_many_queues import LARGE
+from tests.kit.doors import Doors, Line
 
 AT_ONCE = 10_000
 """The most messages of a batch."""

@@ -9,7 +9,7 @@ import pytest
 
 from curbstone.core.options import QueueOptions
 from curbstone.gateway.settings import GatewaySettings
-from tests.gateway.running import Running, running
+from tests.kit.gateway import Running, running
 
 LIMITED = GatewaySettings(max_message_size=65_536, cors_origins=("https://app.example",))
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from starlette.routing import Route
 
-from tests.gateway.running import MESSAGES, QUEUE, Running
+from tests.kit.gateway import MESSAGES, QUEUE, Running
 
 pytestmark = pytest.mark.anyio
 

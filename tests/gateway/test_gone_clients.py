@@ -22,7 +22,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.net import budget
 from curbstone.net.admission import Admission
 from curbstone.net.peer import Peer
-from tests.gateway.running import MESSAGES, Running, running
+from tests.kit.gateway import MESSAGES, Running, running
 
 pytestmark = pytest.mark.anyio
 MIB = 1 << 20

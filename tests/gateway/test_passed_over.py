@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.gateway.running import MESSAGES, Running
+from tests.kit.gateway import MESSAGES, Running
 
 pytestmark = pytest.mark.anyio
 

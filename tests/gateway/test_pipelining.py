@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from curbstone.gateway.connection import HttpConnection
-from tests.gateway.running import MESSAGES, QUEUE, Running
+from tests.kit.gateway import MESSAGES, QUEUE, Running
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.limits import KEEP_ALIVE_S
 from curbstone.gateway.settings import GatewaySettings
 from tests.gateway.conftest import LIMITED
-from tests.gateway.running import MESSAGES, QUEUE, Running, json_from, running
+from tests.kit.gateway import MESSAGES, QUEUE, Running, json_from, running
 
 pytestmark = pytest.mark.anyio
 

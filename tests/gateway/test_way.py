@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from curbstone.core.message import Message
-from tests.gateway.running import MESSAGES, Running
+from tests.kit.gateway import MESSAGES, Running
 from tests.stomp.test_way import Trace
 
 pytestmark = [pytest.mark.anyio, pytest.mark.source]

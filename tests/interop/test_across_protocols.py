@@ -14,8 +14,8 @@ import pytest
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
+from tests.kit.server import ServerProcess
 from tests.mqks.world import Peer as MqksPeer
-from tests.server import ServerProcess
 from tests.stomp.client import Peer as StompPeer
 
 CONFIRMED = 60
@@ -170,7 +170,7 @@ def test_the_counters_of_all_protocols_agree(server: ServerProcess, http: httpx.
 def test_what_mqks_published_keeps_its_names_when_it_is_moved(
     server: ServerProcess, mqks: Mqks, tmp_path: Path
 ) -> None:
-    from tests.commands import curbstone
+    from tests.kit.commands import curbstone
 
     mqks.confirm("r rebind --confirm q e", "m1 publish --confirm e x")
     assert curbstone("move", "--from=q", "--to=r", "--create", "--server", server.url, cwd=tmp_path).code == 0

@@ -15,7 +15,7 @@ import pytest
 from tests.interop import control
 from tests.interop.control import HERE, Control, chromium, node
 from tests.interop.test_stompjs import Restarts
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 LIBRARY = HERE.parent.parent / "client" / "js"
 SEEDS = 24

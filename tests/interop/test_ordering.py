@@ -14,7 +14,7 @@ from websockets.typing import Subprotocol
 
 from curbstone.cli.main import app
 from curbstone_client.sync import Client
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 from tests.stomp.client import Peer
 
 ENOUGH = 60

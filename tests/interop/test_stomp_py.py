@@ -8,7 +8,7 @@ import pytest
 import stomp
 from stomp.utils import Frame
 
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 from tests.stomp.client import Listener
 
 BINARY = bytes([0, 255, 254, 10, 0, 13, 128])

@@ -10,7 +10,7 @@ import pytest
 import stomp
 
 from tests.interop.test_stomp_py import Heard, connection
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

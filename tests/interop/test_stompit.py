@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.interop.control import Control, node
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 
 def test_stompit_in_node(tmp_path: Path) -> None:

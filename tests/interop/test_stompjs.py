@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.interop.control import Control, chromium, node
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 
 def socket_url(server: ServerProcess) -> str:

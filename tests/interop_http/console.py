@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.interop_http.browser import Page
+from tests.kit.browser import Page
 
 
 def press(page: Page, text: str) -> None:

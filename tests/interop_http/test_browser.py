@@ -12,7 +12,7 @@ import pytest
 
 from tests.interop import control
 from tests.interop.control import Control, chromium
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 PAGE = Path(__file__).with_name("page.html")
 

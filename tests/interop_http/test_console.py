@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.interop_http.browser import Page, opened
 from tests.interop_http.console import fill, open_queue, press
-from tests.server import ServerProcess
+from tests.kit.browser import Page, opened
+from tests.kit.server import ServerProcess
 
 NASTY = '<script>document.title = "taken over"</script><img src=x onerror="document.title = 1">'
 

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from tests.gateway.resources.test_stats_history import write_history
-from tests.interop_http.browser import Page, opened
-from tests.server import ServerProcess
+from tests.kit.browser import Page, opened
+from tests.kit.server import ServerProcess
 
 POINTS = "[...document.querySelectorAll('{} svg.plot path:not(.grid)')].map(p => p.getAttribute('d').split('L').length)"
 

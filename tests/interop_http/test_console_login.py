@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.access.doors import doors
-from tests.interop_http.browser import opened
+from tests.kit.browser import opened
+from tests.kit.doors import doors
 
 USERS = """
 [users.root]

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from tests.interop import control
-from tests.interop_http.browser import Page, opened
 from tests.interop_http.console import fill, noticed, open_queue, press
-from tests.server import ServerProcess
+from tests.kit.browser import Page, opened
+from tests.kit.server import ServerProcess
 
 AXE = control.MODULES / "axe-core" / "axe.min.js"
 

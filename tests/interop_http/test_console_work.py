@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.interop_http.browser import Page, opened
 from tests.interop_http.console import fill, noticed, open_queue, press
 from tests.interop_http.test_console_messages import made, rows_of
-from tests.server import ServerProcess
+from tests.kit.browser import Page, opened
+from tests.kit.server import ServerProcess
 
 SHOWN = "[...document.querySelectorAll('[aria-label=Messages] tbody tr')].filter(tr => !tr.hidden)"
 

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 ENSURE = "curl -i -X PUT http://localhost:8080/v2/myproject/queues/myqueue"
 PUBLISH = 'curl -i -X POST --data "Hello, world" http://localhost:8080/v2/myproject/queues/myqueue/messages '

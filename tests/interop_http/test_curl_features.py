@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tests.interop_http.test_curl import Reply, curl
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 URL = "http://localhost:8080/v2/shop"
 

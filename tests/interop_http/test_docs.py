@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.access.doors import doors
-from tests.interop_http.browser import opened
+from tests.kit.browser import opened
+from tests.kit.doors import doors
+from tests.kit.server import ServerProcess
 from tests.openapi.test_contract import CONTRACT, operations
-from tests.server import ServerProcess
 
 PAGE = "document.querySelector('rapi-doc').shadowRoot"
 REQUEST = f"[...{PAGE}.querySelectorAll('api-request')].find(each => each.path === '/healthz')?.shadowRoot"

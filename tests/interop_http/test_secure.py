@@ -12,11 +12,11 @@ import pytest
 import stomp
 from stomp.exception import ConnectFailedException
 
-from tests.access.doors import Doors, doors
-from tests.authority import Authority, believing
 from tests.interop import control
 from tests.interop.control import Control, chromium, node
 from tests.interop_http.test_browser import never
+from tests.kit.authority import Authority, believing
+from tests.kit.doors import Doors, doors
 from tests.stomp.client import Listener
 
 USERS = """

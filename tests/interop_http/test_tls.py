@@ -19,11 +19,11 @@ import stomp
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
-from tests.authority import Authority, believing
 from tests.interop import control
 from tests.interop.control import Control, chromium
 from tests.interop_http.test_browser import PAGE, never
-from tests.server import NotReady, ServerProcess
+from tests.kit.authority import Authority, believing
+from tests.kit.server import NotReady, ServerProcess
 from tests.stomp.client import Listener
 
 PATH = "/v2/web/queues/tls"

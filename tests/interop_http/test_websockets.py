@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 PATH = "/v2/myproject/queues/myqueue"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from tests.kit.server import ServerProcess
 from tests.mqks.reference_client import ReferenceClient
 from tests.mqks.world import WAIT_S, Peer, until
-from tests.server import ServerProcess
 
 
 def test_it_pings_reconnects_and_consumes_on_with_the_events_of_the_last_update(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.mqks.limits import Limits
 from curbstone.mqks.server import MqksServer
-from tests.engine_end import end_engine
+from tests.kit.engine_end import end_engine
 
 WAIT_S = 60
 ERROR_ID = re.compile(r"\d{20}[0-9A-Za-z]{4}")

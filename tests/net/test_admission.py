@@ -16,9 +16,9 @@ from curbstone.net import admission as rules
 from curbstone.net.admission import Admission, Bounds, Visit, visitor_of
 from curbstone.net.entrance import is_vanished
 from curbstone.net.limits import SPARES
-from tests.gateway.running import QUEUE, running
+from tests.kit.gateway import QUEUE, running
+from tests.kit.simulated import SimDisk, SimHost
 from tests.mqks.world import Peer, World, run
-from tests.sim.world import SimDisk, SimHost
 
 
 def admission(most: int = 1000, **bounds: int) -> Admission:

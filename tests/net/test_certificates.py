@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from curbstone.net.certificates import BadCertificate, CertificateFiles, load, readable_by_others
-from tests.authority import Authority, Pair
+from tests.kit.authority import Authority, Pair
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from curbstone.net.certificates import CertificateFiles, Certificates, load
 from curbstone.net.entrance import Entrance
 from curbstone.net.peer import Networks, Peer
 from curbstone.net.proxy_protocol import SIGNATURE
-from tests.authority import Authority
+from tests.kit.authority import Authority
 from tests.stomp.client import CONNECT, until
 from tests.stomp.client import Peer as Client
 from tests.stomp.test_engine import World, serving

@@ -28,7 +28,7 @@ from curbstone.net.entrance import Entrance
 from curbstone.openapi.contract import ASYNCAPI, OPENAPI, parsed, text_of
 from curbstone.serve import _listeners
 from curbstone.settings import Settings
-from tests.gateway.running import Running, running
+from tests.kit.gateway import Running, running
 
 VERBS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
 CONTRACT = parsed(OPENAPI)

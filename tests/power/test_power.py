@@ -23,8 +23,8 @@ import pytest
 from tests.crash.directory import Sampler
 from tests.crash.mortal import MortalServer
 from tests.crash.test_real_file import CAP, Run, seed_of_run
+from tests.kit.server import ServerProcess
 from tests.power.volumes import PowerCut, Volatile, lazyfs, needs_fuse, needs_lazyfs, volatile
-from tests.server import ServerProcess
 
 WRITES_MAX = 40
 STOPPED_S_MAX = 2.0

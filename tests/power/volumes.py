@@ -15,7 +15,7 @@ from typing import Protocol
 
 import pytest
 
-from tests.server import clean_environment
+from tests.kit.server import clean_environment
 
 PYTHON = "/usr/bin/python3"
 """The system's, which has python3-pyfuse3."""

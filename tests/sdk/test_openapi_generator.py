@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.server import ServerProcess
 from tests.sdk.tools import ROOT, node_tool, run, tool
-from tests.server import ServerProcess
 
 CONTRACT = ROOT / "openapi" / "openapi.yaml"
 COMPILER = ("--strict", "--target", "es2022", "--module", "nodenext", "--lib", "es2022,dom,dom.iterable")

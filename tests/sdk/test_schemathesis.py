@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.kit.server import ServerProcess
 from tests.sdk.tools import ROOT, run, tool
-from tests.server import ServerProcess
 
 HERE = Path(__file__).resolve().parent
 CONTRACT = ROOT / "openapi" / "openapi.yaml"

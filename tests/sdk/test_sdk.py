@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.access.doors import Doors, doors
+from tests.kit.doors import Doors, doors
+from tests.kit.server import ServerProcess
 from tests.sdk.tools import FOLDER, NODE_MODULES, node_tool, run, tool
-from tests.server import ServerProcess
 
 HERE = Path(__file__).resolve().parent
 

@@ -18,9 +18,9 @@ from curbstone.core.errors import Conflict, CurbstoneError
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
 from curbstone.core.values import Done, Outcome, Peeked
+from tests.kit.simulated import Crash
 from tests.sim.history import GROUP_STEP, GROUPS, Violation
 from tests.sim.trouble import disk_recovers
-from tests.sim.world import Crash
 
 if TYPE_CHECKING:
     from tests.sim.run import Run

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from curbstone.core.admin.queue import LocalQueue
+from tests.kit.simulated import SimHost
 from tests.sim.history import Violation
-from tests.sim.world import SimHost
 
 ROUND_MS = 10_000
 

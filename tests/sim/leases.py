@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.values import Lease, Outcome
-from tests.sim.world import SimHost
+from tests.kit.simulated import SimHost
 
 if TYPE_CHECKING:
     from tests.sim.run import Run

@@ -14,7 +14,8 @@ from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import SyncMode
 from curbstone.core.values import Lease, Peeked
 from curbstone.core.wal.redo_format import RECORDS_AT
-from tests.core.books import check_room
+from tests.kit.books import check_room
+from tests.kit.simulated import Crash, SimDisk, SimHost
 from tests.sim.answers import Answers
 from tests.sim.directories import ACTIONS as OF_DIRECTORIES
 from tests.sim.directories import Directories
@@ -29,7 +30,6 @@ from tests.sim.transactions import transact
 from tests.sim.trouble import disk_recovers, from_the_start, trouble
 from tests.sim.turns import Turns
 from tests.sim.undoing import Undoing
-from tests.sim.world import Crash, SimDisk, SimHost
 
 
 class Run:

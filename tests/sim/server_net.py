@@ -11,7 +11,7 @@ import contextvars
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
-from tests.sim.world import SimHost, SimTimer
+from tests.kit.simulated import SimHost, SimTimer
 
 
 class _Call:

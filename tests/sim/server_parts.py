@@ -19,10 +19,10 @@ from curbstone.mqks.server import MqksServer
 from curbstone.net.tcp import TcpServer
 from curbstone.stomp.limits import Limits as StompLimits
 from curbstone.stomp.server import StompServer
+from tests.kit.simulated import SimHost
 from tests.sim.history import Violation
 from tests.sim.server_client import ALLOWED
 from tests.sim.server_net import SimLoop
-from tests.sim.world import SimHost
 
 STOMP, MQKS, HTTP = 1, 2, 3
 """The ports they listen on."""

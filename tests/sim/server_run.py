@@ -21,6 +21,7 @@ from curbstone.core.message import Delivery
 from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.core.wal.redo_format import RECORDS_AT
+from tests.kit.simulated import Crash, SimDisk, SimHost
 from tests.sim.client_http import HttpClient
 from tests.sim.client_mqks import EVENT, MqksClient
 from tests.sim.client_sockets import ConsumeClient, PublishClient
@@ -32,7 +33,6 @@ from tests.sim.server_history import DEAD, Copy, Got, History
 from tests.sim.server_net import SimLoop
 from tests.sim.server_parts import Server, listening, running, salts
 from tests.sim.watched import watch, watch_nobody
-from tests.sim.world import Crash, SimDisk, SimHost
 
 CAP = 96 * 1024
 REDO_BYTES = RECORDS_AT + 16 * 1024

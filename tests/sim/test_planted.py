@@ -29,8 +29,8 @@ from curbstone.core.host import Job
 from curbstone.core.names import QueueName
 from curbstone.core.transactions.tx_log import Journal
 from curbstone.core.values import Numbered
+from tests.kit.simulated import SimFile
 from tests.sim.run import Run
-from tests.sim.world import SimFile
 
 pytestmark = [pytest.mark.source, pytest.mark.usefixtures("quiet")]
 

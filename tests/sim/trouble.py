@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from tests.sim.world import SimDisk
+from tests.kit.simulated import SimDisk
 
 UNLIMITED = 1 << 60
 

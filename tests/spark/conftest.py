@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 from tests.spark.kit import LOCAL, call, missing, spark_environment
 
 PROJECTS = ("shop",)

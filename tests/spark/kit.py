@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from curbstone.spark import session
-from tests.server import clean_environment
+from tests.kit.server import clean_environment
 
 # The compiler that is quick to start, the collector that needs no threads, and no check of whether Spark itself is
 # sound bytecode, which is a seventh of its start: tests are short.

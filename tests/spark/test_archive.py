@@ -21,7 +21,7 @@ from curbstone.spark.failure import PipelineError
 from curbstone.spark.gaps import gaps_of
 from curbstone.spark.lake_columns import JOURNAL, MESSAGES
 from curbstone.spark.table import Table
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 from tests.spark import jobs
 from tests.spark.kit import call, group_of, make_queue, numbered, publish
 from tests.spark.test_lake import add, written

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests import wheel
-from tests.server import ServerProcess
+from tests.kit import wheel
+from tests.kit.server import ServerProcess
 from tests.spark import jobs
 from tests.spark.cluster import HOME, Cluster, environment
 from tests.spark.kit import JAVA_OPTIONS, call, make_queue, numbered, publish, taken

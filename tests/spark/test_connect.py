@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 from tests.spark import jobs
 from tests.spark.kit import make_queue
 

@@ -15,7 +15,7 @@ from curbstone.spark.journal_stream import JournalStreamReader
 from curbstone.spark.options import read_options
 from curbstone.spark.schemas import JOURNAL, MESSAGES
 from curbstone.spark.stream import StreamReader
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 from tests.spark.kit import call, group_of, make_queue, numbered, publish
 
 A, B = "shop/a", "shop/b"

@@ -19,7 +19,7 @@ from curbstone.spark.failure import PipelineError
 from curbstone.spark.lake_columns import MESSAGES
 from curbstone.spark.report import PAGE, TABLE, report
 from curbstone.spark.table import Table
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 from tests.spark import jobs
 from tests.spark.kit import call, make_queue, numbered, publish
 

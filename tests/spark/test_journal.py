@@ -12,7 +12,7 @@ from curbstone.spark.journal_stream import JournalStreamReader
 from curbstone.spark.options import read_options
 from curbstone.spark.schemas import JOURNAL
 from curbstone.spark.source_types import ReadMaxRows
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 from tests.spark.kit import make_queue, numbered, publish
 
 QUEUE = "shop/orders"

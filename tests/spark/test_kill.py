@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 from tests.spark import jobs
 from tests.spark.kit import call, group_of, make_queue, numbered, publish, taken
 

@@ -12,7 +12,7 @@ from curbstone.spark.parts import PartWriter
 from curbstone.spark.report import PAGE, report
 from curbstone.spark.sql import database
 from curbstone.spark.table import Table
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 from tests.spark.kit import call, make_queue, numbered, publish
 from tests.spark.test_lake import add
 

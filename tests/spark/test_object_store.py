@@ -21,7 +21,7 @@ from curbstone.spark.lake_columns import JOURNAL, MESSAGES
 from curbstone.spark.replay import Filter, replay
 from curbstone.spark.report import report
 from curbstone.spark.table import Table
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 from tests.spark.kit import make_queue, numbered, publish, taken
 from tests.spark.test_lake import seqs_of, store, written
 from tests.spark.test_sql import run

@@ -12,9 +12,9 @@ import pytest
 
 from curbstone.cli.main import app
 from curbstone.spark import session
-from tests.outbox import FOLDER, WAIT_S_MAX, Outbox, Relay
-from tests.postgres import Postgres, needs_postgres
-from tests.server import ServerProcess
+from tests.kit.outbox import FOLDER, WAIT_S_MAX, Outbox, Relay
+from tests.kit.postgres import Postgres, needs_postgres
+from tests.kit.server import ServerProcess
 
 
 @needs_postgres

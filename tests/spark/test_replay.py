@@ -15,7 +15,7 @@ from curbstone.spark.lake_columns import MESSAGES
 from curbstone.spark.parts import PartWriter, in_project_and_queue
 from curbstone.spark.replay import Filter, replay
 from curbstone.spark.table import Table
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 from tests.spark.kit import call, make_queue, taken
 from tests.spark.test_lake import MORNING, add, rows
 

@@ -12,8 +12,8 @@ import pytest
 from curbstone.spark.client import Client
 from curbstone.spark.failure import PipelineError, Refused, Unreachable, last_line
 from curbstone.spark.options import address_of
-from tests.access.doors import Doors, doors
-from tests.authority import Authority
+from tests.kit.authority import Authority
+from tests.kit.doors import Doors, doors
 from tests.spark.kit import numbered
 
 USERS = """

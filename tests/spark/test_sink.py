@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from curbstone.spark.failure import last_line
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 from tests.spark.kit import call, make_queue, numbered, publish, taken
 
 QUEUE = "shop/out"

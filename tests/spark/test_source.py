@@ -8,7 +8,7 @@ import pytest
 
 from curbstone.spark.failure import last_line
 from curbstone.spark.source import register
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 from tests.spark.kit import call, group_of, make_queue, numbered, publish
 
 QUEUE = "shop/orders"

@@ -21,8 +21,8 @@ from curbstone.spark.failure import PipelineError
 from curbstone.spark.lake_columns import MESSAGES
 from curbstone.spark.sql import Sql
 from curbstone.spark.table import Table
-from tests.processes import COMMAND
-from tests.server import ServerProcess, clean_environment
+from tests.kit.processes import COMMAND
+from tests.kit.server import ServerProcess, clean_environment
 from tests.spark.kit import make_queue, numbered, publish
 from tests.spark.test_lake import store
 

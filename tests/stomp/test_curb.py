@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import curbstone
-from tests.processes import COMMAND
-from tests.server import ServerProcess
+from tests.kit.commands import curbstone
+from tests.kit.processes import COMMAND
+from tests.kit.server import ServerProcess
 from tests.stomp.raw import Raw, encode
 
 SUB = "SUBSCRIBE|id:0|destination:.|ack:client-individual"
@@ -300,7 +300,7 @@ def test_dump_prints_a_line_for_each_message(server: ServerProcess) -> None:
 def test_dump_goes_through_all_pages_and_ends_quietly_in_a_closed_pipe(server: ServerProcess) -> None:
     import subprocess
 
-    from tests.server import clean_environment
+    from tests.kit.server import clean_environment
 
     count = 1100
     with Raw(server.stomp) as peer:

@@ -21,7 +21,7 @@ from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.server import StompServer
-from tests.engine_end import end_engine
+from tests.kit.engine_end import end_engine
 from tests.stomp.client import Peer, exercise, until
 
 A = QueueName("default", "a")

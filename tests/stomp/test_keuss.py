@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from curbstone.stomp.subscription import KEUSS_NACK_DELAY_MS
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 from tests.stomp.client import WAIT_S
 from tests.stomp.harness import Client, Received, send
 from tests.stomp.raw import Raw

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 from tests.stomp.harness import SUB, send
 from tests.stomp.raw import CONNECTED, Raw
 

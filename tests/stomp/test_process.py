@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 from tests.stomp.harness import SUB, send
 from tests.stomp.raw import Raw
 

@@ -10,7 +10,7 @@ from curbstone.access.caller import Caller
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.session import Session
-from tests.core.lab import Lab
+from tests.kit.lab import Lab
 from tests.stomp.harness import Received, read_frames
 
 MORE = "refusals,ids,numbers"

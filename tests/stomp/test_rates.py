@@ -15,7 +15,7 @@ from curbstone.access.rights import EVERYTHING
 from curbstone.core.names import queue_name
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.session import Session
-from tests.core.lab import Lab
+from tests.kit.lab import Lab
 from tests.stomp.harness import Client, read_frames
 
 QUEUES = ("a", "b")

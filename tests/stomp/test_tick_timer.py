@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from curbstone.stomp.tick_timer import AGAIN_MS, TickTimer
-from tests.sim.world import SimHost
+from tests.kit.simulated import SimHost
 
 
 class Watched:

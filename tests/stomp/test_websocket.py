@@ -27,7 +27,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import binary_frame, text_frame
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.websocket import StompSockets
-from tests.engine_end import end_engine
+from tests.kit.engine_end import end_engine
 from tests.stomp.client import WAIT_S, until
 from tests.stomp.harness import Received, read_frames
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.crash.mqks_peer import MqksPeer
 from tests.cross_protocol.wire import CONSUMERS, PRODUCERS, QUEUE, Sent, http
-from tests.server import ServerProcess, clean_environment
+from tests.kit.server import ServerProcess, clean_environment
 from tests.tracing.collector import WAIT_S, Collector
 
 pytestmark = pytest.mark.anyio

@@ -2,8 +2,8 @@
 
     python tools/ops/command_pages.py [DIRECTORY]
 
-They are in deploy/man and deploy/completion, and packages install them. tests/test_command_pages.py checks that they
-match the command line. They have no version and no date, so a release does not change them.
+They are in deploy/man and deploy/completion, and packages install them. tests/repo/test_command_pages.py checks that
+they match the command line. They have no version and no date, so a release does not change them.
 """
 
 from __future__ import annotations

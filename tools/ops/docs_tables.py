@@ -1,7 +1,7 @@
 """Write the tables in docs/ whose rows are in the code: `python tools/ops/docs_tables.py`.
 
 A page has a table between two comments, `<!-- table: NAME -->` and `<!-- end of table -->`. `TABLES` has the function
-that makes each of them. tests/test_docs.py checks that the pages are up to date.
+that makes each of them. tests/repo/test_docs.py checks that the pages are up to date.
 """
 
 from __future__ import annotations

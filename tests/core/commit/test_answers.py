@@ -13,7 +13,7 @@ from curbstone.core.engine.log.log import Log
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, Unavailable
 from curbstone.core.values import IdempotencyKey, Numbered
 from tests.core.commit.test_faults import FailingSyncs
-from tests.core.lab import Lab, Peer, message
+from tests.kit.lab import Lab, Peer, message
 
 A = b"A" * 16
 LARGE = 100

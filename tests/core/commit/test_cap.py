@@ -11,7 +11,7 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.message import Delivery
 from curbstone.core.values import Outcome
-from tests.core.lab import Lab, Peer, message, numbered
+from tests.kit.lab import Lab, Peer, message, numbered
 
 KIB = 1024
 CAPS = [64 * KIB, 1024 * KIB, 10 * 1024 * KIB]

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tests.core.lab import Lab, Peer, message
+from tests.kit.lab import Lab, Peer, message
 
 CAP = 64 * 1024
 

@@ -10,8 +10,8 @@ import pytest
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import Conflict, QueueFull, Unavailable
 from curbstone.core.options import QueueOptions
-from tests.core.lab import Lab, Peer, message, numbered
-from tests.sim.world import Crash
+from tests.kit.lab import Lab, Peer, message, numbered
+from tests.kit.simulated import Crash
 
 KIB = 1024
 SMALL, LARGE = 64 * KIB, 256 * KIB

@@ -11,9 +11,9 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable
 from curbstone.core.names import queue_name
 from curbstone.core.options import MIB
-from tests.core.lab import Lab, Peer, message, numbered
 from tests.core.staging.lab import stage
-from tests.sim.world import SimDisk, SimFile
+from tests.kit.lab import Lab, Peer, message, numbered
+from tests.kit.simulated import SimDisk, SimFile
 
 
 class FailingSyncs:

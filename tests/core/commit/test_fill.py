@@ -10,7 +10,7 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log import room
 from tests.core.commit.test_cap import fill, is_taken
 from tests.core.commit.test_faults import used
-from tests.core.lab import Lab, Peer, message
+from tests.kit.lab import Lab, Peer, message
 
 KIB = 1024
 MIB = 1024 * KIB

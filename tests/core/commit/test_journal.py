@@ -13,8 +13,8 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.commit.writer import Writer
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.transactions import tx_log as journal
-from tests.core.lab import Lab, message
-from tests.sim.world import Crash, SimFile
+from tests.kit.lab import Lab, message
+from tests.kit.simulated import Crash, SimFile
 
 SECRET = b"top secret"
 

@@ -9,7 +9,7 @@ from curbstone.core.engine.log.publish import AtomicWrite, Publish, Release, Sta
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
-from tests.core.lab import Lab, Peer, message, numbered
+from tests.kit.lab import Lab, Peer, message, numbered
 
 
 def test_a_list_is_confirmed_at_once_with_consecutive_seqs() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, MessageTooLarge
-from tests.core.lab import Lab, Peer, message, numbered
+from tests.kit.lab import Lab, Peer, message, numbered
 
 KIB = 1024
 

@@ -7,7 +7,7 @@ import pytest
 from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.errors import NoSuchQueue
 from curbstone.core.message import Delivery
-from tests.core.lab import Lab, Peer, numbered
+from tests.kit.lab import Lab, Peer, numbered
 
 
 def test_a_consumer_gets_messages_in_the_order_of_their_seqs() -> None:

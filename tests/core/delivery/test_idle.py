@@ -6,7 +6,7 @@ import pytest
 
 from curbstone.core.options import MIB
 from curbstone.core.values import Outcome
-from tests.core.lab import Lab, numbered
+from tests.kit.lab import Lab, numbered
 
 KIB = 1024
 

@@ -10,7 +10,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.options import MIB
 from curbstone.core.values import Lease, Outcome
-from tests.core.lab import Lab, Peer, numbered
+from tests.kit.lab import Lab, Peer, numbered
 
 
 def settle(lab: Lab, queue: LocalQueue, tokens: list[str], outcome: Outcome = Outcome.ACK, **how: object) -> object:

@@ -11,7 +11,7 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.index import ordering
 from curbstone.core.message import Message
 from curbstone.core.values import Outcome
-from tests.core.lab import Lab, Peer
+from tests.kit.lab import Lab, Peer
 
 
 def keyed(key: str, body: str, **extras: Any) -> Message:

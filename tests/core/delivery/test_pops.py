@@ -7,7 +7,7 @@ import pytest
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Delivery, Message
-from tests.core.lab import Lab, Peer, numbered
+from tests.kit.lab import Lab, Peer, numbered
 
 Answers = list[Delivery | None | CurbstoneError]
 

@@ -9,7 +9,7 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import BadRequest, StaleDelivery
 from curbstone.core.message import Message
 from curbstone.core.names import queue_name
-from tests.core.lab import Lab, Peer, numbered
+from tests.kit.lab import Lab, Peer, numbered
 
 
 def dead_facts(lab: Lab, queue: LocalQueue) -> list[dict[str, str]]:

@@ -8,7 +8,7 @@ from curbstone.core import headers
 from curbstone.core.engine.log.format import BATCH_BYTES, BatchHeader, Flag, encode_batch, encode_entries
 from curbstone.core.message import Message
 from curbstone.core.names import queue_name
-from tests.core.lab import Lab, Peer, message, numbered
+from tests.kit.lab import Lab, Peer, message, numbered
 
 HOUR_MS = 3_600_000
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])

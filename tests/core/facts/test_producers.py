@@ -14,8 +14,8 @@ from curbstone.core.engine.log.format import Note
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NumberGap, QueueFull
 from curbstone.core.options import CAP_BYTES_MIN
 from curbstone.core.values import Numbered, producer_key
-from tests.core.books import check_room
-from tests.core.lab import Lab, message
+from tests.kit.books import check_room
+from tests.kit.lab import Lab, message
 
 Answer = tuple[CurbstoneError | None, int, int]
 

@@ -14,8 +14,8 @@ from curbstone.core.engine.log.room import RETRY_BYTES
 from curbstone.core.message import Message
 from curbstone.core.options import MIB
 from curbstone.core.positions import EARLIEST
-from tests.core.books import check_room
-from tests.core.lab import Lab, Peer, message, numbered
+from tests.kit.books import check_room
+from tests.kit.lab import Lab, Peer, message, numbered
 
 
 def never(_group: str, _message: Message, _tries: int) -> bool:

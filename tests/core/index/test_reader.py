@@ -6,7 +6,7 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.index import reader
 from curbstone.core.engine.shared import CACHE_BYTES_MAX
 from curbstone.core.options import MIB
-from tests.core.lab import Lab, Peer, message
+from tests.kit.lab import Lab, Peer, message
 
 RUNS = 150
 

@@ -8,7 +8,7 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.index.dynamic_groups import SPARE_MAX, UNDECLARED_MAX
 from curbstone.core.engine.log.format import Note
 from curbstone.core.errors import Conflict
-from tests.core.lab import Lab, Peer, message, numbered
+from tests.kit.lab import Lab, Peer, message, numbered
 
 FEW = 2 * SPARE_MAX + 4
 

@@ -8,7 +8,7 @@ from curbstone.core.engine.log.format import Reason, Released, Settled
 from curbstone.core.engine.log.publish import Release, Settle
 from curbstone.core.message import Delivery
 from curbstone.core.transactions.records import decode_records, encode_part, encode_record
-from tests.core.lab import message
+from tests.kit.lab import message
 
 FIRST, SECOND = 0xD4713D60, 0x6BAA9455
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from curbstone.core.options import MIB
-from tests.core.lab import Lab, Peer, numbered
 from tests.core.reader.test_scan import look, seqs
-from tests.sim.world import Inode, SimFile
+from tests.kit.lab import Lab, Peer, numbered
+from tests.kit.simulated import Inode, SimFile
 
 
 def flipped_bit(inode: Inode, at: int, _monkeypatch: pytest.MonkeyPatch) -> None:

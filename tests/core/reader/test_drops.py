@@ -10,7 +10,7 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.options import QueueOptions
 from curbstone.core.positions import Asked, Frame, Wanted
-from tests.core.lab import Lab, numbered
+from tests.kit.lab import Lab, numbered
 
 BODIES = numbered(50, 20_000)
 CAP = 960 * 1024

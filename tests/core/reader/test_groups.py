@@ -22,7 +22,7 @@ from curbstone.core.errors import (
 from curbstone.core.names import queue_name
 from curbstone.core.options import MIB
 from curbstone.core.positions import EARLIEST, LATEST, GroupInfo, Since, Start
-from tests.core.lab import Lab, Peer, message, numbered
+from tests.kit.lab import Lab, Peer, message, numbered
 
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 

@@ -10,7 +10,7 @@ import pytest
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, Gone
 from curbstone.core.positions import KINDS, Asked, Event
-from tests.core.lab import Lab, Peer, numbered
+from tests.kit.lab import Lab, Peer, numbered
 
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 

@@ -14,7 +14,7 @@ from curbstone.core.frames import decode_frame
 from curbstone.core.message import Message
 from curbstone.core.positions import EARLIEST, LATEST, Frame, Since, Start, Wanted
 from curbstone.core.values import Outcome
-from tests.core.lab import Lab
+from tests.kit.lab import Lab
 
 NAMES = ("a", "b", "c")
 CAP = 96 * 1024

@@ -10,7 +10,7 @@ import pytest
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import MessageTooLarge, QueueFull
 from curbstone.core.message import Message
-from tests.core.lab import Lab, Peer
+from tests.kit.lab import Lab, Peer
 
 KIB = 1024
 SEED = int(os.environ.get("CURBSTONE_OVERFLOW_SEED", "1"))

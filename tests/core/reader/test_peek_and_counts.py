@@ -10,7 +10,7 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import NoSuchQueue, StaleDelivery, Unavailable
 from curbstone.core.names import queue_name
 from curbstone.core.values import Outcome
-from tests.core.lab import Lab, Peer, numbered
+from tests.kit.lab import Lab, Peer, numbered
 
 
 def mixed() -> tuple[Lab, LocalQueue]:

@@ -10,7 +10,7 @@ from curbstone.core.message import Message
 from curbstone.core.names import parse_queue_name, queue_name
 from curbstone.core.values import Redriven
 from tests.core.commit.test_faults import FailingSyncs
-from tests.core.lab import Lab, Peer, numbered
+from tests.kit.lab import Lab, Peer, numbered
 
 NEVER_DIED = "no dead letter: it says no other queue that it came from"
 KIB = 1024

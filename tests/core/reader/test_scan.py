@@ -10,7 +10,7 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, Gone, NoSuchQueue
 from curbstone.core.frames import decode_frame
 from curbstone.core.positions import Frame, Wanted
-from tests.core.lab import Lab, Peer, numbered
+from tests.kit.lab import Lab, Peer, numbered
 
 
 def look(lab: Lab, queue: LocalQueue, start: int = 1, **wanted: Any) -> tuple[list[tuple[int, bytes, int]], int]:

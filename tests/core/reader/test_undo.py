@@ -11,9 +11,9 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import Conflict, CurbstoneError, QueueFull
 from curbstone.core.options import MIB
 from curbstone.core.values import Undone, UndoWish
-from tests.core.lab import Lab, Peer, message, numbered
 from tests.core.reader.test_damage import bad_sector, flipped_bit
-from tests.sim.world import Inode
+from tests.kit.lab import Lab, Peer, message, numbered
+from tests.kit.simulated import Inode
 
 KIB = 1024
 

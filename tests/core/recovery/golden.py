@@ -34,7 +34,7 @@ STAGED = ["open", "done", "cut", "job@1", "job@2", "unknown"]
 
 def main(target: str) -> None:
     """Write `target`.tar.gz and `target`.json."""
-    lab = importlib.import_module("tests.core.lab").Lab(seed=14, cap=256 * KIB, max_message_size=64 * KIB)
+    lab = importlib.import_module("tests.kit.lab").Lab(seed=14, cap=256 * KIB, max_message_size=64 * KIB)
     fill(lab)
     cut_staged(lab)
     cut_transactions(lab)
@@ -50,7 +50,7 @@ def main(target: str) -> None:
 
 def fill(lab: Any) -> None:
     """Use everything that leaves something in a queue's log."""
-    tests = importlib.import_module("tests.core.lab")
+    tests = importlib.import_module("tests.kit.lab")
     peer_of, message = tests.Peer, tests.message
     values = importlib.import_module("curbstone.core.values")
 
@@ -154,7 +154,7 @@ def cut_staged(lab: Any) -> None:
 
 def cut_transactions(lab: Any) -> None:
     """Stop a transaction between its two parts and another while its record is written, then cut the power."""
-    tests = importlib.import_module("tests.core.lab")
+    tests = importlib.import_module("tests.kit.lab")
     one, other = lab.queue("one"), lab.queue("other")
     lab.publish(other, "settled by the transaction", "never acked")
     peer = tests.Peer(lab, other)
@@ -243,7 +243,7 @@ def describe(lab: Any) -> dict[str, Any]:
     by_name = {str(queue.name).rpartition("/")[2]: queue for queue in lab.broker.queues()}
     for name, key, content in KEYS:
         queue, idempotency = by_name[name], values.IdempotencyKey(key, content.encode())
-        message = importlib.import_module("tests.core.lab").message("a repeat that must not be stored")
+        message = importlib.import_module("tests.kit.lab").message("a repeat that must not be stored")
         answer = lab.answer(lambda done, q=queue, m=message, k=idempotency: q.publish([m], done, key=k))
         found["keys"].append([name, key, content, *answer[:2]])
     if hasattr(values, "Numbered"):

@@ -20,9 +20,9 @@ from curbstone.core.engine.log.file_view import PAGE_BYTES
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES
 from curbstone.core.engine.log.scan import most_in_order
 from curbstone.core.transactions.tx_log import read_journal
-from tests.core.lab import Lab, Peer, message
 from tests.core.recovery.ward import KINDS, Ward, body, damaged
-from tests.sim.world import SimFile
+from tests.kit.lab import Lab, Peer, message
+from tests.kit.simulated import SimFile
 
 STEP = int(os.environ.get("CURBSTONE_DAMAGE_STEP", "13"))
 """Bytes from one damage to the next; 1 for every byte."""

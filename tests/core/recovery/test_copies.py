@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.lab import Lab, Peer
 from tests.core.recovery.ward import body, is_whole
-from tests.sim.world import Inode
+from tests.kit.lab import Lab, Peer
+from tests.kit.simulated import Inode
 
 CAP = 128 * 1024
 

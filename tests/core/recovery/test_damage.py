@@ -10,8 +10,8 @@ import pytest
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import SEGMENT_BYTES
 from curbstone.core.errors import DataDirectoryError
-from tests.core.lab import Lab, Peer, numbered
-from tests.sim.world import Inode
+from tests.kit.lab import Lab, Peer, numbered
+from tests.kit.simulated import Inode
 
 SENT = [b"%d:" % number + bytes([65 + number]) * 40 for number in range(8)]
 

@@ -22,10 +22,10 @@ from curbstone.core.errors import CurbstoneError, NumberGap
 from curbstone.core.names import queue_name
 from curbstone.core.options import KIB
 from curbstone.core.values import IdempotencyKey, Numbered, producer_key
-from tests.core.books import check_room
-from tests.core.lab import Lab, Peer, message
 from tests.core.recovery.golden import KEYS, PRODUCERS, describe
 from tests.core.staging.lab import commit, stage
+from tests.kit.books import check_room
+from tests.kit.lab import Lab, Peer, message
 
 HERE = Path(__file__).parent
 FIRST, LAST = "0.1.0", "0a679af"

@@ -14,10 +14,10 @@ import pytest
 from curbstone.core.wal.redo_format import BLOCK_BYTES, RECORDS_AT
 from curbstone.core.wal.replay import kept_redo_names, redo_names
 from curbstone.exit_codes import DAMAGED
-from tests.commands import curbstone
-from tests.core.lab import Lab, message
-from tests.server import ServerProcess
-from tests.sim.world import Crash, SimFile
+from tests.kit.commands import curbstone
+from tests.kit.lab import Lab, message
+from tests.kit.server import ServerProcess
+from tests.kit.simulated import Crash, SimFile
 
 NAMES = ["a", "b", "c"]
 ROUNDS = 4

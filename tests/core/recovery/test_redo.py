@@ -14,8 +14,8 @@ from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.values import IdempotencyKey
 from curbstone.core.wal import sync_group
 from curbstone.core.wal.replay import redo_names, replay_redo
-from tests.core.lab import Lab, Peer, message
-from tests.sim.world import Crash, SimFile
+from tests.kit.lab import Lab, Peer, message
+from tests.kit.simulated import Crash, SimFile
 
 NAMES = ["a", "b", "c"]
 

@@ -11,7 +11,7 @@ from curbstone.core.message import Message
 from curbstone.core.options import MIB
 from curbstone.core.staging.files import Part
 from curbstone.core.staging.upload import Upload
-from tests.core.lab import Lab
+from tests.kit.lab import Lab
 
 PROJECT = "default"
 Contents = Mapping[str, Sequence[bytes | Message]]

@@ -14,9 +14,9 @@ from curbstone.core.engine.log.format import Note
 from curbstone.core.errors import AlreadyCommitted, CurbstoneError, NoSuchTransaction
 from curbstone.core.names import queue_name
 from curbstone.core.staging import apply
-from tests.core.lab import Lab, Peer, numbered
 from tests.core.staging.lab import commit, stage, staged_files, state
-from tests.sim.world import Crash
+from tests.kit.lab import Lab, Peer, numbered
+from tests.kit.simulated import Crash
 
 CAP = 256 * 1024
 PARTS = {

@@ -23,10 +23,10 @@ from curbstone.core.message import Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import MIB
 from curbstone.core.staging.committed import KEPT_MS
-from tests.core.books import check_room
 from tests.core.commit.test_faults import FailingSyncs
-from tests.core.lab import Lab, Peer, numbered
 from tests.core.staging.lab import commit, drop, frames_of, stage, staged_files, state, upload
+from tests.kit.books import check_room
+from tests.kit.lab import Lab, Peer, numbered
 
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 HOUR_MS = 3_600_000

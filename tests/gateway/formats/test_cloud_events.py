@@ -9,7 +9,7 @@ import pytest
 
 from curbstone.core.errors import BadRequest
 from curbstone.gateway.formats.cloud_events import header_of_value, message_fields, mode_of, parse, value_of_header
-from tests.gateway.running import MESSAGES, Running, json_from
+from tests.kit.gateway import MESSAGES, Running, json_from
 
 EVENT: dict[str, Any] = {"specversion": "1.0", "id": "a-1", "source": "/shop", "type": "shop.order"}
 STRUCTURED = {"Content-Type": "application/cloudevents+json; charset=utf-8"}

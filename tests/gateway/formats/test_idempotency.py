@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 
 def test_a_repeated_post_is_stored_once_also_after_kill_9(server: ServerProcess) -> None:

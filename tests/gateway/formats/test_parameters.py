@@ -14,7 +14,7 @@ from curbstone.gateway.formats.parameters import (
     wait_ms,
     whole_number,
 )
-from tests.gateway.running import MESSAGES, Running
+from tests.kit.gateway import MESSAGES, Running
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.witness import call
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 BROWSER = {"User-Agent": "Mozilla/5.0 (X11; Linux x86_64)"}
 QUEUE = "/v2/default/queues/q"

@@ -14,8 +14,8 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.net.address import Address
 from curbstone.net.certificates import CertificateFiles, Certificates
 from curbstone.net.peer import Certificate, Networks, Peer
-from tests.authority import Authority
-from tests.gateway.running import QUEUE, running
+from tests.kit.authority import Authority
+from tests.kit.gateway import QUEUE, running
 
 PROXIES = Networks(["10.0.0.0/8", "2001:db8::/32"])
 PROXY = Peer("10.0.0.1", 4711, False, Certificate(("DNS:proxy",), "CN=proxy"))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from curbstone.core.errors import BadRequest
 from curbstone.gateway.http.json_body import parse_json
 from curbstone.gateway.limits import DEPTH_MAX, VALUES_MAX
-from tests.gateway.running import MESSAGES, QUEUE, Running
+from tests.kit.gateway import MESSAGES, QUEUE, Running
 
 EVENT = {"content-type": "application/cloudevents+json"}
 

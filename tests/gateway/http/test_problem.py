@@ -8,7 +8,7 @@ from curbstone.core import errors
 from curbstone.core.names import queue_name
 from curbstone.gateway.http.problem import Problem, problem_of, status_of
 from curbstone.gateway.http.problem_types import TYPES, type_of
-from tests.gateway.running import Running
+from tests.kit.gateway import Running
 
 KINDS = [
     kind

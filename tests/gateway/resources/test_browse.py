@@ -9,7 +9,7 @@ import pytest
 from httpx import Response
 
 from tests.gateway.frames import rows_of
-from tests.gateway.running import MESSAGES, QUEUE, Running
+from tests.kit.gateway import MESSAGES, QUEUE, Running
 
 pytestmark = pytest.mark.anyio
 

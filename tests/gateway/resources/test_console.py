@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.running import Running
+from tests.kit.gateway import Running
 
 FILES = Path(__file__).resolve().parents[3] / "gateway" / "console"
 

@@ -11,7 +11,7 @@ import httpx
 import orjson
 import pytest
 
-from tests.gateway.running import MESSAGES, QUEUE, Running
+from tests.kit.gateway import MESSAGES, QUEUE, Running
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from websockets.exceptions import InvalidStatus
 
 from curbstone.core.options import QueueOptions
 from curbstone.gateway.settings import GatewaySettings
-from tests.gateway.running import Running, json_from, running
+from tests.kit.gateway import Running, json_from, running
 
 EVENTS = "/v2/p1/events"
 pytestmark = pytest.mark.anyio

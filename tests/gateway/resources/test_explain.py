@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from curbstone.core.names import queue_name
-from tests.gateway.running import MESSAGES, QUEUE, Running, json_from
+from tests.kit.gateway import MESSAGES, QUEUE, Running, json_from
 
 pytestmark = pytest.mark.anyio
 

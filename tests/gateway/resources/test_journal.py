@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from tests.gateway.frames import journal_of
-from tests.gateway.running import MESSAGES, QUEUE, Running
+from tests.kit.gateway import MESSAGES, QUEUE, Running
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from curbstone.gateway.resources import history
-from tests.gateway.running import MESSAGES, QUEUE, Running
+from tests.kit.gateway import MESSAGES, QUEUE, Running
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.running import MESSAGES, QUEUE, Running
+from tests.kit.gateway import MESSAGES, QUEUE, Running
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from curbstone.core.message import Message
 from curbstone.core.names import PRIVATE_PROJECT, private_name
-from tests.gateway.running import MESSAGES, QUEUE, Running
+from tests.kit.gateway import MESSAGES, QUEUE, Running
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 WAIT_S = 60
 

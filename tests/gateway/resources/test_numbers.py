@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 
 def numbers(seq: int, after: int | None = None, producer: str = "web-1") -> dict[str, str]:

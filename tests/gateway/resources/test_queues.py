@@ -8,7 +8,7 @@ import pytest
 
 from curbstone.core.message import Message
 from curbstone.core.names import private_name
-from tests.gateway.running import MESSAGES, QUEUE, Running, json_from
+from tests.kit.gateway import MESSAGES, QUEUE, Running, json_from
 
 pytestmark = pytest.mark.anyio
 

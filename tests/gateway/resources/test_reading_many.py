@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.running import Running
+from tests.kit.gateway import Running
 
 pytestmark = pytest.mark.anyio
 

@@ -26,8 +26,8 @@ from curbstone.gateway.resources.chart_file import (
     read_series,
 )
 from curbstone.gateway.resources.recorder import Recorder
-from tests.core.lab import Lab
-from tests.sim.world import SimDisk
+from tests.kit.lab import Lab
+from tests.kit.simulated import SimDisk
 
 READY, PUBLISHED = "messages_ready", "messages_published_per_second"
 

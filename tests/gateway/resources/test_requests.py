@@ -7,8 +7,8 @@ import asyncio
 import httpx
 import pytest
 
-from tests.gateway.running import MESSAGES, QUEUE, Running
-from tests.server import ServerProcess
+from tests.kit.gateway import MESSAGES, QUEUE, Running
+from tests.kit.server import ServerProcess
 from tests.stomp.harness import SUB
 from tests.stomp.raw import Raw, encode
 

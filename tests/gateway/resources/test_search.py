@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from curbstone.gateway.resources import search
-from tests.gateway.running import MESSAGES, QUEUE, Running
+from tests.kit.gateway import MESSAGES, QUEUE, Running
 
 SEARCH = QUEUE + "/search"
 

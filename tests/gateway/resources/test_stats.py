@@ -14,7 +14,7 @@ import pytest
 
 from curbstone.gateway.resources.filling import MEMORY_MS, Filling
 from curbstone.gateway.resources.rates import STEP_MS, Rates
-from tests.server import ServerProcess
+from tests.kit.server import ServerProcess
 
 
 @pytest.fixture(scope="module")

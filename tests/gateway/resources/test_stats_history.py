@@ -11,8 +11,8 @@ import pytest
 
 from curbstone.charts import NAME
 from curbstone.gateway.resources.chart_file import DAY, HOUR, SERVER, encode_row
-from tests.access.doors import doors
-from tests.server import ServerProcess
+from tests.kit.doors import doors
+from tests.kit.server import ServerProcess
 
 READY = "messages_ready"
 USERS = """

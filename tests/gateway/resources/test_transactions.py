@@ -20,8 +20,8 @@ from curbstone.core.frames import FRAME, encode_frame
 from curbstone.core.message import Message
 from curbstone.core.options import MIB
 from curbstone.core.values import PART_BYTES_MAX
-from tests.gateway.running import QUEUE, Running
-from tests.server import ServerProcess
+from tests.kit.gateway import QUEUE, Running
+from tests.kit.server import ServerProcess
 
 BINARY = {"Content-Type": "application/vnd.curbstone.batches"}
 LINES = {"Content-Type": "application/x-ndjson"}

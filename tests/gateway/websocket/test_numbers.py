@@ -9,7 +9,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tests.gateway.running import QUEUE, Running, json_from
+from tests.kit.gateway import QUEUE, Running, json_from
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from tests.gateway.running import Running, json_from
+from tests.kit.gateway import Running, json_from
 
 pytestmark = pytest.mark.anyio
 

@@ -21,9 +21,9 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket import queues_session, unanswered
 from curbstone.gateway.websocket.queues_session import QueuesSession
 from tests.access.world import World, hashed
-from tests.core.lab import Lab
 from tests.gateway.fakes import FakeWire, binary, text
 from tests.gateway.websocket.test_publish_session import picky
+from tests.kit.lab import Lab
 
 SETTINGS = GatewaySettings(max_message_size=1000)
 CALLER = Caller("127.0.0.1", 1, "websocket")

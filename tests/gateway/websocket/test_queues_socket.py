@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from curbstone.gateway.websocket.protocol import WebSocketProtocol
 from curbstone.net.limits import TURN_OUTPUT_BYTES_MAX
-from tests.gateway.running import Running, json_from
+from tests.kit.gateway import Running, json_from
 
 PATH = "/v2/p1/queues"
 BODY = "x" * 60_000

@@ -9,7 +9,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from curbstone.core.host import AsyncioHost, Timer
 from curbstone.gateway.websocket.socket_leases import SocketLeases
-from tests.gateway.running import Running, json_from
+from tests.kit.gateway import Running, json_from
 
 LEASED = "?ack&confirm=json&encoding=utf8&lease="
 

@@ -22,7 +22,7 @@ from curbstone.gateway.websocket.targets import ToQueue
 from curbstone.net import turns as net_turns
 from curbstone.net.budget import Budget
 from tests.gateway.fakes import ANYBODY, FakeQueue, no_key
-from tests.gateway.running import Running, running
+from tests.kit.gateway import Running, running
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tests.gateway.running import MESSAGES, QUEUE, Running, json_from
+from tests.kit.gateway import MESSAGES, QUEUE, Running, json_from
 
 pytestmark = pytest.mark.anyio
 

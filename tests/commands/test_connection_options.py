@@ -1,0 +1,100 @@
+"""Where commands find the server: options before and after the command, variables, and contexts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from curbstone.cli.examples import EXAMPLES
+from tests.kit.commands import Done, curbstone
+from tests.kit.server import ServerProcess
+
+NOWHERE = "http://127.0.0.1:1"
+
+
+class Shell:
+    """A user's shell, with a home directory of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def __call__(self, *args: str, **env: str) -> Done:
+        return curbstone(*args, cwd=self.home, stdin=b"", **env, XDG_CONFIG_HOME=str(self.home / "config"))
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+@pytest.fixture
+def url(server: ServerProcess) -> str:
+    httpx.put(f"{server.url}/v2/default/queues/a", trust_env=False)
+    return server.url
+
+
+def test_the_server_is_named_before_or_after_the_command(shell: Shell, url: str) -> None:
+    assert shell("--server", url, "queue", "show", "a").code == 0
+    assert shell("queue", "show", "a", "--server", url).code == 0
+    assert shell("--server", NOWHERE, "queues", "--server", url).code == 0, "the one after the command has precedence"
+    assert shell("--server", url, "queues", CURBSTONE_SERVER=NOWHERE).code == 0
+    assert shell("queues", "--server", NOWHERE, CURBSTONE_SERVER=url).code == 3
+
+
+def test_a_token_file_is_named_before_or_after_the_command(shell: Shell, url: str) -> None:
+    for words in (("--token-file", "missing", "queues"), ("queues", "--token-file", "missing")):
+        done = shell(*words, CURBSTONE_SERVER=url)
+        assert done.code == 2
+        assert "can't read the token in missing" in done.err
+
+
+def test_a_context_is_a_server_and_a_login(shell: Shell, url: str) -> None:
+    assert shell("context", "add", "here", "--server", url).out == f"context here: {url} (current)\n"
+    assert shell("context", "add", "away", "--server", NOWHERE).out == f"context away: {NOWHERE}\n"
+    assert shell("queues").code == 0, "the current context is used"
+    assert shell("--context", "away", "queues").code == 3
+    assert shell("queues", "--context", "away").code == 3
+    assert shell("queues", CURBSTONE_CONTEXT="away").code == 3
+    assert shell("context", "use", "away").code == 0
+    assert shell("queues").code == 3
+    assert shell("queues", CURBSTONE_SERVER=url).code == 0, "a variable has precedence over the current context"
+    assert shell("queues", "--context", "here", CURBSTONE_SERVER=NOWHERE).code == 0, "a named one replaces variables"
+    assert [each["name"] for each in shell("context", "list", "--json").json[0]] == ["away", "here"]
+    assert shell("context", "remove", "away").code == 0
+    assert "no context 'away'; known contexts: here" in shell("queues", "--context", "away").err
+
+
+def test_the_token_of_a_context_goes_to_its_own_server_only(shell: Shell, url: str) -> None:
+    (shell.home / "token").write_text("token of another server")
+    assert shell("context", "add", "other", "--server", NOWHERE, "--token-file", "token").code == 0
+    (shell.home / "token").unlink()
+    assert shell("queues").code == 2, "the token is needed"
+    assert shell("queues", "--server", url).code == 0
+    assert shell("queues", CURBSTONE_SERVER=url).code == 0
+
+
+def test_a_context_that_is_wrong_says_so(shell: Shell) -> None:
+    done = shell("context", "add", "here", "--server", NOWHERE, "--token-file", "missing")
+    assert (done.code, done.err) == (2, "curbstone: no such file: missing\n")
+    (shell.home / "config/curbstone").mkdir(parents=True)
+    (shell.home / "config/curbstone/contexts.json").write_text("[]")
+    assert "this is not a file of contexts" in shell("queues").err
+
+
+@pytest.mark.parametrize("words", sorted(EXAMPLES))
+def test_the_help_of_each_command_has_its_examples_and_no_names_of_types(shell: Shell, words: str) -> None:
+    done = shell(*words.split(), "--help")
+    assert done.code == 0
+    assert all(f"  {line}\n" in done.out for line in EXAMPLES[words])
+    assert not re.search(r"<(str|int|float|list|path)", done.out.partition("Examples:")[0])
+    assert "{" not in done.out.partition("\n")[0]
+
+
+def test_the_help_lists_all_commands_with_whole_summaries(shell: Shell) -> None:
+    out = shell("--help").out
+    assert "..." not in out.partition("Server:")[2]
+    commands = {words.split()[0] for words in EXAMPLES}
+    assert all(f"\n  {command} " in out for command in commands)

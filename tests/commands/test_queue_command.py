@@ -1,0 +1,74 @@
+"""`curbstone queue`: create, change, show and delete a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from curbstone.cli.queue import QUEUE_OPTIONS
+from curbstone.core.options import QueueOptions
+from tests.kit.commands import Done, curbstone
+from tests.kit.server import ServerProcess
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(server: ServerProcess, tmp_path: Path) -> Run:
+    return lambda *args: curbstone(*args, cwd=tmp_path, CURBSTONE_SERVER=server.url)
+
+
+def test_every_option_of_a_queue_can_be_set() -> None:
+    with_own_commands = {"paused", "publish_paused", "schema"}
+    assert QUEUE_OPTIONS.keys() | with_own_commands == {field.name for field in fields(QueueOptions)}
+
+
+def test_the_life_of_a_queue(run: Run) -> None:
+    created = run("queue", "create", "made/jobs", "--cap=1MiB", "--max-tries=5", "--groups=a,b", "--nack-delay=2.5")
+    assert (created.code, created.out) == (0, "queue made/jobs created\n")
+    again = run("queue", "create", "made/jobs")
+    assert (again.code, again.err) == (
+        1,
+        "curbstone: queue made/jobs exists; change its options with: curbstone queue set\n",
+    )
+    done = run("queue", "set", "made/jobs", "--groups", "none", "--max-tries", "none", "--unused", "60")
+    assert done.out == "queue made/jobs: max_tries = 0, groups = none, unused = 60\n"
+    (info,) = run("queue", "show", "made/jobs", "--json").json
+    options = info["options"]
+    assert (options["cap"], options["max_tries"], options["groups"], options["unused"]) == (1 << 20, 0, [], 60)
+    assert options["nack_delay"] == 2.5, "an option that is not named stays"
+    run("send", "made/jobs", "x")
+    shown = run("queue", "show", "made/jobs").out
+    assert "ready" in shown and "max_tries" in shown
+    assert run("queue", "delete", "made/jobs").out == "queue made/jobs deleted, with 1 message\n"
+    for verb in ("show", "set", "delete"):
+        assert run("queue", verb, "made/jobs", *(["--ttl=1"] if verb == "set" else [])).code == 4, verb
+
+
+def test_a_bad_option_is_refused_with_its_value(run: Run) -> None:
+    assert "bad --max-tries 'many': expected a number" in run("queue", "create", "made/x", "--max-tries=many").err
+    assert "'huge' is not" in run("queue", "create", "made/x", "--overflow=huge").err
+    assert run("queue", "show", "made/x").code == 4, "nothing was created"
+    assert "no option to set" in run("queue", "set", "made/x").err
+
+
+def test_a_queue_in_place_of_a_project_is_named_in_the_error(run: Run) -> None:
+    done = run("queues", "made/jobs")
+    assert done.code == 2
+    assert "'made/jobs' is no project; to see one queue: curbstone queue show made/jobs" in done.err
+
+
+def test_dead_letters_are_peeked_at_with_their_origin_and_reason(run: Run) -> None:
+    run("queue", "create", "made/one", "--max-tries=1", "--dead-letter=made/failed")
+    run("send", "made/one", "x")
+    run("recv", "made/one")
+    found = run("peek", "made/failed").out
+    assert "DEAD IN" in found and "made/one" in found and "1 delivery" in found
+    assert run("redrive", "made/failed").out == "1 message moved\n"
+    assert run("redrive", "made/failed").out == (
+        "0 messages moved\nqueue made/failed has no dead letters that are ready\n"
+    )
+    run("queue", "delete", "made/one"), run("queue", "delete", "made/failed")

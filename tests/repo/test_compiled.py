@@ -1,0 +1,75 @@
+"""The compiled build: which modules are in it, and that they can be compiled.
+
+`make test-compiled` runs the tests of the engine and its protocols on such a build.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from curbstone.gateway.resources.figures import BUILD
+from tests.kit.wheel import ROOT, copy_of_the_checkout
+from tests.stomp.test_engine import serving
+from tests.stomp.test_way import traced
+from tests.test_tidy import SOURCES, facts, imported, relative
+
+STAY_SOURCE = {
+    "core/host.py": "it is where the event loop and the threads come in, and leaves a loop in a `finally`",
+}
+"""Modules of core and stomp on the way of a message that are not compiled, and why."""
+
+
+def compiled() -> set[str]:
+    """Return the modules that setup.py names, as core/engine/queue.py."""
+    said = runpy.run_path(str(ROOT / "setup.py"))["COMPILED"]
+    return {f"{folder}/{name}.py" for folder, names in said.items() for name in names.split()}
+
+
+@pytest.mark.source
+def test_all_that_a_message_goes_through_in_engine_and_stomp_is_compiled(tmp_path: Path) -> None:
+    async def main() -> set[str]:
+        async with serving(tmp_path) as world:
+            return {file for trace in await traced(world) for file, _ in trace.calls}
+
+    way = {file for file in asyncio.run(main()) if file.startswith(("core/", "stomp/"))}
+    assert len(way) > 30, "nothing was traced"
+    assert way - compiled() == {*STAY_SOURCE}
+
+
+@pytest.mark.skipif("CURBSTONE_REQUIRE_COMPILED" not in os.environ, reason="make test-compiled says so")
+def test_the_tests_run_on_the_compiled_build() -> None:
+    assert BUILD == "compiled"
+
+
+def test_what_is_compiled_is_there() -> None:
+    assert [name for name in sorted(compiled()) if not (ROOT / name).is_file()] == []
+
+
+def test_no_class_that_is_not_compiled_extends_one_that_is() -> None:
+    """Python refuses that, when the first object is made."""
+    modules = compiled()
+    closed = {f"curbstone.{name.removesuffix('.py').replace('/', '.')}" for name in modules}
+    for path in SOURCES:
+        if relative(path) not in modules:
+            bases = {base.partition("[")[0] for base in facts(path).bases}
+            homes = {home for home, _, name in (full.rpartition(".") for full in imported(path)) if name in bases}
+            assert not homes & closed, relative(path)
+
+
+def test_mypyc_takes_every_module(tmp_path: Path) -> None:
+    """Only its own part, which is quick: a C compiler takes what it writes."""
+    source = copy_of_the_checkout(tmp_path)
+    environment = {**os.environ, "CURBSTONE_COMPILED": "1"}
+    command = [sys.executable, "-c", "import runpy; runpy.run_path('setup.py')['extensions']()"]
+    done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = {path.name for path in (source / "build").glob("__native_curbstone___*.c")}
+    for name in compiled():
+        assert f"__native_curbstone___{name.removesuffix('.py').replace('/', '___')}.c" in written
