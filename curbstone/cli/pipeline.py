@@ -15,6 +15,7 @@ from curbstone.cli.help import Group
 
 JOBS = {
     "archive": "Archive queues to a lake of Parquet files. Each message is in it once, whatever is killed.",
+    "status": "Show how far the archive of a lake is behind its queues. Exit code 1 if too far.",
     "report": "Report what happened in queues in each minute, as Parquet and as one HTML page.",
     "replay": "Publish messages of a lake again, in their order. A name that was used before publishes nothing.",
     "compact": "Merge the small files of a lake into large ones, and remove old data.",

@@ -14,6 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +26,13 @@ from curbstone.spark.journal_stream import JournalStreamReader
 from curbstone.spark.lake_columns import COLUMNS, JOURNAL, MESSAGES, TABLES
 from curbstone.spark.options import ReadOptions, read_options
 from curbstone.spark.places import Offset, Place
+from curbstone.spark.status import GROUP, Metrics
 from curbstone.spark.stream import StreamReader
 from curbstone.spark.table import Table, absolute
 
 if TYPE_CHECKING:
     from curbstone.spark.parts import Part
 
-GROUP = "archive"
 PER_BATCH = 500_000
 """More than the default of a stream, because nothing is staged on the server, and files become fewer and larger."""
 
@@ -44,6 +45,8 @@ class Archived:
     events: int = 0
     batches: int = 0
     gaps: list[str] = field(default_factory=list)
+    committed_at: float = 0
+    """The time of the last commit, in seconds since 1970."""
 
     def __str__(self) -> str:
         text = f"archived {jobs.counted(self.messages, 'message')}"
@@ -63,11 +66,13 @@ def archive(
     every_s: float = 5,
     checkpoint: str = "",
     stop: threading.Event | None = None,
+    done: Archived | None = None,
 ) -> Archived:
     """Archive until there is nothing more (`once`), or until `stop` is set. Return how much was stored.
 
     `options` are those of the data source; the group is `archive` unless they name another. `spark` is not used, and
-    may be None. `checkpoint` is that of an earlier release, if it was not in the lake. Raise PipelineError.
+    may be None. `checkpoint` is that of an earlier release, if it was not in the lake. The counts in `done` grow
+    meanwhile. Raise PipelineError.
     """
     lake = absolute(lake_path)
     for table in [Table(lake, name) for name in TABLES]:
@@ -79,7 +84,7 @@ def archive(
     if not (source.headers and source.body):
         raise PipelineError("a lake has whole messages: includeHeaders and includeBody are not for archives")
     base = checkpoint or checkpoint_in(lake, source.group)
-    done, stopped = Archived(), stop or threading.Event()
+    done, stopped = done or Archived(), stop or threading.Event()
     feeds = [_messages(lake, source, base)]
     if journal:
         left_out = {"groupid", "startingoffsets", "startingtimestamp"}
@@ -189,6 +194,7 @@ class _Feed:
             sets = {name: value for name, value in sets.items() if self._stored.get(name) != value}
             if parts or sets:
                 self._table.commit(parts, sets, self._stored)
+                done.committed_at = time.time()
             self._stored |= sets
         self._at = end
         for gap in found:
@@ -298,6 +304,9 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--fail-on-data-loss", action="store_true", help="end if messages were lost, instead of recording the gap"
     )
+    parser.add_argument(
+        "--metrics", default="", metavar="HOST:PORT", help="serve /metrics for Prometheus there, such as 127.0.0.1:9109"
+    )
     return parser.parse_args(given)
 
 
@@ -317,8 +326,11 @@ def _job(known: argparse.Namespace) -> str:
     except PipelineError as error:
         raise jobs.Wrong(str(error)) from None
     _check(known, source)
-    with jobs.stopping() as stop:
-        done = archive(
+    done = Archived()
+    with jobs.stopping() as stop, ExitStack() as stack:
+        if known.metrics:
+            stack.enter_context(Metrics(known.lake, source.address, known.group, done).served(known.metrics))
+        archive(
             None,
             known.lake,
             options,
@@ -327,6 +339,7 @@ def _job(known: argparse.Namespace) -> str:
             every_s=known.every,
             checkpoint=known.checkpoint,
             stop=stop,
+            done=done,
         )
     return str(done)
 

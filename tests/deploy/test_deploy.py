@@ -107,12 +107,13 @@ def test_the_compose_file_mounts_what_is_there() -> None:
 
 
 @needs_systemd
-def test_systemd_reads_the_unit_and_finds_it_closed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["curbstone.service", "curbstone-archive.service"])
+def test_systemd_reads_the_unit_and_finds_it_closed(tmp_path: Path, name: str) -> None:
     command = tmp_path / "curbstone"
     command.write_text("#!/bin/sh\n")
     command.chmod(0o755)
-    unit = tmp_path / "curbstone.service"
-    text = UNIT.read_text(encoding="utf-8").replace("/opt/curbstone/bin/curbstone serve", f"{command} serve")
+    unit = tmp_path / name
+    text = UNIT.with_name(name).read_text(encoding="utf-8").replace("/opt/curbstone/bin/curbstone ", f"{command} ")
     unit.write_text(re.sub(r"^Documentation=.*\n", "", text, flags=re.M))  # the page is not installed here
     done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

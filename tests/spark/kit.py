@@ -66,11 +66,11 @@ def make_queue(url: str, queue: str, **options: Any) -> None:
     call(url, "PUT", f"/v2/{project}/queues/{name}", options or None)
 
 
-def publish(url: str, queue: str, bodies: Sequence[str], **headers: str) -> None:
-    """Publish these bodies, in order."""
+def publish(url: str, queue: str, bodies: Sequence[str], **members: Any) -> None:
+    """Publish these bodies, in order, with more members of their JSON."""
     project, _, name = queue.partition("/")
     for start in range(0, len(bodies), 1000):
-        batch = [{"Content-Type": "text/plain", **headers, "message": body} for body in bodies[start : start + 1000]]
+        batch = [{"Content-Type": "text/plain", **members, "message": body} for body in bodies[start : start + 1000]]
         call(url, "POST", f"/v2/{project}/queues/{name}/messages/batch", batch)
 
 
