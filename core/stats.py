@@ -97,7 +97,7 @@ class Histogram:
 class Commits:
     """The commits of all queues since the start, including queues that were deleted meanwhile."""
 
-    __slots__ = ("failed", "messages", "redo_bytes_kept", "syncs", "took_us")
+    __slots__ = ("failed", "journal_damage", "messages", "redo_bytes_kept", "syncs", "took_us")
 
     def __init__(self) -> None:
         self.took_us = Histogram(COMMIT_US_BOUNDS)
@@ -108,5 +108,7 @@ class Commits:
         """How often commits were made durable. One sync may do it for the commits of many queues, or of an interval."""
         self.redo_bytes_kept = 0
         """Bytes of the redo files that a start could not replay completely, and has kept for repair."""
+        self.journal_damage = 0
+        """Stretches of the journal of transactions that a start could not read."""
         self.failed = 0
         """Commits that failed on the disk, so that nothing was confirmed; they are in no histogram."""

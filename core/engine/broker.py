@@ -121,6 +121,7 @@ class Broker(AloneBroker):
             for entry in sorted(disk.list_dir(QUEUES)):
                 broker._recover(entry)
             broker.missing_parts = replay_transactions(broker.journal, broker._queues.values(), broker.left)
+            broker.commits.journal_damage = len(broker.journal.damage)
             broker.staging.recover()
             for queue in broker.queues():
                 if queue.log.is_above_cap:
@@ -453,7 +454,7 @@ class Broker(AloneBroker):
     def health(self) -> Health:
         reasons = ["shutting down"] if self.shared.is_stopping else []
         reasons += self.alarms.reasons
-        reasons += [f"damaged: {text}" for text in self.kept_redo.texts]
+        reasons += [f"damaged: {text}" for text in [*self.kept_redo.texts, *self.journal.damage]]
         reasons += [f"a queue is not served: {text}" for text in self.left.values()]
         for queue in self._queues.values():
             label = "a private queue" if queue.name.is_private else f"queue {queue.name}"

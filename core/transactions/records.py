@@ -82,22 +82,57 @@ def encode_record(tx: int, parts: Iterable[bytes]) -> bytes:
     return crc32(body, crc32(head)).to_bytes(4, "little") + head + body
 
 
-def decode_records(data: bytes) -> tuple[list[Recorded], int]:
-    """Return the parts of all whole records, and where the last of these ends."""
-    recorded: list[Recorded] = []
-    offset = last_tx = 0
+class Contents(NamedTuple):
+    """What the file has."""
+
+    parts: list[Recorded]
+    end: int
+    """Where the last whole record ends."""
+    damaged: list[tuple[int, int]]
+    """Where records were that do not check though later ones do, as (start, end). Their transactions are lost."""
+
+
+def decode_records(data: bytes) -> Contents:
+    """Return the parts of all whole records.
+
+    Behind the last of them may be what was never synced, and what an earlier use of the file has left. But each record
+    is synced before the next is written, so one that does not check is damaged if the next one does. That one is looked
+    for only where the head of the damaged one says: a message could hold the bytes of a record. The first record is not
+    taken for damaged, because its head may be that of an earlier use, which a write that was never synced left there.
+    """
+    found = Contents([], 0, [])
+    offset = last_tx = end = 0
     while offset + _RECORD.size <= len(data):
-        crc, size, tx, parts = _RECORD.unpack_from(data, offset)
-        end = offset + _RECORD.size + size
-        if end > len(data) or crc32(memoryview(data)[offset + 4 : end]) != crc or tx <= last_tx:
+        _, size, tx, parts = _RECORD.unpack_from(data, offset)
+        following = offset + _RECORD.size + size
+        if tx <= last_tx or following > len(data):
             break
-        last_tx = tx
-        offset += _RECORD.size
-        for _ in range(parts):
-            part = _decode_part(data, offset, tx)
-            recorded.append(part)
-            offset += len(part.data)
-    return recorded, offset
+        if _checks(data, offset, following):
+            at = offset + _RECORD.size
+            for _ in range(parts):
+                found.parts.append(_decode_part(data, at, tx))
+                at += len(found.parts[-1].data)
+            end, last_tx = following, tx
+        elif _is_record_behind(data, following, tx):
+            if last_tx:
+                found.damaged.append((offset, following))
+        else:
+            break
+        offset = following
+    return found._replace(end=end)
+
+
+def _checks(data: bytes, offset: int, end: int) -> bool:
+    return crc32(memoryview(data)[offset + 4 : end]) == int.from_bytes(data[offset : offset + 4], "little")
+
+
+def _is_record_behind(data: bytes, offset: int, tx: int) -> bool:
+    """Return whether a whole record of a later transaction than `tx` begins there."""
+    if offset + _RECORD.size > len(data):
+        return False
+    _, size, later, _ = _RECORD.unpack_from(data, offset)
+    end = offset + _RECORD.size + size
+    return later > tx and end <= len(data) and _checks(data, offset, end)
 
 
 def _decode_part(data: bytes, start: int, tx: int) -> Recorded:

@@ -35,8 +35,8 @@ Parts = dict[int, bytes]
 def read_journal(disk: Disk, damage: list[str]) -> tuple[list[Recorded], int]:
     """Return all parts that the journal has, and where its whole records end; blocking.
 
-    A line is added to `damage` for each stretch that can't be read. Bytes that fail a checksum are no damage: behind
-    the last whole record lies what was never synced, or what an earlier use of the file has left.
+    A line is added to `damage` for each stretch that can't be read, and for each record that does not check though
+    later ones do.
     """
     try:
         file = disk.open(JOURNAL)
@@ -49,7 +49,13 @@ def read_journal(disk: Disk, damage: list[str]) -> tuple[list[Recorded], int]:
         file.close()
     disk.sync_dir("")
     damage += [f"{JOURNAL}: bytes {first} to {end} can't be read" for first, end in bad]
-    return decode_records(data)
+    contents = decode_records(data)
+    damage += [
+        f"{JOURNAL}: bytes {first} to {end} do not check: a transaction over several queues may be seen in part"
+        for first, end in contents.damaged
+        if not any(low < end and first < high for low, high in bad)
+    ]
+    return contents.parts, contents.end
 
 
 class _Waiting(NamedTuple):
@@ -91,6 +97,8 @@ class Journal:
         """Whether nothing may be written to the file any more, because nobody knows what a crash would leave of it."""
         self._rests = False
         self._busy = False
+        self.damage: list[str] = []
+        """What of the file could not be read at the start, as texts for people."""
         self.next_tx = 1
 
     @property
@@ -105,10 +113,9 @@ class Journal:
 
     def recover(self) -> list[Recorded]:
         """Return all parts of all whole records; blocking."""
-        damage: list[str] = []
-        recorded, self._end = read_journal(self._disk, damage)
+        recorded, self._end = read_journal(self._disk, self.damage)
         self.next_tx = max([part.tx for part in recorded], default=0) + 1
-        for text in damage:
+        for text in self.damage:
             logger.error("damaged: %s", text)
         return recorded
 

@@ -97,6 +97,8 @@ class _Exposition:
         yield CounterMetricFamily("curbstone_commits_failed", "Commits that the disk refused", commits.failed)
         text = "Bytes of redo files that a start could not replay completely (see curbstone repair)"
         yield GaugeMetricFamily("curbstone_redo_kept_bytes", text, commits.redo_bytes_kept)
+        text = "Damaged stretches of the journal of transactions that the start found"
+        yield GaugeMetricFamily("curbstone_journal_damaged", text, commits.journal_damage)
 
     def _by_protocol(self) -> Iterator[Metric]:
         for name, (field, text) in BY_PROTOCOL.items():

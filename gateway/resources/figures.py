@@ -153,6 +153,7 @@ class CommitFigures(NamedTuple):
     syncs: int
     failed: int
     redo_bytes_kept: int
+    journal_damage: int
     sync_us: HistogramFigures | None
 
     @classmethod
@@ -160,7 +161,8 @@ class CommitFigures(NamedTuple):
         """Return a copy."""
         took_us, messages = HistogramFigures.of(commits.took_us), HistogramFigures.of(commits.messages)
         sync_us = HistogramFigures.of(syncs) if syncs else None
-        return cls(took_us, messages, commits.syncs, commits.failed, commits.redo_bytes_kept, sync_us)
+        counts = commits.syncs, commits.failed, commits.redo_bytes_kept, commits.journal_damage
+        return cls(took_us, messages, *counts, sync_us)
 
 
 class HistogramFigures(NamedTuple):

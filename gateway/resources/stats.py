@@ -111,6 +111,7 @@ def _server(now: Snapshot) -> dict[str, object]:
             "failed": commits.failed,
             "syncs": commits.syncs,
             "redo_kept_bytes": commits.redo_bytes_kept,
+            "journal_damaged": commits.journal_damage,
             "seconds": _histogram(commits.took_us, 1_000_000),
             "messages": _histogram(commits.messages, 1),
             "sync_seconds": _histogram(commits.sync_us, 1_000_000) if commits.sync_us else None,

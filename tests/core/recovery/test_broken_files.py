@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -19,9 +20,10 @@ from curbstone.core.engine.broker import Broker
 from curbstone.core.engine.log.file_view import PAGE_BYTES
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES
 from curbstone.core.engine.log.scan import most_in_order
+from curbstone.core.transactions.records import encode_part
 from curbstone.core.transactions.tx_log import read_journal
 from tests.core.recovery.ward import KINDS, Ward, body, damaged
-from tests.kit.lab import Lab, Peer, message
+from tests.kit.lab import Lab, Peer, message, numbered
 from tests.kit.simulated import SimFile
 
 STEP = int(os.environ.get("CURBSTONE_DAMAGE_STEP", "13"))
@@ -224,6 +226,27 @@ def test_a_bad_sector_of_the_journal_keeps_no_server_from_starting(
     assert read_journal(lab.disk, damage) == ([], 0) and len(damage) == 1
     transact()
     assert [len(lab.bodies(lab.again(queue))) for queue in queues] == [2, 2]
+
+
+def test_a_damaged_record_of_the_journal_is_reported_and_the_transactions_behind_it_are_completed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It ended the reading of the journal without a word, and the transactions behind it stayed half done."""
+    lab = Lab()
+    queues = [lab.queue(name) for name in ("a", "b")]
+    for text in numbered(3):
+        parts = {queue.log.uid: encode_part(queue.log.uid, [message(text)], [], []) for queue in queues}
+        assert lab.answer(partial(lab.broker.journal.write, parts)) == (None,)
+    journal = lab.disk.names["journal"].cache
+    journal[len(journal) // 2] ^= 1
+    damage: list[str] = []
+    read_journal(lab.disk, damage)
+    with caplog.at_level(logging.ERROR, "curbstone.core"):
+        lab.restart("kill")
+    assert len(damage) == 1 and damage[0] in caplog.text
+    assert any(damage[0] in reason for reason in lab.broker.health().reasons)
+    assert lab.broker.commits.journal_damage == 1
+    assert [lab.bodies(lab.again(queue)) for queue in queues] == 2 * [[numbered(3)[0], numbered(3)[2]]]
 
 
 @pytest.mark.parametrize("harm", ["noise", "unreadable"])
