@@ -25,7 +25,7 @@ from curbstone.core.message import Message
 logger = logging.getLogger("curbstone.core")
 
 AGAIN_MS = 250
-AGAIN_MS_MAX = 8000
+AGAIN_MS_MAX = 1000
 TAIL_BYTES_MAX = 4 * 1024 * 1024
 READ_MIN = 4
 """How many runs that were read back a queue keeps even if memory is short, so that those who asked can use them."""
