@@ -21,7 +21,7 @@ from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.host import AsyncioHost
 from curbstone.gateway.asgi import AsgiGateway, refuse
 from curbstone.gateway.http.problem import Problem
-from curbstone.gateway.resources.figures import Process
+from curbstone.gateway.resources.metrics.figures import Process
 from curbstone.net.address import Address
 from curbstone.serve import ENGINE_STOP_S, WHOLE_S, admission_of, gate_of, gateway_of, open_engine, traced_engine
 from curbstone.settings import LISTENERS, OPTIONS, Settings, SettingsError, load

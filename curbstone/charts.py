@@ -10,8 +10,8 @@ from curbstone.access.authenticator import Gate
 from curbstone.cluster import ServedEngine
 from curbstone.core.engine.broker import Broker
 from curbstone.core.host import Host
-from curbstone.gateway.resources.chart_file import FILE_BYTES, File
-from curbstone.gateway.resources.recorder import Recorder
+from curbstone.gateway.resources.metrics.chart_file import FILE_BYTES, File
+from curbstone.gateway.resources.metrics.recorder import Recorder
 
 NAME = "charts"
 

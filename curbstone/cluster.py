@@ -15,8 +15,8 @@ from curbstone.core.errors import CurbstoneError, NotSupported, Unavailable
 from curbstone.core.host import AsyncioHost
 from curbstone.core.options import QueueOptions
 from curbstone.core.port import Broker
-from curbstone.gateway.resources.backup import Archive
-from curbstone.net.admission import DiskAlarms
+from curbstone.gateway.resources.server.backup import Archive
+from curbstone.net.connection_limits import DiskAlarms
 from curbstone.schemas import JsonSchemas
 from curbstone.settings import Settings
 from curbstone.waiting import one_of

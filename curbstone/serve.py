@@ -39,25 +39,25 @@ from curbstone.core.port import Broker as Engine
 from curbstone.core.stats import Histogram
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.app import Gateway, create_app
-from curbstone.gateway.resources.backup import Source, backup_routes
-from curbstone.gateway.resources.figures import BUILD, Process
-from curbstone.gateway.resources.logins import login_routes
-from curbstone.gateway.resources.mq import mq_routes
-from curbstone.gateway.resources.recorder import Recorder
-from curbstone.gateway.resources.stats_history import history_routes
+from curbstone.gateway.resources.messages.mq import mq_routes
+from curbstone.gateway.resources.metrics.figures import BUILD, Process
+from curbstone.gateway.resources.metrics.recorder import Recorder
+from curbstone.gateway.resources.metrics.stats_history import history_routes
+from curbstone.gateway.resources.server.backup import Source, backup_routes
+from curbstone.gateway.resources.server.logins import login_routes
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import binary_frame, text_frame
 from curbstone.mqks.limits import Limits as MqksLimits
 from curbstone.mqks.server import MqksServer
 from curbstone.net import certificates
+from curbstone.net.acceptor import Entrance
 from curbstone.net.address import Address
-from curbstone.net.admission import Admission, Bounds
 from curbstone.net.budget import Budget
 from curbstone.net.certificates import BadCertificate, Certificates
-from curbstone.net.entrance import Entrance
+from curbstone.net.connection_limits import Admission, Bounds
+from curbstone.net.fair_reader import Turns
 from curbstone.net.peer import Networks
-from curbstone.net.turns import Turns
 from curbstone.process import logs, malloc_tuning, open_files, systemd
 from curbstone.process.file_system import doubts, file_system_of, writable_by_others
 from curbstone.process.gc_tuning import Collections, give_back, undisturbed

@@ -15,23 +15,23 @@ from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.host import Host
 from curbstone.core.names import queue_name
 from curbstone.core.traffic import Traffic
-from curbstone.gateway.http.answers import answer
+from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.head import has_wrong_slash
 from curbstone.gateway.http.login import Logins, access_of
 from curbstone.gateway.http.long_poll import Polls
 from curbstone.gateway.http.origin_policy import OriginPolicy, answer_preflight, is_preflight
 from curbstone.gateway.http.problem import ClientGone, Problem, reason_of
-from curbstone.gateway.http.reply import reply_problem
+from curbstone.gateway.http.responses import reply_problem
 from curbstone.gateway.http.routing import Routes
 from curbstone.gateway.http.scope import base_of
-from curbstone.gateway.resources.event_stream import EventStreams
-from curbstone.gateway.resources.figures import Process
+from curbstone.gateway.resources.messages.event_stream import EventStreams
+from curbstone.gateway.resources.metrics.figures import Process
 from curbstone.gateway.routes import queue_routes, server_routes
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.traffic import GatewayTraffic
 from curbstone.gateway.websocket.routes import WebSocketRoutes
 from curbstone.gateway.websocket.session import Opener
-from curbstone.net.turns import Turns
+from curbstone.net.fair_reader import Turns
 
 if TYPE_CHECKING:
     from curbstone.access.authenticator import Gate

@@ -17,20 +17,20 @@ from curbstone.access.errors import Busy
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.app import Gateway
 from curbstone.gateway.asgi_socket import AsgiSocket
-from curbstone.gateway.http.departure import GONE
+from curbstone.gateway.http.client_disconnect import GONE
 from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.http.head import path_of
 from curbstone.gateway.http.login import caller_of
 from curbstone.gateway.http.problem import Problem, problem_body, problem_headers
-from curbstone.gateway.http.reply import reply_problem
+from curbstone.gateway.http.responses import reply_problem
 from curbstone.gateway.http.scope import BASE
 from curbstone.gateway.limits import STOP_S_MAX
 from curbstone.gateway.settings import OF_HEALTH
 from curbstone.gateway.websocket.protocol import opened, refusing
 from curbstone.gateway.websocket.session import Session, SocketRequest
-from curbstone.net.admission import FULL, Admission, Visit
 from curbstone.net.budget import REFUSED
-from curbstone.net.crowd import Crowd
+from curbstone.net.connection_limits import FULL, Admission, Visit
+from curbstone.net.connection_set import Crowd
 from curbstone.net.peer import Peer, plain_host
 
 logger = logging.getLogger("curbstone.gateway")

@@ -15,13 +15,13 @@ import httptools
 from curbstone.access.errors import Busy
 from curbstone.gateway.cycle import Cycle
 from curbstone.gateway.handover import Handover
-from curbstone.gateway.http.departure import GONE
-from curbstone.gateway.http.ends import Ends
+from curbstone.gateway.http.client_disconnect import GONE
 from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.http.forwarded import asker_of
 from curbstone.gateway.http.head import framing_of, not_http, path_of, target_of
-from curbstone.gateway.http.passed_over import asks_for_websocket, new_parser, parser_behind
+from curbstone.gateway.http.ignored_upgrade import asks_for_websocket, new_parser, parser_behind
 from curbstone.gateway.http.problem import Problem, closing_response, problem_of
+from curbstone.gateway.http.request_boundary import Ends
 from curbstone.gateway.limits import (
     BODY_S_MAX,
     HEAD_BYTES_MAX,
@@ -34,8 +34,8 @@ from curbstone.gateway.limits import (
     UNREAD_BODY_BYTES,
 )
 from curbstone.gateway.settings import OF_HEALTH
-from curbstone.net.admission import FULL, Visit, is_of_this_machine
 from curbstone.net.budget import REFUSED
+from curbstone.net.connection_limits import FULL, Visit, is_of_this_machine
 from curbstone.net.linger import Linger
 from curbstone.net.peer import Networks, Peer
 from curbstone.net.stream import Stream

@@ -12,7 +12,7 @@ from curbstone.gateway.http.login import caller_of
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.websocket.protocol import WebSocketProtocol, refusing, shake_hands
 from curbstone.gateway.websocket.session import SocketRequest
-from curbstone.net.admission import Visit
+from curbstone.net.connection_limits import Visit
 
 if TYPE_CHECKING:
     from curbstone.gateway.connection import HttpConnection

@@ -11,10 +11,10 @@ from curbstone.gateway.connection import HttpConnection
 from curbstone.gateway.http.problem import Problem, closing_response
 from curbstone.gateway.limits import STOP_S_MAX
 from curbstone.gateway.websocket.protocol import WebSocketProtocol
+from curbstone.net.acceptor import Entrance, Listener
 from curbstone.net.address import Address
-from curbstone.net.admission import Visit
-from curbstone.net.crowd import Crowd
-from curbstone.net.entrance import Entrance, Listener
+from curbstone.net.connection_limits import Visit
+from curbstone.net.connection_set import Crowd
 from curbstone.net.peer import Peer
 
 _TICK_S = 1.0

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from curbstone.access.caller import Caller
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.core.traffic import Traffic
-from curbstone.net.admission import Visit
-from curbstone.net.entrance import Entrance
+from curbstone.net.acceptor import Entrance
+from curbstone.net.connection_limits import Visit
+from curbstone.net.fair_reader import Turns
 from curbstone.net.peer import Peer
 from curbstone.net.repeats import BriefLog
 from curbstone.net.tcp import Connection, TcpServer
-from curbstone.net.turns import Turns
 from curbstone.stomp.errors import one_line
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.session import Session

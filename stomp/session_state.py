@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName
 from curbstone.core.traffic import Traffic
-from curbstone.net.unconfirmed import Unconfirmed
+from curbstone.net.in_flight import Unconfirmed
 from curbstone.stomp import extensions, frames
 from curbstone.stomp.destinations import Destination, parse_destination
 from curbstone.stomp.errors import ProtocolError

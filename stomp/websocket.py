@@ -20,7 +20,7 @@ from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.core.traffic import Traffic
 from curbstone.net.peer import source_of
 from curbstone.net.repeats import BriefLog
-from curbstone.net.wire import (
+from curbstone.net.websocket_port import (
     GOING_AWAY,
     NORMAL,
     POLICY_VIOLATION,

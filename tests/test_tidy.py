@@ -44,12 +44,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "core/engine": ("log", "facts", "index", "delivery", "compaction", "commit", "recovery"),
     "curbstone": ("process", "repair", "drill", "backup", "tracing", "cli"),
     "gateway": ("http", "formats", "websocket", "resources"),
+    "gateway/resources": ("queues messages", "reading metrics server"),
     "rabbit": ("amqp", "shared", "publishing", "consuming"),
 }
 ABOVE_THE_LAYERS = {
     "core": set[str](),
     "core/engine": {"broker", "declaring", "queue"},
     "curbstone": {"serve"},
+    "gateway/resources": set[str](),
     "gateway": {"app", "asgi", "asgi_socket", "connection", "cycle", "handover", "routes", "server"},
     "rabbit": {"engine", "queue", "transaction"},
 }
@@ -89,13 +91,13 @@ DOORS = {
     "gateway/asgi_socket.py",
     "gateway/connection.py",
     "gateway/server.py",
-    "gateway/http/answers.py",
+    "gateway/http/callbacks.py",
     "gateway/http/endless.py",
     "gateway/http/long_poll.py",
     "gateway/http/room.py",
     "net/certificates.py",
-    "net/crowd.py",
-    "net/entrance.py",
+    "net/connection_set.py",
+    "net/acceptor.py",
     "net/tcp.py",
     "net/tls.py",
     "rabbit/amqp/connection.py",
@@ -382,7 +384,8 @@ def test_modules_at_the_top_ship() -> None:
 def test_every_folder_has_its_place() -> None:
     links = {path.name: path.readlink().as_posix() for path in (ROOT / "curbstone").iterdir() if path.is_symlink()}
     assert links == {folder: f"../{folder}" for folder in AT_THE_TOP}
-    folders = {relative(path.parent) for path in SOURCES} - {"curbstone", *FOLDERS}
+    parents = {relative(path.parent) for path in SOURCES}
+    folders = {*parents, *(folder.rpartition("/")[0] for folder in parents)} - {"", "curbstone", *FOLDERS}
     assert folders == {f"{folder}/{part}" for folder, layers in LAYERS.items() for part in " ".join(layers).split()}
 
 

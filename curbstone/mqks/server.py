@@ -10,12 +10,12 @@ from curbstone.mqks.error_log import ErrorLog
 from curbstone.mqks.limits import Limits
 from curbstone.mqks.registry import Registry
 from curbstone.mqks.session import Session
+from curbstone.net.acceptor import Entrance
 from curbstone.net.address import Address
-from curbstone.net.admission import Visit
-from curbstone.net.entrance import Entrance
+from curbstone.net.connection_limits import Visit
+from curbstone.net.fair_reader import Turns
 from curbstone.net.peer import Peer
 from curbstone.net.tcp import Connection, TcpServer
-from curbstone.net.turns import Turns
 
 if TYPE_CHECKING:
     from curbstone.access.authenticator import Gate

@@ -31,8 +31,8 @@ from curbstone.mqks.errors import RequestError
 from curbstone.mqks.limits import REQUEST_BYTES_MAX, WORK_US_MAX, Limits
 from curbstone.mqks.login import AUTH, Login
 from curbstone.mqks.registry import Registry
+from curbstone.net.in_flight import Unconfirmed
 from curbstone.net.receive_deadline import ReceiveDeadline
-from curbstone.net.unconfirmed import Unconfirmed
 
 if TYPE_CHECKING:
     from curbstone.access.caller import Caller

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from curbstone.net.budget import Account
+from curbstone.net.fair_reader import Intake, Turns
 from curbstone.net.limits import TURN_OUTPUT_BYTES_MAX
-from curbstone.net.turns import Intake, Turns
 
 
 class Loop(Protocol):

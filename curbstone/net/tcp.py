@@ -14,16 +14,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+from curbstone.net.acceptor import Entrance, Listener
 from curbstone.net.address import Address
-from curbstone.net.admission import Visit
 from curbstone.net.budget import REFUSED
-from curbstone.net.crowd import Crowd
-from curbstone.net.entrance import Entrance, Listener
+from curbstone.net.connection_limits import Visit
+from curbstone.net.connection_set import Crowd
+from curbstone.net.fair_reader import Turns
 from curbstone.net.limits import LINGER_S, STOP_S, WRITE_BUFFER_BYTES
 from curbstone.net.linger import Linger
 from curbstone.net.peer import Peer
 from curbstone.net.stream import TurnStream
-from curbstone.net.turns import Turns
 
 
 class Session(Protocol):

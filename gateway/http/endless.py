@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from starlette.types import Receive, Scope
 
-from curbstone.gateway.http.departure import is_gone, until_gone
+from curbstone.gateway.http.client_disconnect import is_gone, until_gone
 
 
 class Bell:

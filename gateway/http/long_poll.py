@@ -10,7 +10,7 @@ from starlette.types import Receive
 
 from curbstone.access.rights import Right
 from curbstone.core.errors import CurbstoneError
-from curbstone.gateway.http.departure import until_gone
+from curbstone.gateway.http.client_disconnect import until_gone
 from curbstone.gateway.http.problem import ClientGone
 
 if TYPE_CHECKING:

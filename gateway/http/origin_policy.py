@@ -15,7 +15,7 @@ from starlette.types import Message, Scope, Send
 
 from curbstone.gateway.http.fields import Header
 from curbstone.gateway.http.problem import Problem
-from curbstone.gateway.http.reply import reply
+from curbstone.gateway.http.responses import reply
 from curbstone.gateway.http.scope import AnyScope
 from curbstone.gateway.settings import GatewaySettings
 

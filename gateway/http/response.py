@@ -9,7 +9,7 @@ import orjson
 from starlette.responses import Response
 
 from curbstone.gateway.http.fields import Header
-from curbstone.gateway.http.reply import OPAQUE
+from curbstone.gateway.http.responses import OPAQUE
 
 FRESH = {"cache-control": "no-store"}
 """Headers for an answer that may be out of date a moment later."""

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from curbstone.access.errors import Busy
-from curbstone.gateway.http.departure import is_gone
+from curbstone.gateway.http.client_disconnect import is_gone
 from curbstone.gateway.http.long_poll import Held
 from curbstone.gateway.http.problem import ClientGone
 from curbstone.gateway.http.scope import AnyScope

@@ -20,11 +20,11 @@ from curbstone.gateway.http.json_body import check_members
 from curbstone.gateway.http.problem import Problem, reason_of, status_of
 from curbstone.gateway.limits import WINDOW_MAX
 from curbstone.gateway.websocket.codec import Inbound
-from curbstone.gateway.websocket.elsewhere import Elsewhere
+from curbstone.gateway.websocket.foreign_acks import Elsewhere
 from curbstone.gateway.websocket.login import token_in
 from curbstone.gateway.websocket.session import close_for, error_frame
 from curbstone.gateway.websocket.subscription import ID, UNKNOWN_ID, Subscription, command_of
-from curbstone.net.wire import GOING_AWAY, Wire
+from curbstone.net.websocket_port import GOING_AWAY, Wire
 
 if TYPE_CHECKING:
     from curbstone.gateway.websocket.login import SocketLogin

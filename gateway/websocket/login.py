@@ -16,7 +16,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.websocket.codec import text_frame
 from curbstone.gateway.websocket.session import error_frame
-from curbstone.net.wire import Wire
+from curbstone.net.websocket_port import Wire
 
 if TYPE_CHECKING:
     from curbstone.access.ack_ids import Holder

@@ -23,8 +23,8 @@ from curbstone.gateway.websocket.refused_session import RefusedSession, asks_for
 from curbstone.gateway.websocket.session import Opener, Session, SocketRequest
 from curbstone.net import stream
 from curbstone.net.budget import REFUSED, Account
+from curbstone.net.fair_reader import Turns
 from curbstone.net.receive_deadline import ReceiveDeadline
-from curbstone.net.turns import Turns
 
 PIECES_MAX = 1000
 """The most pings, pongs and tiny fragments in one read. More are a flood, and the connection is aborted."""

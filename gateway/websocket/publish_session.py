@@ -26,11 +26,11 @@ from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.login import token_in
+from curbstone.gateway.websocket.ordered_confirms import Batch, Unanswered
 from curbstone.gateway.websocket.producer_sequence import MEMBERS, REPEATED, ProducerSequence, gap_frame
+from curbstone.gateway.websocket.publish_targets import Target
 from curbstone.gateway.websocket.session import close_for, error_frame
-from curbstone.gateway.websocket.targets import Target
-from curbstone.gateway.websocket.unanswered import Batch, Unanswered
-from curbstone.net.wire import GOING_AWAY, Wire
+from curbstone.net.websocket_port import GOING_AWAY, Wire
 
 if TYPE_CHECKING:
     from curbstone.gateway.websocket.login import SocketLogin

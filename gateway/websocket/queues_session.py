@@ -33,13 +33,13 @@ from curbstone.gateway.http.problem import Problem, reason_of, status_of
 from curbstone.gateway.limits import SUBSCRIPTIONS_MAX, UNREAD_BYTES_MAX, WINDOW_MAX
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Inbound, text_frame
-from curbstone.gateway.websocket.elsewhere import Elsewhere
+from curbstone.gateway.websocket.foreign_acks import Elsewhere
 from curbstone.gateway.websocket.login import SocketLogin, token_in
+from curbstone.gateway.websocket.ordered_confirms import Batch, Unanswered
+from curbstone.gateway.websocket.publish_targets import ToQueue
 from curbstone.gateway.websocket.socket_leases import SocketLeases
 from curbstone.gateway.websocket.subscription import SETTLING, Subscription, command_of, stale_frame
-from curbstone.gateway.websocket.targets import ToQueue
-from curbstone.gateway.websocket.unanswered import Batch, Unanswered
-from curbstone.net.wire import GOING_AWAY, Wire
+from curbstone.net.websocket_port import GOING_AWAY, Wire
 
 if TYPE_CHECKING:
     from curbstone.access.authorization import Access

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.websocket.session import SocketRequest, error_frame
-from curbstone.net.wire import Wire, reason_text
+from curbstone.net.websocket_port import Wire, reason_text
 
 APPLICATION = 4000
 """The first of the close codes that applications may define."""

@@ -23,11 +23,11 @@ from curbstone.gateway.websocket.consume_session import ConsumeSession
 from curbstone.gateway.websocket.login import SocketLogin
 from curbstone.gateway.websocket.producer_sequence import ProducerSequence
 from curbstone.gateway.websocket.publish_session import PublishSession
+from curbstone.gateway.websocket.publish_targets import ToEvent, ToQueue
 from curbstone.gateway.websocket.queues_session import QueuesSession
 from curbstone.gateway.websocket.session import Opener, Session, SocketRequest
 from curbstone.gateway.websocket.socket_leases import SocketLeases
 from curbstone.gateway.websocket.subscription import Subscription
-from curbstone.gateway.websocket.targets import ToEvent, ToQueue
 
 if TYPE_CHECKING:
     from curbstone.access.authenticator import Gate

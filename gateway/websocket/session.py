@@ -15,7 +15,7 @@ from curbstone.access.authorization import Access
 from curbstone.access.caller import Caller
 from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.websocket.codec import Inbound, text_frame
-from curbstone.net.wire import NORMAL, POLICY_VIOLATION, TOO_BIG, TRY_AGAIN, Wire, reason_text
+from curbstone.net.websocket_port import NORMAL, POLICY_VIOLATION, TOO_BIG, TRY_AGAIN, Wire, reason_text
 
 _CODES = {401: POLICY_VIOLATION, 403: POLICY_VIOLATION, 408: POLICY_VIOLATION, 413: TOO_BIG, 503: TRY_AGAIN}
 """The close codes of errors, by status; for all others, NORMAL."""

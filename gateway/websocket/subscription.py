@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from curbstone.core.port import Queue
     from curbstone.gateway.websocket.login import SocketLogin
     from curbstone.gateway.websocket.socket_leases import SocketLeases
-    from curbstone.net.wire import Wire
+    from curbstone.net.websocket_port import Wire
 
 UNKNOWN_ID = Problem(500, "Unrecognized acknowledgment ID")
 

@@ -10,7 +10,7 @@ import pytest
 from curbstone.access.caller import Caller
 from curbstone.access.connections import STREAM, STREAMS_MAX
 from curbstone.access.errors import TooMany
-from curbstone.net.admission import Admission, Bounds
+from curbstone.net.connection_limits import Admission, Bounds
 from tests.access.world import World
 from tests.kit.doors import Doors, Line, doors
 

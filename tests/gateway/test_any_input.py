@@ -12,8 +12,8 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Frames, Inbound
 from curbstone.gateway.websocket.consume_session import ConsumeSession
 from curbstone.gateway.websocket.publish_session import PublishSession
+from curbstone.gateway.websocket.publish_targets import ToQueue
 from curbstone.gateway.websocket.subscription import Subscription
-from curbstone.gateway.websocket.targets import ToQueue
 from tests.gateway.fakes import ANYBODY, FakeQueue, FakeWire, delivery, no_key
 
 SETTINGS = GatewaySettings(max_message_size=200)

@@ -59,7 +59,7 @@ async def test_an_error_of_the_server_is_a_problem_that_says_where_to_look(
     def fails(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("curbstone.gateway.resources.queues.info_of", fails)
+    monkeypatch.setattr("curbstone.gateway.resources.queues.queues.info_of", fails)
     reply = await gateway.http.get(QUEUE)
     assert (reply.status_code, reply.headers["content-type"]) == (500, "application/problem+json")
     assert "its log has more" in reply.json()["detail"]

@@ -20,7 +20,7 @@ from curbstone.gateway.http.long_poll import Held, Polls
 from curbstone.gateway.http.problem import ClientGone
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.net import budget
-from curbstone.net.admission import Admission
+from curbstone.net.connection_limits import Admission
 from curbstone.net.peer import Peer
 from tests.kit.gateway import MESSAGES, Running, running
 

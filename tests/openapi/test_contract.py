@@ -24,7 +24,7 @@ from curbstone.core.values import Capability
 from curbstone.gateway.http.resource import Verbs
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
-from curbstone.net.entrance import Entrance
+from curbstone.net.acceptor import Entrance
 from curbstone.openapi.contract import ASYNCAPI, OPENAPI, parsed, text_of
 from curbstone.serve import _listeners
 from curbstone.settings import Settings

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from curbstone.gateway.resources.figures import BUILD
+from curbstone.gateway.resources.metrics.figures import BUILD
 from tests.kit.wheel import ROOT, copy_of_the_checkout
 from tests.stomp.test_engine import serving
 from tests.stomp.test_way import traced

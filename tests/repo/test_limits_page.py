@@ -16,7 +16,8 @@ from curbstone.core.engine.log.format import Note
 from curbstone.core.schemas import AT_ONCE_MS
 from curbstone.core.staging import staging
 from curbstone.gateway import limits, settings
-from curbstone.gateway.resources import chart_file, metrics, search, stats_history
+from curbstone.gateway.resources.metrics import chart_file, metrics, stats_history
+from curbstone.gateway.resources.reading import search
 from curbstone.mqks import limits as mqks
 from curbstone.net import budget
 from curbstone.net import limits as net

@@ -211,7 +211,7 @@ async def test_the_end_of_the_server_ends_the_stream(gateway: Running) -> None:
 
 
 async def test_silence_is_broken_by_comments(gateway: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("curbstone.gateway.resources.event_stream.KEEP_ALIVE_MS", 10)
+    monkeypatch.setattr("curbstone.gateway.resources.messages.event_stream.KEEP_ALIVE_MS", 10)
     async with stream(gateway) as events, asyncio.timeout(60):
         assert await events.block() == {"": ""}
         await gateway.publish("a")

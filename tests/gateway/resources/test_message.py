@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from curbstone.gateway.resources import history
+from curbstone.gateway.resources.reading import history
 from tests.kit.gateway import MESSAGES, QUEUE, Running
 
 pytestmark = pytest.mark.anyio

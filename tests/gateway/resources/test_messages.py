@@ -246,7 +246,7 @@ async def test_a_bad_batch_publishes_nothing(gateway: Running, batch: str, statu
 async def test_a_reply_of_a_peek_is_bounded_in_bytes_and_can_be_continued(
     gateway: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("curbstone.gateway.resources.messages.PEEK_BYTES_MAX", 1000)
+    monkeypatch.setattr("curbstone.gateway.resources.messages.messages.PEEK_BYTES_MAX", 1000)
     await gateway.publish(*[b"x" * size for size in (10, 400, 400, 400, 5000, 5000, 1)])
     sizes: list[list[int]] = []
     after = ""

@@ -153,7 +153,7 @@ async def test_a_total_does_not_fall_when_a_queue_is_deleted(gateway: Running) -
 
 
 async def test_the_number_of_series_is_bounded(gateway: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("curbstone.gateway.resources.metrics.QUEUES_MAX", 2)
+    monkeypatch.setattr("curbstone.gateway.resources.metrics.metrics.QUEUES_MAX", 2)
     for name in ("a", "b", "c"):
         await gateway.http.put(f"/v2/a/queues/{name}")
     found = await samples(gateway)
@@ -166,7 +166,7 @@ async def test_the_totals_are_of_all_queues_also_of_those_without_series(
     gateway: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Above 1,000 queues the console summed up the first ones by name and called it the total."""
-    monkeypatch.setattr("curbstone.gateway.resources.metrics.QUEUES_MAX", 1)
+    monkeypatch.setattr("curbstone.gateway.resources.metrics.metrics.QUEUES_MAX", 1)
     for name in ("a", "b", "c"):
         await gateway.http.put(f"/v2/a/queues/{name}")
         for delay in ("", "", "?delay=60"):

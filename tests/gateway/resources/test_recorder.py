@@ -11,8 +11,8 @@ from curbstone import charts
 from curbstone.access.authenticator import OpenGate
 from curbstone.core.names import queue_name
 from curbstone.core.snapshots.snapshot import contents
-from curbstone.gateway.resources import recorder as recording
-from curbstone.gateway.resources.chart_file import (
+from curbstone.gateway.resources.metrics import recorder as recording
+from curbstone.gateway.resources.metrics.chart_file import (
     DAY,
     FILE_BYTES,
     HOUR,
@@ -25,7 +25,7 @@ from curbstone.gateway.resources.chart_file import (
     means,
     read_series,
 )
-from curbstone.gateway.resources.recorder import Recorder
+from curbstone.gateway.resources.metrics.recorder import Recorder
 from tests.kit.lab import Lab
 from tests.kit.simulated import SimDisk
 

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from curbstone.gateway.resources import search
+from curbstone.gateway.resources.reading import search
 from tests.kit.gateway import MESSAGES, QUEUE, Running
 
 SEARCH = QUEUE + "/search"

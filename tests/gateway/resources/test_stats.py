@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from curbstone.gateway.resources.filling import MEMORY_MS, Filling
-from curbstone.gateway.resources.rates import STEP_MS, Rates
+from curbstone.gateway.resources.metrics.filling import MEMORY_MS, Filling
+from curbstone.gateway.resources.metrics.rates import STEP_MS, Rates
 from tests.kit.server import ServerProcess
 
 

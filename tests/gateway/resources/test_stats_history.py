@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from curbstone.charts import NAME
-from curbstone.gateway.resources.chart_file import DAY, HOUR, SERVER, encode_row
+from curbstone.gateway.resources.metrics.chart_file import DAY, HOUR, SERVER, encode_row
 from tests.kit.doors import doors
 from tests.kit.server import ServerProcess
 

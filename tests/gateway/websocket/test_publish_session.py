@@ -24,7 +24,7 @@ from curbstone.gateway.limits import UNCONFIRMED_MAX
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.publish_session import PublishSession
-from curbstone.gateway.websocket.targets import ToQueue
+from curbstone.gateway.websocket.publish_targets import ToQueue
 from tests.gateway.fakes import ANYBODY, FakeQueue, FakeWire, binary, no_key, text
 
 SETTINGS = GatewaySettings(max_message_size=500, max_ttl_s=3600)

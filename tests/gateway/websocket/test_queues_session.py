@@ -18,7 +18,8 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.settings import GatewaySettings
-from curbstone.gateway.websocket import queues_session, unanswered
+from curbstone.gateway.websocket import ordered_confirms as unanswered
+from curbstone.gateway.websocket import queues_session
 from curbstone.gateway.websocket.queues_session import QueuesSession
 from tests.access.world import World, hashed
 from tests.gateway.fakes import FakeWire, binary, text

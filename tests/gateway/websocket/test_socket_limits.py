@@ -16,10 +16,10 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.consume_session import ConsumeSession
 from curbstone.gateway.websocket.protocol import WebSocketProtocol
 from curbstone.gateway.websocket.publish_session import PublishSession
+from curbstone.gateway.websocket.publish_targets import ToQueue
 from curbstone.gateway.websocket.session import Session
 from curbstone.gateway.websocket.subscription import Subscription
-from curbstone.gateway.websocket.targets import ToQueue
-from curbstone.net import turns as net_turns
+from curbstone.net import fair_reader as net_turns
 from curbstone.net.budget import Budget
 from tests.gateway.fakes import ANYBODY, FakeQueue, no_key
 from tests.kit.gateway import Running, running

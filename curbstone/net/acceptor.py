@@ -1,0 +1,260 @@
+"""The way in: every listener of every protocol is made here, and every connection passes through here.
+
+Before a connection's protocol begins, the connection is counted (`admission`). On a listener for proxies, the proxy
+then says for whom it connects (`proxy_protocol`), and on a listener for TLS the handshake follows (`tls`). All of this
+shares one deadline. Nothing is guessed from the first byte: the listener's address says what must come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import Callable, Hashable
+from typing import cast
+
+from curbstone.net.address import Address
+from curbstone.net.certificates import Contexts
+from curbstone.net.connection_limits import FULL, Admission, Visit
+from curbstone.net.limits import BACKLOG, GREETING_S_MAX, KEEPALIVE, RETRANSMITS_MAX
+from curbstone.net.peer import Certificate, Networks, Peer, plain_host
+from curbstone.net.proxy_protocol import BadHeader, read_header
+from curbstone.net.repeats import BriefLog
+from curbstone.net.tls import Handshakes, TlsConnection
+
+SWEEP_S = 1
+"""How often all connections are looked at."""
+SWEEPS_VANISHED = 15
+"""At every so many of these looks, the system is asked whether their peers have vanished."""
+
+_INFO_BYTES, _RETRANSMITS_AT = 8, 2
+"""How much of struct tcp_info is read, and the offset of tcpi_retransmits in it."""
+
+Serve = Callable[[Peer, Visit], asyncio.Protocol]
+"""Returns the protocol of a new connection, which must call `Visit.leave` when the connection has ended."""
+Word = Callable[[str], bytes]
+"""Returns, encoded for the protocol, the reason that a refused client is told."""
+
+log = logging.getLogger("curbstone.net")
+
+
+class Entrance:
+    """The process's entrance. Needs a running event loop."""
+
+    def __init__(
+        self,
+        admission: Admission | None = None,
+        certificates: Contexts | None = None,
+        trusted_proxies: Networks | None = None,
+    ) -> None:
+        """By default there is no bound on clients, no TLS, and no trusted proxy."""
+        self.admission = admission or Admission()
+        self.certificates = certificates
+        self.trusted_proxies = trusted_proxies or Networks()
+        self.handshakes = Handshakes()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._sweeps = 0
+        self.ends = BriefLog(_call_later, log)
+        """Tells why connections ended before their protocol began, and whose connections hold too much."""
+        self.admission.budget.on_held = self._is_held
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Count unsent output. Abort connections whose peer has vanished, or reads nothing of what waits for it.
+
+        The system would go on sending to a peer that has vanished for a quarter of an hour.
+        """
+        self._sweep = loop.call_later(SWEEP_S, self._look, loop)
+        self._sweeps += 1
+        looks_for_vanished = self._sweeps % SWEEPS_VANISHED == 0
+        now_s = self._sweeps * SWEEP_S  # a clock that stops while the process is stopped
+        for visit in list(self.admission.visits):
+            transport = cast(asyncio.Transport, visit.line)
+            if transport is None:
+                continue
+            if visit.account.is_stuck(transport.get_write_buffer_size(), now_s) or (
+                looks_for_vanished and is_vanished(transport.get_extra_info("socket"))
+            ):
+                transport.abort()
+        self.admission.budget.check()
+
+    def _is_held(self, who: Hashable) -> None:
+        text = "its connections hold as much unfinished input and unread output as they may"
+        self.ends.info(who, str(who), text)
+
+    async def listen(
+        self, address: tuple[str, int] | Address, serve: Serve, word: Word, *, has_spares: bool = False
+    ) -> Listener:
+        """Listen on an address; raise OSError if that is impossible. `has_spares`: see `Admission.come`."""
+        at = Address(*address)
+        assert self.certificates or not at.tls, "TLS without a certificate"
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: Arrival(self, at, serve, word, has_spares), at.host, at.port, backlog=BACKLOG
+        )
+        if self._sweep is None:
+            self._sweep = loop.call_later(SWEEP_S, self._look, loop)
+        host, port = server.sockets[0].getsockname()[:2]
+        return Listener(server, (host, port))
+
+
+class Listener:
+    """An open listening socket."""
+
+    def __init__(self, server: asyncio.Server, bound: tuple[str, int]) -> None:
+        self._server = server
+        self.bound = bound
+        """The address it listens on, with the port that was picked if port 0 was asked for."""
+
+    def close(self) -> None:
+        """Accept no more connections; those that are open stay open."""
+        self._server.close()
+
+
+class Arrival(asyncio.Protocol):
+    """An accepted connection, until its own protocol begins."""
+
+    def __init__(self, entrance: Entrance, address: Address, serve: Serve, word: Word, has_spares: bool) -> None:
+        self._entrance = entrance
+        self._address = address
+        self._serve = serve
+        self._word = word
+        self._has_spares = has_spares
+        self._transport: asyncio.Transport
+        self._visit: Visit | None = None
+        self._peer: Peer
+        self._header = b""
+        self._is_refused = False
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count the connection, and decide what must come first."""
+        # A cast, because uvloop's transports have the methods of asyncio's type but do not inherit from it.
+        self._transport = cast(asyncio.Transport, transport)
+        host, port = transport.get_extra_info("peername", ("?", 0))[:2]
+        self._peer = Peer(plain_host(str(host)), port)
+        self._visit = self._entrance.admission.come(self._has_spares)
+        if self._visit is None:
+            self._send_away(FULL)
+            return
+        self._visit.line = transport
+        _set_up(transport.get_extra_info("socket"))
+        if self._address.tls or self._address.proxy:
+            self._deadline = asyncio.get_running_loop().call_later(GREETING_S_MAX, self._late)
+        if not self._address.proxy:
+            self._come_in(b"")
+        elif host not in self._entrance.trusted_proxies:
+            self._cut("proxy", "it is none of --trusted-proxy, and this listener is for those")
+
+    def data_received(self, data: bytes) -> None:
+        """Read the PROXY header."""
+        if self._transport.is_closing():
+            return
+        self._header += data
+        try:
+            header = read_header(self._header)
+        except BadHeader as error:
+            self._cut("proxy", str(error))
+            return
+        if header is None:
+            return
+        if header.host:
+            self._peer = Peer(header.host, header.port, header.tls)
+        self._come_in(self._header[header.size :])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client left before its protocol began."""
+        self._gone()
+
+    def _come_in(self, rest: bytes) -> None:
+        """Start TLS or the protocol, now that the client's address is known; or send the client away."""
+        assert self._visit is not None
+        refusal = self._visit.comes_from(self._peer.host)
+        if refusal:
+            self._send_away(refusal)
+            return
+        if self._address.tls:
+            contexts = self._entrance.certificates
+            assert contexts is not None
+            protocol: asyncio.Protocol = TlsConnection(
+                contexts.context, self._entrance.handshakes, self._greeted, self._not_greeted
+            )
+        else:
+            self._done()
+            protocol = self._serve(self._peer, self._visit)
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        if rest:
+            protocol.data_received(rest)
+
+    def _greeted(self, _connection: TlsConnection, certificate: Certificate | None) -> asyncio.Protocol:
+        assert self._visit is not None
+        self._done()
+        return self._serve(Peer(self._peer.host, self._peer.port, True, certificate), self._visit)
+
+    def _not_greeted(self, reason: str) -> None:
+        self._tell("tls", f"no TLS handshake: {reason}")
+        self._gone()
+
+    def _late(self) -> None:
+        self._cut("late", f"it did not come to the point within {GREETING_S_MAX} s")
+
+    def _cut(self, kind: str, reason: str) -> None:
+        self._tell(kind, f"closed: {reason}")
+        self._transport.abort()
+
+    def _tell(self, kind: str, text: str) -> None:
+        """Count the connection as refused for this kind of reason, and log the reason. Only the first one counts."""
+        if self._is_refused:
+            return
+        self._is_refused = True
+        self._entrance.admission.refused[kind] += 1
+        self._entrance.ends.info(self._peer, self._peer.source, text)
+
+    def _send_away(self, text: str) -> None:
+        """Close the connection. The client is told the reason unless it expects TLS, where it could not read it."""
+        if not self._address.tls:
+            self._transport.write(self._word(text))
+        self._transport.close()
+
+    def _gone(self) -> None:
+        self._done()
+        if self._visit is not None:
+            self._visit.leave()
+
+    def _done(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def _call_later(delay_ms: int, fn: Callable[[], None]) -> asyncio.TimerHandle:
+    return asyncio.get_running_loop().call_later(delay_ms / 1000, fn)
+
+
+def _set_up(raw: socket.socket | None) -> None:
+    if raw is None:
+        return
+    # asyncio sets TCP_NODELAY only on sockets that were made with the TCP protocol number. Without it a small reply
+    # waits 40 ms for the client's delayed acknowledgment.
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        if (option := getattr(socket, name, None)) is not None:
+            raw.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def is_vanished(raw: socket.socket | None) -> bool:
+    """Return whether the peer has acknowledged nothing for about a minute, although the same data was sent again and
+    again.
+
+    A peer that is alive but reads nothing still acknowledges. Only Linux can tell; elsewhere this is always False.
+    """
+    option = getattr(socket, "TCP_INFO", None)
+    if raw is None or option is None or not sys.platform.startswith("linux"):
+        return False
+    try:
+        found = raw.getsockopt(socket.IPPROTO_TCP, option, _INFO_BYTES)
+    except OSError:  # the socket is closed
+        return False
+    return len(found) == _INFO_BYTES and found[_RETRANSMITS_AT] >= RETRANSMITS_MAX

@@ -1,0 +1,336 @@
+"""The server's figures at one moment, for /metrics and /v2/stats.
+
+Nothing is counted here: the engine and the protocols keep plain counters, which are read on request.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Set
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, NamedTuple
+
+import curbstone.core.message
+from curbstone.access.rights import Right
+from curbstone.core.host import Host
+from curbstone.core.names import QueueName
+from curbstone.core.stats import Commits, Histogram, Stats
+from curbstone.core.traffic import Traffic
+from curbstone.core.values import EngineInfo
+from curbstone.gateway.http.callbacks import next_turn
+from curbstone.gateway.resources.metrics.filling import Filling
+from curbstone.gateway.resources.metrics.rates import Rates
+from curbstone.gateway.resources.queues.queues import refreshed
+from curbstone.net.budget import Budget
+
+if TYPE_CHECKING:
+    from curbstone.access.authenticator import Gate
+    from curbstone.access.authorization import Access
+    from curbstone.core.port import Queue
+    from curbstone.core.positions import Backlog
+
+QUEUE_GAUGES = {
+    "messages_ready": "Messages that can be delivered now",
+    "messages_unacked": "Messages delivered and unsettled",
+    "messages_delayed": "Messages to be delivered later",
+    "disk_bytes": "What the queue takes on disk",
+    "cap_bytes": "The most it may take on disk",
+    "cap_used_ratio": "The part of the cap that is taken, 0 to 1",
+    "reserved_bytes": "Bytes of the cap that no message may take: for cleaning, acks and returned messages",
+    "available_bytes": "The largest message that is accepted now, at most the option max_message_size",
+    "consumers": "Consumers",
+    "oldest_message_age_seconds": "How long ago the oldest message that is not settled was published, 0 where none is",
+}
+SECONDS_TO_FULL = "Time until the queue is full if it goes on as in the last minutes; none for one that does not grow"
+TOTALS = {
+    "messages_published": ("published", "Messages on disk and confirmed"),
+    "messages_refused": ("refused", "Messages refused because there was no room for them"),
+    "messages_delivered": ("delivered", "Deliveries"),
+    "messages_redelivered": ("redelivered", "Deliveries of messages delivered before"),
+    "messages_acknowledged": ("acked", "Messages settled by their consumers"),
+    "messages_returned": ("released", "Deliveries given back: nack, end of a lease or of a connection"),
+    "messages_rejected": ("rejected", "Deliveries rejected"),
+    "messages_expired": ("expired", "Messages whose time to live ran out"),
+    "messages_dead_lettered": ("dead_lettered", "Messages sent to a dead-letter queue"),
+    "messages_dropped": ("dropped", "Dead messages for which there was no dead-letter queue"),
+    "messages_purged": ("purged", "Messages removed by a purge"),
+    "messages_undone": ("undone", "Messages that came back by an undo"),
+    "messages_lost": ("lost", "Messages that declared groups lost, at the cap or by a purge"),
+    "messages_overflowed": ("overflowed", "Messages that gave way to newer ones at the cap (option overflow)"),
+}
+RATES = {
+    "messages_published_per_second": "published",
+    "messages_delivered_per_second": "delivered",
+    "messages_acknowledged_per_second": "acked",
+}
+"""Rates over the last seconds, updated whenever figures are read. Not for Prometheus, which computes its own."""
+RATES_MEMORY_MS = 10_000
+BY_PROTOCOL = {
+    "messages_received": ("published", "Messages taken from producers"),
+    "messages_confirmed": ("confirmed", "Messages confirmed to producers"),
+    "messages_delivered": ("delivered", "Messages handed to consumers"),
+    "messages_redelivered": ("redelivered", "Deliveries of messages delivered before"),
+    "messages_acknowledged": ("acked", "Deliveries acknowledged"),
+    "messages_returned": ("returned", "Deliveries given back by their consumers (nack)"),
+    "messages_rejected": ("rejected", "Deliveries rejected: dead-lettered, or dropped without a dead-letter queue"),
+}
+_COUNTERS = tuple(name for name, _ in TOTALS.values())
+
+
+REFRESHED_MAX = 1000
+"""How many queues, the first by name, are refreshed at once on a cluster. The others keep older counts."""
+QUEUES_AT_ONCE = 100
+"""How many queues are looked at in one turn of the loop."""
+
+
+def _version() -> str:
+    try:
+        return version("curbstone")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "unknown"
+
+
+VERSION = _version()
+PYTHON = ".".join(map(str, sys.version_info[:3]))
+BUILD = "source" if (curbstone.core.message.__file__ or "").endswith(".py") else "compiled"
+"""Whether the code that a message passes through is compiled: see docs/install.md."""
+
+
+def _none() -> Mapping[str, int]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Figures that neither the engine nor a protocol counts, given by whoever starts the server."""
+
+    connections: Callable[[], Mapping[str, int]] = _none
+    """Open connections by protocol."""
+    sent_away: Callable[[], Mapping[str, int]] = _none
+    """Connections that were refused, by the reason."""
+    syncs: Histogram | None = field(default=None)
+    """How long syncs of files took, in microseconds."""
+    budget: Budget = field(default_factory=Budget)
+    """What connections hold in memory."""
+
+
+class BufferedFigures(NamedTuple):
+    """What connections hold in memory: unfinished input and unread output."""
+
+    bytes: int
+    bytes_max: int
+    users_held: int
+    """How many users hold as much as they may."""
+    ended: dict[str, int]
+    """How many connections were ended for it, by the reason."""
+
+    @classmethod
+    def of(cls, budget: Budget) -> BufferedFigures:
+        """Return a copy."""
+        ended = {"input": budget.refused, "unread": budget.unread}
+        return cls(budget.bytes, budget.bytes_max, budget.users_held, ended)
+
+
+class QueueFigures(NamedTuple):
+    """The figures of one queue."""
+
+    name: QueueName
+    gauges: dict[str, float]
+    counters: dict[str, int]
+    rates: dict[str, float]
+    """The rates in `RATES`, and their sum as `messages_per_second`."""
+    to_full_s: float | None
+    refused_last_minute: int
+
+
+class CommitFigures(NamedTuple):
+    """Figures of commits. A copy, because another thread than the one that counts encodes it."""
+
+    took_us: HistogramFigures
+    messages: HistogramFigures
+    syncs: int
+    failed: int
+    redo_bytes_kept: int
+    journal_damage: int
+    sync_us: HistogramFigures | None
+
+    @classmethod
+    def of(cls, commits: Commits, syncs: Histogram | None) -> CommitFigures:
+        """Return a copy."""
+        took_us, messages = HistogramFigures.of(commits.took_us), HistogramFigures.of(commits.messages)
+        sync_us = HistogramFigures.of(syncs) if syncs else None
+        counts = commits.syncs, commits.failed, commits.redo_bytes_kept, commits.journal_damage
+        return cls(took_us, messages, *counts, sync_us)
+
+
+class HistogramFigures(NamedTuple):
+    """A copy of a histogram, which does not change any more."""
+
+    bounds: tuple[int, ...]
+    counts: list[int]
+    sum: int
+
+    @classmethod
+    def of(cls, histogram: Histogram) -> HistogramFigures:
+        """Return a copy."""
+        return cls(histogram.bounds, list(histogram.counts), histogram.sum)
+
+
+class Snapshot(NamedTuple):
+    """All figures of one moment."""
+
+    queues: list[QueueFigures]
+    totals: dict[str, int]
+    held: dict[str, int]
+    protocols: dict[str, dict[str, int]]
+    refusals: dict[str, dict[str, int]]
+    connections: dict[str, int]
+    sent_away: dict[str, int]
+    buffered: BufferedFigures
+    commits: CommitFigures
+    staged: int
+    staged_bytes: int
+    is_healthy: bool
+    sync: str
+    engine: EngineInfo
+    logins: dict[tuple[str, str], int]
+    """Logins by protocol and outcome, never by user."""
+    denied: dict[str, int]
+    """Refused calls, by the name of the right they lacked."""
+    held_back: dict[str, int]
+    """How often connections were not read, or requests refused, because of a user's rate, by protocol."""
+    is_whole: bool
+    """Whether the client may see the server's figures, and not only those of queues."""
+
+
+class Figures:
+    """Reads the figures of the broker, the protocols and the logins."""
+
+    def __init__(self, gate: Gate, host: Host, protocols: Mapping[str, Traffic], process: Process) -> None:
+        self._gate = gate
+        self._broker = gate.everyone.broker
+        self._host = host
+        self._protocols = dict(protocols)
+        self._process = process
+        self._filling = Filling()
+        self._rates = Rates(RATES_MEMORY_MS)
+        self._began_ms = host.now_ms()
+        self._seen: dict[str, Stats] = {}
+        """The counters of each queue at the last look, by uid. For a queue deleted since then they are final."""
+        self._gone = dict.fromkeys(_COUNTERS, 0)
+        """The sum of the deleted queues' counters, so that totals never decrease."""
+
+    async def refresh(self, access: Access) -> None:
+        """On a cluster, bring counts up to date that other servers change, before `look`."""
+        if access.shares_queues:
+            await refreshed(access, sorted(access.queues_with(Right.PEEK), key=_by_name)[:REFRESHED_MAX])
+
+    async def look(self, access: Access) -> Snapshot:
+        """Return all figures, including those of the queues that the client may peek at, by name.
+
+        With many queues this takes several turns.
+        """
+        queues = self._broker.queues()
+        # Private queues count only in the totals: each connection has new ones, so series with their names would never
+        # end.
+        counted = [*queues, *self._broker.private_queues()]
+        self._remember(counted)
+        totals = {name: self._gone[name] + sum(getattr(q.stats, name) for q in counted) for name in _COUNTERS}
+        await next_turn()
+        held: Counter[str] = Counter(messages_ready=0, messages_unacked=0, messages_delayed=0)
+        async for queue in in_turns(counted):
+            counts = queue.counts()
+            held["messages_ready"] += counts.rdy
+            held["messages_unacked"] += counts.wip
+            held["messages_delayed"] += counts.delayed
+        seen = [self._of(queue) async for queue in in_turns(sorted(access.queues_with(Right.PEEK), key=_by_name))]
+        health = self._broker.health()
+        staging = self._broker.staging
+        return Snapshot(
+            seen,
+            totals,
+            dict(held),
+            {
+                name: {each: getattr(traffic, each) for each, _ in BY_PROTOCOL.values()}
+                for name, traffic in self._protocols.items()
+            },
+            {name: dict(traffic.refusals) for name, traffic in self._protocols.items()},
+            dict(self._process.connections()),
+            dict(self._process.sent_away()),
+            BufferedFigures.of(self._process.budget),
+            CommitFigures.of(self._broker.commits, self._process.syncs),
+            len(staging),
+            staging.bytes,
+            health.ok,
+            health.sync,
+            self._broker.engine,
+            dict(self._gate.logins),
+            dict(self._gate.watch.refusals),
+            dict(self._gate.held_back),
+            bool(access.identity.on_server() & Right.METRICS),
+        )
+
+    async def backlogs(self, access: Access, names: Set[QueueName]) -> AsyncIterator[tuple[QueueName, Backlog]]:
+        """Yield the backlog of each named group of these queues, by the names of the queues. Most have none."""
+        chosen = [queue for queue in access.queues_with(Right.PEEK) if queue.name in names]
+        async for queue in in_turns(sorted(chosen, key=_by_name)):
+            for backlog in queue.reading.backlogs():
+                yield queue.name, backlog
+
+    def _remember(self, queues: list[Queue]) -> None:
+        now = {queue.uid: queue.stats for queue in queues}
+        for uid, stats in self._seen.items():
+            if uid not in now:
+                self._filling.forget(uid)
+                self._rates.forget(uid)
+                for name in _COUNTERS:
+                    self._gone[name] += getattr(stats, name)
+        self._seen = now
+
+    def _of(self, queue: Queue) -> QueueFigures:
+        counts, space = queue.counts(), queue.space()
+        cap = queue.options.cap
+        age_ms = max(self._host.wall_ms() - counts.oldest_ms, 0) if counts.oldest_ms else 0
+        gauges: dict[str, float] = {
+            "messages_ready": counts.rdy,
+            "messages_unacked": counts.wip,
+            "messages_delayed": counts.delayed,
+            "disk_bytes": counts.bytes,
+            "cap_bytes": cap,
+            "cap_used_ratio": counts.bytes / cap,
+            "reserved_bytes": space.reserved,
+            "available_bytes": space.available,
+            "consumers": counts.consumers,
+            "oldest_message_age_seconds": age_ms / 1000,
+        }
+        to_full_s = self._filling.look(queue.uid, counts.bytes, cap - space.reserved, self._host.now_ms())
+        if space.refused_last_minute:
+            to_full_s = 0.0
+        counters = {each: getattr(queue.stats, each) for each in _COUNTERS}
+        rates = self._rates_of(queue.uid, counters)
+        return QueueFigures(queue.name, gauges, counters, rates, to_full_s, space.refused_last_minute)
+
+    def _rates_of(self, uid: str, counters: dict[str, int]) -> dict[str, float]:
+        now_ms = self._host.now_ms()
+        counted = tuple([counters[each] for each in RATES.values()])
+        rates = self._rates.look(uid, counted, now_ms)
+        if rates is None:  # at the first look only the average since the start is known
+            rates = tuple([1000 * count / max(now_ms - self._began_ms, 1000) for count in counted])
+        # Rounded to thousandths, so that the rate of what has ended becomes 0 within a minute and does not shrink for
+        # ever.
+        told = dict(zip(RATES, [round(rate, 3) for rate in rates], strict=True))
+        return {**told, "messages_per_second": round(sum(rates), 3)}
+
+
+async def in_turns(queues: list[Queue]) -> AsyncIterator[Queue]:
+    """Yield queues, some in each turn of the loop."""
+    for place, queue in enumerate(queues, 1):
+        yield queue
+        if place % QUEUES_AT_ONCE == 0:
+            await next_turn()
+
+
+def _by_name(queue: Queue) -> QueueName:
+    return queue.name

@@ -1,0 +1,204 @@
+"""Explains, in sentences for people, why a queue delivers nothing, or what became of a message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from curbstone.access.caller import shown
+from curbstone.access.rights import Right
+from curbstone.core.values import LEAVING, Capability, Holder, Peeked, Who
+from curbstone.gateway.formats.parameters import group_of, query_of
+from curbstone.gateway.http.callbacks import answer
+from curbstone.gateway.http.login import access_of
+from curbstone.gateway.http.response import FRESH, JsonResponse
+from curbstone.gateway.resources.messages.message import look_at
+from curbstone.gateway.resources.queues.queues import name_in
+
+if TYPE_CHECKING:
+    from curbstone.access.authorization import Access
+    from curbstone.core.port import Queue
+
+HOLDERS_MAX = 100
+GROUPS_MAX = 10
+_SHOWN = ("protocol", "peer", "user", "client", "subscription")
+PROTOCOLS = {
+    **{"stomp": "STOMP", "stomp-websocket": "STOMP WebSocket", "websocket": "WebSocket", "mqks": "MQKS"},
+    **{"http": "HTTP", "mq": "MQ", "sse": "SSE"},
+}
+"""What the protocols of `Who` are called in sentences."""
+READY_MAX = 10
+"""How many ready messages are examined, to see whether they wait behind others with their ordering keys."""
+
+
+class Explain:
+    """The handler of `/v2/{project}/queues/{queue}/explain`."""
+
+    async def get(self, request: Request) -> Response:
+        """GET: sentences about the queue as a group sees it, or about the message with an id."""
+        access = access_of(request)
+        queue = access.queue(name_in(request), Right.PEEK)
+        query = query_of(request)
+        group = group_of(query)
+        holders = queue.holders()
+        explained: dict[str, object] = {"queue": str(queue.name), "group": group}
+        if "id" in query:
+            found = await look_at(queue, query["id"])
+            held_by = shown(
+                access.identity, queue.name, queue.holders(found.message.seq)[:HOLDERS_MAX] if found else ()
+            )
+            explained["sentences"] = [_about_message(queue, query["id"][:80], found, held_by)]
+            explained["held_by"] = [_holder(each) for each in held_by]
+        else:
+            can_look = Capability.LOOKING in access.capabilities
+            behind = await _held_back(queue, group) if can_look else []
+            explained["sentences"] = [*_about_server(access), *_about_queue(queue, group, holders, behind)]
+        explained["holders"] = [_holder(each) for each in shown(access.identity, queue.name, holders[:HOLDERS_MAX])]
+        return JsonResponse(explained, 200, FRESH)
+
+
+def _holder(holder: Holder) -> dict[str, object]:
+    """Return a holder as JSON. What is not known, or not for this client's eyes, is left out."""
+    found = holder._asdict()
+    who: Who = found.pop("who")
+    about = {**who._asdict(), "peer": who.peer}
+    return found | {name: about[name] for name in _SHOWN if about[name]}
+
+
+def _about_server(access: Access) -> Iterator[str]:
+    health = access.health()
+    if not health.ok:
+        yield "The server has trouble" + "".join(f"; {reason}" for reason in health.reasons[:3]) + "."
+
+
+async def _held_back(queue: Queue, group: str) -> list[Peeked]:
+    """Return the first ready messages if all of them wait behind others with the same key; else none."""
+    (first,) = await answer(partial(queue.peek, READY_MAX, state="rdy", group=group))
+    return first if all(each.behind for each in first) else []
+
+
+def _about_queue(queue: Queue, group: str, holders: list[Holder], behind: list[Peeked]) -> Iterator[str]:
+    counts = queue.counts(group)
+    whose = f" for group {group}" if group else ""
+    if queue.options.paused:
+        yield "It is paused: nothing is delivered until its option paused is false."
+    if queue.options.publish_paused:
+        yield "It takes no messages until its option publish_paused is false; what it holds is delivered."
+    for text in queue.damaged[:3]:
+        yield f"It is damaged: {text}."
+    if counts.rdy:
+        yield f"{_messages(counts.rdy)} ready{whose}."
+        if behind:
+            ahead = queue.message_id(behind[0].behind)
+            if counts.rdy == 1:
+                yield f"It waits behind message {ahead} of the same key, until that is settled."
+            else:
+                which = "They all wait" if len(behind) == counts.rdy else f"The first {len(behind)} of them wait"
+                yield f"{which} behind others of their keys that are not settled, the first behind message {ahead}."
+        can_be_had = not behind and not queue.options.paused
+        yield from _about_takers(group, [holder for holder in holders if holder.group == group], can_be_had)
+    elif not counts.wip and not counts.delayed:
+        yield f"Nothing waits in it{whose}."
+    if counts.wip:
+        yield f"{_messages(counts.wip)} delivered and not settled."
+    leases = [holder for holder in holders if holder.kind == "leases" and holder.group == group]
+    if leases:
+        count, when = sum(each.unsettled for each in leases), _time(min(each.until_ms for each in leases))
+        yield f"Of these {count} {_is(count)} leased; the first comes back at {when}."
+    others = [backlog for backlog in queue.reading.backlogs() if backlog.group != group and backlog.rdy]
+    for backlog in others[:GROUPS_MAX]:
+        note = "" if backlog.declared else ", which is not declared: only who names it gets them"
+        yield f"{_messages(backlog.rdy)} ready for group {backlog.group}{note}."
+    yield from _about_room(queue, counts.bytes)
+    if queue.stats.overflowed:
+        yield f"Since the start {_messages(queue.stats.overflowed)} gone that gave way to newer ones."
+    if counts.delayed:
+        yield f"{_messages(counts.delayed)} delayed; the first is due at {_time(counts.first_due_ms)}."
+
+
+def _about_room(queue: Queue, held: int) -> Iterator[str]:
+    space, cap = queue.space(), queue.options.cap
+    most = f"the largest message that fits now is {_bytes(space.available)}" if space.available else "none fits now"
+    if space.refused_last_minute:
+        count = space.refused_last_minute
+        yield f"It refused {count} message{'s' if count != 1 else ''} in the last minute; {most}."
+    elif not space.available and not queue.options.publish_paused:
+        yield "No message fits now."
+    if space.refused_last_minute or held > 0.9 * (cap - space.reserved):
+        then = "the oldest messages give way" if queue.options.drops_oldest else "it refuses messages"
+        kept = f"{_bytes(space.reserved)} are kept free for acks, returned messages and cleaning"
+        yield f"It takes {_bytes(held)} of its cap of {_bytes(cap)}, and {kept}; when it is full {then}."
+
+
+def _bytes(size: int) -> str:
+    """Return a size for people: exact where it is small."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= 10 * unit or size % unit == 0 < size:
+            return f"{size / unit:.1f}".removesuffix(".0") + f" {name}"
+    return f"{size} bytes"
+
+
+def _about_takers(group: str, holders: list[Holder], can_be_had: bool) -> Iterator[str]:
+    consumers = [holder for holder in holders if holder.kind == "consumer" and holder.state != LEAVING]
+    states = [holder.state for holder in consumers]
+    if not consumers:
+        yield "Nobody consumes from it" + (f" as group {group}." if group else ".")
+        return
+    if "ready" in states:
+        then = ": they get them now" if can_be_had else ""
+        yield f"{states.count('ready')} of {len(states)} consumers have room{then}."
+    if full := states.count("full"):
+        yield f"{full} of {len(states)} consumers hold as many messages as their windows allow, and must settle some."
+    if held := states.count("held"):
+        yield f"{held} of {len(states)} consumers do not read what was sent to them."
+
+
+def _about_message(queue: Queue, message_id: str, found: Peeked | None, held_by: list[Holder]) -> str:
+    if found is None:
+        return f"Message {message_id} is not in this queue: it was settled, has expired, or never was there."
+    times = "once" if found.tries == 1 else f"{found.tries} times"
+    tries = f" It was delivered {times} before." if found.tries else ""
+    ready = "is ready: it is delivered when those before it are and somebody has room."
+    if found.behind:
+        ready = f"waits behind message {queue.message_id(found.behind)} of the same key, until that is settled."
+    states = {
+        "rdy": ready,
+        "wip": "was delivered and is not settled.",
+        "delayed": f"is delayed until {_time(found.due_ms)}.",
+    }
+    held = "".join(f" {_about_holder(each)}" for each in held_by)
+    return f"Message {message_id} {states[found.state]}{held}{tries}"
+
+
+def _about_holder(holder: Holder) -> str:
+    """Say who holds a message, and since when; the holder is of this message alone."""
+    who = holder.who
+    names = [
+        f"{what} {name}"
+        for what, name in (("user", who.user), ("client", who.client), ("id", who.subscription))
+        if name
+    ]
+    known = [*([f"at {who.peer}"] if who.peer else []), *names]
+    group = f" for group {holder.group}" if holder.group else ""
+    kind = "consumer" if holder.kind == "consumer" else "client with a lease"
+    over = f" over {PROTOCOLS.get(who.protocol, who.protocol)}" if who.protocol else ""
+    where = f" ({', '.join(known)})" if known else ""
+    until = f", and has it until {_time(holder.until_ms)}" if holder.until_ms else ""
+    return f"A {kind}{over}{where} has held it{group} since {_time(holder.oldest_ms)}{until}."
+
+
+def _messages(count: int) -> str:
+    return f"{count} message{'s' if count != 1 else ''} {_is(count)}"
+
+
+def _is(count: int) -> str:
+    return "are" if count != 1 else "is"
+
+
+def _time(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,106 @@
+"""The history of one message, read from the queue's log, as far back as the log goes.
+
+Nothing is written for this, so the history has only what the log needs anyway: when the message was published, given
+back, and ended, and the queues that it was moved from and to. The log records neither a first delivery nor to whom it
+went.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from curbstone.access.rights import Right
+from curbstone.core.errors import Gone
+from curbstone.core.positions import Asked, Event
+from curbstone.gateway.formats.parameters import POSITION_MAX, query_of, whole_number
+from curbstone.gateway.http.callbacks import answer
+from curbstone.gateway.http.login import access_of
+from curbstone.gateway.http.response import JsonResponse
+from curbstone.gateway.resources.messages.message import look_at, missing
+from curbstone.gateway.resources.queues.moves import Moves
+from curbstone.gateway.resources.queues.queues import name_in
+from curbstone.gateway.resources.reading.journal import event_json
+
+if TYPE_CHECKING:
+    from curbstone.core.values import Peeked
+
+EVENTS_AT_ONCE = 20_000
+EVENTS_MAX = 1_000_000
+"""How many events one call examines. If there are more, the reply says where to go on."""
+FOUND_BYTES_MAX = 1024 * 1024
+
+
+class History:
+    """The handler of `/v2/{project}/queues/{queue}/messages/{id}/history`."""
+
+    async def get(self, request: Request) -> Response:
+        """GET: the message's events in order, and its state now."""
+        queue = access_of(request).queue(name_in(request), Right.PEEK)
+        reading = queue.reading
+        message_id = request.path_params["id"]
+        seq = queue.parse_id(message_id)
+        if not seq or seq >= reading.next:
+            raise missing(queue, message_id)
+        start = whole_number("from", query_of(request).get("from", 0), 0, POSITION_MAX)
+        position = min(max(start, reading.events_start), reading.events_end)
+        found: list[bytes] = []
+        for _ in range(EVENTS_MAX // EVENTS_AT_ONCE):
+            asked = Asked(position, EVENTS_AT_ONCE, FOUND_BYTES_MAX)
+            try:
+                _, pieces, position = await answer(partial(reading.events, asked, partial(_about, seq)))
+            except Gone:  # the log was cleaned meanwhile; the events found stay
+                position = reading.events_start
+                continue
+            found += pieces
+            if position >= reading.events_end:
+                break
+        now = await look_at(queue, message_id)
+        events = [orjson.loads(line) for line in b"".join(found).splitlines()]
+        is_whole = not start and position >= reading.events_end
+        await _add_moves(Moves(access_of(request), queue, seq), message_id, events, now, is_whole=is_whole)
+        history = {"id": message_id, "state": now.state if now else "gone", "events": events}
+        if position < reading.events_end:
+            history["next"] = position
+        return JsonResponse(history)
+
+
+def _about(seq: int, events: list[Event]) -> bytes:
+    """Return the events of a message as lines of JSON."""
+    lines = [event_json(event) for event in events if event.seq <= seq < event.seq + event.span]
+    for line in lines:
+        del line["seq"], line["count"]
+    return b"".join([orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines])
+
+
+DEATHS = {"rejected": "rejected", "max_tries": "dead", "expired": "expired"}
+"""The event for each reason of a death."""
+
+
+async def _add_moves(
+    moves: Moves, message_id: str, events: list[dict[str, Any]], now: Peeked | None, *, is_whole: bool
+) -> None:
+    """Add to the events where the message came from and went to.
+
+    If these are all events that the log has, those are added that only the message itself or its dead letter has.
+    """
+    source, target = await moves.find(now.message.headers if now else None)
+    if is_whole and now is not None and not any(event["event"] == "published" for event in events):
+        message = now.message
+        events.insert(0, {"event": "published", "time": message.timestamp_ms, "bytes": len(message.body)})
+    for event in events:
+        if event["event"] == "published" and source is not None:
+            event["from"] = source
+        elif event["event"] == "settled" and target is not None:
+            event["to"] = target
+    deaths = [event for event in events if event["event"] in DEATHS.values()]
+    letters = await moves.letters(message_id) if deaths or now is None else []
+    if is_whole and not deaths:
+        deaths = [{"event": DEATHS[letter["reason"]], "time": letter["time"]} for letter in letters]
+        events += deaths
+    for event, letter in zip(deaths, letters, strict=False):
+        event |= {name: letter[name] for name in ("reason", "tries", "error", "to") if name in letter}

@@ -1,0 +1,212 @@
+"""Who may connect: so many in all, and so many from one address."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from curbstone.core.engine.disk_alarms import DiskAlarms
+from curbstone.core.options import QueueOptions
+from curbstone.gateway.settings import GatewaySettings
+from curbstone.net import connection_limits as rules
+from curbstone.net.acceptor import is_vanished
+from curbstone.net.connection_limits import Admission, Bounds, Visit, visitor_of
+from curbstone.net.limits import SPARES
+from tests.kit.gateway import QUEUE, running
+from tests.kit.simulated import SimDisk, SimHost
+from tests.mqks.world import Peer, World, run
+
+
+def admission(most: int = 1000, **bounds: int) -> Admission:
+    alarms = DiskAlarms(SimHost(Random(0), 0), SimDisk(Random(0)))
+    return Admission(lambda: most, alarms, Bounds(**bounds))
+
+
+def come(door: Admission, address: str) -> Visit | None:
+    """Return the visit if it may stay."""
+    visit = door.come()
+    if visit is not None and visit.comes_from(address):
+        visit.leave()
+        return None
+    return visit
+
+
+def test_there_are_so_many_in_all_and_whoever_is_one_too_many_may_come_when_one_has_left() -> None:
+    door = admission(2)
+    one, two = come(door, "10.0.0.1"), come(door, "10.0.0.2")
+    assert one
+    assert two
+    assert come(door, "10.0.0.3") is None
+    one.leave()
+    one.leave()
+    assert come(door, "10.0.0.3")
+    assert come(door, "10.0.0.3") is None
+    assert door.refused == {"full": 2}
+
+
+def test_a_full_server_has_room_for_a_few_who_ask_for_health() -> None:
+    door = admission(1)
+    one = door.come()
+    spares = [door.come(may_be_spare=True) for _ in range(SPARES + 1)]
+    assert [spare is not None and spare.is_spare for spare in spares] == [True] * SPARES + [False]
+    assert one and not one.is_spare
+    one.leave()
+    assert door.come(), "spares are beyond the most there may be"
+    assert spares[0]
+    spares[0].leave()
+    another = door.come(may_be_spare=True)
+    assert another and another.is_spare
+
+
+def test_of_one_address_there_are_so_many_and_others_have_their_own() -> None:
+    door = admission(address=2)
+    one, two, three = [come(door, "10.0.0.1") for _ in range(3)]
+    assert one
+    assert two
+    assert three is None
+    assert come(door, "10.0.0.2")
+    one.leave()
+    assert [bool(come(door, "10.0.0.1")) for _ in range(2)] == [True, False]
+    assert door.refused == {"address": 2}
+
+
+def test_nothing_is_kept_of_those_who_left() -> None:
+    door = admission(address=1, strangers=1, address_strangers=1, user=1)
+    for number in range(100):
+        visit = come(door, f"10.0.0.{number}")
+        assert visit
+        assert not visit.logged_in("a")
+        visit.leave()
+    assert not door.visits
+    assert not door._visitors
+
+
+def test_clients_of_this_machine_are_any_number_and_so_is_everybody_with_0() -> None:
+    bounded = admission(address=1, address_strangers=1)
+    for door, address in ((bounded, "127.0.0.1"), (bounded, "::1"), (admission(), "10.0.0.1")):
+        assert all(come(door, address) for _ in range(10))
+
+
+def test_strangers_are_fewer_in_all_and_from_one_address_until_they_log_in() -> None:
+    door = admission(strangers=3, address_strangers=2)
+    one, two, three = [come(door, "10.0.0.1") for _ in range(3)]
+    assert one
+    assert two
+    assert three is None
+    assert come(door, "10.0.0.2")
+    assert come(door, "127.0.0.1") is None
+    assert not one.logged_in("a")
+    assert come(door, "10.0.0.1")
+    assert come(door, "10.0.0.3") is None
+    assert door.refused == {"strangers": 3}
+
+
+def test_of_one_user_there_are_so_many_from_wherever_they_come() -> None:
+    door = admission(user=2)
+    visits = [visit for number in range(3) if (visit := come(door, f"10.0.0.{number}"))]
+    assert [visit.logged_in("a") for visit in visits] == [
+        *("", "", "2 connections of this user are open, and there may be no more")
+    ]
+    assert not visits[0].logged_in("a")
+    assert not visits[0].logged_in("b")
+    assert not visits[2].logged_in("c")
+    assert not visits[2].logged_in("a")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_same"),
+    [
+        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("fe80::1%eth0", "fe80::2", True),
+        ("10.0.0.1", "10.0.0.2", False),
+    ],
+)
+def test_whom_an_address_belongs_to(one: str, other: str, are_same: bool) -> None:
+    assert (visitor_of(one) == visitor_of(other)) is are_same
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take loopback for the network."""
+    monkeypatch.setattr(rules, "visitor_of", lambda address: address)
+
+
+def test_over_tcp_who_is_one_too_many_is_sent_away(tmp_path: Path, elsewhere: None) -> None:
+    async def test(world: World) -> None:
+        world.server.entrance.admission = admission(address=2)
+        one, two = await world.peer("r rebind --confirm q e"), await world.peer("r rebind --confirm q e")
+        away = await Peer.open(world.address)
+        assert await away.line() == ""
+        await away.close()
+        await one.quiet()
+        await world.leave(two)
+        await (await world.peer("r rebind --confirm q f")).quiet()
+
+    run(tmp_path, test)
+
+
+@pytest.mark.anyio
+async def test_over_http_too_and_a_websocket_counts_to_its_end(tmp_path: Path, elsewhere: None) -> None:
+    async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as gateway:
+        await gateway.http.aclose()
+        door = admission(address=1)
+        gateway.server.entrance.admission = door
+        async with gateway.socket("consume"):
+            reply = await gateway.raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert reply.startswith(b"HTTP/1.1 503 ")
+            assert b"1 connections from this address are open" in reply
+        async with asyncio.timeout(60):
+            while door.visits:
+                await asyncio.sleep(0.001)
+        reply = await gateway.raw(f"GET {QUEUE} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        assert reply.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.anyio
+async def test_over_http_a_spare_connection_gets_health_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, settings=GatewaySettings(), options=QueueOptions()) as gateway:
+        monkeypatch.setattr(gateway.server.entrance.admission, "_most", lambda: 0)
+        for path in ("/healthz", "/readyz"):  # which closes: else `raw` would not end
+            assert (await gateway.raw(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())).startswith(
+                b"HTTP/1.1 200"
+            )
+        refused = await gateway.raw(f"GET {QUEUE} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        assert refused.startswith(b"HTTP/1.1 503") and rules.FULL.encode() in refused
+
+
+def test_whoever_acknowledges_nothing_any_more_has_vanished() -> None:
+    class Line:
+        def __init__(self, retransmits: int) -> None:
+            self.info = bytes((1, 0, retransmits, 0, 0, 0, 0, 0))
+
+        def getsockopt(self, *_: int) -> bytes:
+            return self.info
+
+    left, right = socket.socketpair()
+    with left, right, socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()) as client:
+            client.sendall(b"x")
+            assert not is_vanished(client) and not is_vanished(left) and not is_vanished(None)
+        assert not is_vanished(client), "it is closed"
+    assert is_vanished(Line(8)) and not is_vanished(Line(7))  # type: ignore[arg-type]
+
+
+def test_the_peer_of_a_connection_is_known_when_it_is_let_in(tmp_path: Path) -> None:
+    """What an event loop gives as the name of a peer is an address that the rules can read."""
+
+    async def test(world: World) -> None:
+        world.server.entrance.admission = door = admission()
+        await world.peer("r rebind --confirm q e")
+        (client,) = world.server._clients
+        assert socket.inet_aton(client.peer.host) == bytes((127, 0, 0, 1))
+        assert door.visits == {client.visit}
+
+    run(tmp_path, test)

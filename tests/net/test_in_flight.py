@@ -1,0 +1,20 @@
+"""What is unconfirmed is too much above a bound, and until half of it is confirmed."""
+
+from __future__ import annotations
+
+from curbstone.net.in_flight import Unconfirmed
+
+
+def test_by_count_or_by_bytes_it_is_too_much_until_half_is_confirmed() -> None:
+    unconfirmed = Unconfirmed(10, 1000)
+    unconfirmed.add(10, 1000)
+    assert not unconfirmed.is_too_much
+    unconfirmed.add(1, 0)
+    assert unconfirmed.is_too_much
+    assert not unconfirmed.remove(6, 499)
+    assert not unconfirmed.remove(1, 0), "there are too many bytes still"
+    assert unconfirmed.remove(0, 1), "now it may go on, and that is said once"
+    assert not unconfirmed.remove(0, 1)
+    unconfirmed.add(0, 502)
+    assert unconfirmed.is_too_much
+    assert (unconfirmed.count, unconfirmed.bytes) == (4, 1001)
