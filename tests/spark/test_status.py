@@ -9,12 +9,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.server import ServerProcess
 
 from curbstone.spark import status as job
 from curbstone.spark.archive import Archived, archive
 from curbstone.spark.options import address_of
 from curbstone.spark.status import Metrics, status
+from tests.kit.server import ServerProcess
 from tests.spark.kit import call, make_queue, numbered, publish
 
 QUEUE = "shop/kept"
