@@ -7,6 +7,8 @@ before that. The users of a file see no difference, except that each of these ca
 failed. Then the bytes stay deferred, and the next call tries again. Closing a file forgets them.
 
 There is no limit here for how much is deferred. Whoever defers bytes has to limit them.
+
+A queue that no restart finds again needs no sync at all. It gets the same disk without them (`unsynced`).
 """
 
 from __future__ import annotations
@@ -82,7 +84,8 @@ class WriteBehindFile:
     def sync(self) -> None:
         """See `File.sync`."""
         self.catch_up()
-        self._file.sync()
+        if self._disk.syncs:
+            self._file.sync()
 
     def truncate(self, size: int) -> None:
         """See `File.truncate`."""
@@ -111,6 +114,15 @@ class WriteBehindDisk:
         """The disk that is written to in the end."""
         self.late: dict[str, WriteBehindFile] = {}
         """By path, the files with deferred bytes."""
+        self.syncs = True
+        """Whether directories and lasting files are synced when that is asked for."""
+
+    def unsynced(self) -> WriteBehindDisk:
+        """Return the same disk for what no restart finds again: syncs of lasting files and directories do nothing."""
+        disk = WriteBehindDisk(self.inner)
+        disk.late = self.late
+        disk.syncs = False
+        return disk
 
     def open(self, path: str, *, create: bool = False) -> File:
         """See `Disk.open`."""
@@ -156,7 +168,8 @@ class WriteBehindDisk:
 
     def sync_dir(self, path: str) -> None:
         """See `Disk.sync_dir`."""
-        self.inner.sync_dir(path)
+        if self.syncs:
+            self.inner.sync_dir(path)
 
     def sync_all(self, path: str) -> bool:
         """See `Disk.sync_all`."""

@@ -69,6 +69,7 @@ class Broker(AloneBroker):
     ) -> None:
         self.host = host
         disk = self.disk = WriteBehindDisk(disk)
+        self._unsynced_disk = disk.unsynced()
         self.defaults = defaults
         self.sync = sync
         self.max_cap = max(max_cap, defaults.cap)
@@ -190,7 +191,7 @@ class Broker(AloneBroker):
         the other is set aside.
         """
         unused = next((one for one in (other, queue) if one.log.next_batch == 1 and not one.damaged), None)
-        loser = unused or min(queue, other, key=self._last_commit_ms)
+        loser = unused or min(queue, other, key=lambda q: last_commit_ms(self.disk, q.log.directory, q.log.uid))
         loser.state.is_closed = True
         loser.log.close()
         if loser is other:
@@ -209,15 +210,14 @@ class Broker(AloneBroker):
             logger.error("%s can't be set aside: %s", directory, error)
         return loser is other
 
-    def _last_commit_ms(self, queue: LocalQueue) -> int:
-        return last_commit_ms(self.disk, queue.log.directory, queue.log.uid)
-
     def _make(self, meta: Meta) -> LocalQueue:
         directory = f"{QUEUES}/{meta.uid}"
-        uid = int(meta.uid, 16)
-        log = Log(
-            self.disk, directory, uid, cap=meta.options.cap, meta_bytes=meta_reserve(meta.options.cap), salt=self._salt
-        )
+        disk = self.disk
+        if meta.name.is_private:  # the next start removes it unread, like a directory whose removal was not finished
+            directory += GONE_SUFFIX
+            disk = self._unsynced_disk
+        uid, cap = int(meta.uid, 16), meta.options.cap
+        log = Log(disk, directory, uid, cap=cap, meta_bytes=meta_reserve(cap), salt=self._salt)
         return LocalQueue(self.shared, meta, log, partial(Others, self), *self._of_queues)
 
     def _add(self, queue: LocalQueue) -> None:
@@ -260,7 +260,6 @@ class Broker(AloneBroker):
         queue = self._make(meta)
         self._know(queue)
         directory = queue.log.directory
-        data = meta.encode()
         is_begun = False
 
         def job() -> None:
@@ -269,8 +268,9 @@ class Broker(AloneBroker):
             if is_begun:  # otherwise it was deleted before this job began
                 self.disk.make_dir(directory)
                 queue.log.create(1)
-                store_meta(self.disk, directory, data)
-                self.disk.sync_dir(QUEUES)
+                if not name.is_private:
+                    store_meta(self.disk, directory, meta.encode())
+                    self.disk.sync_dir(QUEUES)
 
         def done(error: BaseException | None) -> None:
             if error is None:

@@ -35,6 +35,8 @@ class Removal:
     def __init__(self, name: QueueName, directory: str, is_idle: Callable[[], bool], close: Callable[[], None]) -> None:
         self.name = name
         self.directory = directory
+        self.gone = directory if name.is_private else directory + GONE_SUFFIX
+        """Its name from when on a start removes it unread. That of a private queue has it from the beginning."""
         self.is_idle = is_idle
         """Returns whether no job works in it any more. It is not called again after it has returned True."""
         self.close = close
@@ -142,11 +144,9 @@ class Directories:
 
         def job() -> None:
             removal.close()
-            if removal.name.is_private and self.is_stopping:  # a stop does not wait for what the next start removes
-                return
-            with suppress(FileNotFoundError):  # it was never made, or an earlier attempt has renamed it
-                self._disk.rename(directory, directory + GONE_SUFFIX)
             if not removal.name.is_private:
+                with suppress(FileNotFoundError):  # it was never made, or an earlier attempt has renamed it
+                    self._disk.rename(directory, removal.gone)
                 self._disk.sync_dir(QUEUES)
 
         def done(_: object, error: BaseException | None) -> None:
@@ -163,10 +163,10 @@ class Directories:
 
     def _empty(self, removal: Removal) -> None:
         def job() -> None:
-            if removal.name.is_private and self.is_stopping:
+            if removal.name.is_private and self.is_stopping:  # a stop does not wait for what the next start removes
                 return
             with suppress(FileNotFoundError):
-                self._disk.remove_tree(removal.directory + GONE_SUFFIX)
+                self._disk.remove_tree(removal.gone)
             if not removal.name.is_private:  # for private queues nobody waits until the files are gone
                 self._disk.sync_dir(QUEUES)  # without this a power cut could bring back files that were said to be gone
 

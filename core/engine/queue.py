@@ -33,6 +33,7 @@ from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.format import Note, Reason
 from curbstone.core.engine.log.log import IDLE_BYTES_MAX, Log
 from curbstone.core.engine.log.meta import Meta, meta_reserve
+from curbstone.core.engine.log.publish import Hold
 from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.shared import Shared
 from curbstone.core.engine.state import QueueState
@@ -178,10 +179,12 @@ class Queue(AloneQueue):
         atomic: bool = False,
         key: IdempotencyKey | None = None,
         numbered: Numbered | None = None,
+        hold: Hold | None = None,
     ) -> None:
         """See `core.port.Queue.publish`, `core.engine.facts.dedup_keys` and `core.engine.commit.producer_sequences`.
 
-        Answers come in the order of the calls, whether messages are stored or refused.
+        Answers come in the order of the calls, whether messages are stored or refused. With a `hold`, messages that
+        are published one by one wait in their places until it is over.
         """
         refusal = self.state.publish_refusal()
         if self.state.is_closed or not messages:
@@ -191,7 +194,7 @@ class Queue(AloneQueue):
         elif atomic or key is not None:
             publish_atomically(self.parts, messages, on_done, key, numbered)
         else:
-            publish_each(self.parts, messages, on_done, numbered)
+            publish_each(self.parts, messages, on_done, numbered, hold)
 
     def last_number(self, producer: bytes) -> LastNumber | None:
         """See `core.port.Queue.last_number`."""

@@ -29,7 +29,7 @@ class QueueState:
 
     __slots__ = (
         "_meta_bytes", "broken", "committed_end", "damaged", "door", "host", "is_closed", "is_private", "meta", "name",
-        "next_seq", "options", "refusals", "shared", "stats", "uid", "write_failure",
+        "next_seq", "options", "refusals", "shared", "stats", "syncs", "uid", "write_failure",
     )  # fmt: skip
 
     def __init__(self, shared: Shared, meta: Meta, host: FaultBarrier) -> None:
@@ -38,6 +38,8 @@ class QueueState:
         self.name = meta.name
         self.is_private = meta.name.is_private
         """Whether it is a client's own queue, which no restart finds again."""
+        self.syncs = shared.syncs_always and not self.is_private
+        """Whether a commit counts only when it is durable."""
         self.uid = meta.uid
         self.meta: Meta
         """The options as they were set, the groups and the bindings."""

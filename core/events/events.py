@@ -8,6 +8,7 @@ from functools import partial
 from itertools import groupby
 from typing import Protocol
 
+from curbstone.core.engine.log.publish import Hold
 from curbstone.core.errors import BadRequest, CurbstoneError, EventRefused
 from curbstone.core.host import Host
 from curbstone.core.masks import Masks, is_mask
@@ -89,8 +90,8 @@ class Target(Protocol):
 
     name: QueueName
 
-    def publish(self, messages: list[Message], on_done: Published) -> None:
-        """See `core.port.Queue.publish`."""
+    def publish(self, messages: list[Message], on_done: Published, *, hold: Hold | None = None) -> None:
+        """See `core.engine.queue.Queue.publish`."""
 
 
 IsLeftOut = Callable[[Target, CurbstoneError], bool]
@@ -134,12 +135,20 @@ class Fanouts:
 
 
 class Fanout:
-    """The publishing of messages to all queues bound to an event; see `Broker.publish_event`."""
+    """The publishing of messages to all queues bound to an event; see `Broker.publish_event`.
+
+    Copies for private queues are not synced. So they are held until those for all other queues are stored or refused:
+    nobody gets a message that a crash could take from the others.
+    """
 
     def __init__(
         self, queues: Sequence[Target], messages: list[Message], is_left_out: IsLeftOut, on_done: Published
     ) -> None:
-        self._queues = queues
+        self._queues = sorted(queues, key=lambda queue: queue.name.is_private)
+        durable = sum([not queue.name.is_private for queue in queues])
+        self._hold = Hold() if 0 < durable < len(queues) else None
+        self._durable_left = durable * len(messages)
+        """How many copies for queues that are not private have not been answered."""
         self._is_left_out = is_left_out
         self._begun = 0
         self._messages = messages
@@ -161,7 +170,8 @@ class Fanout:
             queue = self._queues[self._begun]
             self._begun += 1
             copies += len(self._messages)
-            queue.publish(copies_of(self._messages), partial(self._done, queue))
+            hold = self._hold if queue.name.is_private else None
+            queue.publish(copies_of(self._messages), partial(self._done, queue), hold=hold)
         return copies
 
     def _done(self, queue: Target, error: CurbstoneError | None, _first: int, count: int) -> None:
@@ -172,6 +182,10 @@ class Fanout:
             told = None if self._is_left_out(queue, error) else error
             for place in range(first, first + count):
                 self._refused.setdefault(place, {})[queue.name] = told
+        if self._hold is not None and not queue.name.is_private:
+            self._durable_left -= count
+            if not self._durable_left:
+                self._hold.end()
         self._left -= count
         if not self._left:
             self._answer()

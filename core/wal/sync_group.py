@@ -9,6 +9,9 @@ A commit that is not plain (it begins a segment, makes a file grow, or is large)
 while no redo file can be had: nothing that is promised depends on there being one. `docs/journal.md` has the fault
 model.
 
+Commits of private queues, which no restart finds again, need no sync. They do not go into a redo file, but are written
+to their segments later like those that do.
+
 One job of several commits is under way at a time; commits that are made meanwhile gather for the next. A queue that has
 something to write in a turn with others makes no batch while that job is under way, because its commit would only wait.
 When the job has ended, more has come for the queue, and all of it goes into one batch.
@@ -41,6 +44,8 @@ REPORTED_AT_ONCE = 8
 """In one turn of the loop the ends of at least so many commits are reported, and as many deferred turns given."""
 REPORT_US_MAX = 50_000
 """Each of the two goes on for so long, if there are more: answers that are given in one turn are sent together."""
+VOLATILE_BYTES_MAX = 16 * 1024 * 1024
+"""Commits that need no sync are written later up to so many bytes, and beyond that at once."""
 MAKE_AGAIN_MS = 60_000
 CATCH_UP_MS = 1000
 """After so long the segments have what the redo files say of them, for those who copy the data directory as it is."""
@@ -69,6 +74,11 @@ class Group:
         for n in good:
             if not self._did(n, self.commits[n].run) and self.redo is not None and self.redo.has_failed:
                 self.commits[n].is_undone = False  # the redo file may hold it, though it failed
+
+    def defer_all(self) -> None:
+        """Have them written later, without making them durable."""
+        for n, commit in enumerate(self.commits):
+            self._did(n, partial(commit.defer, 0))
 
     def _put_in(self, redo: RedoFile, commits: list[Commit]) -> bool:
         """Write commits to the redo file and sync it; return whether that has made them durable."""
@@ -104,6 +114,12 @@ class SyncGroup:
         self._turns = 0
         """How many turns are under way, one within another."""
         self._waiting: deque[tuple[Commit, JobDone]] = deque()
+        self._volatile: list[tuple[Commit, JobDone]] = []
+        """Plain commits that need no sync."""
+        self._volatile_jobs = 0
+        """How many jobs with such commits are under way."""
+        self._volatile_bytes = 0
+        """Bytes of such commits that are not written to their segments yet, or were since this was last 0."""
         self._deferred: dict[Callable[[], object], None] = {}
         """Turns of queues that are to come when the job under way has ended, in order."""
         self._under_way: Group | None = None
@@ -126,16 +142,19 @@ class SyncGroup:
     @property
     def is_working(self) -> bool:
         """Whether anything is under way."""
-        return bool(self._waiting or self._under_way or self._ends or (self._retiring and not self._kept))
+        commits = self._waiting or self._volatile or self._volatile_jobs or self._under_way or self._ends
+        return bool(commits or (self._retiring and not self._kept))
 
     # --- commits
 
     def submit(self, commit: Commit, done: JobDone) -> None:
         """Run a commit, at once or together with others of this turn, and then call `done`."""
-        if self.is_gathering and commit.is_plain and commit.added <= PLAIN_BYTES_MAX:
+        if not (self.is_gathering and commit.is_plain and commit.added <= PLAIN_BYTES_MAX):
+            self._host.submit(commit.run, done)
+        elif commit.is_durable:
             self._waiting.append((commit, done))
         else:
-            self._host.submit(commit.run, done)
+            self._volatile.append((commit, done))
 
     def defer(self, turn: Callable[[], object]) -> bool:
         """Return whether a commit made now would only wait. If so, `turn` is called when it would not."""
@@ -153,6 +172,8 @@ class SyncGroup:
         """The turn is over: run the commits that were gathered."""
         self._turns -= 1
         self.is_gathering = self._turns > 0
+        if self._volatile and not self.is_gathering:
+            self._run_volatile()
         self._run()
 
     def _run(self) -> None:
@@ -175,6 +196,23 @@ class SyncGroup:
             return
         group = self._under_way = Group([commit for commit, _ in taken], redo)
         self._host.submit(group.run, partial(self._ended, group, [done for _, done in taken]))
+
+    def _run_volatile(self) -> None:
+        """Run the commits that need no sync, in one job, which mostly does nothing on the disk."""
+        taken, self._volatile = self._volatile, []
+        self._volatile_bytes += sum([commit.added for commit, _ in taken])
+        group = Group([commit for commit, _ in taken], None)
+        self._volatile_jobs += 1
+
+        def ended(_: object, error: BaseException | None) -> None:
+            self._volatile_jobs -= 1
+            errors = [error] * len(taken) if error else group.errors
+            self._ends.extend(zip([done for _, done in taken], errors, strict=True))
+            self._catch_up_later()
+            if not self._is_reporting:
+                self._report()
+
+        self._host.submit(group.defer_all if self._volatile_bytes <= VOLATILE_BYTES_MAX else group.run, ended)
 
     def _take(self) -> tuple[list[tuple[Commit, JobDone]], int]:
         """Take as many waiting commits as go into one record; return them, and the bytes of that record."""
@@ -256,7 +294,9 @@ class SyncGroup:
 
         def done(_: object, error: BaseException | None) -> None:
             self._will_catch_up = False
-            if error is not None:
+            if error is None:
+                self._volatile_bytes = 0
+            else:
                 logger.warning("commits that are in a redo file can't be written to their segments: %s", error)
             self._catch_up_later()
 

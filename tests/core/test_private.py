@@ -7,7 +7,9 @@ import pytest
 from curbstone.core.errors import BadRequest, CurbstoneError, EventRefused, QueueFull
 from curbstone.core.names import QueueName, parse_queue_name, private_name, queue_name
 from curbstone.core.options import MIB
+from curbstone.core.wal import sync_group
 from tests.kit.lab import Lab, Peer, message
+from tests.kit.simulated import SimDisk, SimFile
 
 MINE = private_name("topic.c1.1")
 YOURS = private_name("topic.c2.1")
@@ -89,8 +91,7 @@ def test_what_a_crash_left_of_their_removal_is_removed() -> None:
     declare(lab, MINE)
     directory = lab.broker.get(MINE).log.directory
     lab.shutdown()
-    lab.disk.rename(directory, directory + ".gone")
-    lab.disk.remove(f"{directory}.gone/meta")
+    lab.disk.remove(f"{directory}/0000000001.seg")
     lab.start(lab.host.wall_ms())
     assert lab.disk.list_dir("queues") == [] and lab.broker.health().ok
 
@@ -197,3 +198,103 @@ def test_acks_that_wait_for_a_commit_take_no_room_in_a_queue_that_is_used_for_lo
     assert len(peer.given) == 5001
     lab.pass_time(60_000)
     assert queue.counts()[3] <= 64 * 1024 and not queue.write_queue.lazy_acks
+
+
+# --- no syncs
+
+
+def counting_syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list to which each sync of a file or directory adds a word."""
+    syncs: list[str] = []
+    of_files, of_directories = SimFile.sync, SimDisk.sync_dir
+
+    def sync(file: SimFile) -> None:
+        syncs.append("file")
+        of_files(file)
+
+    def sync_dir(disk: SimDisk, path: str) -> None:
+        syncs.append("directory")
+        of_directories(disk, path)
+
+    monkeypatch.setattr(SimFile, "sync", sync)
+    monkeypatch.setattr(SimDisk, "sync_dir", sync_dir)
+    return syncs
+
+
+def publish_news(lab: Lab, *bodies: str) -> None:
+    answer = lab.answer(lambda done: lab.broker.publish_event("news", [message(body) for body in bodies], done))
+    assert answer == (None, 0, len(bodies))
+
+
+def test_nothing_of_them_is_synced_from_their_creation_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each topic subscription was made with six syncs, and had one for each message, that no restart could use."""
+    lab = Lab()
+    syncs = counting_syncs(monkeypatch)
+    names = [private_name(f"topic.c{number}.1") for number in range(20)]
+    for name in names:
+        declare(lab, name, "news", cap=64 * 1024)
+    peers = [Peer(lab, lab.broker.get(name)) for name in names]
+    for number in range(200):  # several times the cap of each
+        publish_news(lab, str(number).ljust(1000))
+        for peer in peers:
+            peer.consumer.ack(list(peer.consumer.unsettled))
+        lab.settle()
+    publish_news(lab, "one")
+    for name in names[1:]:
+        assert lab.answer(lambda done, name=name: lab.broker.delete(name, done), passing_ms=100) == (True,)  # type: ignore[misc]
+    publish_news(lab, "alone")
+    assert peers[0].bodies[-2:] == [b"one", b"alone"] and all(len(peer.given) >= 202 for peer in peers)
+    assert syncs == [] and lab.broker.commits.syncs == 0
+
+
+@pytest.mark.parametrize("most", [0, 1 << 30], ids=["written at once", "written later"])
+def test_what_is_not_synced_is_read_back_from_its_segment(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync_group, "VOLATILE_BYTES_MAX", most)
+    lab = Lab()
+    for name in (MINE, YOURS):
+        declare(lab, name, "news")
+    publish_news(lab, "a", "b")
+    for queue in lab.broker.private_queues():
+        for run in queue.index.runs:
+            queue.index.reader.forget(run)
+        assert lab.bodies(queue) == [b"m", b"a", b"b"]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_copy_for_one_is_delivered_only_when_the_durable_copies_are_synced(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(seed=seed)
+    kept = queue_name("kept")
+    declare(lab, MINE, "news", "more")
+    declare(lab, YOURS, "news")
+    declare(lab, kept, "news")
+    steps = counting_syncs(monkeypatch)
+    for name in (MINE, YOURS):
+        lab.broker.get(name).subscribe(
+            lambda given, name=name: steps.extend(f"{name.queue} {each.message.body.decode()}" for each in given),  # type: ignore[misc]
+            window=10,
+            on_closed=lambda _error: None,
+        )
+    lab.settle()
+    steps.clear()
+    lab.broker.get(kept).publish([message("before")], lambda *_: None)
+    lab.host.turn()  # so its commit is under way, and the next message waits for its end
+    lab.broker.publish_event("news", [message("1")], lambda *_: None)
+    lab.broker.publish_event("more", [message("2")], lambda *_: None)  # which nothing durable is bound to
+    lab.settle()
+    assert sorted(step for step in steps if " " in step) == sorted(
+        [f"{MINE.queue} 1", f"{MINE.queue} 2", f"{YOURS.queue} 1"]
+    )
+    first = min(place for place, step in enumerate(steps) if " " in step)
+    assert steps[:first].count("file") == 2, "of the commit before, and of the copy in the durable queue"
+    assert steps.index(f"{MINE.queue} 1") < steps.index(f"{MINE.queue} 2")
+
+
+def test_a_copy_for_one_does_not_wait_for_a_durable_queue_that_refuses_it() -> None:
+    lab = Lab()
+    declare(lab, MINE, "news")
+    declare(lab, queue_name("kept"), "news")
+    lab.queue("kept", publish_paused=True)
+    answer = lab.answer(lambda done: lab.broker.publish_event("news", [message("a")], done))
+    assert isinstance(answer[0], EventRefused) and lab.bodies(lab.broker.get(MINE)) == [b"m", b"a"]

@@ -240,7 +240,7 @@ class SimDisk:
         """Note each directory that holds more than its cap, or would after a power cut, whatever that undid.
 
         With `written`, of the directories that this file has a name in. Once a sync has failed, nobody knows what a
-        power cut would leave.
+        power cut would leave. Directories that a start removes unread are counted as they are now.
         """
         names = [self.names] if self.hides_loss else [self.names, self.durable_names]
         found = [path for there in names for path, inode in there.items() if written is None or inode is written]
@@ -249,8 +249,10 @@ class SimDisk:
             if cap is None:
                 continue
             inside = directory + "/"
-            held = {id(inode): inode for there in names for path, inode in there.items() if path.startswith(inside)}
-            size = sum(len(inode.cache) if self.hides_loss else inode.most_bytes for inode in held.values())
+            only_now = self.hides_loss or directory.endswith(".gone")
+            places = [self.names] if only_now else names
+            held = {id(inode): inode for there in places for path, inode in there.items() if path.startswith(inside)}
+            size = sum(len(inode.cache) if only_now else inode.most_bytes for inode in held.values())
             if size > cap:
                 self.over_cap.append(f"{directory} holds up to {size} bytes after a power cut, its cap is {cap}")
 

@@ -7,7 +7,7 @@ of the publishes.
 from __future__ import annotations
 
 from curbstone.core.engine.log.format import BATCH_BYTES, entry_bytes
-from curbstone.core.engine.log.publish import EXPIRY_BYTES, AtomicWrite, Publish
+from curbstone.core.engine.log.publish import EXPIRY_BYTES, AtomicWrite, Hold, Publish
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError, MessageTooLarge
@@ -34,31 +34,37 @@ def publish_atomically(
     parts.write_queue.publish(publish)
 
 
-def publish_each(parts: Parts, messages: list[Message], on_done: Published, numbered: Numbered | None) -> None:
+def publish_each(
+    parts: Parts, messages: list[Message], on_done: Published, numbered: Numbered | None, hold: Hold | None = None
+) -> None:
     """Publish messages one by one; those that are too large are refused in their turn."""
+    if hold is not None:
+        hold.when_over(parts.wakeups.dirty)
     most = parts.state.options.max_message_size
     for message in messages:
         if len(message.body) > most:
-            _publish_those_that_fit(parts, messages, on_done, numbered)
+            _publish_those_that_fit(parts, messages, on_done, numbered, hold)
             return
-    parts.write_queue.publish(Publish(messages, on_done, numbered))
+    parts.write_queue.publish(Publish(messages, on_done, numbered, hold))
 
 
 def _publish_those_that_fit(
-    parts: Parts, messages: list[Message], on_done: Published, numbered: Numbered | None
+    parts: Parts, messages: list[Message], on_done: Published, numbered: Numbered | None, hold: Hold | None
 ) -> None:
     start = 0
     for place, message in enumerate(messages):
         if (refusal := parts.state.too_large(message)) is not None:
-            _publish(parts, messages[start:place], on_done, numbered and numbered.behind(start))
+            _publish(parts, messages[start:place], on_done, numbered and numbered.behind(start), hold)
             refuse(parts, [message], on_done, refusal)
             start = place + 1
-    _publish(parts, messages[start:], on_done, numbered and numbered.behind(start))
+    _publish(parts, messages[start:], on_done, numbered and numbered.behind(start), hold)
 
 
-def _publish(parts: Parts, messages: list[Message], on_done: Published, numbered: Numbered | None) -> None:
+def _publish(
+    parts: Parts, messages: list[Message], on_done: Published, numbered: Numbered | None, hold: Hold | None
+) -> None:
     if messages:
-        parts.write_queue.publish(Publish(messages, on_done, numbered))
+        parts.write_queue.publish(Publish(messages, on_done, numbered, hold))
 
 
 def refuse(parts: Parts, messages: list[Message], on_done: Published, refusal: CurbstoneError) -> None:

@@ -166,7 +166,7 @@ class Batch:
         elif length > log.room_in_active and log.active.end > SEGMENT_BYTES:
             roll = True
         commit = log.begin(
-            sync=state.shared.syncs_always,
+            sync=state.syncs,
             roll=roll,
             next_seq=state.next_seq,
             recycle=recycles,

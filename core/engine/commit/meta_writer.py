@@ -5,6 +5,8 @@ Each change contains all earlier ones. So while one is being written others gath
 
 from __future__ import annotations
 
+from functools import partial
+
 from curbstone.core.engine.log.meta import meta_reserve, store_meta
 from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError, Unavailable, client_text
@@ -120,6 +122,10 @@ class MetaWriter:
 
     def _store_now(self, data: bytes, count: int) -> None:
         log = self._parts.log
+        if self._parts.state.is_private:  # no start would read it
+            state = self._parts.state
+            state.shared.host.call_soon(partial(state.host.contain, self._stored, count, None))
+            return
 
         def done(_: object, error: BaseException | None) -> None:
             self._parts.state.shared.alarms.ended(f"{self._parts.state.label}: its options", error)

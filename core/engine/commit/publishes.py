@@ -134,6 +134,8 @@ class Publishes:
 
     def _take_next(self, publish: Publish) -> bool:
         """Take, answer or refuse the first publish that waits; return whether to go on with the next."""
+        if publish.hold is not None and not publish.hold.is_over:
+            return False
         if publish.refusal is not None:
             return self._refuse(publish, publish.refusal)
         if publish.numbered is not None:

@@ -253,7 +253,7 @@ class Writer:
         if error is None:
             commits.took_us.add(self._state.host.now_us() - self._started_us)
             commits.messages.add(len(batch.publishes.messages))
-            commits.syncs += self._state.shared.syncs_always and not commit.redo
+            commits.syncs += self._state.syncs and not commit.redo
             self._log.succeeded(commit)
             self._succeeded(batch, commit)
         else:
@@ -294,7 +294,7 @@ class Writer:
         self._tell(batch)
         for callback in self._write_queue.take_waiting_for_room():
             self._state.host.tell(callback, None)
-        if not self._state.shared.syncs_always:
+        if not self._state.syncs:
             self._sync_later()
         self._turn()
 
@@ -433,7 +433,7 @@ class Writer:
     # --- sync modes
 
     def _sync_later(self) -> None:
-        if not self._state.shared.sync.interval_ms or self._unsynced:
+        if not self._state.shared.sync.interval_ms or self._unsynced or self._state.is_private:
             return
         self._unsynced = True
         self._state.host.call_later(self._state.shared.sync.interval_ms, self._sync_now)

@@ -149,6 +149,11 @@ class Commit:
         return self.end - self.offset
 
     @property
+    def is_durable(self) -> bool:
+        """Whether a restart is to find it, if only because the system writes it some time."""
+        return self._disk.syncs
+
+    @property
     def is_plain(self) -> bool:
         """Whether it only writes into room that is prepared and durable, so that a redo file can say all of it."""
         return (
@@ -229,7 +234,10 @@ class Commit:
         self._file_of(self.segment)
 
     def defer(self, redo: int) -> None:
-        """The redo file `redo` has made a plain commit durable, so have the segment's own file written later."""
+        """Have the segment's own file written later: the redo file `redo` has made a plain commit durable.
+
+        With 0 no file has, because the commit need not be durable.
+        """
         self.redo = redo
         self._file_of(self.segment).defer(self.offset, self._buffers)
 

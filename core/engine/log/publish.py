@@ -62,13 +62,42 @@ class Inspection:
         """Whether that message is being checked outside of the loop."""
 
 
+class Hold:
+    """Keeps publishes in their places, each in its queue, until something else has happened."""
+
+    __slots__ = ("_wake", "is_over")
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._wake: list[Callable[[], None]] = []
+
+    def when_over(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when the publishes may be written, unless they may already."""
+        if not self.is_over:
+            self._wake.append(wake)
+
+    def end(self) -> None:
+        """It has happened: let the publishes be written."""
+        self.is_over = True
+        for wake in self._wake:
+            wake()
+
+
 class Publish:
     """Messages that wait to be written, independently of each other: a batch takes all or some of them."""
 
-    __slots__ = ("inspection", "messages", "next", "numbered", "on_done", "refusal")
+    __slots__ = ("hold", "inspection", "messages", "next", "numbered", "on_done", "refusal")
 
-    def __init__(self, messages: list[Message], on_done: Published, numbered: Numbered | None = None) -> None:
+    def __init__(
+        self,
+        messages: list[Message],
+        on_done: Published,
+        numbered: Numbered | None = None,
+        hold: Hold | None = None,
+    ) -> None:
         self.messages = messages
+        self.hold = hold
+        """If set, it is not written, and all behind it wait, before this is over."""
         self.on_done = on_done
         self.next = 0
         """The index of the first message that is not done with."""
