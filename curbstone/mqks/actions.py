@@ -53,7 +53,7 @@ class Actions:
     def _publish(self, request: Request) -> None:
         word, _, data = request.rest.partition(b" ")
         if not word or not data:
-            raise RequestError("publish takes {event} {data}")
+            raise RequestError("the arguments of publish must be {event} {data}")
         if len(data) > self._limits.body_bytes_max:
             raise RequestError(f"the data is larger than {self._limits.body_bytes_max} bytes")
         event = arguments.event_of(arguments.text_of(word))
@@ -82,7 +82,7 @@ class Actions:
     def _access(self) -> Access:
         return self._login.access
 
-    def _at_home(self, name: QueueName) -> QueueName:
+    def _in_home(self, name: QueueName) -> QueueName:
         """Return the queue with that name in the user's home project."""
         return QueueName(self._access.home, name.queue)
 
@@ -96,46 +96,48 @@ class Actions:
         self._session.write(codec.ok(request.request_id, text.encode()))
 
     def _consume(self, request: Request) -> None:
-        wish = arguments.parse_consume(request.rest, self._limits.window_max)
-        wish = replace(wish, queue=self._at_home(wish.queue))
-        self._access.check(Right.RECEIVE, wish.queue)
+        options = arguments.parse_consume(request.rest, self._limits.window_max)
+        options = replace(options, queue=self._in_home(options.queue))
+        self._access.check(Right.RECEIVE, options.queue)
         earlier = self.consumers.get(request.request_id)
         if earlier is None and len(self.consumers) >= self._limits.consumers_max:
             raise RequestError(f"a connection has at most {self._limits.consumers_max} consumers")
         self._login.holds(len(self.consumers) + (earlier is None))
-        before = self._bindings(wish)
-        events = wish.binding.apply(before)
-        unused = self._registry.unused(wish.queue)
-        seconds = wish.unused.seconds if wish.unused else None
-        if wish.unused and not self._registry.may_go(wish.queue):
-            raise RequestError(f"queue {wish.queue} was made to stay; it can't be consumed with the wish that it goes")
+        before = self._bindings(options)
+        events = options.binding.apply(before)
+        unused = self._registry.unused(options.queue)
+        seconds = options.unused.seconds if options.unused else None
+        if options.unused and not self._registry.may_delete(options.queue):
+            raise RequestError(
+                f"--delete-queue-when-unused is not allowed for queue {options.queue}, which was created without it"
+            )
         # The queue is bound first, because that can be refused.
-        self._session.start(request, lambda done: self._access.occupy(wish.queue, events, seconds, done))
-        self._work(wish.queue, events)
-        if wish.unused or unused:
-            self._registry.made(wish.queue, was_to_go=True)
+        self._session.start(request, lambda done: self._access.occupy(options.queue, events, seconds, done))
+        self._work(options.queue, events)
+        if options.unused or unused:
+            self._registry.made(options.queue, has_option=True)
         else:
-            self._registry.stays(wish.queue)
-        consumer = self._new_consumer(request.request_id, wish)
-        changed = unused != wish.unused or events != before
+            self._registry.stays(options.queue)
+        consumer = self._new_consumer(request.request_id, options)
+        changed = unused != options.unused or events != before
         if earlier is not None:
             self.end_consumer(earlier)
         self._registry.add(consumer)
         self.consumers[consumer.id] = consumer
         if changed:
-            # A client that replaced the events knows them. One that added some is told all of them.
-            self._registry.notify(wish.queue, events, None if wish.binding.add else consumer)
+            # A client that replaced the events knows them all; one that added some does not.
+            self._registry.notify(options.queue, events, None if options.binding.add else consumer)
 
-    def _new_consumer(self, consumer_id: bytes, wish: Consume) -> QueueConsumer:
-        options = f" --window={wish.window}" if wish.window else ""
-        options += " --manual-ack" if wish.manual_ack else ""
-        consumer = QueueConsumer(consumer_id, wish.queue, options, wish.manual_ack, self._session, self._traffic)
-        queue = self._access.ensure(wish.queue, Right.RECEIVE)
-        window = wish.window or self._limits.window
+    def _new_consumer(self, consumer_id: bytes, options: Consume) -> QueueConsumer:
+        shown = f" --window={options.window}" if options.window else ""
+        shown += " --manual-ack" if options.manual_ack else ""
+        consumer = QueueConsumer(consumer_id, options.queue, shown, options.manual_ack, self._session, self._traffic)
+        queue = self._access.ensure(options.queue, Right.RECEIVE)
+        window = options.window or self._limits.window
         engine = queue.subscribe(
             consumer.deliver,
             window=window,
-            auto=not wish.manual_ack,
+            auto=not options.manual_ack,
             who=self._login.who(consumer_id),
             on_closed=lambda error: self._lost(consumer, error),
         )
@@ -152,30 +154,30 @@ class Actions:
         return True
 
     def _work(self, name: QueueName, events: frozenset[str]) -> None:
-        """Count the cost of changed bindings, which are written as a whole and told to all consumers."""
+        """Count the cost of changed bindings, which are stored as a whole and sent to all consumers."""
         self._session.work_us += 100 + len(events) * (1 + len(self._registry.consumers_of(name)) // 10)
 
-    def _bindings(self, wish: Consume | arguments.Rebind) -> frozenset[str]:
+    def _bindings(self, options: Consume | arguments.Rebind) -> frozenset[str]:
         try:
-            return self._access.bindings(wish.queue)
+            return self._access.bindings(options.queue)
         except NoSuchQueue:
             return frozenset()
 
     def _rebind(self, request: Request) -> None:
-        wish = arguments.parse_rebind(request.rest)
-        wish = replace(wish, queue=self._at_home(wish.queue))
-        self._access.check(Right.MANAGE, wish.queue)
-        before = self._bindings(wish)
-        if wish.binding.masks:
+        options = arguments.parse_rebind(request.rest)
+        options = replace(options, queue=self._in_home(options.queue))
+        self._access.check(Right.MANAGE, options.queue)
+        before = self._bindings(options)
+        if options.binding.masks:
             self._session.work_us += WORK_US_MAX  # even if they are refused
-        events = wish.binding.apply(before)
-        is_new = not self._has(wish.queue)
-        self._session.start(request, lambda done: self._access.rebind(wish.queue, events, done))
-        self._work(wish.queue, before | events)
+        events = options.binding.apply(before)
+        is_new = not self._has(options.queue)
+        self._session.start(request, lambda done: self._access.rebind(options.queue, events, done))
+        self._work(options.queue, before | events)
         if is_new:
-            self._registry.made(wish.queue, was_to_go=False)
+            self._registry.made(options.queue, has_option=False)
         if events != before:
-            self._registry.notify(wish.queue, events)
+            self._registry.notify(options.queue, events)
 
     def _ack(self, request: Request) -> None:
         def ack(engine: Consumer, seqs: Sequence[int], done: Done) -> None:
@@ -218,7 +220,7 @@ class Actions:
 
     def _delete_queue(self, request: Request) -> None:
         name = arguments.queue_of(arguments.text_of(arguments.only_word(request.rest, "queue")))
-        name = self._at_home(name)
+        name = self._in_home(name)
         self._access.check(Right.MANAGE, name)
         self._registry.forget(name)
 

@@ -1,4 +1,4 @@
-"""Parses the arguments of `consume`, `rebind`, `ack` and `reject`. Pure; all names are checked here."""
+"""Parses and checks the arguments of `consume`, `rebind`, `ack` and `reject`."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def text_of(data: bytes) -> str:
 def queue_of(word: str) -> QueueName:
     """Return the queue that a word names; raise RequestError."""
     if word.startswith("--"):
-        raise RequestError("an option that is not known, or no queue before it")
+        raise RequestError("a queue must come before the options")
     try:
         return queue_name(word)
     except BadRequest:
-        raise RequestError("a queue name has 1 to 200 of A-Z a-z 0-9 . _ : - and is not '.' or '..'") from None
+        raise RequestError("a queue name must have 1 to 200 of A-Z a-z 0-9 . _ : - and not be '.' or '..'") from None
 
 
 def event_of(word: str) -> str:
@@ -93,7 +93,7 @@ def event_of(word: str) -> str:
     try:
         return event_name(word)
     except BadRequest:
-        raise RequestError("an event name has 1 to 200 characters, no control characters") from None
+        raise RequestError("an event name must have 1 to 200 characters, and no control characters") from None
 
 
 def parse_consume(rest: bytes, window_max: int) -> Consume:
@@ -120,7 +120,7 @@ def parse_consume(rest: bytes, window_max: int) -> Consume:
         elif name == _WINDOW and equals:
             window = _window(value, window_max)
         else:
-            raise RequestError("an option that consume does not know")
+            raise RequestError(f"unknown option of consume; options: {_ADD}, {_MANUAL_ACK}, {_UNUSED}, {_WINDOW}")
     return Consume(_queue_in(words), _binding(sections), unused, manual_ack, window)
 
 
@@ -136,9 +136,9 @@ def parse_rebind(rest: bytes) -> Rebind:
             section = word
             sections.setdefault(section, [])
         else:
-            raise RequestError("an option that rebind does not know")
+            raise RequestError(f"unknown option of rebind; options: {_ADD}, {_REMOVE}, {_REMOVE_MASK}")
     if not any(sections.values()):
-        raise RequestError("rebind names no event")
+        raise RequestError("rebind needs at least one event")
     return Rebind(_queue_in(words), _binding(sections))
 
 
@@ -146,7 +146,7 @@ def parse_settle(rest: bytes) -> tuple[bytes, bytes]:
     """Return the consumer and the message (or `ALL`) in the arguments of `ack` or `reject`; raise RequestError."""
     words = rest.split()
     if len(words) != 2:
-        raise RequestError("it takes {consumer_id} {msg_id} or {consumer_id} --all")
+        raise RequestError("the arguments must be {consumer_id} {msg_id}, or {consumer_id} --all")
     return words[0], words[1]
 
 
@@ -154,13 +154,13 @@ def only_word(rest: bytes, what: str) -> bytes:
     """Return the only argument of an action; raise RequestError."""
     words = rest.split()
     if len(words) != 1:
-        raise RequestError(f"it takes one {what}")
+        raise RequestError(f"the argument must be one {what}")
     return words[0]
 
 
 def _queue_in(words: list[str]) -> QueueName:
     if not words:
-        raise RequestError("no queue is named")
+        raise RequestError("the queue is missing")
     return queue_of(words[0])
 
 
@@ -180,12 +180,12 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds <= UNUSED_S_MAX:
-        raise RequestError(f"{_UNUSED} is a number of seconds from 0 to {UNUSED_S_MAX}")
+        raise RequestError(f"{_UNUSED} must be a number of seconds from 0 to {UNUSED_S_MAX}")
     return seconds
 
 
 def _window(text: str, most: int) -> int:
     window = int(text) if text.isascii() and text.isdigit() and len(text) <= 15 else 0
     if not window:
-        raise RequestError(f"{_WINDOW} is a whole number from 1")
+        raise RequestError(f"{_WINDOW} must be a whole number from 1")
     return min(window, most)

@@ -1,4 +1,4 @@
-"""Parses the lines of MQKS into requests, and encodes answers. Pure.
+"""Parses the lines of MQKS into requests, and encodes answers.
 
 A request is `{request_id} {action} {data}` and LF. An answer is `{request_id} ok {data}` or `{request_id} error
 {error_id}`. A CR and spaces at the end of a request are removed. Everything between its second space and its end is the
@@ -91,7 +91,7 @@ def parse_request(text: bytes) -> Request:
     """Return the request in a line; raise RequestError. After an error, `request_id_of` finds the id."""
     words = text.rstrip(b" \r").split(b" ", 2)
     if len(words) < 3 or not words[0]:
-        raise RequestError("a request is {request_id} {action} {data}")
+        raise RequestError("a request must be {request_id} {action} {data}")
     request_id, action, rest = words
     confirm = rest.startswith(_CONFIRM)
     return Request(request_id, action, rest[len(_CONFIRM) :] if confirm else rest, confirm)
@@ -145,5 +145,5 @@ def names_in(block: bytes) -> tuple[bytes, bytes]:
 
 
 def _one_word(text: str) -> bytes:
-    # Anybody can set a header with this name over another protocol, so it must not break the line.
+    # Over another protocol a client can set this header to anything, so it must not break the line.
     return text.encode() if text.isprintable() and " " not in text else b""

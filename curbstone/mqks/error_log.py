@@ -1,9 +1,8 @@
-"""Logs errors under the ids that clients are told.
+"""Logs errors under the ids in their answers.
 
-A producer at a queue's cap gets an error for each publish, thousands in a second, and the log must not grow by that
-much. So an error that occurs again within ten seconds gets the id of the first one, and the number of repeats is
-logged once that time is over. An error of the engine counts as the same for all clients; a client's own mistake only
-for those of its address.
+A producer at a queue's cap can get thousands of errors a second, which must not flood the log. So an error that occurs
+again within ten seconds gets the id of the first one, and the number of repeats is logged afterwards. An error of the
+engine counts as the same for all clients, a client's own mistake only for those of its address.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class ErrorLog:
     """The error log of all connections of a server. `call_later(delay_ms, fn)` is the host's."""
 
     def __init__(self, call_later: CallLater) -> None:
-        self._repeats = Repeats(call_later, _told)
+        self._repeats = Repeats(call_later, _log_repeats)
 
     def report(self, peer: str, source: str, text: str, *, is_mistake: bool) -> bytes:
         """Log an error, unless it was logged just now; return its id.
@@ -48,5 +47,5 @@ class ErrorLog:
         self._repeats.close()
 
 
-def _told(entry: Entry, more: int) -> None:
+def _log_repeats(entry: Entry, more: int) -> None:
     log.warning("error %s: %d more of it: %s", entry.name, more, entry.text)

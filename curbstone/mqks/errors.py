@@ -1,4 +1,4 @@
-"""Errors of MQKS clients, and how they are told.
+"""Errors of MQKS clients, and their answers.
 
 The client gets one line with an error id. The rule that was broken is logged under that id, but never any part of the
 line that broke it, which may be a message or a piece of one. Errors of the engine (`curbstone.core.errors`) are
@@ -14,6 +14,6 @@ class RequestError(Exception):
     def __init__(self, rule: str, *, fatal: bool = False, retry_after_s: int = 0) -> None:
         super().__init__(rule)
         self.retry_after_s = retry_after_s
-        """After how many seconds the client may try again, if it is told; else 0."""
+        """After how many seconds the client may retry, if the answer has it; else 0."""
         self.fatal = fatal
         """Whether the connection ends after the error line."""

@@ -1,4 +1,4 @@
-"""The event masks of `rebind --remove-mask`. Pure; no regular expressions, and no trying of each mask on each event.
+"""The event masks of `rebind --remove-mask`, without regular expressions and without trying each mask on each event.
 
 A mask matches only events with dots in them, and it must match the whole name. `*` stands for any run of characters
 without dots, including none: `user.*.connected` matches `user.123.connected`, but `e3.*` does not match `e3.1.u`.
@@ -98,7 +98,7 @@ class EventPatterns:
                         found += [below for pieces, below in likely if _matches(pieces, part)]
             self.tries += len(found)
             if self.tries > TRIES_MAX:
-                raise RequestError("too many masks like ab* for so many events; send fewer of them at once")
+                raise RequestError("too many masks like ab* for this number of events; send fewer at once")
             if not found:
                 return False
             nodes = [branch.node() for branch in found]

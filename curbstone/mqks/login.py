@@ -27,11 +27,11 @@ FAILURES_MAX = 3
 AUTH = b"auth"
 
 
-def _nothing(*_: object) -> None:
+def _ignore(*_: object) -> None:
     """Do nothing: the connection is over."""
 
 
-def _none() -> int:
+def _no_deliveries() -> int:
     return 0
 
 
@@ -59,10 +59,10 @@ class Login:
         self._logged_in = logged_in
         self._presence: Presence | None = None
         self._failures = 0
-        self._is_over = False
+        self._is_closed = False
 
     @property
-    def is_somebody(self) -> bool:
+    def has_user(self) -> bool:
         """Whether the client has logged in, or its login is being checked."""
         return bool(self.access.identity.user) or self.is_pending
 
@@ -83,7 +83,7 @@ class Login:
     def auth(self, words: list[str], on_done: Callable[[CurbstoneError | RequestError | None, bool], None]) -> None:
         """Log in. `on_done(error, is_later)` gets the error, if any, and whether it is called in a later turn."""
         if not 1 <= len(words) <= 2:
-            raise RequestError("auth takes {user} {password}, or {token}")
+            raise RequestError("the arguments of auth must be {user} {password}, or {token}")
         credentials = Credentials(*words) if len(words) == 2 else Credentials("", words[0])
         self.is_pending = True
         is_later = False
@@ -100,13 +100,13 @@ class Login:
         is_later = True
 
     def _answered(self, answer: Access | CurbstoneError) -> CurbstoneError | RequestError | None:
-        if self._is_over:
+        if self._is_closed:
             return None
         try:
             if isinstance(answer, CurbstoneError):
                 raise answer
             self._take(answer)
-        except (TooMany, Busy) as error:  # it was not checked, so it is no
+        except (TooMany, Busy) as error:  # the login was not checked
             return RequestError(str(error), retry_after_s=error.wait_s)
         except CurbstoneError as error:
             self._failures += 1
@@ -124,7 +124,7 @@ class Login:
         self._logged_in(access.identity.user)
 
     def who(self, consumer: bytes) -> Who:
-        """Return who the client is, for those who look at the queue of a consumer with this id."""
+        """Return the client's description for the list of a queue's consumers."""
         return who_of(self._caller, self.access.identity, subscription=consumer.decode("utf-8", "replace"))
 
     def holds(self, consumers: int) -> None:
@@ -133,10 +133,10 @@ class Login:
             self._presence.holds(consumers)
 
     def leave(self) -> None:
-        """Remove the connection, which is over."""
-        self._is_over = True
+        """Remove the connection, which is closed."""
+        self._is_closed = True
         if self._presence is not None:
             self._presence.leave()
         # The callbacks and this login would keep each other in memory.
-        self._end = self._changed = self._logged_in = _nothing
-        self._unacked = _none
+        self._end = self._changed = self._logged_in = _ignore
+        self._unacked = _no_deliveries

@@ -1,10 +1,10 @@
 """What all MQKS connections of a server share: their consumers, and which queues are deleted when unused.
 
 A consumer belongs to its connection: the id that its client chose means nothing on another connection.
-`--delete-queue-when-unused` asks for a queue to be deleted when it has no consumer. Each consume sets this option anew,
-and it is stored with the queue. But only queues that were made with it, or made here and not consumed from yet, can
-have it: no consumer can cause the deletion of a queue that was made to stay. When the server stops, all consumers end,
-but no queue is deleted because of that. After the next start the consumers have `RETURN_MS` to come back.
+`--delete-queue-when-unused` asks for a queue to be deleted when it has no consumer. Each consume sets this option,
+and it is stored with the queue. But only queues that were created with it, or created here and not consumed from yet,
+can have it: no consumer can cause the deletion of any other queue. When the server stops, all consumers end, but no
+queue is deleted because of that. After the next start the consumers have `RETURN_MS` to return.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RETURN_MS = 60_000
 """How long a queue with this option stays at least after a start, so that its consumers can connect again."""
 
 MAY_GO_MIN = 1000
-"""How many entries `_may_go` has at least before entries of deleted queues are removed."""
+"""How many entries `_may_delete` has at least before entries of deleted queues are removed."""
 
 USED_POLL_MS = 1000
 """How often to look whether a queue is unused that still has consumers over other protocols."""
@@ -45,7 +45,7 @@ class Registry:
         self._host = host
         self._by_queue: dict[QueueName, dict[QueueConsumer, None]] = {}
         self._timers: dict[QueueName, Timer] = {}
-        self._may_go: dict[str, bool] = {}
+        self._may_delete: dict[str, bool] = {}
         """The uids of queues that have or had the option (True), or were made here without it and not consumed from
         yet (False)."""
         self._settling: dict[QueueName, int] = {}
@@ -96,24 +96,24 @@ class Registry:
             if consumer is not but:
                 consumer.owner.update(consumer, codec.ok(consumer.id, (text + consumer.options).encode()))
 
-    # --- queues that go when unused
+    # --- queues that are deleted when unused
 
-    def made(self, name: QueueName, was_to_go: bool) -> None:
+    def made(self, name: QueueName, has_option: bool) -> None:
         """Note that a request made this queue, with or without the option: its next consumer may set the option."""
-        if len(self._may_go) > MAY_GO_MIN + 2 * len(self.engine.queues()):
+        if len(self._may_delete) > MAY_GO_MIN + 2 * len(self.engine.queues()):
             uids = {queue.uid for queue in self.engine.queues()}
-            self._may_go = {uid: wish for uid, wish in self._may_go.items() if uid in uids}
-        self._may_go[self._uid(name)] = was_to_go
+            self._may_delete = {uid: had_option for uid, had_option in self._may_delete.items() if uid in uids}
+        self._may_delete[self._uid(name)] = has_option
 
-    def may_go(self, name: QueueName) -> bool:
+    def may_delete(self, name: QueueName) -> bool:
         """Return whether a consumer may set the option on this queue."""
         uid = self._uid(name)
-        return not uid or uid in self._may_go or self.unused(name) is not None
+        return not uid or uid in self._may_delete or self.unused(name) is not None
 
     def stays(self, name: QueueName) -> None:
         """Note that a consumer without the option uses the queue: from now on the queue stays."""
-        if not self._may_go.get(self._uid(name), True):
-            del self._may_go[self._uid(name)]
+        if not self._may_delete.get(self._uid(name), True):
+            del self._may_delete[self._uid(name)]
 
     def unused(self, name: QueueName) -> Unused | None:
         """Return after how long an unused queue is deleted; None if it stays or does not exist."""

@@ -47,8 +47,8 @@ Later = Callable[[int, Callable[[], None]], object]
 HTTP_ANSWER = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
-def _nothing(_more_bytes: int) -> None:
-    """Do nothing: the socket is gone."""
+def _ignore(_more_bytes: int) -> None:
+    """Do nothing."""
 
 
 class Session:
@@ -143,14 +143,17 @@ class Session:
         self.unfinished_bytes, self.began_anew = self._reader.unfinished_bytes, bool(lines)
         self._line.unfinished(self.unfinished_bytes, self.began_anew, now_ms)
         if self._reader.overlong_bytes > self._limits.junk_bytes_max:
-            self.refuse(codec.NO_ID, RequestError("a line without an end", fatal=True))
+            self.refuse(
+                codec.NO_ID,
+                RequestError(f"a line of more than {self._limits.junk_bytes_max} bytes has no end", fatal=True),
+            )
 
     @property
     def tick_ms(self) -> int:
         """In how many ms to call `tick`; 0 if there is no deadline."""
         if self.ending:
             return 0
-        return self._line.tick_ms if self._line.is_begun or self._is_first or not self._login.is_somebody else 0
+        return self._line.tick_ms if self._line.is_begun or self._is_first or not self._login.has_user else 0
 
     def tick(self, now_ms: int) -> None:
         """End the connection at a deadline: of a line, of the first line, or of the login."""
@@ -162,7 +165,7 @@ class Session:
         elif self._is_first and now_ms - self._started_ms >= self._limits.first_line_ms:
             rule = f"no first line within {self._limits.first_line_ms} ms"
             self.refuse(codec.NO_ID, RequestError(rule, fatal=True))
-        elif not self._login.is_somebody and now_ms - self._started_ms >= self._limits.first_line_ms:
+        elif not self._login.has_user and now_ms - self._started_ms >= self._limits.first_line_ms:
             rule = f"no login within {self._limits.first_line_ms} ms"
             self.refuse(codec.NO_ID, RequestError(rule, fatal=True))
 
@@ -209,7 +212,7 @@ class Session:
         self._login.leave()
         self._registry.sessions.discard(self)
         # The engine may still call back. What is dropped here would keep this session in memory.
-        self._changed = _nothing
+        self._changed = _ignore
         del self._actions
 
     # --- lines
@@ -270,9 +273,9 @@ class Session:
                 return True
         try:
             if not line.is_whole:
-                raise RequestError("the line is too long")
+                raise RequestError(f"a line has at most {self._limits.line_bytes_max} bytes")
             if b"\t" in text:
-                raise RequestError("a request holds no tab", fatal=True)
+                raise RequestError("a request can't contain a tab", fatal=True)
             request = codec.parse_request(text)
             if len(request.request_id) > self._limits.id_bytes_max:
                 raise RequestError(f"an id has at most {self._limits.id_bytes_max} bytes")
@@ -281,7 +284,7 @@ class Session:
                 raise RequestError("unknown action")
             self._login.check(request.action)
             if len(text) > REQUEST_BYTES_MAX and request.action not in _WITH_DATA:
-                raise RequestError(f"a request but publish and ping has at most {REQUEST_BYTES_MAX} bytes")
+                raise RequestError(f"a request other than publish and ping has at most {REQUEST_BYTES_MAX} bytes")
             if request.action == PUBLISH:
                 meter = self._login.access.identity.meter
                 if meter is not None and self._brake.stops(meter):

@@ -1,8 +1,8 @@
 """`_eval`: the statistics that MQKS clients ask for, found by the exact expressions that they send.
 
-In MQKS this action evaluated any Python on the server. Here an expression is only looked up in a table; nothing is
-executed. A list of such expressions in brackets, and `--worker=0` in front, are also understood. Each figure is
-computed once for a request, however often the request has it.
+In MQKS this action evaluated any Python on the server. Here an expression is a key of a table; nothing is executed. A
+list of such expressions in brackets, and a leading `--worker=0`, are also accepted. A request computes each figure
+once.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ Figure = Callable[["Registry"], int]
 def answer(code: str, registry: Registry) -> str:
     """Return the value of an expression; raise RequestError for one that is not in the table."""
     if len(code) > CODE_BYTES_MAX:
-        raise RequestError(f"_eval takes at most {CODE_BYTES_MAX} bytes")
+        raise RequestError(f"an _eval has at most {CODE_BYTES_MAX} bytes")
     worker = _WORKER.match(code)
     if worker is not None:
         if int(worker[1]):
-            raise RequestError("there is one worker, 0")
+            raise RequestError("--worker must be 0, the only worker")
         code = code[worker.end() :]
     code = _SPACES.sub("", code).replace(".itervalues()", ".values()")
     if code.startswith("[") and code.endswith("]") and code not in _FIGURES:
         parts = _parts(code[1:-1])
         if len(parts) > PARTS_MAX:
-            raise RequestError(f"_eval takes at most {PARTS_MAX} expressions")
+            raise RequestError(f"an _eval has at most {PARTS_MAX} expressions")
         figures = {part: _figure(part) for part in parts}
         values = {part: str(figure(registry)) for part, figure in figures.items()}
         return f"[{', '.join([values[part] for part in parts])}]"
@@ -50,7 +50,7 @@ def answer(code: str, registry: Registry) -> str:
 def _figure(expression: str) -> Figure:
     figure = _FIGURES.get(expression)
     if figure is None:
-        raise RequestError("_eval answers a few statistics only")
+        raise RequestError(f"unsupported _eval expression; supported: {', '.join(_FIGURES)}")
     return figure
 
 
