@@ -147,6 +147,8 @@ class _Feed:
 
     def begin(self, *, once: bool) -> None:
         """Find the place in each queue: in the table, in the checkpoint of an earlier release, or by the group."""
+        if self._table.exists:
+            self._table.sync()  # a process that was killed may not have done so, and what is stored is acked now
         known = positions.stored(self._table)
         self._stored = positions.transactions(self._table, known)
         if self._table.name == MESSAGES:

@@ -64,7 +64,8 @@ def compact(lake: str, *, keep_hours: int = KEEP_HOURS, before: date | None = No
     for name in TABLES:
         if not Table(lake, name).exists:
             continue
-        table = Table(lake, name).open()
+        stored = Table(lake, name)
+        table = stored.open()
         jobs.say(f"compacting {name}")
         try:
             _keep(table, keep_hours)
@@ -73,8 +74,10 @@ def compact(lake: str, *, keep_hours: int = KEEP_HOURS, before: date | None = No
                 forgotten = int(table.delete(f"{DAY} < '{before.isoformat()}'")["num_removed_files"])
             changed = table.optimize.compact()
             completed = _complete(table, name)
+            stored.sync()  # before the files go that were replaced
             removed = table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
             table.create_checkpoint()
+            stored.sync()  # before the commits go that are in the checkpoint
             table.cleanup_metadata()
         except DeltaError as error:
             raise PipelineError(f"can't compact {name} of {lake}: {last_line(error)}") from None

@@ -1,7 +1,8 @@
 """The log of a Delta table, as far as `deltalake` does not show it: all application transactions, and syncing it.
 
-On a local disk nothing that `deltalake` writes is synced. So `sync` is called before what was archived is acked, and
-`repair` removes a commit that a power cut tore before that. Object stores confirm only what is stored.
+On a local disk nothing that `deltalake` writes is synced. So `sync` is called before what was archived is acked, for
+all commits since the last that is known to be synced, because a compaction may have made some of them. And `repair`
+removes commits that a power cut has damaged before that. Object stores confirm only what is stored.
 """
 
 from __future__ import annotations
@@ -9,15 +10,20 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 if TYPE_CHECKING:
     from pyarrow import fs
 
 LOG = "_delta_log"
+SYNCED = "curbstoneSynced"
+"""The member of a commit's information that says up to which version its process had synced the table before."""
 _COMMIT = re.compile(r"(\d{20})\.json")
+_LAST, _CHECKPOINT = "_last_checkpoint", ".checkpoint.parquet"
+_PARQUET = b"PAR1"
 
 
 def transactions(uri: str) -> dict[str, int]:
@@ -42,36 +48,131 @@ def transactions(uri: str) -> dict[str, int]:
     return found
 
 
-def sync(uri: str, paths: Iterable[str], version: int) -> None:
-    """Sync files of a local table, its commits after `version`, and the folders of all of them."""
+def durable(uri: str) -> int:
+    """Return the version up to which a local table was synced, by what its commits say of that; -1 if none does."""
     files, root = _local(uri)
     if files is None:
-        return
-    commits = {path for number, path in _commits(files, f"{root}/{LOG}") if number > version}
-    synced = {f"{root}/{path}" for path in paths} | commits
+        return -1
+    for _, path in reversed(_commits(files, f"{root}/{LOG}")):
+        for action in _actions(files, path) or ():
+            if SYNCED in action.get("commitInfo", {}):
+                return int(action["commitInfo"][SYNCED])
+    return -1
+
+
+def sync(uri: str, since: int) -> int:
+    """Sync the commits of a local table after the version `since`, whoever made them, with the files that they add.
+
+    Also sync the checkpoints of the log, and the folders of all of them. Return the last version.
+    """
+    files, root = _local(uri)
+    if files is None:
+        return since
+    log = f"{root}/{LOG}"
+    commits = [(number, path) for number, path in _commits(files, log) if number > since]
+    added = {path for _, commit in commits for path in _added(_actions(files, commit) or (), root)}
+    synced = [*added, *_checkpoints(files, log), *(path for _, path in commits)]
     folders = {str(Path(path).parent) for path in synced} | {root, str(Path(root).parent)}
     for path in (*synced, *sorted(folders, reverse=True)):
-        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue  # a later commit has replaced the file, and it was removed
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+    return max([since, *(number for number, _ in commits)])
 
 
 def repair(uri: str) -> str:
-    """Remove the last commit of a local table if a power cut tore it. Return the name of its file, or "".
+    """Set aside the commits of a local table that a power cut has damaged, with all later ones.
 
-    Such a commit was never synced, so nothing of it was acked. Only one process at a time may call this.
+    A commit is damaged if it, or a file that it adds, is not whole. Only commits that were never synced are looked at,
+    so nothing of them was acked. Return the name of the first one's file, or "". Only one process at a time may call
+    this.
     """
     files, root = _local(uri)
     if files is None:
         return ""
-    commits = _commits(files, f"{root}/{LOG}")
-    if not commits or _is_whole(files, commits[-1][1]):
-        return ""
-    torn = commits[-1][1]
-    os.replace(torn, f"{torn}.torn")
-    return torn
+    log = f"{root}/{LOG}"
+    for path in _checkpoints(files, log):
+        if not _is_checkpoint(files, path):
+            os.replace(path, f"{path}.torn")
+    commits = _commits(files, log)
+    known = durable(uri)
+    if known < 0:  # an earlier release synced each commit before the next
+        commits = commits[-1:]
+    commits = [(number, path) for number, path in commits if number > known]
+    actions = [_actions(files, path) for _, path in commits]
+    gone = {action["remove"]["path"] for some in actions for action in some or () if "remove" in action}
+    for place, some in enumerate(actions):
+        if some is None or not all(_is_whole(action["add"], root) for action in _adds(some, but=gone)):
+            first = commits[place][0]
+            for _, path in commits[place:]:
+                os.replace(path, f"{path}.torn")
+            for path in _checkpoints(files, log):
+                if _version_of(files, path) >= first:
+                    os.replace(path, f"{path}.torn")
+            return commits[place][1]
+    return ""
+
+
+def _actions(files: fs.FileSystem, path: str) -> list[dict[str, Any]] | None:
+    """Return the actions of a commit, or None if its file is not whole."""
+    from curbstone.spark.parts import text_of
+
+    try:
+        found = [json.loads(line) for line in (text_of(files, path) or "").splitlines()]
+    except ValueError:
+        return None
+    return found if found and all(isinstance(action, dict) for action in found) else None
+
+
+def _adds(actions: Iterable[dict[str, Any]], but: Collection[str] = ()) -> list[dict[str, Any]]:
+    return [action for action in actions if "add" in action and action["add"]["path"] not in but]
+
+
+def _added(actions: Iterable[dict[str, Any]], root: str) -> list[str]:
+    return [f"{root}/{unquote(action['add']['path'])}" for action in _adds(actions)]
+
+
+def _is_whole(add: dict[str, Any], root: str) -> bool:
+    """Return whether a file has its size, and the end that a Parquet file has."""
+    path = f"{root}/{unquote(add['path'])}"
+    return os.path.isfile(path) and os.path.getsize(path) == add["size"] and _ends_well(path)
+
+
+def _ends_well(path: str) -> bool:
+    with open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - len(_PARQUET)))
+        return file.read() == _PARQUET
+
+
+def _checkpoints(files: fs.FileSystem, folder: str) -> list[str]:
+    """Return the paths of a log's checkpoints, and of the file that names the last one."""
+    from pyarrow import fs
+
+    found = files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+    return [info.path for info in found if info.base_name == _LAST or info.base_name.endswith(_CHECKPOINT)]
+
+
+def _is_checkpoint(files: fs.FileSystem, path: str) -> bool:
+    if path.endswith(_CHECKPOINT):
+        return _ends_well(path)
+    try:
+        return os.path.isfile(f"{Path(path).parent}/{_version_of(files, path):020d}{_CHECKPOINT}")
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _version_of(files: fs.FileSystem, path: str) -> int:
+    """Return the version of a checkpoint, or of the last one by the file that names it."""
+    from curbstone.spark.parts import text_of
+
+    if path.endswith(_CHECKPOINT):
+        return int(Path(path).name[:20])
+    return int(json.loads(text_of(files, path) or "")["version"])
 
 
 def _local(uri: str) -> tuple[fs.FileSystem | None, str]:
@@ -82,16 +183,6 @@ def _local(uri: str) -> tuple[fs.FileSystem | None, str]:
 
     files, root = filesystem(uri)
     return files if isinstance(files, fs.LocalFileSystem) else None, root
-
-
-def _is_whole(files: fs.FileSystem, path: str) -> bool:
-    from curbstone.spark.parts import text_of
-
-    try:
-        lines = (text_of(files, path) or "").splitlines()
-        return bool(lines) and all(isinstance(json.loads(line), dict) for line in lines)
-    except ValueError:
-        return False
 
 
 def _commits(files: fs.FileSystem, folder: str) -> list[tuple[int, str]]:

@@ -7,7 +7,7 @@ last gap (see `positions`). So gaps of a batch that a kill has prevented are kno
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -89,14 +89,12 @@ def record(lake: str, gaps: Iterable[tuple[int, Gap]]) -> None:
     rows = [{**_row(gap), "number": number, "found": now} for number, gap in gaps]
     files, root = filesystem(uri)
     files.create_dir(root, recursive=True)
-    before = DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
-    known = set(_paths(before))
+    before = DeltaTable(uri).version() if DeltaTable.is_deltatable(uri) else -1
     try:
         write_deltalake(uri, pa.Table.from_pylist(rows, schema=_schema()), mode="append", name=GAPS)
     except DeltaError as error:
         raise PipelineError(f"can't write to {uri}: {error}") from None
-    added = set(_paths(DeltaTable(uri))) - known
-    delta_log.sync(uri, added, before.version() if before else -1)
+    delta_log.sync(uri, before)
 
 
 def remove_after(lake: str, numbers: Mapping[str, int]) -> None:
@@ -151,12 +149,6 @@ def _schema() -> pa.Schema:
 def _row(gap: Gap) -> dict[str, Any]:
     facts = {"queue": gap.queue, "epoch": gap.epoch, "from": gap.low, "to": gap.high, "lost": gap.lost}
     return {**facts, "at_least": gap.at_least, "why": gap.why}
-
-
-def _paths(table: Any) -> Sequence[str]:
-    import pyarrow as pa
-
-    return pa.table(table.get_add_actions()).column("path").to_pylist() if table is not None else []
 
 
 def _old(lake: str) -> Iterator[dict[str, Any]]:

@@ -57,6 +57,7 @@ class Table:
         self._upgrading = upgrading
         self.lake = absolute(lake)
         self.uri = f"{self.lake}/{name}"
+        self._synced = -1
 
     @property
     def exists(self) -> bool:
@@ -132,7 +133,6 @@ class Table:
 
         for attempt in range(COMMITS_MAX):
             table = self.open() if self.exists else None
-            before = table.version() if table else -1
             if any((table.transaction_version(name) if table else None) != were.get(name) for name in sets):
                 raise PipelineError(f"another archive has stored these messages in {self.uri}; this one ends")
             try:
@@ -142,12 +142,16 @@ class Table:
                 if attempt + 1 == COMMITS_MAX:
                     raise PipelineError(f"can't write to {self.uri}: {error}") from None
                 continue
-            delta_log.sync(self.uri, [part.path for part in parts], before)
+            self.sync()
             return
+
+    def sync(self) -> None:
+        """Sync everything on a local disk that no earlier call has synced, whoever wrote it."""
+        self._synced = delta_log.sync(self.uri, max(self._synced, delta_log.durable(self.uri)))
 
     def _commit(self, table: DeltaTable | None, sets: Mapping[str, int], parts: Sequence[Part]) -> None:
         """Commit to the table as it was seen last (None if it did not exist). Raise what deltalake raises."""
-        from deltalake import CommitProperties, Schema, Transaction
+        from deltalake import CommitProperties, PostCommitHookProperties, Schema, Transaction
         from deltalake.transaction import AddAction, create_table_with_add_actions
 
         from curbstone.spark.parts import filesystem
@@ -164,7 +168,12 @@ class Table:
             )
             for part in parts
         ]
-        whose = CommitProperties(app_transactions=[Transaction(name, number) for name, number in sets.items()])
+        whose = CommitProperties(
+            custom_metadata={delta_log.SYNCED: str(self._synced)},
+            app_transactions=[Transaction(name, number) for name, number in sets.items()],
+        )
+        # Old commits are removed by `compact`, which syncs first the checkpoint that has what they say.
+        hook = PostCommitHookProperties(cleanup_expired_logs=False)
         schema = Schema.from_arrow(self.arrow_schema())
         if table is None:
             files, root = filesystem(self.uri)
@@ -180,12 +189,15 @@ class Table:
                 name=self.name,
                 description=self.DESCRIPTION,
                 commit_properties=whose,
+                post_commithook_properties=hook,
             )
             return
         known = {field.name for field in table.schema().fields}
         if added := [field for field in schema.fields if field.name not in known]:
             table.alter.add_columns(added)
-        table.create_write_transaction(adds, "append", table.schema(), [DAY], commit_properties=whose)
+        table.create_write_transaction(
+            adds, "append", table.schema(), [DAY], commit_properties=whose, post_commithook_properties=hook
+        )
 
     def arrow_schema(self) -> Any:
         """Return all columns, including the one that the table is partitioned by."""

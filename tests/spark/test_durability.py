@@ -1,0 +1,122 @@
+"""What is synced, and when, so that a power cut loses nothing of a lake that was acked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from curbstone.spark import compact
+from curbstone.spark.failure import PipelineError
+from curbstone.spark.gaps import gaps_of
+from curbstone.spark.table import Table
+from tests.kit.server import ServerProcess
+from tests.spark import jobs
+from tests.spark.kit import make_queue, numbered, publish
+from tests.spark.test_archive import QUEUE, run
+
+
+@pytest.fixture
+def options(server: ServerProcess) -> dict[str, str]:
+    make_queue(server.url, QUEUE)
+    return {"url": server.url, "queues": QUEUE, "failOnDataLoss": "false"}
+
+
+def synced_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that grows by the path of each file or folder that is synced."""
+    sync, paths = os.fsync, []
+
+    def synced(descriptor: int) -> None:
+        paths.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    return paths
+
+
+def test_what_a_compaction_wrote_is_synced_before_the_ack_of_what_comes_after_it(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commit could be lost while the next one was synced, so that the log had a hole."""
+    for start in (0, 10):
+        publish(server.url, QUEUE, numbered(10, start))
+        run(tmp_path, options)
+    table = DeltaTable(tmp_path / "messages")
+    table.optimize.compact()
+    [merged] = table.file_uris()
+    publish(server.url, QUEUE, numbered(10, 20))
+    paths = synced_paths(monkeypatch)
+    run(tmp_path, options)
+    assert {merged, f"{tmp_path}/messages/_delta_log/{2:020d}.json"} <= set(paths)
+    del paths[:]
+    publish(server.url, QUEUE, numbered(10, 30))
+    run(tmp_path, options)
+    assert merged not in paths
+
+
+def test_compact_syncs_what_it_wrote_before_it_removes_what_that_replaces(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for start in (0, 10):
+        publish(server.url, QUEUE, numbered(10, start))
+        run(tmp_path, options)
+    paths, seen = synced_paths(monkeypatch), []
+    vacuum = DeltaTable.vacuum
+
+    def looked(table: DeltaTable, *args: Any, **more: Any) -> Any:
+        seen.extend(paths)
+        return vacuum(table, *args, **more)
+
+    monkeypatch.setattr(DeltaTable, "vacuum", looked)
+    compact.compact(str(tmp_path))
+    assert {*DeltaTable(tmp_path / "messages").file_uris(), f"{tmp_path}/messages/_delta_log/{2:020d}.json"} <= set(
+        seen
+    )
+    assert any(path.endswith(".checkpoint.parquet") for path in paths)
+
+
+def test_a_restart_syncs_what_was_committed_before_it_acks(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was killed between commit and sync had synced nothing, and the next one acked it."""
+    publish(server.url, QUEUE, numbered(10))
+
+    def killed(*_args: object) -> None:
+        raise PipelineError("killed before the sync")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "sync", killed)
+        with pytest.raises(PipelineError, match="killed"):
+            run(tmp_path, options)
+    paths = synced_paths(monkeypatch)
+    run(tmp_path, options)
+    assert f"{tmp_path}/messages/_delta_log/{0:020d}.json" in paths
+    assert jobs.bodies(tmp_path) == numbered(10)
+
+
+@pytest.mark.parametrize("damage", ["commit", "file", "checkpoint"])
+def test_a_compaction_that_a_power_cut_damaged_is_set_aside(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path, damage: str
+) -> None:
+    for start in (0, 10):
+        publish(server.url, QUEUE, numbered(10, start))
+        run(tmp_path, options)
+    table = DeltaTable(tmp_path / "messages")
+    table.optimize.compact()
+    [merged] = table.file_uris()
+    log = tmp_path / "messages" / "_delta_log"
+    commit = log / f"{2:020d}.json"
+    if damage == "checkpoint":
+        table.create_checkpoint()
+        (log / "_last_checkpoint").write_text("")
+    else:
+        broken = commit if damage == "commit" else Path(merged)
+        broken.write_bytes(broken.read_bytes()[:-2])
+    publish(server.url, QUEUE, numbered(10, 20))
+    run(tmp_path, options)
+    assert jobs.bodies(tmp_path) == numbered(30)
+    assert gaps_of(str(tmp_path)) == []
+    assert commit.with_name(f"{commit.name}.torn").exists() == (damage != "checkpoint")
