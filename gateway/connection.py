@@ -19,9 +19,8 @@ from curbstone.gateway.http.client_disconnect import GONE
 from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.http.forwarded import asker_of
 from curbstone.gateway.http.head import framing_of, not_http, path_of, target_of
-from curbstone.gateway.http.ignored_upgrade import asks_for_websocket, new_parser, parser_behind
 from curbstone.gateway.http.problem import Problem, closing_response, problem_of
-from curbstone.gateway.http.request_boundary import Ends
+from curbstone.gateway.http.request_boundary import Ends, asks_for_websocket, new_parser, parser_behind
 from curbstone.gateway.limits import (
     BODY_S_MAX,
     HEAD_BYTES_MAX,

@@ -15,13 +15,12 @@ from curbstone.core.traffic import Traffic
 from curbstone.gateway.http.long_poll import Polls
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.resource import Resource, Verbs
-from curbstone.gateway.resources.messages.batch import Batch
 from curbstone.gateway.resources.messages.event_stream import EventStreams
 from curbstone.gateway.resources.messages.events import Events
 from curbstone.gateway.resources.messages.leases import Leases
 from curbstone.gateway.resources.messages.message import OneMessage
 from curbstone.gateway.resources.messages.messages import Messages
-from curbstone.gateway.resources.messages.publishing import Producers
+from curbstone.gateway.resources.messages.publishing import Batch, Producers
 from curbstone.gateway.resources.messages.requests import Requests
 from curbstone.gateway.resources.messages.settles import Settles
 from curbstone.gateway.resources.messages.transactions import Transactions
@@ -38,10 +37,9 @@ from curbstone.gateway.resources.reading.offsets import Offsets
 from curbstone.gateway.resources.reading.reading_groups import ReadingGroups
 from curbstone.gateway.resources.reading.reading_many import ReadingMany
 from curbstone.gateway.resources.reading.search import Search
-from curbstone.gateway.resources.server import documents
-from curbstone.gateway.resources.server.console import CONSOLE
-from curbstone.gateway.resources.server.front import front
+from curbstone.gateway.resources.server import server_pages
 from curbstone.gateway.resources.server.health import Health
+from curbstone.gateway.resources.server.server_pages import CONSOLE, front
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.traffic import GatewayTraffic
 
@@ -127,12 +125,12 @@ def server_routes(
         Route("/readyz", Resource(GET=health.ready)),
         Route("/metrics", Resource(GET=Metrics(figures, settings.metrics_queues).get)),
         Route("/v2/stats", Resource(GET=Statistics(figures).get)),
-        Route("/openapi.yaml", Resource(GET=documents.openapi_yaml)),
-        Route("/openapi.json", Resource(GET=documents.openapi_json)),
-        Route("/asyncapi.yaml", Resource(GET=documents.asyncapi_yaml)),
-        Route("/docs", Resource(GET=documents.DOCS.page)),
-        Route("/docs/problems", Resource(GET=documents.problems)),
-        Route("/docs/{file}", Resource(GET=documents.DOCS.part)),
+        Route("/openapi.yaml", Resource(GET=server_pages.openapi_yaml)),
+        Route("/openapi.json", Resource(GET=server_pages.openapi_json)),
+        Route("/asyncapi.yaml", Resource(GET=server_pages.asyncapi_yaml)),
+        Route("/docs", Resource(GET=server_pages.DOCS.page)),
+        Route("/docs/problems", Resource(GET=server_pages.problems)),
+        Route("/docs/{file}", Resource(GET=server_pages.DOCS.part)),
         Route("/favicon.ico", Resource(GET=CONSOLE.icon)),
         Route("/console", Resource(GET=CONSOLE.page)),
         Route("/console/{file}", Resource(GET=CONSOLE.part)),

@@ -92,7 +92,7 @@ DOORS = {
     "gateway/connection.py",
     "gateway/server.py",
     "gateway/http/callbacks.py",
-    "gateway/http/endless.py",
+    "gateway/http/client_disconnect.py",
     "gateway/http/long_poll.py",
     "gateway/http/room.py",
     "net/certificates.py",

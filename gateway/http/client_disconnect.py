@@ -1,10 +1,11 @@
-"""Whether the client of a request is still there to be answered."""
+"""Whether the client of a request is still there, and what an endless reply waits for: more to send, or the end."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 from curbstone.gateway.http.scope import AnyScope
 
@@ -27,3 +28,44 @@ async def until_gone(receive: Receive) -> None:
     """Return when the client has left; drop the rest of the body."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+class Bell:
+    """Wakes one coroutine. If nobody waits, the ring is kept for the next `wait`."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def ring(self) -> None:
+        """Wake the waiting coroutine."""
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Wait until the bell has rung since the last wait."""
+        await self._event.wait()
+        self._event.clear()
+
+
+class Departure:
+    """Watches, for an endless reply, whether the client has left."""
+
+    def __init__(self, scope: Scope, receive: Receive, on_gone: Callable[[], None]) -> None:
+        self._scope = scope
+        self._is_gone = False
+        self._on_gone = on_gone
+        self._watch = asyncio.ensure_future(until_gone(receive))
+        self._watch.add_done_callback(self._end)
+
+    def _end(self, watch: asyncio.Future[None]) -> None:
+        if not watch.cancelled():
+            self._is_gone = True
+            self._on_gone()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client has left."""
+        return self._is_gone or is_gone(self._scope)
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._watch.cancel()

@@ -1,10 +1,12 @@
-"""Replies without Response objects: two ASGI messages each, with a length in the head."""
+"""Answers to requests: whole replies of two ASGI messages, and kinds of responses in addition to Starlette's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import orjson
+from starlette.responses import Response
 from starlette.types import Send
 
 from curbstone.core.errors import CurbstoneError
@@ -41,3 +43,25 @@ async def reply_problem(send: Send, error: Problem | CurbstoneError) -> None:
     """Send an error as application/problem+json."""
     problem = problem_of(error)
     await reply(send, problem.status, problem_headers(problem), problem_body(problem))
+
+
+FRESH = {"cache-control": "no-store"}
+"""Headers for an answer that may be out of date a moment later."""
+
+
+class JsonResponse(Response):
+    """A value as JSON; bytes must be JSON already."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """See `Response`."""
+        return content if isinstance(content, bytes) else orjson.dumps(content)
+
+
+class MessageResponse(Response):
+    """A message: its metadata are header fields, and no browser takes it for a page."""
+
+    def __init__(self, fields: Iterable[Header], body: bytes) -> None:
+        super().__init__(body)
+        self.raw_headers = [*fields, *OPAQUE, *self.raw_headers]

@@ -19,8 +19,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.problem import Problem, problem_of
 from curbstone.gateway.limits import CLOSE_S_MAX, DEAD_AFTER_S, MESSAGE_BYTES_PER_S, MESSAGE_S_MAX, PING_AFTER_S
 from curbstone.gateway.websocket.codec import PING, Frames
-from curbstone.gateway.websocket.refused_session import RefusedSession, asks_for_frames
-from curbstone.gateway.websocket.session import Opener, Session, SocketRequest
+from curbstone.gateway.websocket.session import Opener, RefusedSession, Session, SocketRequest, asks_for_frames
 from curbstone.net import stream
 from curbstone.net.budget import REFUSED, Account
 from curbstone.net.fair_reader import Turns

@@ -22,7 +22,7 @@ from curbstone.core.traffic import Traffic
 from curbstone.core.values import Outcome
 from curbstone.gateway.formats.message_json import Encoding, lease_json
 from curbstone.gateway.http.callbacks import answer
-from curbstone.gateway.http.endless import Bell, Departure
+from curbstone.gateway.http.client_disconnect import Bell, Departure
 from curbstone.gateway.http.fields import Header
 from curbstone.gateway.http.login import access_of, caller_of
 from curbstone.gateway.http.problem import status_of

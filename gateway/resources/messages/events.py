@@ -19,9 +19,8 @@ from curbstone.gateway.formats.idempotency import HEADER
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.head import event_in
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.response import JsonResponse
-from curbstone.gateway.http.responses import reply_json
-from curbstone.gateway.resources.messages.incoming import read_batch, read_message
+from curbstone.gateway.http.responses import JsonResponse, reply_json
+from curbstone.gateway.resources.messages.publishing import read_batch, read_message
 from curbstone.gateway.resources.queues.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
 

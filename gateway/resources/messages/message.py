@@ -14,7 +14,7 @@ from curbstone.gateway.formats.parameters import encoding_of, query_of
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.problem import Problem
-from curbstone.gateway.http.response import JsonResponse
+from curbstone.gateway.http.responses import JsonResponse
 from curbstone.gateway.resources.messages.messages import peeked_json
 from curbstone.gateway.resources.queues.queues import name_in
 

@@ -26,9 +26,8 @@ from curbstone.gateway.http.responses import OPAQUE, reply, reply_json
 from curbstone.gateway.http.room import room_for, with_room
 from curbstone.gateway.limits import COUNT_MAX, PEEK_BYTES_MAX
 from curbstone.gateway.resources.messages.event_stream import EventStream, EventStreams
-from curbstone.gateway.resources.messages.incoming import read_message
 from curbstone.gateway.resources.messages.leases import Leases
-from curbstone.gateway.resources.messages.publishing import publish
+from curbstone.gateway.resources.messages.publishing import publish, read_message
 from curbstone.gateway.resources.queues.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
 

@@ -25,8 +25,8 @@ from curbstone.gateway.http.login import access_of, caller_of
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import ClientGone, Problem
 from curbstone.gateway.http.resource import Resource
-from curbstone.gateway.http.response import MessageResponse
-from curbstone.gateway.resources.messages.incoming import metered
+from curbstone.gateway.http.responses import MessageResponse
+from curbstone.gateway.resources.messages.publishing import metered
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:

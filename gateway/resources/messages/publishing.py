@@ -1,25 +1,36 @@
-"""What all POSTs that publish to a queue share: idempotency keys, numbers of producers, and the answer."""
+"""What all POSTs that publish share: reading messages, idempotency keys and numbers of producers, and the answer."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from curbstone.access.rights import Right
-from curbstone.core.errors import BadRequest
+from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.message import Message
+from curbstone.core.traffic import Traffic
+from curbstone.gateway.formats import cloud_events
 from curbstone.gateway.formats.idempotency import HEADER, key_of
+from curbstone.gateway.formats.json_message import check_message, event_message, message_of, put_body
+from curbstone.gateway.formats.metadata import HttpHeaders, block_of_http
+from curbstone.gateway.formats.parameters import groups_of, query_of, seconds_ms, ttl_ms
 from curbstone.gateway.formats.producer_headers import DUPLICATE, NUMBERED, numbered_of
+from curbstone.gateway.http.body import read_body
 from curbstone.gateway.http.callbacks import answer, answers_for
+from curbstone.gateway.http.json_body import parse_json
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.problem import Problem
-from curbstone.gateway.http.response import JsonResponse
+from curbstone.gateway.http.problem import Problem, status_of
+from curbstone.gateway.http.responses import JsonResponse, reply_json
 from curbstone.gateway.http.scope import AnyScope
+from curbstone.gateway.limits import BATCH_MESSAGES_MAX
 from curbstone.gateway.resources.queues.queues import name_in
+from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
+    from curbstone.access.rate_limit import Meter
     from curbstone.core.port import Queue
     from curbstone.core.values import Numbered
 
@@ -82,3 +93,102 @@ class Producers:
             raise Problem(404, f"queue {queue.name} knows no producer {name}")
         told = {"producer": name, "seq": last.number, "id": queue.message_id(last.seq), "timestamp": last.time_ms}
         return JsonResponse(told)
+
+
+async def read_message(scope: AnyScope, receive: Receive, settings: GatewaySettings, bytes_max: int) -> Message:
+    """Return the message in a POST: the body, with the metadata in the headers and the options in the query.
+
+    Raise TooFast if the user publishes more than its rate.
+    """
+    meter = metered(scope)
+    fields = tuple(scope["fields"].of_message)
+    mode = cloud_events.mode_of(fields)
+    if mode:
+        message = await _read_event(scope, receive, settings, mode, fields, bytes_max)
+    else:
+        message = Message(await read_body(scope, receive, bytes_max), block_of_http(fields))
+    if scope["query_string"]:
+        query = query_of(scope)
+        if "ttl" in query:
+            message.ttl_ms = ttl_ms(query["ttl"], settings.max_ttl_s)
+        message.delay_ms = seconds_ms("delay", query.get("delay", 0))
+        message.groups = groups_of(query.get("groups", ""))
+    if meter is not None:
+        meter.count(1, len(message.body) + len(message.headers))
+    return message
+
+
+def metered(scope: AnyScope) -> Meter | None:
+    """Return the meter of a client whose rate is limited, else None; raise TooFast if it is over its rate."""
+    meter = access_of(scope).identity.meter
+    if meter is not None:
+        meter.check("http")
+    return meter
+
+
+async def _read_event(
+    scope: AnyScope,
+    receive: Receive,
+    settings: GatewaySettings,
+    mode: bytes,
+    fields: HttpHeaders,
+    bytes_max: int,
+) -> Message:
+    """Return the message for a CloudEvent in the body, with the request's own metadata in addition to the event's."""
+    if mode == cloud_events.BATCH:
+        raise Problem(415, "a batch of CloudEvents belongs to …/messages/batch")
+    event = cloud_events.parse(await read_body(scope, receive, settings.json_bytes_max))
+    message = event_message(event, bytes_max)
+    message.headers += block_of_http(tuple([field for field in fields if field[0].startswith(b"x-")]))
+    return message
+
+
+async def read_batch(scope: AnyScope, receive: Receive, settings: GatewaySettings, bytes_max: int) -> list[Message]:
+    """Return the messages in a JSON array or a batch of CloudEvents; an error names the first one that is wrong.
+
+    Raise TooFast like `read_message`.
+    """
+    meter = metered(scope)
+    text = await read_body(scope, receive, settings.json_bytes_max)
+    of_events = cloud_events.mode_of(tuple(scope["fields"].of_message)) == cloud_events.BATCH
+    items = cloud_events.parse(text) if of_events else parse_json(text)
+    if not isinstance(items, list) or not items:
+        raise BadRequest("the body must be a JSON array of messages, at least one")
+    if len(items) > BATCH_MESSAGES_MAX:
+        raise BadRequest(f"the batch has more than {BATCH_MESSAGES_MAX} messages")
+    messages = [_of_batch(place, item, of_events, settings, bytes_max) for place, item in enumerate(items)]
+    if meter is not None:
+        meter.count(len(messages), sum([len(message.body) + len(message.headers) for message in messages]))
+    return messages
+
+
+def _of_batch(place: int, item: Any, is_event: bool, settings: GatewaySettings, bytes_max: int) -> Message:
+    if not isinstance(item, dict):
+        raise BadRequest(f"message {place} of the batch is not a JSON object")
+    try:
+        if is_event:
+            return event_message(item, bytes_max)
+        check_message(item)
+        message = message_of(item, settings.max_ttl_s)
+        put_body(message, item, bytes_max)
+    except CurbstoneError as error:
+        raise Problem(status_of(error), f"message {place} of the batch: {error}") from None
+    return message
+
+
+class Batch:
+    """The handler of `/v2/{project}/queues/{queue}/messages/batch`."""
+
+    def __init__(self, settings: GatewaySettings, traffic: Traffic) -> None:
+        self._settings = settings
+        self._traffic = traffic
+
+    async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """POST: publish an array of messages; answered with their ids after the commit."""
+        queue = access_of(scope).queue(name_in(scope), Right.SEND)
+        bytes_max = min(self._settings.max_message_size, queue.options.max_message_size)
+        messages = await read_batch(scope, receive, self._settings, bytes_max)
+        self._traffic.published += len(messages)
+        stored = await publish(queue, scope, messages, atomic=True)
+        self._traffic.confirmed += len(messages)
+        await reply_json(send, {"ids": stored.ids}, 201, stored.headers)

@@ -25,9 +25,9 @@ from curbstone.gateway.http.client_disconnect import is_wanted
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import Polls, held_by
 from curbstone.gateway.http.problem import Problem
-from curbstone.gateway.http.response import MessageResponse
+from curbstone.gateway.http.responses import MessageResponse
 from curbstone.gateway.limits import WAIT_S_MAX
-from curbstone.gateway.resources.messages.incoming import read_message
+from curbstone.gateway.resources.messages.publishing import read_message
 from curbstone.gateway.resources.queues.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
 

@@ -20,9 +20,9 @@ from curbstone.gateway.http.body import check_length, pieces_of
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.problem import Problem
-from curbstone.gateway.http.response import JsonResponse
+from curbstone.gateway.http.responses import JsonResponse
 from curbstone.gateway.http.typed_body import Body, read_typed, rule
-from curbstone.gateway.resources.messages.incoming import metered
+from curbstone.gateway.resources.messages.publishing import metered
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from curbstone.core.stats import Commits, Histogram, Stats
 from curbstone.core.traffic import Traffic
 from curbstone.core.values import EngineInfo
 from curbstone.gateway.http.callbacks import next_turn
-from curbstone.gateway.resources.metrics.filling import Filling
-from curbstone.gateway.resources.metrics.rates import Rates
+from curbstone.gateway.resources.metrics.rates import Filling, Rates
 from curbstone.gateway.resources.queues.queues import refreshed
 from curbstone.net.budget import Budget
 

@@ -14,7 +14,7 @@ from curbstone.access.rights import matches
 from curbstone.core.names import QueueName
 from curbstone.gateway.http.callbacks import OneAtATime
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.response import FRESH
+from curbstone.gateway.http.responses import FRESH
 from curbstone.gateway.resources.metrics.figures import Figures
 
 QUEUES_MAX = 1000

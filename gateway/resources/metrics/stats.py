@@ -11,7 +11,7 @@ from starlette.responses import Response
 from curbstone.core.errors import BadRequest
 from curbstone.gateway.formats.parameters import query_of, whole_number
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.response import FRESH, JsonResponse
+from curbstone.gateway.http.responses import FRESH, JsonResponse
 from curbstone.gateway.resources.metrics.figures import (
     BUILD,
     BY_PROTOCOL,

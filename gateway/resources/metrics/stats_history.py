@@ -17,7 +17,7 @@ from curbstone.gateway.formats.parameters import POSITION_MAX, query_of, whole_n
 from curbstone.gateway.http.callbacks import answer, in_thread
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.resource import Resource
-from curbstone.gateway.http.response import FRESH, JsonResponse
+from curbstone.gateway.http.responses import FRESH, JsonResponse
 from curbstone.gateway.resources.metrics.chart_file import DAY, HOUR, SERVER, Course, Ring
 from curbstone.gateway.resources.metrics.recorder import Recorder
 

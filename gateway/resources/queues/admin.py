@@ -13,7 +13,7 @@ from curbstone.core.values import UndoWish
 from curbstone.gateway.formats.parameters import group_named, seconds_ms
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.response import JsonResponse
+from curbstone.gateway.http.responses import JsonResponse
 from curbstone.gateway.http.typed_body import Body, Seconds, Text, YesOrNo, read_typed, rule, whole
 from curbstone.gateway.resources.messages.message import missing
 from curbstone.gateway.resources.queues.queues import name_in

@@ -16,7 +16,7 @@ from curbstone.core.values import LEAVING, Capability, Holder, Peeked, Who
 from curbstone.gateway.formats.parameters import group_of, query_of
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.response import FRESH, JsonResponse
+from curbstone.gateway.http.responses import FRESH, JsonResponse
 from curbstone.gateway.resources.messages.message import look_at
 from curbstone.gateway.resources.queues.queues import name_in
 

@@ -17,7 +17,7 @@ from curbstone.gateway.formats.parameters import group_of, query_of, whole_numbe
 from curbstone.gateway.http.callbacks import all_answers, answer
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.response import JsonResponse
+from curbstone.gateway.http.responses import JsonResponse
 from curbstone.gateway.http.scope import AnyScope, base_of
 from curbstone.gateway.settings import GatewaySettings
 

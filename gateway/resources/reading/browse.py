@@ -18,7 +18,7 @@ from curbstone.gateway.formats.message_json import body_json, metadata_json
 from curbstone.gateway.formats.parameters import SEQ_MAX, group_of, query_of, whole_number
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.response import FRESH
+from curbstone.gateway.http.responses import FRESH
 from curbstone.gateway.http.room import room_for
 from curbstone.gateway.limits import MIB, PAGE_BYTES_MAX, PAGE_MESSAGES_MAX
 from curbstone.gateway.resources.queues.queues import name_in

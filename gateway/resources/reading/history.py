@@ -20,7 +20,7 @@ from curbstone.core.positions import Asked, Event
 from curbstone.gateway.formats.parameters import POSITION_MAX, query_of, whole_number
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.response import JsonResponse
+from curbstone.gateway.http.responses import JsonResponse
 from curbstone.gateway.resources.messages.message import look_at, missing
 from curbstone.gateway.resources.queues.moves import Moves
 from curbstone.gateway.resources.queues.queues import name_in

@@ -13,7 +13,7 @@ from curbstone.gateway.formats.parameters import SEQ_MAX, group_of, query_of, wa
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import Polls, held_by
-from curbstone.gateway.http.response import JsonResponse
+from curbstone.gateway.http.responses import JsonResponse
 from curbstone.gateway.resources.queues.queues import name_in
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from curbstone.core.positions import EARLIEST, LATEST, GroupInfo, Since, Start
 from curbstone.gateway.formats.parameters import SEQ_MAX, whole_number
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.response import JsonResponse
+from curbstone.gateway.http.responses import JsonResponse
 from curbstone.gateway.http.typed_body import Body, MaybeText, read_typed, rule, whole
 from curbstone.gateway.resources.queues.queues import name_in
 from curbstone.gateway.settings import GatewaySettings

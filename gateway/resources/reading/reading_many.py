@@ -17,7 +17,7 @@ from curbstone.gateway.http.callbacks import answers
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import FirstOf, Held, Polls
 from curbstone.gateway.http.problem import problem_json, problem_of
-from curbstone.gateway.http.response import JsonResponse
+from curbstone.gateway.http.responses import JsonResponse
 from curbstone.gateway.http.typed_body import Body, Seconds, Text, read_typed, rule, typed
 from curbstone.gateway.resources.reading.offsets import bytes_asked, standing
 from curbstone.gateway.resources.reading.reading_groups import Ack, Reader

@@ -17,7 +17,7 @@ from curbstone.core.positions import Frame, Wanted
 from curbstone.gateway.formats.parameters import encoding_of, query_of, whole_number
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
-from curbstone.gateway.http.response import JsonResponse
+from curbstone.gateway.http.responses import JsonResponse
 from curbstone.gateway.limits import MIB
 from curbstone.gateway.resources.messages.message import look_at
 from curbstone.gateway.resources.messages.messages import peeked_json

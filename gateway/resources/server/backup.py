@@ -18,7 +18,7 @@ from curbstone.gateway.http.client_disconnect import is_gone
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.resource import Resource
-from curbstone.gateway.http.response import FRESH
+from curbstone.gateway.http.responses import FRESH
 from curbstone.gateway.limits import BACKUP_LIST_BYTES_MAX
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -9,7 +9,7 @@ from curbstone.core.errors import BadRequest
 from curbstone.gateway.formats.parameters import query_of
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.problem import RETRY_AFTER_S
-from curbstone.gateway.http.response import FRESH, JsonResponse
+from curbstone.gateway.http.responses import FRESH, JsonResponse
 from curbstone.gateway.resources.queues.queues import engine_json
 
 

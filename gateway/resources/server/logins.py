@@ -26,7 +26,7 @@ from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of, caller_of, cookie_name
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.http.resource import Resource
-from curbstone.gateway.http.response import FRESH, JsonResponse
+from curbstone.gateway.http.responses import FRESH, JsonResponse
 from curbstone.gateway.http.typed_body import Body, MaybeText, Seconds, Text, read_typed, rule
 from curbstone.gateway.limits import LOGIN_BYTES_MAX
 

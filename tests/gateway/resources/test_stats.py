@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from curbstone.gateway.resources.metrics.filling import MEMORY_MS, Filling
-from curbstone.gateway.resources.metrics.rates import STEP_MS, Rates
+from curbstone.gateway.resources.metrics.rates import MEMORY_MS, STEP_MS, Filling, Rates
 from tests.kit.server import ServerProcess
 
 
