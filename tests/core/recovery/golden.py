@@ -15,6 +15,7 @@ import gzip
 import importlib
 import io
 import json
+import re
 import sys
 import tarfile
 from collections.abc import Callable
@@ -42,6 +43,8 @@ def main(target: str) -> None:
     lab.start(lab.host.wall_ms() + 1000)
     lab.pass_time(0)
     found = json.dumps({"wall_ms": lab.host.wall_ms(), **describe(lab)}, indent=1)
+    inner = re.compile(r"\[\s+([^\[\]{}]*?)\s+\]")  # a line for each message is enough
+    found = inner.sub(lambda match: f"[{' '.join(match[1].split())}]", found)
     Path(f"{target}.json").write_text(found + "\n")
 
 

@@ -89,6 +89,7 @@ def test_all_that_an_earlier_version_wrote_is_found(version: str) -> None:
     expected = wanted(version)
     del expected["wall_ms"]
     assert json.loads(json.dumps(describe(lab))) == expected
+    assert queue_of(lab, "grouped").facts.acked("audit") == 3
     for queue in lab.broker.queues():
         check_room(queue)
 
