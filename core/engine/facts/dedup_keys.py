@@ -25,6 +25,7 @@ def published_under(state: QueueState, facts: Facts, key: IdempotencyKey) -> int
         if dedup.digest == key.digest:
             return dedup.first_seq
         return KeyReused(f"the idempotency key was used for other content in the last {window_s:g} s")
-    if facts.is_full(Note.KEY):
+    facts.forget_ended(Note.KEY)
+    if facts.count(Note.KEY) >= facts.most(Note.KEY):
         return QueueFull(f"more than {facts.most(Note.KEY)} idempotency keys in {window_s:g} s, its idempotency_window")
     return None

@@ -76,11 +76,6 @@ class Facts:
         end_ms = KINDS[note].end_ms
         return None if end_ms is not None and end_ms(value) <= self._state.host.now_ms() else value
 
-    def is_full(self, note: Note) -> bool:
-        """Return whether there are as many facts of a kind as there may be."""
-        self._forget_ended(note)
-        return self.count(note) >= self.most(note)
-
     def count(self, note: Note) -> int:
         """Return how many facts of a kind are in the log, with those that have ended and are not forgotten yet."""
         known = self._known.get(note)
@@ -123,8 +118,8 @@ class Facts:
             if kind.end_ms is not None:
                 heappush(self._ends.setdefault(note, []), (kind.end_ms(value), key))
 
-    def _forget_ended(self, note: Note) -> None:
-        """Forget facts that have ended and, if they make way for new ones, the first of too many."""
+    def forget_ended(self, note: Note) -> None:
+        """Forget facts of a kind that have ended and, if they make way for new ones, the first of too many."""
         kind, ends, known = KINDS[note], self._ends.get(note), self._known.get(note)
         if not ends or known is None or kind.end_ms is None:
             return
@@ -175,7 +170,7 @@ class Facts:
             if self.changed.get((note, key)) == value:
                 del self.changed[note, key]
             if KINDS[note].makes_way:
-                self._forget_ended(note)
+                self.forget_ended(note)
 
     def _take_in(self, note: Note, key: bytes, value: bytes, segment: int) -> None:
         kind = KINDS[note]
