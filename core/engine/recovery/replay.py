@@ -89,32 +89,48 @@ class Replay:
         return scan.last_batch
 
     def _finish(self, chain: Chain) -> None:
-        log = self._log
-        gone = [segment for segment, _ in chain.segments if segment.number < self._log_start]
-        for segment in gone:
-            for run in self._index.runs.in_segment(segment):
-                self._drop(run)
-            for group in self._index.groups.values():
-                group.lose_records(segment)
-        segments = [segment for segment, _ in chain.segments if segment.number >= self._log_start]
-        missing = [number for number in chain.missing if number >= self._log_start]
+        """Bring files and memory to where the log says they are, now that its start is known."""
+        log, start = self._log, self._log_start
+        gone = [segment for segment, _ in chain.segments if segment.number < start]
+        segments = [segment for segment, _ in chain.segments if segment.number >= start]
+        missing = [number for number in chain.missing if number >= start]
         self._damage += [(number, f"{log.directory}: segment {number} is missing") for number in missing]
         self._report_damage()
+        for segment in gone:
+            self._forget_segment(segment)
         self._cut(segments[:-1])
-        log.log_start = self._log_start
+        log.log_start = start
         self._set_aside(chain)
         if not self._state.shared.is_synced:
-            # A killed process may have left batches in the system's memory alone; they count from here on. It may also
-            # have cut the segment before the newest, and a power cut would undo that.
-            for segment in segments[-2:]:
-                file = log.disk.open(segment.path)
-                file.sync()
-                file.close()
-            log.disk.sync_dir(log.directory)
+            self._sync(segments[-2:])
         log.recovered(segments, chain.newest_number)
         if log.is_above_cap:
             self._cut(segments[-1:])
+        # Not before the log is synced: until then these may have the only durable copy of messages that it holds.
         self._remove([*chain.trash, *(segment.path for segment in gone)])
+        self._finish_groups()
+
+    def _forget_segment(self, segment: Segment) -> None:
+        """Take out what was read from a segment that was dropped, and that a crash has brought back."""
+        for run in self._index.runs.in_segment(segment):
+            self._drop(run)
+        for group in self._index.groups.values():
+            group.lose_records(segment)
+
+    def _sync(self, segments: list[Segment]) -> None:
+        """Make what a killed process has written durable, because it counts from here on.
+
+        Its batches may be in the system's memory alone. It may also have cut the segment before the newest, and a power
+        cut would undo that.
+        """
+        for segment in segments:
+            file = self._log.disk.open(segment.path)
+            file.sync()
+            file.close()
+        self._log.disk.sync_dir(self._log.directory)
+
+    def _finish_groups(self) -> None:
+        """Count what is pending in each group. While batches were applied, nothing was counted."""
         for name, delivered in self._delivered.items():
             group = self._index.replayed(name)
             group.recovered = group.delivered = group.delivered_logged = delivered
