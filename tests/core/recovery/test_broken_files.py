@@ -17,6 +17,7 @@ from random import Random
 import pytest
 
 from curbstone.core.engine.broker import Broker
+from curbstone.core.engine.index.reader import AGAIN_MS_MAX
 from curbstone.core.engine.log.file_view import PAGE_BYTES
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES
 from curbstone.core.engine.log.scan import most_in_order
@@ -301,7 +302,7 @@ def test_what_can_not_be_opened_for_a_while_is_read_later_and_is_no_damage(
         peer = Peer(lab, queue, auto=True)
         lab.pass_time(5000)
         assert not peer.given and not queue.damaged and queue.counts().rdy == 100
-    lab.pass_time(1000)
+    lab.pass_time(AGAIN_MS_MAX)
     assert peer.bodies == sent
 
 
