@@ -9,8 +9,8 @@ from curbstone.core.admin.redrive_source import Letters, NextLetters, OneLetter
 from curbstone.core.engine.delivery.dead_letters import Elsewhere, without_provenance
 from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.log.format import BATCH_BYTES, Reason, entry_bytes
-from curbstone.core.engine.log.publish import SETTLE_BYTES
 from curbstone.core.engine.log.room import RELEASE_BYTES
+from curbstone.core.engine.write_queue import SETTLE_BYTES
 from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull, SchemaViolation
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, parse_queue_name

@@ -6,7 +6,7 @@ from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.wakeups import Wakeups
+from curbstone.core.engine.turns import Wakeups
 from curbstone.core.engine.write_queue import WriteQueue
 
 

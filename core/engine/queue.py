@@ -12,7 +12,6 @@ from collections.abc import Callable
 from functools import partial
 
 from curbstone.core.engine.alone import AloneQueue
-from curbstone.core.engine.commit.admission import publish_atomically, publish_each, refuse
 from curbstone.core.engine.commit.meta_writer import MetaWriter
 from curbstone.core.engine.commit.writer import Writer
 from curbstone.core.engine.compaction.cleaner import Cleaner
@@ -30,17 +29,16 @@ from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.facts.kinds import decode_producer
 from curbstone.core.engine.fault_barrier import FaultBarrier
 from curbstone.core.engine.index.index import Index
-from curbstone.core.engine.log.format import Note, Reason
+from curbstone.core.engine.log.format import BATCH_BYTES, Note, Reason, entry_bytes
 from curbstone.core.engine.log.log import IDLE_BYTES_MAX, Log
 from curbstone.core.engine.log.meta import Meta, meta_reserve
-from curbstone.core.engine.log.publish import Hold
+from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.shared import Shared
 from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.turns import Turn
-from curbstone.core.engine.wakeups import Wakeups
-from curbstone.core.engine.write_queue import WriteQueue
-from curbstone.core.errors import BadRequest, CurbstoneError, Unavailable
+from curbstone.core.engine.turns import Turn, Wakeups
+from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite, Hold, Publish, WriteQueue
+from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, Unavailable
 from curbstone.core.holders import holders
 from curbstone.core.message import Delivery, Message
 from curbstone.core.options import QueueOptions
@@ -61,6 +59,9 @@ from curbstone.core.values import (
 )
 
 logger = logging.getLogger("curbstone.core")
+
+ATOMIC_SHARE = 2
+"""An atomic publish may take at most the cap divided by this."""
 
 
 class Queue(AloneQueue):
@@ -190,11 +191,11 @@ class Queue(AloneQueue):
         if self.state.is_closed or not messages:
             self.host.call_soon(partial(on_done, refusal, 0, len(messages)))
         elif refusal is not None:
-            refuse(self.parts, messages, on_done, refusal)
+            _refuse(self.parts, messages, on_done, refusal)
         elif atomic or key is not None:
-            publish_atomically(self.parts, messages, on_done, key, numbered)
+            _publish_atomically(self.parts, messages, on_done, key, numbered)
         else:
-            publish_each(self.parts, messages, on_done, numbered, hold)
+            _publish_each(self.parts, messages, on_done, numbered, hold)
 
     def last_number(self, producer: bytes) -> LastNumber | None:
         """See `core.port.Queue.last_number`."""
@@ -361,3 +362,62 @@ class Queue(AloneQueue):
         self.index.reader.close()
         for fn in list(self.wakeups.watchers):
             self.host.tell(fn)
+
+
+# --- publishes on their way into the write queue; one that is refused waits for its turn, so answers keep their order
+
+
+def _publish_atomically(
+    parts: Parts, messages: list[Message], on_done: Published, key: IdempotencyKey | None, numbered: Numbered | None
+) -> None:
+    """Publish messages all or nothing."""
+    cap = parts.state.options.cap
+    tries = RELEASE_BYTES * sum(map(parts.index.entitled_count, messages))
+    size = sum(map(entry_bytes, messages)) + EXPIRY_BYTES * len(messages) + BATCH_BYTES + tries
+    publish = AtomicWrite(messages, on_done, size)
+    publish.numbered = numbered
+    publish.key = key
+    publish.refusal = next(filter(None, map(parts.state.too_large, messages)), None)
+    if publish.refusal is None and size > cap // ATOMIC_SHARE:
+        publish.refusal = MessageTooLarge(f"{size} bytes at once can never fit the queue's cap of {cap} bytes")
+    parts.write_queue.publish(publish)
+
+
+def _publish_each(
+    parts: Parts, messages: list[Message], on_done: Published, numbered: Numbered | None, hold: Hold | None = None
+) -> None:
+    """Publish messages one by one; those that are too large are refused in their turn."""
+    if hold is not None:
+        hold.when_over(parts.wakeups.dirty)
+    most = parts.state.options.max_message_size
+    for message in messages:
+        if len(message.body) > most:
+            _publish_those_that_fit(parts, messages, on_done, numbered, hold)
+            return
+    parts.write_queue.publish(Publish(messages, on_done, numbered, hold))
+
+
+def _publish_those_that_fit(
+    parts: Parts, messages: list[Message], on_done: Published, numbered: Numbered | None, hold: Hold | None
+) -> None:
+    start = 0
+    for place, message in enumerate(messages):
+        if (refusal := parts.state.too_large(message)) is not None:
+            _put(parts, messages[start:place], on_done, numbered and numbered.behind(start), hold)
+            _refuse(parts, [message], on_done, refusal)
+            start = place + 1
+    _put(parts, messages[start:], on_done, numbered and numbered.behind(start), hold)
+
+
+def _put(
+    parts: Parts, messages: list[Message], on_done: Published, numbered: Numbered | None, hold: Hold | None
+) -> None:
+    if messages:
+        parts.write_queue.publish(Publish(messages, on_done, numbered, hold))
+
+
+def _refuse(parts: Parts, messages: list[Message], on_done: Published, refusal: CurbstoneError) -> None:
+    """Refuse messages in their turn."""
+    publish = Publish(messages, on_done)
+    publish.refusal = refusal
+    parts.write_queue.publish(publish)

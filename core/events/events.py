@@ -8,7 +8,7 @@ from functools import partial
 from itertools import groupby
 from typing import Protocol
 
-from curbstone.core.engine.log.publish import Hold
+from curbstone.core.engine.write_queue import Hold
 from curbstone.core.errors import BadRequest, CurbstoneError, EventRefused
 from curbstone.core.host import Host
 from curbstone.core.masks import Masks, is_mask

@@ -19,9 +19,9 @@ from functools import partial
 from curbstone.core.disk import File
 from curbstone.core.engine.facts.kinds import KINDS, decode_staged, staged_key
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, Note, entry_bytes
-from curbstone.core.engine.log.publish import AtomicWrite, StagedMark
 from curbstone.core.engine.log.room import release_bytes
 from curbstone.core.engine.queue import Queue
+from curbstone.core.engine.write_queue import AtomicWrite, StagedMark
 from curbstone.core.errors import CurbstoneError, StagedDamaged, client_text
 from curbstone.core.message import Message
 from curbstone.core.staging.files import Marker, PartFile, check_part

@@ -14,8 +14,8 @@ from contextlib import suppress
 from functools import partial
 
 from curbstone.core.disk import replace_file
-from curbstone.core.engine.log.publish import Reservation
 from curbstone.core.engine.queue import Queue
+from curbstone.core.engine.write_queue import Reservation
 from curbstone.core.errors import Conflict, CurbstoneError, MessageTooLarge, shutting_down
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.staging.apply import Target, windows_of

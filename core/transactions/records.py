@@ -32,7 +32,7 @@ from curbstone.core.engine.log.format import (
     entry_bytes,
     runs_of,
 )
-from curbstone.core.engine.log.publish import Release, Settle
+from curbstone.core.engine.write_queue import Release, Settle
 from curbstone.core.message import Message
 
 _RECORD = struct.Struct("<IIQI")

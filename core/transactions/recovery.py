@@ -8,8 +8,7 @@ from typing import Protocol
 
 from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.log import Log
-from curbstone.core.engine.log.publish import AtomicWrite
-from curbstone.core.engine.write_queue import WriteQueue
+from curbstone.core.engine.write_queue import AtomicWrite, WriteQueue
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.transactions.records import Recorded
 from curbstone.core.transactions.tx_log import Journal

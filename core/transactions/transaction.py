@@ -10,9 +10,9 @@ from curbstone.core import port
 from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.engine.delivery.dead_letters import dead_letter
 from curbstone.core.engine.log.format import BATCH_BYTES, Reason, entry_bytes
-from curbstone.core.engine.log.publish import SETTLE_BYTES, AtomicWrite, Release, Settle
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.queue import Queue
+from curbstone.core.engine.write_queue import SETTLE_BYTES, AtomicWrite, Release, Settle
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, StaleDelivery
 from curbstone.core.events.events import EventKey, IsLeftOut, Target, copy_of
 from curbstone.core.host import Host

@@ -11,9 +11,8 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from curbstone.core.engine.log.log import Log
-from curbstone.core.engine.log.publish import AtomicWrite, Release, Settle
-from curbstone.core.engine.wakeups import Wakeups
-from curbstone.core.engine.write_queue import WriteQueue
+from curbstone.core.engine.turns import Wakeups
+from curbstone.core.engine.write_queue import AtomicWrite, Release, Settle, WriteQueue
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.host import Host
 from curbstone.core.message import Message

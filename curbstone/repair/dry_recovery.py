@@ -22,7 +22,7 @@ from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.recovery.replay import Replay
 from curbstone.core.engine.shared import Shared
 from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.wakeups import Wakeups
+from curbstone.core.engine.turns import Wakeups
 from curbstone.core.engine.write_queue import WriteQueue
 from curbstone.core.host import Job, JobDone, Timer
 from curbstone.core.options import SyncMode

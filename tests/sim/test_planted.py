@@ -21,9 +21,8 @@ from curbstone.core.engine.index.ordering import Ordering
 from curbstone.core.engine.log.commit import Commit
 from curbstone.core.engine.log.format import Note, Reason
 from curbstone.core.engine.log.log import Log
-from curbstone.core.engine.log.publish import Publish
 from curbstone.core.engine.log.room import Room
-from curbstone.core.engine.write_queue import WriteQueue
+from curbstone.core.engine.write_queue import Publish, WriteQueue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Job
 from curbstone.core.names import QueueName

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from curbstone.core.engine.log.publish import Inspection, Publish
 from curbstone.core.engine.parts import Parts
+from curbstone.core.engine.write_queue import Inspection, Publish
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.schemas import AT_ONCE_MS, UNPLACED, Door
 

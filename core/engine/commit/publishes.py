@@ -19,9 +19,9 @@ from curbstone.core.engine.facts.dedup_keys import published_under
 from curbstone.core.engine.facts.facts import Changes, put
 from curbstone.core.engine.facts.kinds import Dedup, encode_producer, encode_staged
 from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES, SEGMENT_BYTES, Note, entry_bytes, settled_bytes
-from curbstone.core.engine.log.publish import EXPIRY_BYTES, AtomicWrite, Publish, Reservation
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
+from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite, Publish, Reservation
 from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.message import Message
 from curbstone.core.schemas import Door

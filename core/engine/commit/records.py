@@ -18,10 +18,9 @@ from curbstone.core.engine.log.format import (
     runs_of,
     settled_bytes,
 )
-from curbstone.core.engine.log.publish import SETTLE_BYTES
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
-from curbstone.core.engine.write_queue import Pop
+from curbstone.core.engine.write_queue import SETTLE_BYTES, Pop
 
 RUN_BYTES = 12
 """What one run of settled messages takes."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from curbstone.core.engine.commit.publishes import NOTES_BYTES
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES
-from curbstone.core.engine.log.publish import EXPIRY_BYTES
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
+from curbstone.core.engine.write_queue import EXPIRY_BYTES
 from curbstone.core.values import Space
 
 

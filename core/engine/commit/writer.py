@@ -27,8 +27,8 @@ from curbstone.core.engine.delivery.pop import Popping
 from curbstone.core.engine.index.copies import Where
 from curbstone.core.engine.index.index import Placed
 from curbstone.core.engine.log.commit import Commit
-from curbstone.core.engine.log.publish import AtomicWrite
 from curbstone.core.engine.parts import Parts
+from curbstone.core.engine.write_queue import AtomicWrite
 from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable, client_text
 from curbstone.core.values import Space
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from curbstone.core.engine.delivery.acks import Acks
 from curbstone.core.engine.delivery.dead_letters import DeadLetters
 from curbstone.core.engine.log.format import Reason, Released
-from curbstone.core.engine.log.publish import Release
 from curbstone.core.engine.parts import Parts
+from curbstone.core.engine.write_queue import Release
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.values import Done

@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
 from curbstone.core.engine.index.runs import Run, Runs
-from curbstone.core.engine.wakeups import Wakeups
+from curbstone.core.engine.turns import Wakeups
 
 Key = TypeVar("Key", int, str)
 

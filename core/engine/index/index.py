@@ -18,7 +18,7 @@ from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import ENTRY_BYTES, Reason, Released, Settled
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.wakeups import Wakeups
+from curbstone.core.engine.turns import Wakeups
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.headers import KEY_MARK
 from curbstone.core.message import Message

@@ -18,7 +18,7 @@ from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.room import Room
 from curbstone.core.engine.state import QueueState
-from curbstone.core.engine.wakeups import Wakeups
+from curbstone.core.engine.turns import Wakeups
 from curbstone.core.headers import KEY_MARK
 from curbstone.core.message import Message
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from curbstone.core.engine.log.format import Released
-from curbstone.core.engine.log.publish import AtomicWrite, Publish, Release, StagedMark
+from curbstone.core.engine.write_queue import AtomicWrite, Publish, Release, StagedMark
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name

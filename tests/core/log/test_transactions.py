@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from curbstone.core.engine.log.format import Reason, Released, Settled
-from curbstone.core.engine.log.publish import Release, Settle
+from curbstone.core.engine.write_queue import Release, Settle
 from curbstone.core.message import Delivery
 from curbstone.core.transactions.records import decode_records, encode_part, encode_record
 from tests.kit.lab import message
