@@ -48,7 +48,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert yaml.safe_load(text)["strict"] is True
 
 
-@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "docs/engine.md", "docs/RELIABILITY.md"])
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "docs/engine.md", "docs/testing.md"])
 def test_every_file_that_is_named_for_readers_of_the_code_is_there(page: str) -> None:
     folders = [folder for folder in ROOT.iterdir() if folder.is_dir() and folder.name.isidentifier()]
     there = {path.relative_to(ROOT).as_posix() for folder in folders for path in folder.rglob("*.py")}
@@ -57,6 +57,20 @@ def test_every_file_that_is_named_for_readers_of_the_code_is_there(page: str) ->
     named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text(encoding="utf-8")))
     missing = {name for name in named if name not in there and not any(path.endswith(f"/{name}") for path in there)}
     assert named and not missing
+
+
+def test_every_test_that_a_page_names_is_there() -> None:
+    tests = {path: re.findall(r"^(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.M)
+             for path in (ROOT / "tests").rglob("test_*.py")}  # fmt: skip
+    every = {name for names in tests.values() for name in names}
+    pages = "".join([page.read_text(encoding="utf-8") for page in PAGES])
+    named = set(re.findall(r"`(test_\w+)`", pages))
+    assert named and not named - every
+    parts = re.findall(r"`([\w/]+\.py)` \(([^)]*)\)", pages)
+    for file, words in parts:
+        names = [name for path in tests if path.as_posix().endswith(f"/{file}") for name in tests[path]]
+        for word in re.findall(r"\b[a-z]+(?:_[a-z]+)+", words):
+            assert any(word in name for name in names), f"{file} has no test whose name contains {word}"
 
 
 def lines_of(page: Path) -> Iterator[str]:
