@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from curbstone.core import port
 from curbstone.core.admin.peek import Peek
 from curbstone.core.admin.purge import purge
 from curbstone.core.admin.redrive import Redrive
 from curbstone.core.admin.undo import Undo
-from curbstone.core.engine.delivery.dead_letters import Elsewhere
+from curbstone.core.engine.delivery.dead_letters import Mover
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.meta import Meta
 from curbstone.core.engine.queue import Queue
@@ -24,21 +25,26 @@ from curbstone.core.values import Done, May, Moved, Peeked, Undoing, UndoWish
 class LocalQueue(Queue):
     """What the engine's own tests do not need of a queue. Implements `core.port.Queue`."""
 
-    __slots__ = ("_elsewhere", "_erase_refusal", "_erasing", "_undo", "reading")
+    __slots__ = ("_erase_refusal", "_erasing", "_find", "_mover", "_undo", "reading")
 
     def __init__(
         self,
         shared: Shared,
         meta: Meta,
         log: Log,
-        elsewhere_of: Callable[[Queue], Elsewhere],
+        mover_of: Callable[[Queue], Mover],
         dirty: Callable[[Turn], None],
         delete: Callable[[Queue, CurbstoneError], None],
         erasing: Callable[[int, Done], Done],
+        find: Callable[[QueueName], port.Queue],
     ) -> None:
-        """`erasing(uid, on_done)` returns a callback that first has erased what is outside of the queue's directory."""
-        super().__init__(shared, meta, log, elsewhere_of, dirty, delete)
-        self._elsewhere = elsewhere_of(self)
+        """`erasing(uid, on_done)` returns a callback that first has erased what is outside of the queue's directory.
+
+        `find` returns a queue of the same engine, or raises NoSuchQueue.
+        """
+        super().__init__(shared, meta, log, mover_of, dirty, delete)
+        self._mover = mover_of(self)
+        self._find = find
         self._erasing = erasing
         self._erase_refusal = shared.syncer.erase_refusal
         self._undo: Undo | None = None
@@ -79,7 +85,7 @@ class LocalQueue(Queue):
 
     def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
         """See `core.port.Queue.redrive`. The `members` of an error say how many have moved; all others stay."""
-        Redrive(self.dispatcher, self._elsewhere, to, limit, on_done, may, seq).begin()
+        Redrive(self.dispatcher, self._find, self._mover, to, limit, on_done, may, seq).begin()
 
     def undo(self, wish: UndoWish, on_done: Undoing) -> None:
         """See `core.port.Queue.undo`."""

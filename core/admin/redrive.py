@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from curbstone.core import headers, port
 from curbstone.core.admin.redrive_source import Letters, NextLetters, OneLetter
-from curbstone.core.engine.delivery.dead_letters import Elsewhere, without_provenance
+from curbstone.core.engine.delivery.dead_letters import Mover, without_provenance
 from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.log.format import BATCH_BYTES, Reason, entry_bytes
 from curbstone.core.engine.log.room import RELEASE_BYTES
@@ -36,19 +37,24 @@ class Redrive:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        elsewhere: Elsewhere,
+        find: Callable[[QueueName], port.Queue],
+        mover: Mover,
         to: QueueName | None,
         limit: int,
         on_done: Moved,
         may: May | None = None,
         seq: int = 0,
     ) -> None:
-        """`may` says whether letters may go to a queue; None for any. `seq` is that of the one letter to move, or 0."""
+        """`find` returns a queue, or raises NoSuchQueue. `may` says whether letters may go to a queue; None for any.
+
+        `seq` is that of the one letter to move, or 0.
+        """
         self._dispatcher = dispatcher
         self._letters: Letters = OneLetter(dispatcher.parts, seq) if seq else NextLetters(dispatcher)
         self._state = dispatcher.parts.state
         self._room = dispatcher.parts.log.room
-        self._elsewhere = elsewhere
+        self._find = find
+        self._mover = mover
         self._to = to
         self._may = may
         self._left = limit
@@ -67,7 +73,7 @@ class Redrive:
         if self._to is not None:
             if self._to == self._state.name:
                 raise BadRequest("bad to: the letters are in this very queue")
-            self._elsewhere.get(self._to)
+            self._find(self._to)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -91,7 +97,7 @@ class Redrive:
 
     def _move(self) -> None:
         piece: list[Delivery] = []
-        letters: list[tuple[port.Queue, Message]] = []
+        letters: list[tuple[QueueName, Message]] = []
         sizes: dict[port.Queue, int] = {}
         most = max(min(self._most, self._room.slack_bytes // SETTLE_BYTES), 1)
         while self._taken and len(piece) < most:
@@ -106,7 +112,7 @@ class Redrive:
             if piece and size > target.options.cap // 2:
                 break
             sizes[target] = size
-            letters.append((target, message))
+            letters.append((target.name, message))
             piece.append(self._taken.popleft())
         if not piece:
             self._go_on()
@@ -116,7 +122,7 @@ class Redrive:
         def done(error: CurbstoneError | None) -> None:
             self._moved_or_not(piece, targets, error)
 
-        self._elsewhere.move(UNNAMED, piece, Reason.MOVED, self._take_back, letters, done)
+        self._mover.move(UNNAMED, piece, Reason.MOVED, self._take_back, letters, done)
 
     def _target(self, letter: Message) -> port.Queue | str:
         """Return where a letter goes, or why it stays."""
@@ -126,7 +132,7 @@ class Redrive:
         if self._may is not None and not self._may(name):
             return f"no right to send on queue {name}"
         try:
-            target = self._elsewhere.get(name)
+            target = self._find(name)
         except NoSuchQueue as error:
             return str(error)
         if target in self._full:

@@ -40,7 +40,7 @@ from curbstone.core.options import CAP_BYTES_MAX, QueueOptions, SyncMode
 from curbstone.core.staging.staging import BYTES_MAX, TTL_MS, Staging
 from curbstone.core.stats import Stats
 from curbstone.core.transactions.recovery import MissingParts, replay_transactions
-from curbstone.core.transactions.transaction import Others, Transaction
+from curbstone.core.transactions.transaction import Transaction, TransactionMover
 from curbstone.core.transactions.tx_log import Journal
 from curbstone.core.values import Capability, Done, Health, Published
 from curbstone.core.wal.kept import KeptFiles, recover_redo
@@ -90,7 +90,7 @@ class Broker(AloneBroker):
         self.syncer = self.shared.syncer = SyncGroup(host, disk, salt, self.alarms, self.commits)
         self._turns = Turns(host, self.syncer)
         # Named once, for each time makes an object, and each of many queues keeps them.
-        self._of_queues = self._turns.add, self._end, self._erasing
+        self._of_queues = self._turns.add, self._end, self._erasing, self.get
         self._directories = Directories(AlarmingHost(host, self.alarms, "making and removing queues"), disk)
         self.left: dict[str, str] = {}
         """The directories of queues that can't be served, with the reasons."""
@@ -218,7 +218,7 @@ class Broker(AloneBroker):
             disk = self._unsynced_disk
         uid, cap = int(meta.uid, 16), meta.options.cap
         log = Log(disk, directory, uid, cap=cap, meta_bytes=meta_reserve(cap), salt=self._salt)
-        return LocalQueue(self.shared, meta, log, partial(Others, self), *self._of_queues)
+        return LocalQueue(self.shared, meta, log, partial(TransactionMover, self), *self._of_queues)
 
     def _add(self, queue: LocalQueue) -> None:
         """Begin to serve a queue that was recovered."""

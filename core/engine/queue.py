@@ -18,7 +18,7 @@ from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.delivery.acks import Acks
 from curbstone.core.engine.delivery.auto_delete import AutoDelete
 from curbstone.core.engine.delivery.consumer import Consumer
-from curbstone.core.engine.delivery.dead_letters import DeadLetters, Elsewhere
+from curbstone.core.engine.delivery.dead_letters import DeadLetters, Mover
 from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.delivery.leases import Leases
 from curbstone.core.engine.delivery.pop import Popped, Popping, PopWaiter
@@ -79,11 +79,11 @@ class Queue(AloneQueue):
         shared: Shared,
         meta: Meta,
         log: Log,
-        elsewhere_of: Callable[[Queue], Elsewhere],
+        mover_of: Callable[[Queue], Mover],
         dirty: Callable[[Turn], None],
         delete: Callable[[Queue, CurbstoneError], None],
     ) -> None:
-        """`elsewhere_of(queue)` returns the other queues as this queue may use them, for example for its dead letters.
+        """`mover_of(queue)` returns what moves messages of this queue to others, for example its dead letters.
 
         `dirty(turn)` has the queue's turn called at the end of the present turn of the loop. `delete(queue, reason)`
         deletes the queue in a later turn and tells its consumers the reason.
@@ -109,7 +109,7 @@ class Queue(AloneQueue):
         self.cleaner = Cleaner(parts)
         self.acks = Acks(parts)
         self.settle_by_id = self.acks.settle_by_id
-        dead_letters = DeadLetters(parts, self.acks, elsewhere_of(self))
+        dead_letters = DeadLetters(parts, self.acks, mover_of(self))
         self.requeue = Requeue(parts, self.acks, dead_letters)
         self.dispatcher = Dispatcher(parts, self.acks, self.requeue, dead_letters)
         self.leases = Leases(self.dispatcher)

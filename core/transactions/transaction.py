@@ -8,7 +8,7 @@ from typing import Protocol
 
 from curbstone.core import port
 from curbstone.core.engine.delivery.consumer import Consumer
-from curbstone.core.engine.delivery.dead_letters import dead_letter
+from curbstone.core.engine.delivery.dead_letters import count_dead, dead_letter, dead_letter_queue
 from curbstone.core.engine.log.format import BATCH_BYTES, Reason, entry_bytes
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.queue import Queue
@@ -17,7 +17,7 @@ from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, St
 from curbstone.core.events.events import EventKey, IsLeftOut, Target, copy_of
 from curbstone.core.host import Host
 from curbstone.core.message import Delivery, Message
-from curbstone.core.names import DEFAULT_PROJECT, QueueName, parse_queue_name
+from curbstone.core.names import DEFAULT_PROJECT, QueueName
 from curbstone.core.transactions.two_phase import Spread
 from curbstone.core.transactions.tx_log import Journal
 from curbstone.core.values import Done
@@ -30,9 +30,6 @@ class Server(Protocol):
 
     host: Host
     journal: Journal
-
-    def get(self, name: QueueName) -> port.Queue:
-        """Return a queue; raise NoSuchQueue."""
 
     def ensure(self, name: QueueName) -> port.Queue:
         """Return a queue, creating it if necessary."""
@@ -159,10 +156,12 @@ class Transaction:
     def commit(self, on_done: Done) -> None:
         """Do everything or nothing: `on_done(None)` when all is on disk, `on_done(error)` if nothing has happened."""
         self._address()
-        error = self._claim() or self._check()
+        try:
+            error = self._claim() or self._check()
+        except CurbstoneError as refusal:  # a dead-letter queue that can't be created
+            error = refusal
         if error is not None:
-            self._undo()
-            self._server.host.call_soon(lambda: on_done(error))
+            self.give_up(error, on_done)
             return
         done = self._counting(on_done)
         shares = {queue: share for queue, share in self._shares.items() if share.messages or share.ends}
@@ -239,10 +238,8 @@ class Transaction:
 
     def _give_back(self, wish: _Wish, deliveries: list[Delivery]) -> None:
         consumer, queue = wish.consumer, _local(wish.consumer.queue)
-        most = queue.options.max_tries
-        dead = [delivery for delivery in deliveries if most and delivery.tries + 1 >= most]
+        dead, alive = queue.requeue.divide(deliveries)
         self._bury(consumer, dead, Reason.MAX_TRIES, wish.error)
-        alive = [delivery for delivery in deliveries if not most or delivery.tries + 1 < most]
         now_ms = queue.host.now_ms()
         for delay_ms, some in queue.requeue.delayed(alive, wish.delay_ms) if alive else ():
             due_ms = now_ms + delay_ms if delay_ms > 0 else 0
@@ -254,15 +251,18 @@ class Transaction:
             return
         self.settle(queue, consumer.group, deliveries, reason, consumer.unclaim)
         self._dead.append((queue, reason, len(deliveries)))
-        if queue.options.dead_letter:
-            target = _local(self._server.ensure(parse_queue_name(queue.options.dead_letter)))
+        name = dead_letter_queue(queue.state)
+        if name is not None:
+            target = _local(self._server.ensure(name))
             for delivery in deliveries:
                 self._add(target, dead_letter(queue.state, delivery.message, reason, delivery.tries + 1, error))
 
-    def _undo(self) -> None:
+    def give_up(self, error: CurbstoneError, on_done: Done) -> None:
+        """Refuse the transaction before anything of it was written; deliveries that it would have ended stay."""
         for share in self._shares.values():
             for end in share.ends:
                 end.undo(end.deliveries)
+        self._server.host.call_soon(lambda: on_done(error))
 
     def _counting(self, on_done: Done) -> Done:
         """Return a callback that counts the dead messages and then calls `on_done`."""
@@ -270,17 +270,14 @@ class Transaction:
         def done(error: CurbstoneError | None) -> None:
             for queue, reason, count in self._dead if error is None else []:
                 queue.stats.rejected += count * (reason is Reason.REJECT)
-                if queue.options.dead_letter:
-                    queue.stats.dead_lettered += count
-                else:
-                    queue.stats.dropped += count
+                count_dead(queue.state, reason, count)
             on_done(error)
 
         return done
 
 
-class Others:
-    """The other queues, as one queue sees them. Implements `core.engine.delivery.dead_letters.Elsewhere`."""
+class TransactionMover:
+    """Moves messages of one queue, each time in a transaction. Implements `core.engine.delivery.dead_letters.Mover`."""
 
     __slots__ = ("_queue", "_server")
 
@@ -288,29 +285,25 @@ class Others:
         self._server = server
         self._queue = queue
 
-    def get(self, name: QueueName) -> port.Queue:
-        """See `Elsewhere`."""
-        return self._server.get(name)
-
-    def ensure(self, name: QueueName) -> port.Queue:
-        """See `Elsewhere`."""
-        return self._server.ensure(name)
-
     def move(
         self,
         group: str,
         deliveries: list[Delivery],
         reason: Reason,
         undo: Undo,
-        letters: list[tuple[port.Queue, Message]],
+        letters: list[tuple[QueueName, Message]],
         on_done: Done,
     ) -> None:
-        """See `Elsewhere`."""
+        """See `Mover.move`."""
         transaction = Transaction(self._server)
-        for target, letter in letters:
-            transaction.publish(target, letter)
         transaction.settle(self._queue, group, deliveries, reason, undo)
-        transaction.commit(on_done)
+        try:
+            for target, letter in letters:
+                transaction.publish(self._server.ensure(target), letter)
+        except CurbstoneError as error:
+            transaction.give_up(error, on_done)
+        else:
+            transaction.commit(on_done)
 
 
 def _local(queue: object) -> Queue:

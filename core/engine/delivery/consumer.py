@@ -98,7 +98,7 @@ class Consumer:
         except Exception:
             logger.exception("a consumer of %s failed to take its deliveries", dispatcher.parts.state.name)
             if self.auto:
-                dispatcher.requeue.release(self.group, deliveries)
+                dispatcher.requeue.release(self.group, deliveries, delay_ms=0)
             self.close()
             return
         if self.auto:
@@ -151,7 +151,7 @@ class Consumer:
         in_flight = self._dispatcher.parts.index.group(self.group).in_flight
         held = [delivery for delivery in deliveries if in_flight.get(delivery.message.seq) is self]
         if self.closed:
-            self._dispatcher.requeue.release(self.group, held)
+            self._dispatcher.requeue.release(self.group, held, delay_ms=0)
         else:
             self.unsettled |= {delivery.message.seq: delivery for delivery in held}
 
@@ -187,7 +187,7 @@ class Consumer:
         self._dispatcher.detach(self)
         deliveries = list(self.unsettled.values())
         self.unsettled.clear()
-        self._dispatcher.requeue.release(self.group, deliveries)
+        self._dispatcher.requeue.release(self.group, deliveries, delay_ms=0)
         # These callbacks usually belong to something that holds this consumer. Without that circle both go at once,
         # and not only by the next full collection.
         self._deliver = self.on_closed = _nobody

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from curbstone.core import headers, port
+from curbstone.core import headers
 from curbstone.core.engine.delivery.acks import Acks
 from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.log.format import Reason
@@ -39,14 +39,8 @@ def without_provenance(block: bytes) -> bytes:
     return b"".join(line for line in block.splitlines(keepends=True) if not line.startswith(PREFIX))
 
 
-class Elsewhere(Protocol):
-    """The other queues of the server, as places where messages of this one go."""
-
-    def get(self, name: QueueName) -> port.Queue:
-        """Return a queue; raise NoSuchQueue."""
-
-    def ensure(self, name: QueueName) -> port.Queue:
-        """Return a queue, creating it if need be."""
+class Mover(Protocol):
+    """Moves messages from one queue to others."""
 
     def move(
         self,
@@ -54,10 +48,13 @@ class Elsewhere(Protocol):
         deliveries: list[Delivery],
         reason: Reason,
         undo: Callable[[list[Delivery]], None],
-        letters: list[tuple[port.Queue, Message]],
+        letters: list[tuple[QueueName, Message]],
         on_done: Done,
     ) -> None:
-        """Settle deliveries here and publish letters there, all or nothing; if nothing, `undo` gets the deliveries."""
+        """Settle deliveries here and publish letters there, all or nothing; if nothing, `undo` gets the deliveries.
+
+        A queue that does not exist is created. `on_done(error)` is called in a later turn.
+        """
 
 
 def dead_letter(state: QueueState, message: Message, reason: Reason, tries: int, error: str) -> Message:
@@ -72,6 +69,19 @@ def dead_letter(state: QueueState, message: Message, reason: Reason, tries: int,
     if error:
         provenance.append(("x-dead-error", error.replace("\0", "")[:ERROR_CHARS_MAX]))
     return Message(message.body, without_provenance(message.headers) + headers.encode(provenance))
+
+
+def dead_letter_queue(state: QueueState) -> QueueName | None:
+    """Return the queue that dead messages are moved to, or None if they are dropped."""
+    return parse_queue_name(state.options.dead_letter) if state.options.dead_letter else None
+
+
+def count_dead(state: QueueState, reason: Reason, count: int) -> None:
+    """Count messages that have been moved to the dead-letter queue, or dropped because there is none."""
+    if state.options.dead_letter:
+        state.stats.dead_lettered += count
+    elif reason is not Reason.EXPIRE:
+        state.stats.dropped += count
 
 
 class DeadMessage(NamedTuple):
@@ -94,16 +104,16 @@ class DeadLetters:
     """
 
     __slots__ = (
-        "_acks", "_condemned", "_elsewhere", "_index", "_is_moving", "_is_stuck", "_most", "_state", "_trying",
-        "_waiting", "_write_queue",
+        "_acks", "_condemned", "_index", "_is_moving", "_is_stuck", "_most", "_mover", "_state", "_trying", "_waiting",
+        "_write_queue",
     )  # fmt: skip
 
-    def __init__(self, parts: Parts, acks: Acks, elsewhere: Elsewhere) -> None:
+    def __init__(self, parts: Parts, acks: Acks, mover: Mover) -> None:
         self._state = parts.state
         self._index = parts.index
         self._write_queue = parts.write_queue
         self._acks = acks
-        self._elsewhere = elsewhere
+        self._mover = mover
         self._condemned: dict[tuple[str, int], tuple[Reason, str]] = {}
         """Messages that could not be dead-lettered, and why they die; in the order in which they are tried again."""
         self._waiting: list[DeadMessage] = []
@@ -156,13 +166,13 @@ class DeadLetters:
         message is delayed, and the move is tried again later.
         """
         state = self._state
-        if state.options.dead_letter:
-            target = parse_queue_name(state.options.dead_letter)
+        target = dead_letter_queue(state)
+        if target is not None:
             group.in_flight[delivery.message.seq] = None
             self._waiting.append(DeadMessage(target, group, reason, delivery, tries, error, on_done))
             self._move_next()
             return
-        state.stats.dropped += reason is not Reason.EXPIRE
+        count_dead(state, reason, 1)
         self._acks.settle_now(group.name, [delivery], reason)
         if on_done is not None:
             self._write_queue.when_committed(on_done)
@@ -175,17 +185,12 @@ class DeadLetters:
         first = self._waiting[0]
         dead = self._take_like(first)
         ended = partial(self._move_ended, dead)
-        try:
-            target = self._elsewhere.ensure(first.target)
-        except CurbstoneError as failed:
-            self._state.host.call_soon(partial(ended, failed))
-            return
         letters = [
-            (target, dead_letter(self._state, each.delivery.message, each.reason, each.tries, each.error))
+            (first.target, dead_letter(self._state, each.delivery.message, each.reason, each.tries, each.error))
             for each in dead
         ]
         deliveries = [each.delivery for each in dead]
-        self._elsewhere.move(first.group.name, deliveries, first.reason, lambda _deliveries: None, letters, ended)
+        self._mover.move(first.group.name, deliveries, first.reason, lambda _deliveries: None, letters, ended)
 
     def _take_like(self, first: DeadMessage) -> list[DeadMessage]:
         """Take messages that wait, of the same target, group and reason as the first, as many as one move takes."""
@@ -202,7 +207,7 @@ class DeadLetters:
     def _move_ended(self, dead: list[DeadMessage], error: CurbstoneError | None) -> None:
         self._is_moving = False
         if error is None:
-            self._state.stats.dead_lettered += len(dead)
+            count_dead(self._state, dead[0].reason, len(dead))
             self._is_stuck = self._is_stuck and bool(self._condemned)
             self._most = min(2 * self._most, AT_ONCE)
         elif len(dead) > 1 and isinstance(error, _OF_MESSAGES):

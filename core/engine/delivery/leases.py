@@ -187,7 +187,7 @@ class Leases:
             lease = self._by_token.get(token)
             if lease is not None and lease.expires_ms == expires_ms:
                 self.end(lease)
-                self._dispatcher.requeue.release(lease.group, [lease.delivery], error="the lease ran out")
+                self._dispatcher.requeue.release(lease.group, [lease.delivery], delay_ms=0, error="the lease ran out")
 
     def sweep(self) -> None:
         """Drop stale ends of leases from memory."""

@@ -67,21 +67,31 @@ class Requeue:
             self._dead_letters.bury(self._index.group(group), delivery, Reason.REJECT, tries, error, done)
         self._wakeups.wake(group)
 
-    def release(self, name: str, deliveries: list[Delivery], *, delay_ms: int = 0, error: str = "") -> None:
-        """Give deliveries back to their place, one try older; those that were tried too often or expired are dead."""
+    def divide(self, deliveries: list[Delivery]) -> tuple[list[Delivery], list[Delivery]]:
+        """Return the deliveries that were the last try of their message, and those that may be tried again."""
+        most = self._state.options.max_tries
+        if not most:
+            return [], deliveries
+        return [each for each in deliveries if each.tries + 1 >= most], [x for x in deliveries if x.tries + 1 < most]
+
+    def release(self, name: str, deliveries: list[Delivery], *, delay_ms: int, error: str = "") -> None:
+        """Give deliveries back to their place, one try older; those that were tried too often or expired are dead.
+
+        `delay_ms` is 0 if a consumer is gone or a lease has run out: that is no fault of the message, so `nack_delay`
+        is only for messages that somebody gives back.
+        """
         state = self._state
         if not deliveries or state.is_closed:
             return
         group = self._index.group(name)
         now_ms, wall_ms = state.host.now_ms(), state.host.wall_ms()
         due_ms = now_ms + delay_ms if delay_ms > 0 else 0
-        most = state.options.max_tries
         state.stats.released += len(deliveries)
-        for delivery in deliveries:
+        dead, alive = self.divide(deliveries)
+        for delivery in dead:
+            self._dead_letters.bury(group, delivery, Reason.MAX_TRIES, delivery.tries + 1, error)
+        for delivery in alive:
             tries = delivery.tries + 1
-            if most and tries >= most:
-                self._dead_letters.bury(group, delivery, Reason.MAX_TRIES, tries, error)
-                continue
             if 0 < delivery.message.expires_ms <= now_ms:
                 self._dead_letters.expire(group, delivery.message)
                 continue
