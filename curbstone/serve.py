@@ -51,7 +51,7 @@ from curbstone.gateway.websocket.codec import binary_frame, text_frame
 from curbstone.mqks.limits import Limits as MqksLimits
 from curbstone.mqks.server import MqksServer
 from curbstone.net import certificates
-from curbstone.net.acceptor import Entrance
+from curbstone.net.acceptor import Acceptor
 from curbstone.net.address import Address
 from curbstone.net.budget import Budget
 from curbstone.net.certificates import BadCertificate, Certificates
@@ -162,13 +162,13 @@ async def _serve(settings: Settings) -> int:
         bound: list[tuple[str, Address]] = []
         reloads = Reloads()
         gate = gate_of(traced_engine(broker, host, settings, ends), host, settings, reloads)
-        entrance = _entrance(broker, host, settings, reloads)
+        acceptor = _acceptor(broker, host, settings, reloads)
         if reloads and hasattr(signal, "SIGHUP"):
             loop.add_signal_handler(signal.SIGHUP, reloads.reload)
-        admission = entrance.admission
+        admission = acceptor.admission
         process = Process(partial(connections_of, started), lambda: admission.refused, _syncs(broker), admission.budget)
         recorder = charts.recorder(broker, gate, host)
-        served = _listeners(broker, gate, host, settings, entrance, reloads, process, recorder)
+        served = _listeners(broker, gate, host, settings, acceptor, reloads, process, recorder)
         for listener in [] if stop_asked.is_set() else served:
             started.append(listener)
             bound += [(listener.name, await _start(listener, address)) for address in listener.addresses]
@@ -286,9 +286,9 @@ def gate_of(broker: Engine, host: AsyncioHost, settings: Settings, reloads: Relo
     return gate
 
 
-def _entrance(broker: ServedEngine, host: AsyncioHost, settings: Settings, reloads: Reloads) -> Entrance:
+def _acceptor(broker: ServedEngine, host: AsyncioHost, settings: Settings, reloads: Reloads) -> Acceptor:
     admission = admission_of(broker, host, settings)
-    return Entrance(admission, _certificates(host, settings, reloads), Networks(settings.trusted_proxy))
+    return Acceptor(admission, _certificates(host, settings, reloads), Networks(settings.trusted_proxy))
 
 
 def admission_of(broker: ServedEngine, host: AsyncioHost, settings: Settings) -> Admission:
@@ -342,18 +342,18 @@ def _listeners(
     gate: Gate,
     host: AsyncioHost,
     settings: Settings,
-    entrance: Entrance,
+    acceptor: Acceptor,
     reloads: Reloads,
     process: Process | None = None,
     recorder: Recorder | None = None,
 ) -> list[Listener]:
     listeners = []
     turns = Turns(host)
-    stomp = StompServer(gate, host, **_of_stomp(settings), turns=turns, entrance=entrance)
+    stomp = StompServer(gate, host, **_of_stomp(settings), turns=turns, acceptor=acceptor)
     if settings.stomp_addr:
         listeners.append(Listener("stomp", settings.stomp_addr, stomp))
     mqks_limits = MqksLimits(body_bytes_max=settings.max_message_size)
-    mqks = MqksServer(gate, host, limits=mqks_limits, turns=turns, entrance=entrance)
+    mqks = MqksServer(gate, host, limits=mqks_limits, turns=turns, acceptor=acceptor)
     if settings.http_addr:
         app = gateway_of(
             broker,
@@ -366,7 +366,7 @@ def _listeners(
             recorder=recorder,
             traffic={"stomp": stomp.traffic, "mqks": mqks.registry.traffic},
         )
-        listeners.append(Listener("http", settings.http_addr, GatewayServer(app, entrance)))
+        listeners.append(Listener("http", settings.http_addr, GatewayServer(app, acceptor)))
     if settings.mqks_addr:
         listeners.append(Listener("mqks", settings.mqks_addr, mqks))
     return listeners

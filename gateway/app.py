@@ -82,7 +82,7 @@ class Gateway:
         """Answer one HTTP request; every error becomes a problem reply. The order of the checks matters.
 
         `scope` is that of ASGI, with additions: `fields` (see `Fields`), `length` of the body (-1 if it is not known),
-        the client as `peer`, and its connection as `visit`.
+        the client as `peer`, and its connection as `slot`.
         """
         try:
             # Until `send` is replaced here, a refusal has no CORS headers; from then on it has.

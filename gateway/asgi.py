@@ -29,8 +29,8 @@ from curbstone.gateway.settings import OF_HEALTH
 from curbstone.gateway.websocket.protocol import opened, refusing
 from curbstone.gateway.websocket.session import Session, SocketRequest
 from curbstone.net.budget import REFUSED
-from curbstone.net.connection_limits import FULL, Admission, Visit
-from curbstone.net.connection_set import Crowd
+from curbstone.net.connection_limits import FULL, Admission, Slot
+from curbstone.net.connection_set import ConnectionSet
 from curbstone.net.peer import Peer, plain_host
 
 logger = logging.getLogger("curbstone.gateway")
@@ -45,7 +45,7 @@ class AsgiGateway:
     def __init__(self, gateway: Gateway, admission: Admission) -> None:
         self._gateway = gateway
         self._admission = admission
-        self._sockets: Crowd[AsgiSocket] = Crowd()
+        self._sockets: ConnectionSet[AsgiSocket] = ConnectionSet()
         self._loop = asyncio.get_running_loop()
         self._check()
 
@@ -67,26 +67,26 @@ class AsgiGateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or serve one WebSocket."""
         is_socket = scope["type"] == "websocket"
-        visit = None
+        slot = None
         try:
             own = _own_scope(scope)
-            visit = self._admission.come(may_be_spare=own["path"] in OF_HEALTH and not is_socket)
-            if visit is None or (refusal := visit.comes_from(own["peer"].host)):
-                raise Problem(503, FULL if visit is None else refusal)
-            own["visit"] = visit
+            slot = self._admission.come(may_be_reserve=own["path"] in OF_HEALTH and not is_socket)
+            if slot is None or (refusal := slot.set_address(own["peer"].host)):
+                raise Problem(503, FULL if slot is None else refusal)
+            own["slot"] = slot
             if is_socket:
-                await self._serve_socket(scope, own, visit, receive, send)
+                await self._serve_socket(scope, own, slot, receive, send)
             else:
-                await self._answer(own, visit, receive, send)
+                await self._answer(own, slot, receive, send)
         except Problem as problem:
             await refuse(problem, scope, receive, send)
         finally:
-            if visit is not None:
-                visit.leave()
+            if slot is not None:
+                slot.leave()
 
-    async def _answer(self, own: Scope, visit: Visit, receive: Receive, send: Send) -> None:
+    async def _answer(self, own: Scope, slot: Slot, receive: Receive, send: Send) -> None:
         body = _Body(receive)
-        visit.account.begin(body)
+        slot.account.begin(body)
         own["state"] = {GONE: body.is_gone}
         if own["method"] not in ("POST", "PUT"):
             body.begin()  # so that a client that leaves is noticed before a message is taken for it
@@ -95,11 +95,11 @@ class AsgiGateway:
         finally:
             body.close()
 
-    async def _serve_socket(self, scope: Scope, own: Scope, visit: Visit, receive: Receive, send: Send) -> None:
+    async def _serve_socket(self, scope: Scope, own: Scope, slot: Slot, receive: Receive, send: Send) -> None:
         gateway = self._gateway
         request = SocketRequest(
             own["path"], own["query_string"], own["fields"], own["server"],
-            caller_of(own, "websocket"), gateway.nobody, visit.logged_in, own["scheme"] == "https",
+            caller_of(own, "websocket"), gateway.nobody, slot.logged_in, own["scheme"] == "https",
         )  # fmt: skip
         admitted: asyncio.Future[Access | Problem | CurbstoneError] = self._loop.create_future()
         gateway.sockets.admit(request, lambda access: None if admitted.done() else admitted.set_result(access))
@@ -111,14 +111,14 @@ class AsgiGateway:
             session = opened(request, refusing(access))
         else:
             if access.identity.user:
-                visit.logged_in(access.identity.user)
+                slot.logged_in(access.identity.user)
             session = opened(request._replace(access=access), gateway.sockets.open)
         if isinstance(session, Problem):
             raise session
         await receive()  # websocket.connect
         headers = [(b"x-login-expires", b"%d" % session.expires_ms)] if session.expires_ms else []
         await send({"type": "websocket.accept", "subprotocol": session.subprotocol, "headers": headers})
-        socket = AsgiSocket(session, send, gateway.message_bytes_max, visit.account)
+        socket = AsgiSocket(session, send, gateway.message_bytes_max, slot.account)
         self._sockets.add(socket)
         try:
             await socket.run(receive)
@@ -129,7 +129,7 @@ class AsgiGateway:
 class _Body:
     """The body of a request, and whether its client is gone. Implements `budget.Holder`.
 
-    It is read one message ahead, so that the departure of the client is noticed also while nobody waits for it.
+    It is read one message ahead, so that the disconnect of the client is noticed also while nobody waits for it.
     """
 
     def __init__(self, receive: Receive) -> None:

@@ -15,7 +15,7 @@ from curbstone.net.limits import WRITE_BUFFER_BYTES
 
 
 class AsgiSocket:
-    """One WebSocket. Implements `net.wire.Wire` and `budget.Holder`; pings and deadlines are the server's."""
+    """One WebSocket. Implements `WebSocketPort` and `budget.Holder`; pings and deadlines are the server's."""
 
     def __init__(self, session: Session, send: Send, message_bytes_max: int, account: Account) -> None:
         """`account` has what the connection holds."""
@@ -122,7 +122,7 @@ class AsgiSocket:
             self._steer()
             session.closed()
 
-    # ------------------------------------------------------------ what the session calls, see `net.wire.Wire`
+    # ------------------------------------------------------------ what the session calls, see `WebSocketPort`
 
     def send(self, frames: bytes) -> None:
         """Send encoded frames. After `close`, does nothing."""

@@ -20,7 +20,7 @@ from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.http.forwarded import asker_of
 from curbstone.gateway.http.head import framing_of, not_http, path_of, target_of
 from curbstone.gateway.http.problem import Problem, closing_response, problem_of
-from curbstone.gateway.http.request_boundary import Ends, asks_for_websocket, new_parser, parser_behind
+from curbstone.gateway.http.request_boundary import RequestBoundary, asks_for_websocket, new_parser, parser_behind
 from curbstone.gateway.limits import (
     BODY_S_MAX,
     HEAD_BYTES_MAX,
@@ -34,7 +34,7 @@ from curbstone.gateway.limits import (
 )
 from curbstone.gateway.settings import OF_HEALTH
 from curbstone.net.budget import REFUSED
-from curbstone.net.connection_limits import FULL, Visit, is_of_this_machine
+from curbstone.net.connection_limits import FULL, Slot, is_of_this_machine
 from curbstone.net.linger import Linger
 from curbstone.net.peer import Networks, Peer
 from curbstone.net.stream import Stream
@@ -59,9 +59,9 @@ class HttpConnection(Stream, asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, server: GatewayServer, loop: asyncio.AbstractEventLoop, peer: Peer, visit: Visit) -> None:
-        """`visit` ends with the connection, even if it has become a WebSocket."""
-        super().__init__(visit.account)
+    def __init__(self, server: GatewayServer, loop: asyncio.AbstractEventLoop, peer: Peer, slot: Slot) -> None:
+        """`slot` ends with the connection, even if it has become a WebSocket."""
+        super().__init__(slot.account)
         self.server = server
         self.loop = loop
         self._parser = new_parser(self)
@@ -87,12 +87,12 @@ class HttpConnection(Stream, asyncio.Protocol):
         self.held = b""
         """Input that is parsed from `_held_from` on when its turn comes."""
         self._held_from = 0
-        self._ends = Ends()
+        self._boundary = RequestBoundary()
         self._problem: Problem | None = None
         """The problem that a callback of the parser found."""
         self._peer = peer
-        self._visit = visit
-        self._trusted = server.entrance.trusted_proxies if peer.host in server.entrance.trusted_proxies else None
+        self._slot = slot
+        self._trusted = server.acceptor.trusted_proxies if peer.host in server.acceptor.trusted_proxies else None
         """All trusted proxies if the peer is one of them; else None."""
         self._is_strict = False
         """Whether browsers are told to use only TLS from now on."""
@@ -122,7 +122,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         """See `asyncio.Protocol`. Tells the request that is being answered."""
         self.server.clients.discard(self)
         self._lose()
-        self._visit.leave()
+        self._slot.leave()
         if self._linger is not None:
             self._linger.close()
         self._writable.set()
@@ -237,7 +237,7 @@ class HttpConnection(Stream, asyncio.Protocol):
             if self._in_body and self._body_left > 0:
                 end = min(start + self._body_left, size)
             else:
-                end = self._ends.next(data, start, self._in_head or self._in_body)
+                end = self._boundary.next(data, start, self._in_head or self._in_body)
             self._held_from = end
             if not self._feed(data[start:end], data):
                 self.held = b""
@@ -318,7 +318,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         if host and not framing.host:
             fields.put(b"host", host)
         path = path_of(raw_path)
-        if self._visit.is_spare and path not in OF_HEALTH:
+        if self._slot.is_reserve and path not in OF_HEALTH:
             self._stop_parsing(Problem(503, FULL))
         peer = self._peer if self._trusted is None else self._asker(fields, self._trusted)
         self._scope = {
@@ -337,7 +337,7 @@ class HttpConnection(Stream, asyncio.Protocol):
             "server": self._local,
             "state": {GONE: self.is_gone},
             "peer": peer,
-            "visit": self._visit,
+            "slot": self._slot,
         }
         self._in_head = False
         if self._parser.should_upgrade():
@@ -350,7 +350,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         cycle = self._cycle = Cycle(
             self._scope,
             self,
-            keep_alive=version != "1.0" and self._parser.should_keep_alive() and not self._visit.is_spare,
+            keep_alive=version != "1.0" and self._parser.should_keep_alive() and not self._slot.is_reserve,
             wants_to_be_asked=framing.wants_to_be_asked and version != "1.0",
         )
         assert self._answering is None, "a request was parsed before its turn"
@@ -476,7 +476,7 @@ class HttpConnection(Stream, asyncio.Protocol):
     def _upgrade(self, rest: bytes) -> None:
         """Begin to hand the connection over to a WebSocket."""
         self._deadline = _NEVER
-        self._handover = Handover(self, self._scope, self._visit, rest)
+        self._handover = Handover(self, self._scope, self._slot, rest)
         self._steer()
         self._handover.begin()
 

@@ -164,7 +164,7 @@ class Cycle:
             raise RuntimeError(f"{message['type']} in the body of an answer")
         body: bytes = message.get("body", b"")
         is_last = not message.get("more_body", False)
-        account = self.scope["visit"].account
+        account = self.scope["slot"].account
         if is_last and account.page:
             account.set_aside(0)  # what waits of the answer is counted from now on
         if self._is_chunked:

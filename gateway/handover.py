@@ -12,7 +12,7 @@ from curbstone.gateway.http.login import caller_of
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.websocket.protocol import WebSocketProtocol, refusing, shake_hands
 from curbstone.gateway.websocket.session import SocketRequest
-from curbstone.net.connection_limits import Visit
+from curbstone.net.connection_limits import Slot
 
 if TYPE_CHECKING:
     from curbstone.gateway.connection import HttpConnection
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 class Handover:
     """One handshake, from its request on. The login may take a while; input that arrives meanwhile is kept."""
 
-    def __init__(self, connection: HttpConnection, scope: Scope, visit: Visit, behind: bytes) -> None:
+    def __init__(self, connection: HttpConnection, scope: Scope, slot: Slot, behind: bytes) -> None:
         self._connection = connection
         self._gateway = connection.server.app
         self._method: str = scope["method"]
-        self._visit = visit
+        self._slot = slot
         self._behind = behind
         """Input that came after the request."""
         is_tls = scope["scheme"] == "https"
         self._request = SocketRequest(
             scope["path"], scope["query_string"], scope["fields"], scope["server"],
-            caller_of(scope, "websocket"), self._gateway.nobody, visit.logged_in, is_tls,
+            caller_of(scope, "websocket"), self._gateway.nobody, slot.logged_in, is_tls,
         )  # fmt: skip
 
     def begin(self) -> None:
@@ -54,7 +54,7 @@ class Handover:
             shaken = shake_hands(self._request, self._method, refusing(access))
         else:
             if access.identity.user:
-                self._visit.logged_in(access.identity.user)
+                self._slot.logged_in(access.identity.user)
             request = self._request._replace(access=access)
             shaken = shake_hands(request, self._method, self._gateway.sockets.open)
         if isinstance(shaken, Problem):
@@ -67,9 +67,9 @@ class Handover:
             self._gateway.message_bytes_max,
             connection.server.clients,
             connection.loop,
-            self._visit.account,
+            self._slot.account,
             self._gateway.turns,
         )
-        socket.leave = self._visit.leave
+        socket.leave = self._slot.leave
         connection.detach(socket)
         socket.begin(response, self._behind)

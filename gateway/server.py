@@ -11,10 +11,10 @@ from curbstone.gateway.connection import HttpConnection
 from curbstone.gateway.http.problem import Problem, closing_response
 from curbstone.gateway.limits import STOP_S_MAX
 from curbstone.gateway.websocket.protocol import WebSocketProtocol
-from curbstone.net.acceptor import Entrance, Listener
+from curbstone.net.acceptor import Acceptor, Listener
 from curbstone.net.address import Address
-from curbstone.net.connection_limits import Visit
-from curbstone.net.connection_set import Crowd
+from curbstone.net.connection_limits import Slot
+from curbstone.net.connection_set import ConnectionSet
 from curbstone.net.peer import Peer
 
 _TICK_S = 1.0
@@ -23,11 +23,11 @@ _TICK_S = 1.0
 class GatewayServer:
     """Serves a gateway. Needs a running event loop, and does not handle signals."""
 
-    def __init__(self, app: Gateway, entrance: Entrance | None = None) -> None:
-        """`entrance` is shared by the whole process; by default the server makes its own."""
+    def __init__(self, app: Gateway, acceptor: Acceptor | None = None) -> None:
+        """`acceptor` is shared by the whole process; by default the server makes its own."""
         self.app = app
-        self.entrance = entrance or Entrance()
-        self.clients: Crowd[HttpConnection | WebSocketProtocol] = Crowd()
+        self.acceptor = acceptor or Acceptor()
+        self.clients: ConnectionSet[HttpConnection | WebSocketProtocol] = ConnectionSet()
         """The open connections."""
         self.answered = 0
         """How many requests have been answered."""
@@ -44,15 +44,15 @@ class GatewayServer:
     async def start(self, address: tuple[str, int] | Address) -> tuple[str, int]:
         """Listen on one more address; return the host and port bound. Raise OSError if that is impossible."""
         self._loop = asyncio.get_running_loop()
-        listener = await self.entrance.listen(address, self._serve, _refusal, has_spares=True)
+        listener = await self.acceptor.listen(address, self._serve, _refusal, has_reserve=True)
         self._listeners.append(listener)
         if self._tick_timer is None:
             self._ticked_at = self._loop.time()
             self._tick()
         return listener.bound
 
-    def _serve(self, peer: Peer, visit: Visit) -> HttpConnection:
-        return HttpConnection(self, self._loop, peer, visit)
+    def _serve(self, peer: Peer, slot: Slot) -> HttpConnection:
+        return HttpConnection(self, self._loop, peer, slot)
 
     def _tick(self) -> None:
         """Renew the Date header, and check the deadlines of all connections. Runs once a second."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from curbstone.access.caller import Caller
 from curbstone.core.names import QueueName, parse_queue_name
 from curbstone.core.traffic import Traffic
-from curbstone.net.acceptor import Entrance
-from curbstone.net.connection_limits import Visit
+from curbstone.net.acceptor import Acceptor
+from curbstone.net.connection_limits import Slot
 from curbstone.net.fair_reader import Turns
 from curbstone.net.peer import Peer
 from curbstone.net.repeats import BriefLog
@@ -38,15 +38,15 @@ class StompServer(TcpServer):
         limits: Limits | None = None,
         single_queue: QueueName | str | None = None,
         turns: Turns | None = None,
-        entrance: Entrance | None = None,
+        acceptor: Acceptor | None = None,
         name: str = "curbstone",
     ) -> None:
-        """`turns` and `entrance` are shared by the whole process; without them the server has its own.
+        """`turns` and `acceptor` are shared by the whole process; without them the server has its own.
 
         `name` is what CONNECTED calls it: its name, a slash, its version.
         """
         self.limits = limits or Limits()
-        super().__init__(turns or Turns(host), entrance)
+        super().__init__(turns or Turns(host), acceptor)
         self.gate = gate
         self.host = host
         self.single_queue = parse_queue_name(single_queue) if isinstance(single_queue, str) else single_queue
@@ -61,8 +61,8 @@ class StompServer(TcpServer):
         await super().stop()
         self.failures.close()
 
-    def connection(self, peer: Peer, visit: Visit) -> _Client:
-        return _Client(self, peer, visit)
+    def connection(self, peer: Peer, slot: Slot) -> _Client:
+        return _Client(self, peer, slot)
 
     def word(self, text: str) -> bytes:
         return b"ERROR\nmessage:" + text.encode() + b"\n\n\0"
@@ -71,8 +71,8 @@ class StompServer(TcpServer):
 class _Client(Connection[Session]):
     """One connection. A client that breaks a rule gets an ERROR, and so do all clients when the server stops."""
 
-    def __init__(self, server: StompServer, peer: Peer, visit: Visit) -> None:
-        super().__init__(server, peer, visit, server.limits.output_bytes_max)
+    def __init__(self, server: StompServer, peer: Peer, slot: Slot) -> None:
+        super().__init__(server, peer, slot, server.limits.output_bytes_max)
         self._server = server
         self._host = server.host
         self._pulse: TickTimer
@@ -100,7 +100,7 @@ class _Client(Connection[Session]):
 
     def _on_connected(self, user: str) -> None:
         self._pulse.look()  # CONNECT may have changed the interval
-        self.visit.logged_in(user)
+        self.slot.logged_in(user)
 
     def receive(self, data: bytes) -> None:
         self._session.receive(data, self._host.now_ms(), self._host.wall_ms())
@@ -111,7 +111,7 @@ class _Client(Connection[Session]):
     def shutdown(self) -> None:
         self._session.shut_down("the server is shutting down")
 
-    def send_away(self, reason: str) -> None:
+    def refuse_client(self, reason: str) -> None:
         self._session.shut_down(reason)
 
     def ended(self) -> None:

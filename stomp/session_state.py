@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName
 from curbstone.core.traffic import Traffic
-from curbstone.net.in_flight import Unconfirmed
+from curbstone.net.in_flight import InFlight
 from curbstone.stomp import extensions, frames
 from curbstone.stomp.destinations import Destination, parse_destination
 from curbstone.stomp.errors import ProtocolError
@@ -83,7 +83,7 @@ class SessionState:
         """Called with a destination and its temporary queue when a message names it as `reply-to`."""
         self._changed = changed
         self._last = b""
-        self.unconfirmed = Unconfirmed(limits.unconfirmed_max, limits.unconfirmed_bytes_max)
+        self.unconfirmed = InFlight(limits.unconfirmed_max, limits.unconfirmed_bytes_max)
         self.brake = brake
 
     def detach(self) -> None:

@@ -27,7 +27,7 @@ from curbstone.net.websocket_port import (
     PROTOCOL_ERROR,
     TOO_BIG,
     TRY_AGAIN,
-    Wire,
+    WebSocketPort,
     reason_text,
 )
 from curbstone.stomp import frames
@@ -122,7 +122,7 @@ class StompSocket:
         self._logged_in = request.logged_in
         self._subprotocol = subprotocol
         self._host = sockets.host
-        self._wire: Wire
+        self._wire: WebSocketPort
         self._session: Session
         self._name = secrets.token_hex(8)
         self._is_text: bool | None = None
@@ -140,7 +140,7 @@ class StompSocket:
         """When the login in the handshake expires, in ms since the epoch; 0 if it never does or there was none."""
         return self._access.identity.expires_ms
 
-    def start(self, wire: Wire) -> None:
+    def start(self, wire: WebSocketPort) -> None:
         """Start the session: the handshake is done, and the wire can be used."""
         self._wire = wire
         sockets = self._sockets

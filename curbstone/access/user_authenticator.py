@@ -288,8 +288,8 @@ class LoginGate:
         for known in list(self._known.values()):
             identity, origin = known.identity, known.origin
             is_over = bool(identity.expires_ms) and identity.expires_ms + KEPT_MS <= wall_ms
-            is_spare = many and origin.kind == "jwt" and not origin.session
-            if identity.end_reason or ((is_over or is_spare) and not identity.is_watched):
+            is_reserve = many and origin.kind == "jwt" and not origin.session
+            if identity.end_reason or ((is_over or is_reserve) and not identity.is_watched):
                 self._forget(known)
 
     def _quota(self, project: str) -> Quota:

@@ -10,9 +10,9 @@ from curbstone.mqks.error_log import ErrorLog
 from curbstone.mqks.limits import Limits
 from curbstone.mqks.registry import Registry
 from curbstone.mqks.session import Session
-from curbstone.net.acceptor import Entrance
+from curbstone.net.acceptor import Acceptor
 from curbstone.net.address import Address
-from curbstone.net.connection_limits import Visit
+from curbstone.net.connection_limits import Slot
 from curbstone.net.fair_reader import Turns
 from curbstone.net.peer import Peer
 from curbstone.net.tcp import Connection, TcpServer
@@ -32,11 +32,11 @@ class MqksServer(TcpServer):
         *,
         limits: Limits | None = None,
         turns: Turns | None = None,
-        entrance: Entrance | None = None,
+        acceptor: Acceptor | None = None,
     ) -> None:
-        """`turns` and `entrance` are shared by the whole process; without them the server has its own."""
+        """`turns` and `acceptor` are shared by the whole process; without them the server has its own."""
         self.limits = limits or Limits()
-        super().__init__(turns or Turns(host), entrance)
+        super().__init__(turns or Turns(host), acceptor)
         self.host = host
         self.registry = Registry(gate, host)
         self.reports = ErrorLog(host.call_later)
@@ -56,8 +56,8 @@ class MqksServer(TcpServer):
         await super().stop()
         self.reports.close()
 
-    def connection(self, peer: Peer, visit: Visit) -> _Client:
-        return _Client(self, peer, visit)
+    def connection(self, peer: Peer, slot: Slot) -> _Client:
+        return _Client(self, peer, slot)
 
     def word(self, text: str) -> bytes:
         """See `TcpServer.word`. MQKS has no line for it, because each error answers a line of the client."""
@@ -67,8 +67,8 @@ class MqksServer(TcpServer):
 class _Client(Connection[Session]):
     """One connection."""
 
-    def __init__(self, server: MqksServer, peer: Peer, visit: Visit) -> None:
-        super().__init__(server, peer, visit, server.limits.output_bytes_max)
+    def __init__(self, server: MqksServer, peer: Peer, slot: Slot) -> None:
+        super().__init__(server, peer, slot, server.limits.output_bytes_max)
         self._server = server
         self._host = server.host
         self._timer: Timer | None = None
@@ -83,7 +83,7 @@ class _Client(Connection[Session]):
             host.call_later,
             host.now_ms(),
             Caller.of(self.peer, "mqks"),
-            self.visit.logged_in,
+            self.slot.logged_in,
         )
         self._timer = host.call_later(session.tick_ms, self._tick)
         return session
@@ -104,8 +104,8 @@ class _Client(Connection[Session]):
     def shutdown(self) -> None:
         self._session.shut_down()
 
-    def send_away(self, reason: str) -> None:
-        self._session.send_away(reason)
+    def refuse_client(self, reason: str) -> None:
+        self._session.refuse_client(reason)
 
     def _tick(self) -> None:
         session = self._session

@@ -31,7 +31,7 @@ from curbstone.mqks.errors import RequestError
 from curbstone.mqks.limits import REQUEST_BYTES_MAX, WORK_US_MAX, Limits
 from curbstone.mqks.login import AUTH, Login
 from curbstone.mqks.registry import Registry
-from curbstone.net.in_flight import Unconfirmed
+from curbstone.net.in_flight import InFlight
 from curbstone.net.receive_deadline import ReceiveDeadline
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Session:
         self.work_us = 0
         """An estimate of what the requests of this turn have cost, in microseconds."""
         self._errors = 0
-        self._unconfirmed = Unconfirmed(limits.unconfirmed_max, limits.unconfirmed_bytes_max)
+        self._unconfirmed = InFlight(limits.unconfirmed_max, limits.unconfirmed_bytes_max)
         self.ending = False
         """Whether the session takes no more input. The last answers may still wait for the disk."""
         self.closing = False
@@ -199,7 +199,7 @@ class Session:
         """End when the commits under way are done: the server stops."""
         self._finish()
 
-    def send_away(self, reason: str) -> None:
+    def refuse_client(self, reason: str) -> None:
         """End with an error for a reason other than a request."""
         self.refuse(codec.NO_ID, RequestError(reason, fatal=True))
 

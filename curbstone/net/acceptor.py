@@ -16,7 +16,7 @@ from typing import cast
 
 from curbstone.net.address import Address
 from curbstone.net.certificates import Contexts
-from curbstone.net.connection_limits import FULL, Admission, Visit
+from curbstone.net.connection_limits import FULL, Admission, Slot
 from curbstone.net.limits import BACKLOG, GREETING_S_MAX, KEEPALIVE, RETRANSMITS_MAX
 from curbstone.net.peer import Certificate, Networks, Peer, plain_host
 from curbstone.net.proxy_protocol import BadHeader, read_header
@@ -31,16 +31,16 @@ SWEEPS_VANISHED = 15
 _INFO_BYTES, _RETRANSMITS_AT = 8, 2
 """How much of struct tcp_info is read, and the offset of tcpi_retransmits in it."""
 
-Serve = Callable[[Peer, Visit], asyncio.Protocol]
-"""Returns the protocol of a new connection, which must call `Visit.leave` when the connection has ended."""
+Serve = Callable[[Peer, Slot], asyncio.Protocol]
+"""Returns the protocol of a new connection, which must call `Slot.leave` when the connection has ended."""
 Word = Callable[[str], bytes]
 """Returns, encoded for the protocol, the reason that a refused client is told."""
 
 log = logging.getLogger("curbstone.net")
 
 
-class Entrance:
-    """The process's entrance. Needs a running event loop."""
+class Acceptor:
+    """The process's acceptor. Needs a running event loop."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class Entrance:
         self._sweeps += 1
         looks_for_vanished = self._sweeps % SWEEPS_VANISHED == 0
         now_s = self._sweeps * SWEEP_S  # a clock that stops while the process is stopped
-        for visit in list(self.admission.visits):
-            transport = cast(asyncio.Transport, visit.line)
+        for slot in list(self.admission.slots):
+            transport = cast(asyncio.Transport, slot.line)
             if transport is None:
                 continue
-            if visit.account.is_stuck(transport.get_write_buffer_size(), now_s) or (
+            if slot.account.is_stuck(transport.get_write_buffer_size(), now_s) or (
                 looks_for_vanished and is_vanished(transport.get_extra_info("socket"))
             ):
                 transport.abort()
@@ -83,14 +83,14 @@ class Entrance:
         self.ends.info(who, str(who), text)
 
     async def listen(
-        self, address: tuple[str, int] | Address, serve: Serve, word: Word, *, has_spares: bool = False
+        self, address: tuple[str, int] | Address, serve: Serve, word: Word, *, has_reserve: bool = False
     ) -> Listener:
-        """Listen on an address; raise OSError if that is impossible. `has_spares`: see `Admission.come`."""
+        """Listen on an address; raise OSError if that is impossible. `has_reserve`: see `Admission.come`."""
         at = Address(*address)
         assert self.certificates or not at.tls, "TLS without a certificate"
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
-            lambda: Arrival(self, at, serve, word, has_spares), at.host, at.port, backlog=BACKLOG
+            lambda: Incoming(self, at, serve, word, has_reserve), at.host, at.port, backlog=BACKLOG
         )
         if self._sweep is None:
             self._sweep = loop.call_later(SWEEP_S, self._look, loop)
@@ -111,17 +111,17 @@ class Listener:
         self._server.close()
 
 
-class Arrival(asyncio.Protocol):
+class Incoming(asyncio.Protocol):
     """An accepted connection, until its own protocol begins."""
 
-    def __init__(self, entrance: Entrance, address: Address, serve: Serve, word: Word, has_spares: bool) -> None:
-        self._entrance = entrance
+    def __init__(self, acceptor: Acceptor, address: Address, serve: Serve, word: Word, has_reserve: bool) -> None:
+        self._acceptor = acceptor
         self._address = address
         self._serve = serve
         self._word = word
-        self._has_spares = has_spares
+        self._has_spares = has_reserve
         self._transport: asyncio.Transport
-        self._visit: Visit | None = None
+        self._slot: Slot | None = None
         self._peer: Peer
         self._header = b""
         self._is_refused = False
@@ -133,17 +133,17 @@ class Arrival(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         host, port = transport.get_extra_info("peername", ("?", 0))[:2]
         self._peer = Peer(plain_host(str(host)), port)
-        self._visit = self._entrance.admission.come(self._has_spares)
-        if self._visit is None:
+        self._slot = self._acceptor.admission.come(self._has_spares)
+        if self._slot is None:
             self._send_away(FULL)
             return
-        self._visit.line = transport
+        self._slot.line = transport
         _set_up(transport.get_extra_info("socket"))
         if self._address.tls or self._address.proxy:
             self._deadline = asyncio.get_running_loop().call_later(GREETING_S_MAX, self._late)
         if not self._address.proxy:
             self._come_in(b"")
-        elif host not in self._entrance.trusted_proxies:
+        elif host not in self._acceptor.trusted_proxies:
             self._cut("proxy", "it is none of --trusted-proxy, and this listener is for those")
 
     def data_received(self, data: bytes) -> None:
@@ -168,29 +168,29 @@ class Arrival(asyncio.Protocol):
 
     def _come_in(self, rest: bytes) -> None:
         """Start TLS or the protocol, now that the client's address is known; or send the client away."""
-        assert self._visit is not None
-        refusal = self._visit.comes_from(self._peer.host)
+        assert self._slot is not None
+        refusal = self._slot.set_address(self._peer.host)
         if refusal:
             self._send_away(refusal)
             return
         if self._address.tls:
-            contexts = self._entrance.certificates
+            contexts = self._acceptor.certificates
             assert contexts is not None
             protocol: asyncio.Protocol = TlsConnection(
-                contexts.context, self._entrance.handshakes, self._greeted, self._not_greeted
+                contexts.context, self._acceptor.handshakes, self._greeted, self._not_greeted
             )
         else:
             self._done()
-            protocol = self._serve(self._peer, self._visit)
+            protocol = self._serve(self._peer, self._slot)
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         if rest:
             protocol.data_received(rest)
 
     def _greeted(self, _connection: TlsConnection, certificate: Certificate | None) -> asyncio.Protocol:
-        assert self._visit is not None
+        assert self._slot is not None
         self._done()
-        return self._serve(Peer(self._peer.host, self._peer.port, True, certificate), self._visit)
+        return self._serve(Peer(self._peer.host, self._peer.port, True, certificate), self._slot)
 
     def _not_greeted(self, reason: str) -> None:
         self._tell("tls", f"no TLS handshake: {reason}")
@@ -208,8 +208,8 @@ class Arrival(asyncio.Protocol):
         if self._is_refused:
             return
         self._is_refused = True
-        self._entrance.admission.refused[kind] += 1
-        self._entrance.ends.info(self._peer, self._peer.source, text)
+        self._acceptor.admission.refused[kind] += 1
+        self._acceptor.ends.info(self._peer, self._peer.source, text)
 
     def _send_away(self, text: str) -> None:
         """Close the connection. The client is told the reason unless it expects TLS, where it could not read it."""
@@ -219,8 +219,8 @@ class Arrival(asyncio.Protocol):
 
     def _gone(self) -> None:
         self._done()
-        if self._visit is not None:
-            self._visit.leave()
+        if self._slot is not None:
+            self._slot.leave()
 
     def _done(self) -> None:
         if self._deadline is not None:

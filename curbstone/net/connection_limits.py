@@ -22,7 +22,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any, Protocol
 
 from curbstone.net.budget import Budget
-from curbstone.net.limits import SPARES
+from curbstone.net.limits import RESERVE
 from curbstone.net.peer import source_of
 
 MATTER = "connections"
@@ -72,7 +72,7 @@ class Admission:
         self.budget = budget or Budget()
         self.refused: Counter[str] = Counter()
         """How many connections were refused, by the reason: full, address, strangers, user."""
-        self.visits: set[Visit] = set()
+        self.slots: set[Slot] = set()
         """The open connections."""
         self._most = most
         self._alarms = alarms
@@ -82,28 +82,28 @@ class Admission:
         """Counts by (kind, who): connections of each address, of strangers of each address, and of each user."""
         self._is_full = False
 
-    def come(self, may_be_spare: bool = False) -> Visit | None:
-        """Count one more connection and return its visit, or None if there may be no more.
+    def come(self, may_be_reserve: bool = False) -> Slot | None:
+        """Count one more connection and return its slot, or None if there may be no more.
 
-        `may_be_spare`: when the server is full, the connection may become one of a few that can ask for health only.
+        `may_be_reserve`: when the server is full, the connection may become one of a few that can ask for health only.
         """
         most = self._most()
-        is_full = len(self.visits) - self._spares >= most
-        is_spare = is_full and may_be_spare and self._spares < SPARES
+        is_full = len(self.slots) - self._spares >= most
+        is_reserve = is_full and may_be_reserve and self._spares < RESERVE
         if is_full:
             self.refused["full"] += 1
             self._is_full = True
             if self._alarms is not None:
                 self._alarms.note(MATTER, f"{most} are open, and more are refused: files need the other descriptors")
-            if not is_spare:
+            if not is_reserve:
                 return None
             self._spares += 1
-        visit = Visit(self, is_spare)
-        self.visits.add(visit)
+        slot = Slot(self, is_reserve)
+        self.slots.add(slot)
         self._strangers += 1
-        return visit
+        return slot
 
-    # --- what a visit says
+    # --- what a slot says
 
     def enter(self, kind: str, who: object, most: int) -> bool:
         """Count one more connection of `who` if there are fewer than `most`; return whether it was counted."""
@@ -132,26 +132,26 @@ class Admission:
         """A connection without a login has logged in or ended."""
         self._strangers -= 1
 
-    def left(self, visit: Visit) -> None:
+    def left(self, slot: Slot) -> None:
         """A connection ended."""
-        self.visits.discard(visit)
-        self._spares -= visit.is_spare
-        if self._is_full and len(self.visits) - self._spares < self._most():
+        self.slots.discard(slot)
+        self._spares -= slot.is_reserve
+        if self._is_full and len(self.slots) - self._spares < self._most():
             self._is_full = False
             if self._alarms is not None:
                 self._alarms.over(MATTER)
 
 
-class Visit:
+class Slot:
     """One connection, from its first byte to its last."""
 
-    __slots__ = ("_admission", "_counted", "_is_stranger", "_user", "account", "is_spare", "line", "login")
+    __slots__ = ("_admission", "_counted", "_is_stranger", "_user", "account", "is_reserve", "line", "login")
 
-    def __init__(self, admission: Admission, is_spare: bool = False) -> None:
-        self.is_spare = is_spare
+    def __init__(self, admission: Admission, is_reserve: bool = False) -> None:
+        self.is_reserve = is_reserve
         """Whether this connection can ask for health only, because the server was full when it came."""
         self.line: object = None
-        """The transport of the connection, set by the entrance."""
+        """The transport of the connection, set by the acceptor."""
         self.account = admission.budget.account()
         """What the connection holds in memory: on the account of its user, or until the login of its address."""
         self.login: Any = None
@@ -161,7 +161,7 @@ class Visit:
         self._is_stranger = True
         self._user = ""
 
-    def comes_from(self, host: str) -> str:
+    def set_address(self, host: str) -> str:
         """Tell the client's address; return why it may not come in, or "" if it may. Called once."""
         admission, bounds = self._admission, self._admission.bounds
         if admission.is_crowded():
@@ -199,7 +199,7 @@ class Visit:
 
     def leave(self) -> None:
         """Stop counting the connection, which has ended. A second call does nothing."""
-        if self not in self._admission.visits:
+        if self not in self._admission.slots:
             return
         for kind, who in self._counted:
             self._admission.leave(kind, who)

@@ -19,7 +19,7 @@ class Client(Protocol):
 C = TypeVar("C", bound=Client)
 
 
-class Crowd(set[C]):
+class ConnectionSet(set[C]):
     """The set of connected clients. The server adds each client that joins and discards each that leaves."""
 
     def __init__(self) -> None:

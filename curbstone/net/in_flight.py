@@ -7,7 +7,7 @@ with each commit. Knows no sockets.
 from __future__ import annotations
 
 
-class Unconfirmed:
+class InFlight:
     """The unconfirmed requests of one connection."""
 
     __slots__ = ("_bytes_max", "_count_max", "bytes", "count", "is_too_much")

@@ -8,7 +8,7 @@ from __future__ import annotations
 BACKLOG = 1024
 """How many connections may wait in the kernel to be accepted."""
 
-SPARES = 4
+RESERVE = 4
 """How many connections beyond the limit may still come, to ask for health only."""
 
 GREETING_S_MAX = 10

@@ -3,7 +3,7 @@
 A connection hands the input of its stream (`stream`) to its session, and sends the output of a turn in one write. It
 passes on two kinds of pressure. If the socket is full, deliveries to its consumers pause. If too much of the client's
 input is on its way to the disk, or too much output waits for the client, the client is not read. This module knows no
-protocol and no queues, and does not know whether its output is encrypted: `entrance` is responsible for how clients
+protocol and no queues, and does not know whether its output is encrypted: `acceptor` is responsible for how clients
 come in.
 """
 
@@ -14,11 +14,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from curbstone.net.acceptor import Entrance, Listener
+from curbstone.net.acceptor import Acceptor, Listener
 from curbstone.net.address import Address
 from curbstone.net.budget import REFUSED
-from curbstone.net.connection_limits import Visit
-from curbstone.net.connection_set import Crowd
+from curbstone.net.connection_limits import Slot
+from curbstone.net.connection_set import ConnectionSet
 from curbstone.net.fair_reader import Turns
 from curbstone.net.limits import LINGER_S, STOP_S, WRITE_BUFFER_BYTES
 from curbstone.net.linger import Linger
@@ -74,16 +74,16 @@ S = TypeVar("S", bound=Session)
 class TcpServer(ABC):
     """Accepts the clients of one protocol, keeps track of them, and lets them finish when it stops."""
 
-    def __init__(self, turns: Turns, entrance: Entrance | None = None) -> None:
-        """`turns` and `entrance` are shared by the whole process."""
+    def __init__(self, turns: Turns, acceptor: Acceptor | None = None) -> None:
+        """`turns` and `acceptor` are shared by the whole process."""
         self.turns = turns
-        self.entrance = entrance or Entrance()
+        self.acceptor = acceptor or Acceptor()
         self._listeners: list[Listener] = []
-        self._clients: Crowd[Connection[Any]] = Crowd()
+        self._clients: ConnectionSet[Connection[Any]] = ConnectionSet()
         self._stopping = False
 
     @abstractmethod
-    def connection(self, peer: Peer, visit: Visit) -> Connection[Any]:
+    def connection(self, peer: Peer, slot: Slot) -> Connection[Any]:
         """Return the connection for a new client."""
 
     @abstractmethod
@@ -96,7 +96,7 @@ class TcpServer(ABC):
 
     async def start(self, address: tuple[str, int] | Address) -> tuple[str, int]:
         """Listen on one more address; return the host and port bound. Raise OSError if that is impossible."""
-        listener = await self.entrance.listen(address, self.connection, self.word)
+        listener = await self.acceptor.listen(address, self.connection, self.word)
         self._listeners.append(listener)
         return listener.bound
 
@@ -121,12 +121,12 @@ class TcpServer(ABC):
 class Connection(TurnStream, asyncio.Protocol, Generic[S]):
     """One connection. Each protocol has a subclass that makes the session, feeds it, and shuts it down."""
 
-    def __init__(self, server: TcpServer, peer: Peer, visit: Visit, output_bytes_max: int) -> None:
+    def __init__(self, server: TcpServer, peer: Peer, slot: Slot, output_bytes_max: int) -> None:
         """`output_bytes_max`: unsent output beyond which the client is not read."""
         self._loop = asyncio.get_running_loop()
-        super().__init__(self._loop, server.turns, visit.account)
+        super().__init__(self._loop, server.turns, slot.account)
         self.peer = peer
-        self.visit = visit
+        self.slot = slot
         self._tcp_server = server
         self._unsent_bytes_max = output_bytes_max
         self._transport: asyncio.Transport
@@ -150,7 +150,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
         """Shut the session down: the server stops."""
 
     @abstractmethod
-    def send_away(self, reason: str) -> None:
+    def refuse_client(self, reason: str) -> None:
         """End the connection, and tell the client the reason if the protocol has a way to do so."""
 
     def ended(self) -> None:
@@ -191,7 +191,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
         self._intake.close()
         self.ended()
         self._session.lose()
-        self.visit.leave()
+        self.slot.leave()
         self._tcp_server.left(self)
 
     # --- what its stream asks, see `net.stream`
@@ -205,7 +205,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
 
     def evict(self) -> None:
         """See `budget.Holder`."""
-        self.send_away(REFUSED)
+        self.refuse_client(REFUSED)
 
     def _hold(self) -> None:
         if not self._session.ending:

@@ -11,7 +11,7 @@ NORMAL, GOING_AWAY, PROTOCOL_ERROR, POLICY_VIOLATION, TOO_BIG, TRY_AGAIN = 1000,
 _REASON_BYTES_MAX = 120
 
 
-class Wire(Protocol):
+class WebSocketPort(Protocol):
     """The output side of a WebSocket. Output of one turn of the loop leaves in one write, unless it is very much."""
 
     def send(self, frames: bytes) -> None:

@@ -26,7 +26,7 @@ async def read_body(scope: AnyScope, receive: Receive, bytes_max: int) -> bytes:
         if len(body) > bytes_max:
             raise _too_large(bytes_max)
         return body
-    return await _read_rest(body, receive, bytes_max, scope["visit"].account)
+    return await _read_rest(body, receive, bytes_max, scope["slot"].account)
 
 
 def check_length(scope: AnyScope, bytes_max: int) -> None:

@@ -46,7 +46,7 @@ class Bell:
         self._event.clear()
 
 
-class Departure:
+class Disconnect:
     """Watches, for an endless reply, whether the client has left."""
 
     def __init__(self, scope: Scope, receive: Receive, on_gone: Callable[[], None]) -> None:

@@ -118,14 +118,14 @@ class Logins:
             scope[ACCESS] = gate.everyone
             return
         fields: Fields = scope["fields"]
-        visit = scope["visit"]
+        slot = scope["slot"]
         authorization = fields.value(b"authorization")
-        last: _Last | None = visit.login
+        last: _Last | None = slot.login
         if last is not None and last.is_again(authorization, scope["peer"], gate):
             scope[ACCESS] = last.access
             ASKING.set(last.caller)
             return
-        visit.login = None
+        slot.login = None
         caller = caller_of(scope)
         ASKING.set(caller)
         credentials = credentials_of(fields, is_tls=scope["scheme"] == "https", server=scope.get("server"))
@@ -147,11 +147,11 @@ class Logins:
         scope[ACCESS] = access
         if access is gate.nobody:
             return
-        if refusal := visit.logged_in(access.identity.user):
+        if refusal := slot.logged_in(access.identity.user):
             raise TooMany(refusal)
         if authorization[:7].lower() == b"bearer " and not credentials.secret.startswith(SESSION):
             until_ms = gate.connections.host.now_ms() + REMEMBERED_MS
-            visit.login = _Last(authorization, scope["peer"], caller, access, gate.generation, until_ms)
+            slot.login = _Last(authorization, scope["peer"], caller, access, gate.generation, until_ms)
 
     def _is_public(self, scope: Scope) -> bool:
         path, method = scope["path"], scope["method"]

@@ -18,7 +18,7 @@ _BLANK_LINE = b"\r\n\r\n"
 _EMPTY_LINES = re.compile(rb"[\r\n]*")
 
 
-class Ends:
+class RequestBoundary:
     """Finds the ends, one after the other.
 
     A head and a body in chunks end with a blank line, which may be cut by a read.

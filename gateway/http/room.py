@@ -21,7 +21,7 @@ NO_ROOM = "answers of this user that its clients have not read take all the memo
 
 def account_of(scope: AnyScope) -> Account:
     """Return the account of the connection of a request."""
-    account: Account = scope["visit"].account
+    account: Account = scope["slot"].account
     return account
 
 

@@ -20,11 +20,11 @@ from curbstone.gateway.http.json_body import check_members
 from curbstone.gateway.http.problem import Problem, reason_of, status_of
 from curbstone.gateway.limits import WINDOW_MAX
 from curbstone.gateway.websocket.codec import Inbound
-from curbstone.gateway.websocket.foreign_acks import Elsewhere
+from curbstone.gateway.websocket.foreign_acks import ForeignAcks
 from curbstone.gateway.websocket.login import token_in
 from curbstone.gateway.websocket.session import close_for, error_frame
 from curbstone.gateway.websocket.subscription import ID, UNKNOWN_ID, Subscription, command_of
-from curbstone.net.websocket_port import GOING_AWAY, Wire
+from curbstone.net.websocket_port import GOING_AWAY, WebSocketPort
 
 if TYPE_CHECKING:
     from curbstone.gateway.websocket.login import SocketLogin
@@ -43,14 +43,14 @@ class ConsumeSession:
         self._subscription = subscription
         self._login = login
         self._has_plain_acks = subscription.settles and not subscription.confirms
-        self._elsewhere = Elsewhere(login, subscription.traffic, confirms=subscription.confirms)
+        self._foreign_acks = ForeignAcks(login, subscription.traffic, confirms=subscription.confirms)
 
     @property
     def expires_ms(self) -> int:
         """See `Session.expires_ms`."""
         return self._login.access.identity.expires_ms
 
-    def start(self, wire: Wire) -> None:
+    def start(self, wire: WebSocketPort) -> None:
         """Subscribe; deliveries begin."""
         self._wire = wire
         self._login.begin(self._fail, lambda: self._subscription.unsettled)
@@ -96,7 +96,7 @@ class ConsumeSession:
         elif subscription.confirms and "window" in command:
             check_members(command, ("window",), "a window")
             subscription.resize(whole_number("window", command["window"], 1, WINDOW_MAX))
-        elif not self._elsewhere.settle(self._wire, command, self._not_settled, subscription.name):
+        elif not self._foreign_acks.settle(self._wire, command, self._not_settled, subscription.name):
             subscription.obey(command)
 
     # ------------------------------------------------------------ the end

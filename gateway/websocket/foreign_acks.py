@@ -18,14 +18,14 @@ from curbstone.gateway.websocket.subscription import UNKNOWN_ID, ending_of, stal
 if TYPE_CHECKING:
     from curbstone.core.traffic import Traffic
     from curbstone.gateway.websocket.login import SocketLogin
-    from curbstone.net.websocket_port import Wire
+    from curbstone.net.websocket_port import WebSocketPort
 
 _NAMES = ("ackId", "nackId", "rejectId")
 
 Failed = Callable[[CurbstoneError | Problem, dict[str, Any]], None]
 
 
-class Elsewhere:
+class ForeignAcks:
     """Settles for one socket; see the module's docstring."""
 
     def __init__(self, login: SocketLogin, traffic: Traffic, *, confirms: bool) -> None:
@@ -34,7 +34,7 @@ class Elsewhere:
         self._traffic = traffic
         self._confirms = confirms
 
-    def settle(self, wire: Wire, command: dict[str, Any], failed: Failed, own: str = "") -> bool:
+    def settle(self, wire: WebSocketPort, command: dict[str, Any], failed: Failed, own: str = "") -> bool:
         """Settle what a command names; return False if it names nothing elsewhere.
 
         An id that begins with `own` was delivered to this socket. `failed(why, command)` is called if the command is

@@ -16,7 +16,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.websocket.codec import text_frame
 from curbstone.gateway.websocket.session import error_frame
-from curbstone.net.websocket_port import Wire
+from curbstone.net.websocket_port import WebSocketPort
 
 if TYPE_CHECKING:
     from curbstone.access.ack_ids import Holder
@@ -99,7 +99,7 @@ class SocketLogin:
         ASKING.set(self._caller)
         return self.access.holding(ack_id)
 
-    def renew(self, token: str, wire: Wire) -> None:
+    def renew(self, token: str, wire: WebSocketPort) -> None:
         """Log in again, and send the result."""
 
         def done(answer: Access | CurbstoneError) -> None:

@@ -18,8 +18,8 @@ from curbstone.core.values import Done, IdempotencyKey, Numbered
 from curbstone.gateway.limits import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.session import close_for, error_frame
-from curbstone.net.in_flight import Unconfirmed
-from curbstone.net.websocket_port import GOING_AWAY, Wire
+from curbstone.net.in_flight import InFlight
+from curbstone.net.websocket_port import GOING_AWAY, WebSocketPort
 
 if TYPE_CHECKING:
     from curbstone.gateway.websocket.publish_targets import Target
@@ -48,7 +48,7 @@ def _nobody_reads(_messages: list[Inbound]) -> None:
     pass
 
 
-class Unanswered:
+class OrderedConfirms:
     """The unanswered messages of one connection; see the module's docstring."""
 
     def __init__(self, traffic: Traffic, answer: Callable[[Batch, CurbstoneError | None, int, int], bool]) -> None:
@@ -56,7 +56,7 @@ class Unanswered:
         self._traffic = traffic
         self._answer = answer
         self._batches: deque[Batch] = deque()
-        self._unconfirmed = Unconfirmed(UNCONFIRMED_MAX, UNCONFIRMED_BYTES_MAX)
+        self._unconfirmed = InFlight(UNCONFIRMED_MAX, UNCONFIRMED_BYTES_MAX)
         self._brake = Brake("websocket", self._released)
         self._kept: list[Inbound] = []
         """Frames that wait until the user is within its rate, or until other servers have been asked for a queue."""
@@ -65,7 +65,7 @@ class Unanswered:
         self._is_held = False
         self._is_closed = False
 
-    def begin(self, wire: Wire, receive: Callable[[list[Inbound]], None]) -> None:
+    def begin(self, wire: WebSocketPort, receive: Callable[[list[Inbound]], None]) -> None:
         """Start; `receive` is later called with the frames that were kept."""
         self._wire = wire
         self._receive = receive

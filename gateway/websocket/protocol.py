@@ -88,7 +88,7 @@ def opened(request: SocketRequest, open_session: Opener) -> Session | Problem:
 
 
 class WebSocketProtocol(stream.TurnStream):
-    """One WebSocket: an asyncio protocol and a `net.wire.Wire`. `check` is called each second."""
+    """One WebSocket: an asyncio protocol and a `net.websocket_port.WebSocketPort`. `check` is called each second."""
 
     _transport: Transport
 
@@ -203,13 +203,13 @@ class WebSocketProtocol(stream.TurnStream):
     # ------------------------------------------------------------ what the session calls
 
     def send(self, frames: bytes) -> None:
-        """See `Wire.send`."""
+        """See `WebSocketPort.send`."""
         if self._session:
             self._output.append(frames)
             self.changed(len(frames))
 
     def close(self, code: int, reason: str = "") -> None:
-        """See `Wire.close`."""
+        """See `WebSocketPort.close`."""
         if self._session is None:
             return
         self._frames.close(code, reason)
@@ -217,25 +217,25 @@ class WebSocketProtocol(stream.TurnStream):
         self.changed()
 
     def at_flush(self, fn: Callable[[], None], more_bytes: int = 0) -> None:
-        """See `Wire.at_flush`."""
+        """See `WebSocketPort.at_flush`."""
         self._before_flush = fn
         self.changed(more_bytes)
 
     def limit_unsent(self, bytes_max: int) -> None:
-        """See `Wire.limit_unsent`."""
+        """See `WebSocketPort.limit_unsent`."""
         self._unsent_bytes_max = bytes_max
 
     def keeps(self, size: int) -> None:
-        """See `Wire.keeps`."""
+        """See `WebSocketPort.keeps`."""
         self._kept_bytes = size
 
     def hold(self) -> None:
-        """See `Wire.hold`."""
+        """See `WebSocketPort.hold`."""
         self._is_held = True
         self._steer()
 
     def resume(self) -> None:
-        """See `Wire.resume`."""
+        """See `WebSocketPort.resume`."""
         self._is_held = False
         self._steer()
 

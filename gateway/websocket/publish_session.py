@@ -26,11 +26,11 @@ from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.login import token_in
-from curbstone.gateway.websocket.ordered_confirms import Batch, Unanswered
+from curbstone.gateway.websocket.ordered_confirms import Batch, OrderedConfirms
 from curbstone.gateway.websocket.producer_sequence import MEMBERS, REPEATED, ProducerSequence, gap_frame
 from curbstone.gateway.websocket.publish_targets import Target
 from curbstone.gateway.websocket.session import close_for, error_frame
-from curbstone.net.websocket_port import GOING_AWAY, Wire
+from curbstone.net.websocket_port import GOING_AWAY, WebSocketPort
 
 if TYPE_CHECKING:
     from curbstone.gateway.websocket.login import SocketLogin
@@ -71,7 +71,7 @@ class PublishSession:
         """The metadata frame of a message whose payload frame is still to come."""
         self._keys: dict[int, str] = {}
         """Idempotency keys, by the `id` of messages that are not published yet."""
-        self._unanswered = Unanswered(self._traffic, self._answer)
+        self._confirms = OrderedConfirms(self._traffic, self._answer)
         self._bytes_max = 0
 
     @property
@@ -79,10 +79,10 @@ class PublishSession:
         """See `Session.expires_ms`."""
         return self._login.access.identity.expires_ms
 
-    def start(self, wire: Wire) -> None:
+    def start(self, wire: WebSocketPort) -> None:
         """See `Session.start`."""
         self._wire = wire
-        self._unanswered.begin(wire, self.receive)
+        self._confirms.begin(wire, self.receive)
         self._login.begin(self._end)
         if self._numbers is not None:
             wire.send(self._numbers.begin(self._end))
@@ -91,10 +91,10 @@ class PublishSession:
 
     def receive(self, messages: list[Inbound]) -> None:
         """Publish the messages of one read with one call, if possible."""
-        if not self._unanswered.takes_more:
+        if not self._confirms.takes_more:
             return
         meter = self._login.meter
-        if meter is not None and self._unanswered.keep(messages, meter):
+        if meter is not None and self._confirms.keep(messages, meter):
             return
         self._bytes_max = min(self._settings.max_message_size, self._target.bytes_max)
         batch: list[Message] = []
@@ -108,7 +108,7 @@ class PublishSession:
                 message = self._message(fields or {}, data)
             except _NotAMessage as error:
                 self._publish(batch)
-                self._unanswered.end(400, str(error))
+                self._confirms.end(400, str(error))
                 return
             except CurbstoneError as error:
                 self._publish(batch)
@@ -167,7 +167,7 @@ class PublishSession:
         """Refuse a message, which is not published, in its turn."""
         if self._numbers is not None:
             self._numbers.skip(fields)
-        self._unanswered.refuse("", size, error)
+        self._confirms.refuse("", size, error)
 
     def _publish(self, batch: list[Message]) -> None:
         if not batch:
@@ -181,7 +181,7 @@ class PublishSession:
         elif self._keys:
             self._publish_in_parts(batch)
         else:
-            self._unanswered.publish(self._target, batch, size)
+            self._confirms.publish(self._target, batch, size)
 
     def _publish_in_parts(self, messages: list[Message]) -> None:
         """Publish messages in order: each one with a key by itself, and the others between them together."""
@@ -192,24 +192,24 @@ class PublishSession:
                 plain.append(message)
                 continue
             if plain:
-                self._unanswered.publish(self._target, plain, _size(plain))
+                self._confirms.publish(self._target, plain, _size(plain))
                 plain = []
             try:
                 once = self._target.once(key, message)
             except CurbstoneError as error:
-                self._unanswered.refuse("", len(message.body), error)
+                self._confirms.refuse("", len(message.body), error)
             else:
-                self._unanswered.publish(self._target, [message], len(message.body), key=once)
+                self._confirms.publish(self._target, [message], len(message.body), key=once)
         if plain:
-            self._unanswered.publish(self._target, plain, _size(plain))
+            self._confirms.publish(self._target, plain, _size(plain))
 
     def _publish_numbered(self, messages: list[Message], numbers: ProducerSequence) -> None:
         """Publish messages in order, those with consecutive numbers together."""
         for run, numbered in numbers.runs(messages):
             if isinstance(numbered, CurbstoneError):
-                self._unanswered.refuse("", _size(run), numbered)
+                self._confirms.refuse("", _size(run), numbered)
             else:
-                self._unanswered.publish(self._target, run, _size(run), numbered=numbered)
+                self._confirms.publish(self._target, run, _size(run), numbered=numbered)
 
     def _answer(self, _batch: Batch, error: CurbstoneError | None, first_seq: int, count: int) -> bool:
         """Confirm or refuse `count` messages; return whether the connection goes on."""
@@ -230,38 +230,38 @@ class PublishSession:
         return not is_final
 
     def _end(self, error: CurbstoneError) -> None:
-        self._unanswered.end(status_of(error), str(error))
+        self._confirms.end(status_of(error), str(error))
 
     def too_big(self) -> None:
         """See `Session.too_big`."""
-        self._unanswered.end(413, f"the message is larger than {self._settings.max_message_size} bytes")
+        self._confirms.end(413, f"the message is larger than {self._settings.max_message_size} bytes")
 
     def refuse(self, status: int, reason: str) -> None:
         """See `Session.refuse`."""
-        self._unanswered.end(status, reason)
+        self._confirms.end(status, reason)
 
     def _look(self) -> None:
         if ended := self._target.ended:
-            self._unanswered.end(404, ended)
+            self._confirms.end(404, ended)
 
     def reading(self, on: bool) -> None:
         """See `Session.reading`: nothing here has a deadline."""
 
     def stop(self) -> None:
         """Take no more messages, answer those that were taken, and close."""
-        self._unanswered.end(GOING_AWAY, "the server is stopping")
+        self._confirms.end(GOING_AWAY, "the server is stopping")
 
     def hold(self) -> None:
         """Stop reading messages: the peer does not read its confirms."""
-        self._unanswered.hold()
+        self._confirms.hold()
 
     def resume(self) -> None:
         """See `Session.resume`."""
-        self._unanswered.resume()
+        self._confirms.resume()
 
     def closed(self) -> None:
         """See `Session.closed`. Messages that were taken are still published, but not confirmed."""
-        self._unanswered.close()
+        self._confirms.close()
         self._login.leave()
         if self._numbers is not None:
             self._numbers.leave()

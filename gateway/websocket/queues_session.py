@@ -33,13 +33,13 @@ from curbstone.gateway.http.problem import Problem, reason_of, status_of
 from curbstone.gateway.limits import SUBSCRIPTIONS_MAX, UNREAD_BYTES_MAX, WINDOW_MAX
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import Inbound, text_frame
-from curbstone.gateway.websocket.foreign_acks import Elsewhere
+from curbstone.gateway.websocket.foreign_acks import ForeignAcks
 from curbstone.gateway.websocket.login import SocketLogin, token_in
-from curbstone.gateway.websocket.ordered_confirms import Batch, Unanswered
+from curbstone.gateway.websocket.ordered_confirms import Batch, OrderedConfirms
 from curbstone.gateway.websocket.publish_targets import ToQueue
 from curbstone.gateway.websocket.socket_leases import SocketLeases
 from curbstone.gateway.websocket.subscription import SETTLING, Subscription, command_of, stale_frame
-from curbstone.net.websocket_port import GOING_AWAY, Wire
+from curbstone.net.websocket_port import GOING_AWAY, WebSocketPort
 
 if TYPE_CHECKING:
     from curbstone.access.authorization import Access
@@ -76,12 +76,12 @@ class QueuesSession:
         self._traffic = traffic
         self._host = connections.host
         self._login = SocketLogin(connections, access, caller, self._look)
-        self._unanswered = Unanswered(traffic, self._answer)
+        self._confirms = OrderedConfirms(traffic, self._answer)
         self._subscriptions: dict[str, Subscription] = {}
         """The subscriptions by queue."""
         self._by_name: dict[str, Subscription] = {}
         """The subscriptions by the first part of their ackIds."""
-        self._elsewhere = Elsewhere(self._login, traffic, confirms=True)
+        self._foreign_acks = ForeignAcks(self._login, traffic, confirms=True)
         self._is_held = False
         # State of the current read.
         self._targets: dict[str, ToQueue] = {}
@@ -101,11 +101,11 @@ class QueuesSession:
         """See `Session.expires_ms`."""
         return self._login.access.identity.expires_ms
 
-    def start(self, wire: Wire) -> None:
+    def start(self, wire: WebSocketPort) -> None:
         """See `Session.start`."""
         self._wire = wire
         wire.limit_unsent(UNREAD_BYTES_MAX)
-        self._unanswered.begin(wire, self.receive)
+        self._confirms.begin(wire, self.receive)
         self._login.begin(self._fail, lambda: sum([each.unsettled for each in self._subscriptions.values()]))
 
     # ------------------------------------------------------------ from the client
@@ -113,7 +113,7 @@ class QueuesSession:
     def receive(self, messages: list[Inbound]) -> None:
         """Carry out the commands of one read; settles, and messages to the same queue, go to the engine together."""
         meter = self._login.meter
-        if not self._unanswered.takes_more or (self._unanswered.is_waiting and self._unanswered.keep(messages, meter)):
+        if not self._confirms.takes_more or (self._confirms.is_waiting and self._confirms.keep(messages, meter)):
             return
         looked_for, self._looked_for = self._looked_for, ""
         failure: CurbstoneError | None = None
@@ -128,10 +128,10 @@ class QueuesSession:
                 failure = error
                 break
             if self._shares_queues and self._has_to_look(command, looked_for):
-                self._unanswered.keep_until(messages[at:], self._look_for_it)
+                self._confirms.keep_until(messages[at:], self._look_for_it)
                 break
             if _PUBLISH in command:
-                if not has_paid and self._unanswered.keep(messages[at:], meter):
+                if not has_paid and self._confirms.keep(messages[at:], meter):
                     break
                 has_paid = True
                 self._publish(command, len(data))
@@ -290,7 +290,7 @@ class QueuesSession:
             raise BadRequest(f"bad {member}: it must be the ackId of a delivery")
         subscription = self._by_name.get(ack_id.partition(".")[0])
         if subscription is None:
-            if not self._elsewhere.settle(self._wire, command, self._refuse):
+            if not self._foreign_acks.settle(self._wire, command, self._refuse):
                 self._stale.append(ack_id)
             return
         self._settling[subscription] = None
@@ -311,7 +311,7 @@ class QueuesSession:
             once = None if key is None else target.once(key, message)
         except CurbstoneError as error:
             self._end_run()
-            self._unanswered.refuse(place, size, error)
+            self._confirms.refuse(place, size, error)
             return
         if once is not None or place != self._run_place:
             self._end_run()
@@ -320,7 +320,7 @@ class QueuesSession:
             self._run_place = place
             self._run.append(message)
         else:
-            self._unanswered.publish(target, [message], len(message.body), key=once, place=place)
+            self._confirms.publish(target, [message], len(message.body), key=once, place=place)
 
     def _count_paid(self, message: Message) -> None:
         meter = self._login.meter
@@ -342,7 +342,7 @@ class QueuesSession:
         if self._run:
             run, self._run = self._run, []
             size = sum([len(message.body) for message in run])
-            self._unanswered.publish(self._targets[self._run_place], run, size, place=self._run_place)
+            self._confirms.publish(self._targets[self._run_place], run, size, place=self._run_place)
 
     def _answer(self, batch: Batch, error: CurbstoneError | None, first_seq: int, count: int) -> bool:
         """Confirm or refuse `count` messages. The connection always goes on."""
@@ -394,7 +394,7 @@ class QueuesSession:
 
     def _end(self, status: int, text: str) -> None:
         self._pause()
-        self._unanswered.end(status, text)
+        self._confirms.end(status, text)
 
     def too_big(self) -> None:
         """See `Session.too_big`."""
@@ -413,7 +413,7 @@ class QueuesSession:
 
     def closed(self) -> None:
         """See `Session.closed`. Unsettled deliveries return; messages that were taken are still published."""
-        self._unanswered.close()
+        self._confirms.close()
         self._login.leave()
         for subscription in self._subscriptions.values():
             subscription.close()

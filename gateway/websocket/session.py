@@ -16,7 +16,7 @@ from curbstone.access.caller import Caller
 from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.websocket.codec import Inbound, text_frame
-from curbstone.net.websocket_port import NORMAL, POLICY_VIOLATION, TOO_BIG, TRY_AGAIN, Wire, reason_text
+from curbstone.net.websocket_port import NORMAL, POLICY_VIOLATION, TOO_BIG, TRY_AGAIN, WebSocketPort, reason_text
 
 _CODES = {401: POLICY_VIOLATION, 403: POLICY_VIOLATION, 408: POLICY_VIOLATION, 413: TOO_BIG, 503: TRY_AGAIN}
 """The close codes of errors, by status; for all others, NORMAL."""
@@ -55,7 +55,7 @@ class Session(Protocol):
     def expires_ms(self) -> int:
         """When the handshake's login expires, in ms since the epoch; 0 if it never does or there was none."""
 
-    def start(self, wire: Wire) -> None:
+    def start(self, wire: WebSocketPort) -> None:
         """Start: the handshake is done, and the wire can be used."""
 
     def receive(self, messages: list[Inbound]) -> None:
@@ -92,7 +92,7 @@ def error_frame(code: int, text: str) -> bytes:
     return text_frame(orjson.dumps({"code": code, "error": text}))
 
 
-def close_for(wire: Wire, status: int, text: str) -> None:
+def close_for(wire: WebSocketPort, status: int, text: str) -> None:
     """Close after an error; its text is the reason, as far as it fits into a close frame."""
     wire.close(_CODES.get(status, NORMAL), reason_text(text))
 
@@ -120,7 +120,7 @@ class RefusedSession:
         """The first one offered, because a browser accepts only one it has offered."""
         self._problem = problem
 
-    def start(self, wire: Wire) -> None:
+    def start(self, wire: WebSocketPort) -> None:
         """Send the problem, and close."""
         wire.send(error_frame(self._problem.status, self._problem.detail))
         wire.close(APPLICATION + self._problem.status, reason_text(self._problem.detail))

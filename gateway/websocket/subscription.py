@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from curbstone.core.port import Queue
     from curbstone.gateway.websocket.login import SocketLogin
     from curbstone.gateway.websocket.socket_leases import SocketLeases
-    from curbstone.net.websocket_port import Wire
+    from curbstone.net.websocket_port import WebSocketPort
 
 UNKNOWN_ID = Problem(500, "Unrecognized acknowledgment ID")
 
@@ -137,7 +137,7 @@ class Subscription:
         """How many deliveries are unsettled."""
         return len(self._seqs)
 
-    def start(self, wire: Wire, failed: Callable[[CurbstoneError], None], login: SocketLogin) -> None:
+    def start(self, wire: WebSocketPort, failed: Callable[[CurbstoneError], None], login: SocketLogin) -> None:
         """Subscribe; deliveries begin. `failed` is called when there can be no more, unless it was closed before."""
         self._wire = wire
         self._login = login

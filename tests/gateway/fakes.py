@@ -86,19 +86,19 @@ class FakeWire:
         session.start(self)
 
     def send(self, frames: bytes) -> None:
-        """See `net.wire.Wire`."""
+        """See `net.websocket_port.WebSocketPort`."""
         if self.code is None:
             self._client.receive_data(frames)
 
     def at_flush(self, fn: Callable[[], None], more_bytes: int = 0) -> None:
-        """See `net.wire.Wire`."""
+        """See `net.websocket_port.WebSocketPort`."""
         fn()
 
     def limit_unsent(self, bytes_max: int) -> None:
-        """See `net.wire.Wire`."""
+        """See `net.websocket_port.WebSocketPort`."""
 
     def close(self, code: int, reason: str = "") -> None:
-        """See `net.wire.Wire`."""
+        """See `net.websocket_port.WebSocketPort`."""
         if self.code is None:
             self.code = code
             self._session.closed()
@@ -107,11 +107,11 @@ class FakeWire:
         self.kept_bytes = size
 
     def hold(self) -> None:
-        """See `net.wire.Wire`."""
+        """See `net.websocket_port.WebSocketPort`."""
         self.is_held = True
 
     def resume(self) -> None:
-        """See `net.wire.Wire`."""
+        """See `net.websocket_port.WebSocketPort`."""
         self.is_held = False
 
     def take(self) -> list[Sent]:

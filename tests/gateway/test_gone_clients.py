@@ -43,7 +43,7 @@ async def ask(gateway: Running, method: str, path: str, body: bytes = b"", *, is
         "server": ("127.0.0.1", 1),
         "client": ("127.0.0.1", 2),
         "peer": Peer("127.0.0.1", 2),
-        "visit": Admission().come(),
+        "slot": Admission().come(),
         "scheme": "http",
         "state": {"is_gone": is_gone},
     }
@@ -172,7 +172,7 @@ async def test_a_client_that_reads_nothing_of_its_answer_is_cut_off(
     async with running(tmp_path / "data", GatewaySettings(max_message_size=2 * MIB), options) as gateway:
         for _ in range(4):
             await gateway.publish(b"x" * 2 * MIB)
-        held = gateway.server.entrance.admission.budget
+        held = gateway.server.acceptor.admission.budget
         with socket.socket() as peer:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             peer.connect(gateway.address)
@@ -180,6 +180,6 @@ async def test_a_client_that_reads_nothing_of_its_answer_is_cut_off(
             async with asyncio.timeout(60):
                 while not held.unread:
                     await asyncio.sleep(0.02)
-                while held.bytes or len(gateway.server.entrance.admission.visits) > 1:
+                while held.bytes or len(gateway.server.acceptor.admission.slots) > 1:
                     await asyncio.sleep(0.02)
         assert held.unread == 1

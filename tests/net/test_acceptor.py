@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from curbstone.net import acceptor as rules
-from curbstone.net.acceptor import Entrance
+from curbstone.net.acceptor import Acceptor
 from curbstone.net.address import Address
 from curbstone.net.certificates import CertificateFiles, Certificates, load
 from curbstone.net.connection_limits import Bounds
@@ -36,7 +36,7 @@ class Gate:
         self.world = world
         self.authority = authority
         self.certificates = certificates
-        self.entrance: Entrance = world.server.entrance
+        self.acceptor: Acceptor = world.server.acceptor
 
     async def listen(self, *, tls: bool = True, proxy: bool = False) -> tuple[str, int]:
         return await self.world.server.start(Address("127.0.0.1", 0, tls, proxy))
@@ -64,7 +64,7 @@ class Gate:
 
     async def empty(self) -> None:
         """Wait until nobody is counted any more."""
-        await until(lambda: not self.entrance.admission.visits)
+        await until(lambda: not self.acceptor.admission.slots)
 
 
 @asynccontextmanager
@@ -72,10 +72,10 @@ async def guarded(folder: Path, bounds: Bounds | None = None) -> AsyncIterator[G
     authority = Authority(folder)
     certificates = Certificates(CertificateFiles(*authority.signed("server"), client_authorities=authority.file))
     async with serving(folder / "data") as world:
-        entrance: Entrance = world.server.entrance
-        entrance.certificates = certificates
-        entrance.trusted_proxies = Networks(["127.0.0.1"])
-        entrance.admission.bounds = bounds or Bounds()
+        acceptor: Acceptor = world.server.acceptor
+        acceptor.certificates = certificates
+        acceptor.trusted_proxies = Networks(["127.0.0.1"])
+        acceptor.admission.bounds = bounds or Bounds()
         yield Gate(world, authority, certificates)
 
 
@@ -125,7 +125,7 @@ def test_a_client_certificate_says_who_it_is_and_one_of_strangers_is_refused(
         stranger = gate.authority.client(Authority(tmp_path, "others").signed("stranger", ORDERS))
         with pytest.raises((ssl.SSLError, OSError, asyncio.IncompleteReadError)):
             await (await gate.client(address, stranger)).connect()
-        assert gate.entrance.admission.refused == {"tls": 1}
+        assert gate.acceptor.admission.refused == {"tls": 1}
         assert len(await gate.peers()) == 1
 
     run(test)
@@ -162,7 +162,7 @@ def test_a_certificate_is_changed_under_load_and_nobody_loses_a_connection(run: 
             await until(lambda: len(seen) >= wanted or load_of_clients.done())  # noqa: B023  # it is awaited here
         is_over = True
         await load_of_clients
-        assert gate.entrance.admission.refused == {}
+        assert gate.acceptor.admission.refused == {}
 
     run(test)
 
@@ -176,7 +176,7 @@ def test_who_says_nothing_or_no_tls_is_gone_in_time_and_is_counted_until_then(
         for proxy in (False, True):
             address = await gate.listen(proxy=proxy)
             silent = await gate.plain(address)
-            await until(lambda: len(gate.entrance.admission.visits) == 1)
+            await until(lambda: len(gate.acceptor.admission.slots) == 1)
             assert await silent.rest() == []
             await silent.close()
             await gate.empty()
@@ -185,7 +185,7 @@ def test_who_says_nothing_or_no_tls_is_gone_in_time_and_is_counted_until_then(
         await asyncio.wait_for(wrong.reader.read(), 60)  # an alert, which is no frame
         await wrong.close()
         await gate.empty()
-        assert gate.entrance.admission.refused == {"late": 2, "tls": 1}
+        assert gate.acceptor.admission.refused == {"late": 2, "tls": 1}
         assert not gate.world.server._clients
 
     run(test)
@@ -286,7 +286,7 @@ def test_nobody_else_says_so_and_a_listener_for_others_does_not_listen_to_it(run
         await client.send(CONNECT)
         with pytest.raises((asyncio.IncompleteReadError, OSError)):
             await client.frame()
-        gate.entrance.trusted_proxies = Networks(["10.0.0.0/8"])
+        gate.acceptor.trusted_proxies = Networks(["10.0.0.0/8"])
         client = await gate.plain(proxy)
         with pytest.raises((asyncio.IncompleteReadError, OSError)):
             await client.send(V1 + CONNECT)
@@ -320,13 +320,13 @@ def test_a_thousand_handshakes_at_once_are_taken_one_a_turn(run: Callable[..., N
         turn = 0
         clients = []
         hello = _client_hello(gate.authority.client())
-        steps = gate.entrance.handshakes._next
+        steps = gate.acceptor.handshakes._next
 
         def step() -> None:
             taken_in_turn.append(turn)
             steps()
 
-        gate.entrance.handshakes._next = step  # type: ignore[method-assign]
+        gate.acceptor.handshakes._next = step  # type: ignore[method-assign]
         for _ in range(50):
             one = socket.create_connection(address)
             one.setblocking(False)

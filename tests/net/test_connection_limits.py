@@ -14,8 +14,8 @@ from curbstone.core.options import QueueOptions
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.net import connection_limits as rules
 from curbstone.net.acceptor import is_vanished
-from curbstone.net.connection_limits import Admission, Bounds, Visit, visitor_of
-from curbstone.net.limits import SPARES
+from curbstone.net.connection_limits import Admission, Bounds, Slot, visitor_of
+from curbstone.net.limits import RESERVE
 from tests.kit.gateway import QUEUE, running
 from tests.kit.simulated import SimDisk, SimHost
 from tests.mqks.world import Peer, World, run
@@ -26,13 +26,13 @@ def admission(most: int = 1000, **bounds: int) -> Admission:
     return Admission(lambda: most, alarms, Bounds(**bounds))
 
 
-def come(door: Admission, address: str) -> Visit | None:
-    """Return the visit if it may stay."""
-    visit = door.come()
-    if visit is not None and visit.comes_from(address):
-        visit.leave()
+def come(door: Admission, address: str) -> Slot | None:
+    """Return the slot if it may stay."""
+    slot = door.come()
+    if slot is not None and slot.set_address(address):
+        slot.leave()
         return None
-    return visit
+    return slot
 
 
 def test_there_are_so_many_in_all_and_whoever_is_one_too_many_may_come_when_one_has_left() -> None:
@@ -51,15 +51,15 @@ def test_there_are_so_many_in_all_and_whoever_is_one_too_many_may_come_when_one_
 def test_a_full_server_has_room_for_a_few_who_ask_for_health() -> None:
     door = admission(1)
     one = door.come()
-    spares = [door.come(may_be_spare=True) for _ in range(SPARES + 1)]
-    assert [spare is not None and spare.is_spare for spare in spares] == [True] * SPARES + [False]
-    assert one and not one.is_spare
+    spares = [door.come(may_be_reserve=True) for _ in range(RESERVE + 1)]
+    assert [spare is not None and spare.is_reserve for spare in spares] == [True] * RESERVE + [False]
+    assert one and not one.is_reserve
     one.leave()
     assert door.come(), "spares are beyond the most there may be"
     assert spares[0]
     spares[0].leave()
-    another = door.come(may_be_spare=True)
-    assert another and another.is_spare
+    another = door.come(may_be_reserve=True)
+    assert another and another.is_reserve
 
 
 def test_of_one_address_there_are_so_many_and_others_have_their_own() -> None:
@@ -77,11 +77,11 @@ def test_of_one_address_there_are_so_many_and_others_have_their_own() -> None:
 def test_nothing_is_kept_of_those_who_left() -> None:
     door = admission(address=1, strangers=1, address_strangers=1, user=1)
     for number in range(100):
-        visit = come(door, f"10.0.0.{number}")
-        assert visit
-        assert not visit.logged_in("a")
-        visit.leave()
-    assert not door.visits
+        slot = come(door, f"10.0.0.{number}")
+        assert slot
+        assert not slot.logged_in("a")
+        slot.leave()
+    assert not door.slots
     assert not door._visitors
 
 
@@ -107,14 +107,14 @@ def test_strangers_are_fewer_in_all_and_from_one_address_until_they_log_in() -> 
 
 def test_of_one_user_there_are_so_many_from_wherever_they_come() -> None:
     door = admission(user=2)
-    visits = [visit for number in range(3) if (visit := come(door, f"10.0.0.{number}"))]
-    assert [visit.logged_in("a") for visit in visits] == [
+    slots = [slot for number in range(3) if (slot := come(door, f"10.0.0.{number}"))]
+    assert [slot.logged_in("a") for slot in slots] == [
         *("", "", "2 connections of this user are open, and there may be no more")
     ]
-    assert not visits[0].logged_in("a")
-    assert not visits[0].logged_in("b")
-    assert not visits[2].logged_in("c")
-    assert not visits[2].logged_in("a")
+    assert not slots[0].logged_in("a")
+    assert not slots[0].logged_in("b")
+    assert not slots[2].logged_in("c")
+    assert not slots[2].logged_in("a")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_over_tcp_who_is_one_too_many_is_sent_away(tmp_path: Path, elsewhere: None) -> None:
     async def test(world: World) -> None:
-        world.server.entrance.admission = admission(address=2)
+        world.server.acceptor.admission = admission(address=2)
         one, two = await world.peer("r rebind --confirm q e"), await world.peer("r rebind --confirm q e")
         away = await Peer.open(world.address)
         assert await away.line() == ""
@@ -156,13 +156,13 @@ async def test_over_http_too_and_a_websocket_counts_to_its_end(tmp_path: Path, e
     async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as gateway:
         await gateway.http.aclose()
         door = admission(address=1)
-        gateway.server.entrance.admission = door
+        gateway.server.acceptor.admission = door
         async with gateway.socket("consume"):
             reply = await gateway.raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert reply.startswith(b"HTTP/1.1 503 ")
             assert b"1 connections from this address are open" in reply
         async with asyncio.timeout(60):
-            while door.visits:
+            while door.slots:
                 await asyncio.sleep(0.001)
         reply = await gateway.raw(f"GET {QUEUE} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         assert reply.startswith(b"HTTP/1.1 200 ")
@@ -173,7 +173,7 @@ async def test_over_http_a_spare_connection_gets_health_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, settings=GatewaySettings(), options=QueueOptions()) as gateway:
-        monkeypatch.setattr(gateway.server.entrance.admission, "_most", lambda: 0)
+        monkeypatch.setattr(gateway.server.acceptor.admission, "_most", lambda: 0)
         for path in ("/healthz", "/readyz"):  # which closes: else `raw` would not end
             assert (await gateway.raw(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())).startswith(
                 b"HTTP/1.1 200"
@@ -203,10 +203,10 @@ def test_the_peer_of_a_connection_is_known_when_it_is_let_in(tmp_path: Path) -> 
     """What an event loop gives as the name of a peer is an address that the rules can read."""
 
     async def test(world: World) -> None:
-        world.server.entrance.admission = door = admission()
+        world.server.acceptor.admission = door = admission()
         await world.peer("r rebind --confirm q e")
         (client,) = world.server._clients
         assert socket.inet_aton(client.peer.host) == bytes((127, 0, 0, 1))
-        assert door.visits == {client.visit}
+        assert door.slots == {client.slot}
 
     run(tmp_path, test)

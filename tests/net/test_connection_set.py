@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from curbstone.net.connection_set import Crowd
+from curbstone.net.connection_set import ConnectionSet
 
 
 class Client:
     """Goes when it is asked to, or only when it is cut off."""
 
-    def __init__(self, crowd: Crowd[Client], goes: bool) -> None:
+    def __init__(self, crowd: ConnectionSet[Client], goes: bool) -> None:
         self._crowd = crowd
         self._goes = goes
         self.is_cut = False
@@ -27,7 +27,7 @@ class Client:
 
 def test_who_goes_is_waited_for_and_who_does_not_is_cut_off() -> None:
     async def main() -> None:
-        crowd: Crowd[Client] = Crowd()
+        crowd: ConnectionSet[Client] = ConnectionSet()
         await crowd.leave(60)
         clients = [Client(crowd, True) for _ in range(3)]
         await crowd.leave(60)

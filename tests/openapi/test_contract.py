@@ -24,7 +24,7 @@ from curbstone.core.values import Capability
 from curbstone.gateway.http.resource import Verbs
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
-from curbstone.net.acceptor import Entrance
+from curbstone.net.acceptor import Acceptor
 from curbstone.openapi.contract import ASYNCAPI, OPENAPI, parsed, text_of
 from curbstone.serve import _listeners
 from curbstone.settings import Settings
@@ -65,7 +65,7 @@ async def test_every_route_is_in_the_contract_and_all_of_the_contract_has_a_rout
     assert isinstance(host, AsyncioHost)
     (server,) = [
         each.server
-        for each in _listeners(gateway.broker, OpenGate(gateway.broker, host), host, Settings(), Entrance(), Reloads())
+        for each in _listeners(gateway.broker, OpenGate(gateway.broker, host), host, Settings(), Acceptor(), Reloads())
         if each.name == "http"
     ]
     assert isinstance(server, GatewayServer)

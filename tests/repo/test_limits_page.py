@@ -83,7 +83,7 @@ def size(count: int) -> str:
         f"receives less than {size(budget.STEP_BYTES)} a second for {budget.SLOW_S} seconds",
         f"pops and leases wait up to {limits.ROOM_S_MAX} s",
         f"the output that waits for it | {net.UNREAD_S_MAX} s |",
-        f"HTTP has {net.SPARES} more that get `/healthz`",
+        f"HTTP has {net.RESERVE} more that get `/healthz`",
         f"streams of server-sent events | {connections.OF_USER_MAX:,}; {connections.STREAMS_MAX}, where",
         f"(Linux) | sent again {net.RETRANSMITS_MAX} times",
         f"a message under way | {limits.MESSAGE_S_MAX} s, or {size(limits.MESSAGE_BYTES_PER_S)}/s",

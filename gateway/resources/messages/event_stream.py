@@ -22,7 +22,7 @@ from curbstone.core.traffic import Traffic
 from curbstone.core.values import Outcome
 from curbstone.gateway.formats.message_json import Encoding, lease_json
 from curbstone.gateway.http.callbacks import answer
-from curbstone.gateway.http.client_disconnect import Bell, Departure
+from curbstone.gateway.http.client_disconnect import Bell, Disconnect
 from curbstone.gateway.http.fields import Header
 from curbstone.gateway.http.login import access_of, caller_of
 from curbstone.gateway.http.problem import status_of
@@ -105,7 +105,7 @@ class EventStream:
         """Write the stream until it ends."""
         self._account = account_of(scope)
         unpause = self._account.at_pause(self._pause)
-        departure = Departure(scope, receive, self.end)
+        disconnect = Disconnect(scope, receive, self.end)
         caller = self._caller = caller_of(scope, STREAM)
         unwatch = self.queue.watch(self._look)
         presence = self._streams.connections.enter(
@@ -123,11 +123,11 @@ class EventStream:
                 timer = self._host.call_later(self._idle_ms(), self._tick)
                 await self._bell.wait()
                 timer.cancel()
-                if self._output and not departure.is_gone:
+                if self._output and not disconnect.is_gone:
                     output, self._output = self._output, []
                     unwritten, self._unwritten = self._unwritten, []
                     await _write(send, b"".join(output))
-                    if departure.is_gone:  # the client left before the socket took any of it
+                    if disconnect.is_gone:  # the client left before the socket took any of it
                         self._unwritten += unwritten
             await send({"type": "http.response.body", "body": self._last_words()})
         finally:
@@ -138,7 +138,7 @@ class EventStream:
             if self._room is not None:
                 self._room.cancel()
             presence.leave()
-            departure.close()
+            disconnect.close()
             if self._waiter:
                 self._waiter.cancel()
                 self._waiter = None  # otherwise it would keep this

@@ -109,7 +109,7 @@ async def test_links_say_how_the_client_of_a_trusted_proxy_came_and_nobody_else_
         request = "".join(f"{name}: {value}\r\n" for name, value in said.items())
         options = f"OPTIONS {QUEUE} HTTP/1.1\r\n{request}Connection: close\r\n\r\n".encode()
         assert b"location: ws://localhost/" in await gateway.raw(options)
-        gateway.server.entrance.trusted_proxies = Networks(["127.0.0.1"])
+        gateway.server.acceptor.trusted_proxies = Networks(["127.0.0.1"])
         assert b"location: wss://localhost/" in await gateway.raw(options)
         two = options.replace(b"Host:", b"Forwarded: for=6.6.6.6\r\nHost:")
         assert (await gateway.raw(two)).startswith(b"HTTP/1.1 400 ")
@@ -123,7 +123,7 @@ async def test_browsers_are_told_to_come_with_tls_alone_where_it_is_not_this_mac
 
     authority = Authority(tmp_path)
     async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as gateway:
-        gateway.server.entrance.certificates = Certificates(CertificateFiles(*authority.signed("server")))
+        gateway.server.acceptor.certificates = Certificates(CertificateFiles(*authority.signed("server")))
         _, port = await gateway.server.start(Address("127.0.0.1", 0, tls=True))
         async with httpx.AsyncClient(verify=authority.client(), trust_env=False) as client:
             url = f"https://localhost:{port}{QUEUE}"

@@ -106,7 +106,7 @@ async def test_all_sockets_together_hold_a_bounded_part_of_unfinished_messages(t
     size = 6 * 1024 * 1024
     begun = masked(Opcode.BINARY, b"x" * size)[:-1]
     async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as gateway:
-        budget = gateway.server.entrance.admission.budget
+        budget = gateway.server.acceptor.admission.budget
         peers = [await gateway.raw_socket("", "publish") for _ in range(20)]
         kept = wires(gateway)
         for _, writer in peers:
