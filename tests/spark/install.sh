@@ -15,6 +15,7 @@ apart() {
         --requirement "tests/spark/$1-requirements.txt" || complete=1
 }
 apart connect
+apart frames
 apart s3
 
 java_found='import sys

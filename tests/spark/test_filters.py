@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,8 @@ from tests.spark.test_lake import add
 
 NIGHT = datetime(2026, 11, 22, 23, 59, 59, 123_456, tzinfo=UTC)
 NESTED = {"headers", "groups"}
+PACKAGES = Path(sys.prefix) / "spark-frames"
+PROGRAM = Path(__file__).with_name("frame_filters.py")
 
 
 def messages() -> pa.RecordBatch:
@@ -188,13 +193,46 @@ def test_duckdb(lake: Path, table: str, column: str) -> None:
 
 @pytest.mark.parametrize(("table", "column"), CASES)
 def test_deltalake_filters(lake: Path, table: str, column: str) -> None:
-    """What `to_pandas(filters=…)` reads; pandas itself only shows it."""
-
     def places(value: Any) -> list[int]:
         if value is None:
             return expected(table, column)[None]  # such filters can't ask for null
         found = Table(str(lake), table).open().to_pyarrow_table(filters=[(column, "=", value)])
         return list(found.column(place_of(table)).to_pylist())
+
+    check(table, column, places)
+
+
+@pytest.fixture(scope="module")
+def frames() -> Iterator[Callable[..., list[int]]]:
+    """Ask a program that has Polars and pandas."""
+    if not PACKAGES.is_dir() and os.environ.get("CURBSTONE_REQUIRE_SPARK") != "1":
+        pytest.skip("Polars and pandas are missing; `make spark-deps` installs them")
+    running = subprocess.Popen(
+        [sys.executable, str(PROGRAM)],
+        env=os.environ | {"PYTHONPATH": str(PACKAGES)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert running.stdin and running.stdout
+
+    def ask(reader: str, table: Table, column: str, value: Any) -> list[int]:
+        assert running.stdin and running.stdout
+        text = value.hex() if isinstance(value, bytes) else str(value)
+        question = [reader, table.uri, place_of(table.name), column, type(value).__name__, text]
+        print(json.dumps(question), file=running.stdin, flush=True)
+        answer: list[int] = json.loads(running.stdout.readline())
+        return answer
+
+    yield ask
+    running.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("reader", ["polars", "pandas"])
+@pytest.mark.parametrize(("table", "column"), CASES)
+def test_polars_and_pandas(frames: Callable[..., list[int]], lake: Path, table: str, column: str, reader: str) -> None:
+    def places(value: Any) -> list[int]:
+        if value is None and reader == "pandas":
+            return expected(table, column)[None]  # such filters can't ask for null
+        return frames(reader, Table(str(lake), table), column, value)
 
     check(table, column, places)
 
