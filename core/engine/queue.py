@@ -26,10 +26,9 @@ from curbstone.core.engine.delivery.pull import Pull, waiting
 from curbstone.core.engine.delivery.requeue import Requeue
 from curbstone.core.engine.delivery.timers import IDLE_MS, Timers
 from curbstone.core.engine.facts.facts import Facts
-from curbstone.core.engine.facts.kinds import decode_producer
 from curbstone.core.engine.fault_barrier import FaultBarrier
 from curbstone.core.engine.index.index import Index
-from curbstone.core.engine.log.format import BATCH_BYTES, Note, Reason, entry_bytes
+from curbstone.core.engine.log.format import BATCH_BYTES, Reason, entry_bytes
 from curbstone.core.engine.log.log import IDLE_BYTES_MAX, Log
 from curbstone.core.engine.log.meta import Meta, meta_reserve
 from curbstone.core.engine.log.room import RELEASE_BYTES
@@ -182,7 +181,7 @@ class Queue(AloneQueue):
         numbered: Numbered | None = None,
         hold: Hold | None = None,
     ) -> None:
-        """See `core.port.Queue.publish`, `core.engine.facts.dedup_keys` and `core.engine.commit.producer_sequences`.
+        """See `core.port.Queue.publish`, `core.engine.facts.facts` and `core.engine.commit.producer_sequences`.
 
         Answers come in the order of the calls, whether messages are stored or refused. With a `hold`, messages that
         are published one by one wait in their places until it is over.
@@ -199,7 +198,7 @@ class Queue(AloneQueue):
 
     def last_number(self, producer: bytes) -> LastNumber | None:
         """See `core.port.Queue.last_number`."""
-        return decode_producer(self.facts.get(Note.PRODUCER, producer))
+        return self.facts.last_number(producer)
 
     # --- consumers
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from curbstone.core.disk import File
-from curbstone.core.engine.facts.kinds import KINDS, decode_staged, staged_key
+from curbstone.core.engine.facts.kinds import KINDS
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, Note, entry_bytes
 from curbstone.core.engine.log.room import release_bytes
 from curbstone.core.engine.queue import Queue
@@ -115,7 +115,7 @@ def resumed_targets(marker: Marker, queues: dict[str, Queue]) -> list[Target]:
             logger.warning("queue %s is gone: what a committed transaction had for it is dropped", name)
             targets.append(Target(name, share, None))
             continue
-        target = Target(name, share, queue, decode_staged(queue.facts.get(Note.STAGED, staged_key(marker.number))))
+        target = Target(name, share, queue, queue.facts.staged(marker.number))
         target.reserved = target.wanted_bytes(windows)
         queue.log.room.grant_known(target.reserved)
         targets.append(target)

@@ -14,7 +14,6 @@ from curbstone.core.engine.commit.producer_sequences import Found, SequenceCheck
 from curbstone.core.engine.commit.publishes import Publishes
 from curbstone.core.engine.directories import Directories
 from curbstone.core.engine.facts.facts import Facts
-from curbstone.core.engine.facts.kinds import decode_producer
 from curbstone.core.engine.index.group import Group, IsDead, Taken
 from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.index.ordering import Ordering
@@ -102,7 +101,7 @@ def test_the_simulator_sees_the_first_message_of_a_producer_overtaken_by_its_sec
     original = SequenceCheck.look
 
     def look(self: SequenceCheck, numbered: Numbered, count: int) -> Found:
-        known = self.coming.get(numbered.producer) or decode_producer(self._facts.get(Note.PRODUCER, numbered.producer))
+        known = self.coming.get(numbered.producer) or self._facts.last_number(numbered.producer)
         return original(self, numbered, count) if known else Found(0, None, is_certain=True)
 
     monkeypatch.setattr(SequenceCheck, "look", look)

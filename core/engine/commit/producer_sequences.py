@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from curbstone.core.engine.facts.facts import Facts
-from curbstone.core.engine.facts.kinds import KINDS, decode_producer
+from curbstone.core.engine.facts.kinds import KINDS
 from curbstone.core.engine.log.format import Note
 from curbstone.core.errors import NumberGap
 from curbstone.core.values import LastNumber, Numbered
@@ -39,7 +39,7 @@ class SequenceCheck:
     def look(self, numbered: Numbered, count: int) -> Found:
         """Return what is known of a producer's next `count` messages."""
         coming = self.coming.get(numbered.producer)
-        known = coming or decode_producer(self._facts.get(Note.PRODUCER, numbered.producer))
+        known = coming or self._facts.last_number(numbered.producer)
         # A producer that is not known begins at 0. If any first number were taken, messages before it that were refused
         # would later pass for repeats.
         last = 0 if known is None else known.number

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from curbstone.core.engine.commit.inspection import inspect
 from curbstone.core.engine.commit.producer_sequences import SequenceCheck
 from curbstone.core.engine.compaction.cleaner import Cleaner
-from curbstone.core.engine.facts.dedup_keys import published_under
 from curbstone.core.engine.facts.facts import Changes, put
 from curbstone.core.engine.facts.kinds import Dedup, encode_producer, encode_staged
 from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES, SEGMENT_BYTES, Note, entry_bytes, settled_bytes
@@ -215,7 +214,7 @@ class Publishes:
         if isinstance(publish, Reservation):
             return self._reserve(publish)
         if publish.key is not None:
-            known = published_under(self._state, self._parts.facts, publish.key)
+            known = self._parts.facts.published_under(publish.key)
             if isinstance(known, CurbstoneError):
                 return self._refuse(publish, known)
             if known is not None:

@@ -10,10 +10,23 @@ from collections.abc import Collection
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from curbstone.core.engine.facts.kinds import KINDS, Loss, decode_loss, decode_seq, encode_loss, encode_seq
+from curbstone.core.engine.facts.kinds import (
+    KINDS,
+    Loss,
+    decode_dedup,
+    decode_loss,
+    decode_producer,
+    decode_seq,
+    decode_staged,
+    encode_loss,
+    encode_seq,
+    staged_key,
+)
 from curbstone.core.engine.log.format import Note, encode_note
 from curbstone.core.engine.log.room import Room
 from curbstone.core.engine.state import QueueState
+from curbstone.core.errors import CurbstoneError, KeyReused, QueueFull
+from curbstone.core.values import IdempotencyKey, LastNumber
 
 ENDED_AT_ONCE = 1024
 """At most so many facts that have ended are forgotten in one turn."""
@@ -195,6 +208,34 @@ class Facts:
             name = key.decode()
             if name in earlier or name not in self._state.meta.groups:
                 self.forget(note, key)
+
+    # --- publishes that are repeated
+
+    def published_under(self, key: IdempotencyKey) -> int | CurbstoneError | None:
+        """Return the first seq that was published under a key; an error if nothing may be published under it; or None.
+
+        To be called when it is the publish's turn to be written: all earlier ones are on disk then, or refused.
+        """
+        window_s = self._state.options.idempotency_window
+        value = self.get(Note.KEY, key.hashed)
+        if value is not None:
+            dedup = decode_dedup(value)
+            if dedup.digest == key.digest:
+                return dedup.first_seq
+            return KeyReused(f"the idempotency key was used for other content in the last {window_s:g} s")
+        self.forget_ended(Note.KEY)
+        most = self.most(Note.KEY)
+        if self.count(Note.KEY) >= most:
+            return QueueFull(f"more than {most} idempotency keys in {window_s:g} s, its idempotency_window")
+        return None
+
+    def last_number(self, producer: bytes) -> LastNumber | None:
+        """Return the last number of a producer that is on disk, or None if the producer is not known."""
+        return decode_producer(self.get(Note.PRODUCER, producer))
+
+    def staged(self, number: int) -> int:
+        """Return how many messages of a staged transaction are in the log."""
+        return decode_staged(self.get(Note.STAGED, staged_key(number)))
 
     # --- declared groups
 

@@ -12,6 +12,7 @@ from curbstone.core.engine.facts.facts import EMPTY, BatchFacts, Facts, put
 from curbstone.core.engine.facts.kinds import (
     KINDS,
     Dedup,
+    Kind,
     Loss,
     decode_dedup,
     decode_loss,
@@ -279,3 +280,28 @@ def test_of_facts_that_make_way_the_one_is_forgotten_that_was_set_first_of_all()
     bench.log(1, (Note.PRODUCER, producer(3, 3000)))
     assert [number for number in range(4) if bench.facts.get(Note.PRODUCER, b"%016d" % number)] == [0, 2, 3]
     assert bench.room.notes_bytes == 3 * KINDS[Note.PRODUCER].room
+
+
+def test_a_new_kind_needs_a_row_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the open batches of messages: each with a count that changes, a limit, and an end if nobody goes on."""
+
+    def counted(name: str, end_ms: int, count: int) -> bytes:
+        return struct.pack("<QQ", end_ms, count) + name.encode()
+
+    end_ms = lambda value: int.from_bytes(value[:8], "little")  # noqa: E731
+    monkeypatch.setitem(KINDS, Note.FILLER, Kind(slice(16, None), room=40, end_ms=end_ms, most=2))
+    bench = Bench()
+    bench.facts.set(Note.FILLER, counted("b", 2000, 1))
+    bench.log(4)
+    bench.facts.set(Note.FILLER, counted("b", 3000, 2))
+    assert bench.facts.get(Note.FILLER, b"b") == counted("b", 3000, 2)
+    bench.log(5)
+    assert bench.pending(log_start=5) is EMPTY and len(bench.pending(log_start=6).repeated) == 1
+    bench.log(6, (Note.FILLER, counted("c", 2500, 1)))
+    assert bench.is_full(Note.FILLER) and bench.room.notes_bytes == 80
+    bench.now_ms = 2500
+    assert not bench.is_full(Note.FILLER) and bench.room.notes_bytes == 40
+    again = Bench()
+    again.facts.recover(Note.FILLER, counted("b", 3000, 2), 5, ())
+    again.facts.forget(Note.FILLER, b"b")
+    assert again.facts.get(Note.FILLER, b"b") is None and again.room.notes_bytes == 0

@@ -9,8 +9,6 @@ from random import Random
 
 import pytest
 
-from curbstone.core.engine.facts.kinds import decode_staged, staged_key
-from curbstone.core.engine.log.format import Note
 from curbstone.core.errors import AlreadyCommitted, CurbstoneError, NoSuchTransaction
 from curbstone.core.names import queue_name
 from curbstone.core.staging import apply
@@ -180,8 +178,7 @@ def test_marks_outlive_their_segments_while_the_transaction_is_unfinished(
 def _in_log(lab: Lab) -> int:
     """Return how many messages of the one transaction that is being applied are in the log of queue a."""
     facts = lab.broker.get(queue_name("a")).facts
-    keys = [staged_key(application.marker.number) for application in lab.broker.staging._applications]
-    return sum(decode_staged(facts.get(Note.STAGED, key)) for key in keys)
+    return sum(facts.staged(application.marker.number) for application in lab.broker.staging._applications)
 
 
 @pytest.mark.parametrize("seed", range(60))
