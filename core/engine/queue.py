@@ -1,7 +1,7 @@
 """One queue: its rooms put together, and the calls of its producers and consumers.
 
 A room knows only the rooms below it. Whatever goes from one room to another beside it goes through here: a turn
-(`turn`), the results of a commit (`committed`), and the end (`close`). ARCHITECTURE.md, "Where a change goes", says
+(`turn`), the results of a commit (`committed`), and the end (`close`). docs/engine.md, "Where a change goes", says
 which room does what.
 """
 
