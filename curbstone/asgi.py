@@ -60,7 +60,7 @@ def create_app(**settings: Any) -> App:
         raise SettingsError("engine is only for `curbstone serve`; an ASGI application keeps messages in its `data`")
     if found.users is None and not found.insecure:
         raise SettingsError(
-            "nobody would have to log in, and an ASGI application can't see at which addresses it is served; give"
+            "without a login, and an ASGI application can't see at which addresses it is served; give"
             " users=FILE (see curbstone access init), or insecure=True if only trusted clients can reach it"
         )
     # Other machines may reach it, for all that is known here: so with users, the contracts need a login.

@@ -1,6 +1,6 @@
 """The history of the charts: the file `charts` in the data directory.
 
-Only charts depend on it. So whatever is wrong with it keeps no server from starting, it is never synced, and backups
+Only charts depend on it. So no fault in it keeps the server from starting, it is never synced, and backups
 leave it out.
 """
 

@@ -50,7 +50,7 @@ def prepare(host: AsyncioHost, loop: asyncio.AbstractEventLoop, settings: Settin
     try:
         from curbstone.rabbit.amqp.connection import PikaConnector
     except ImportError as error:
-        raise Unavailable(f"--engine needs pika; pip install 'curbstone[cluster]' brings it ({error})") from error
+        raise Unavailable(f"--engine needs pika; pip install 'curbstone[cluster]' installs it ({error})") from error
     from curbstone.rabbit.engine import Engine
 
     assert settings.engine is not None

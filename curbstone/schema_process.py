@@ -60,7 +60,7 @@ class SchemaProcess:
                 self._process = None
                 process.stdout.close()
                 code = process.wait()
-                raise CheckFailed(f"its process ended with code {code}")
+                raise CheckFailed(f"the process for checks ended with code {code}")
             found: Answer = orjson.loads(answer)
             return found
 

@@ -1,8 +1,8 @@
 """JSON Schemas for the engine, based on jsonschema-rs, which is imported only when a queue has a schema.
 
-A schema comes from anybody who may manage a queue, and a body from anybody who may publish to it. Neither must be able
-to hold up the server. So a schema must not refer to anything outside of itself, its patterns must run in linear time,
-and its size is limited with all references expanded. Without that limit, a reference to itself, or a chain of
+A schema is set by any user who may manage a queue, and a body is sent by any who may publish to it. Neither must be
+able to hold up the server. So a schema must not refer to anything outside of itself, its patterns must run in linear
+time, and its size is limited with all references expanded. Without that limit, a reference to itself, or a chain of
 references that doubles at each step, would make the check of a small body take for ever. A check that could take long
 all the same is made in another process (`schema_cost`, `schema_process`), and is given up when it does take long.
 """
@@ -139,11 +139,11 @@ class _Size:
         document = self._document
         if isinstance(document, dict):
             if any(old in str(document.get("$schema", "")) for old in _OLD):
-                raise BadRequest("bad option schema: of JSON Schema the drafts 6, 7, 2019-09 and 2020-12 are supported")
+                raise BadRequest("bad option schema: the supported drafts of JSON Schema are 6, 7, 2019-09 and 2020-12")
             document = {name: value for name, value in document.items() if name != "$id"}
         parts = self._of(document, 0)
         if parts > PARTS_MAX:
-            raise BadRequest(f"bad option schema: with what it refers to it has more than {PARTS_MAX} parts")
+            raise BadRequest(f"bad option schema: it has more than {PARTS_MAX} parts, counting what it refers to")
         return parts
 
     def _of(self, value: Any, depth: int) -> int:
@@ -155,7 +155,7 @@ class _Size:
             return 0
         for name in _ELSEWHERE:
             if isinstance(value.get(name), str | bool):
-                raise BadRequest(f"bad option schema: {name} is not supported; $ref may name a part, as in #/$defs/x")
+                raise BadRequest(f"bad option schema: {name} is not supported; $ref can be a path such as #/$defs/x")
         self._note_patterns(value)
         reference = value.get("$ref")
         size = self._referred(reference, depth) if isinstance(reference, str) else 0
@@ -169,7 +169,7 @@ class _Size:
 
     def _referred(self, reference: str, depth: int) -> int:
         if reference in self._open or reference == "#":
-            raise BadRequest(f"bad option schema: $ref {reference[:80]!r} comes back to itself")
+            raise BadRequest(f"bad option schema: $ref {reference[:80]!r} refers to itself")
         if reference not in self._sizes:
             self._open.append(reference)
             self._sizes[reference] = self._of(self.find(reference), depth + 1)
@@ -180,7 +180,7 @@ class _Size:
         """Return the part that a reference names; raise BadRequest."""
         found = self._document
         if not reference.startswith("#/") or "%" in reference:
-            raise BadRequest(f"bad option schema: $ref {reference[:80]!r} is not a part of it, as in #/$defs/x")
+            raise BadRequest(f"bad option schema: $ref {reference[:80]!r} is not a path in it, such as #/$defs/x")
         for part in reference[2:].split("/"):
             name = part.replace("~1", "/").replace("~0", "~")
             if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
@@ -188,7 +188,7 @@ class _Size:
             elif isinstance(found, dict) and name in found:
                 found = found[name]
             else:
-                raise BadRequest(f"bad option schema: $ref {reference[:80]!r} names nothing in it")
+                raise BadRequest(f"bad option schema: $ref {reference[:80]!r} refers to nothing in the schema")
         return found
 
 

@@ -1,7 +1,7 @@
 """The composition root of the server: the only file that knows the engine and all the protocols.
 
 Order of the start: lock the data directory, recover the queues, bind the listeners, print the ready line to stdout.
-Order of the stop: listeners (take no new clients, confirm the commits under way, tell the clients), engine, disk
+Order of the stop: listeners (take no new clients, confirm the commits under way, notify the clients), engine, disk
 threads.
 """
 
@@ -217,7 +217,7 @@ def _stopped_by_signals() -> Iterator[None]:
 
 
 def open_engine(host: AsyncioHost, settings: Settings, whole: asyncio.Event) -> Broker:
-    """Lock the data directory and recover every queue in it. This blocks, as nobody is connected yet.
+    """Lock the data directory and recover every queue in it. This blocks, as no client is connected yet.
 
     `whole` is set when no transaction is left in half by a crash.
     """
@@ -263,7 +263,7 @@ def traced_engine(broker: Engine, host: AsyncioHost, settings: Settings, ends: l
         from curbstone.tracing.engine import traced
         from curbstone.tracing.export import Export
     except ImportError as error:
-        raise Unavailable(f"--otlp needs OpenTelemetry; pip install 'curbstone[otel]' brings it ({error})") from error
+        raise Unavailable(f"--otlp needs OpenTelemetry; pip install 'curbstone[otel]' installs it ({error})") from error
     export = Export(settings.otlp)
     ends.append(export.close)
     return traced(broker, host, export.tracer)
@@ -434,13 +434,13 @@ def _own_names() -> tuple[str, ...]:
 
 
 def warn_of_strangers(host: Host, listeners: Sequence[Listener]) -> None:
-    """Warn now and every minute of listeners that anybody can reach. A warning that comes once would scroll away."""
+    """Warn now and every minute of listeners that every client can reach. A single warning would scroll away."""
     open_to_all = [
         (listener.name, address) for listener in listeners for address in listener.addresses if not address.is_loopback
     ]
     for name, address in open_to_all:
-        told = {"listener": name, "address": str(address)}
-        log.warning("%s: other machines can reach %s and nobody has to log in", name, address, extra=told)
+        members = {"listener": name, "address": str(address)}
+        log.warning("%s: other machines can reach %s without a login", name, address, extra=members)
     if open_to_all:
         host.call_later(WARN_EVERY_MS, lambda: warn_of_strangers(host, listeners))
 

@@ -226,7 +226,7 @@ class Settings:
     insecure: bool = option(
         False,
         values.FLAG,
-        "Allow listeners that other machines can reach without a login. Whoever connects may do everything",
+        "Allow listeners that other machines can reach without a login. Every client may do everything",
     )
     log_level: str = option(
         "info",
@@ -328,18 +328,18 @@ def _why_not(address: Address, settings: Settings) -> str:
     if address.tls and settings.tls_cert is None:
         return f"{address} needs a certificate: --tls-cert, and --tls-key where the key is in another file"
     if address.proxy and not settings.trusted_proxy:
-        return f"{address} is for proxies, and none is trusted: say with --trusted-proxy which"
+        return f"{address} is for proxies, but no proxy is trusted; name them with --trusted-proxy"
     if address.is_loopback or settings.insecure:
         return ""
     if settings.users is None:
         return (
-            f"{address} can be reached from other machines and nobody would have to log in; add --users FILE (see"
+            f"{address} can be reached from other machines without a login; add --users FILE (see"
             " curbstone access init), use a loopback address, or add --insecure if the network is trusted"
         )
     if not address.tls and not settings.plaintext:
         return (
-            f"{address} can be reached from other machines, and passwords and tokens would cross the network as they"
-            " are; listen on tls://, or add --plaintext behind a proxy that ends TLS or on a trusted wire"
+            f"{address} can be reached from other machines, and passwords and tokens would cross the network as plain"
+            " text; listen on tls://, or add --plaintext behind a proxy that ends TLS or in a trusted network"
         )
     return ""
 
@@ -352,7 +352,7 @@ def _check_engine(settings: Settings, given: Mapping[str, _Given]) -> None:
             continue  # the audit of this gateway is kept in the data directory
         if name in given:
             other = (
-                "has no meaning with --engine: the cluster keeps the messages" if settings.engine else "needs --engine"
+                "can't be used with --engine: the cluster keeps the messages" if settings.engine else "needs --engine"
             )
             raise SettingsError(f"{given[name].origin}: it {other}")
 
@@ -362,8 +362,8 @@ def warnings() -> list[str]:
     if not os.environ.get(FOREIGN_BROKER):
         return []
     return [
-        f"{FOREIGN_BROKER} is ignored: Curbstone is the broker itself and keeps messages in --data; it needs no"
-        " RabbitMQ, and reads none of what is there"
+        f"{FOREIGN_BROKER} is ignored: Curbstone is itself the broker and keeps messages in --data; it needs no"
+        " RabbitMQ, and does not read from it"
     ]
 
 

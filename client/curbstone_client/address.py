@@ -47,15 +47,15 @@ def parse(url: str) -> Address:
     parts = urlsplit(url if "://" in url else f"http://{url}")
     scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
     if scheme not in _PORTS:
-        raise ValueError(f"an address begins with http, https, stomp or stomps, not {parts.scheme!r}")
+        raise ValueError(f"an address must begin with http, https, stomp or stomps, not {parts.scheme!r}")
     if "@" in parts.netloc:
-        raise ValueError("no user or password in an address; give a token")
+        raise ValueError("an address can't contain a user or password; give a token")
     if not parts.hostname:
-        raise ValueError("an address names a host")
+        raise ValueError("an address must have a host")
     try:
         parts.hostname.encode("idna")  # the system's look-up encodes it like this, too
     except UnicodeError as error:
-        raise ValueError(f"an address names a host, and {parts.hostname!r} is none: {error}") from None
+        raise ValueError(f"bad host {parts.hostname!r} in an address: {error}") from None
     if parts.query or parts.fragment:
-        raise ValueError("an address has no query")
+        raise ValueError("an address can't have a query")
     return Address(scheme, parts.hostname, parts.port or _PORTS[scheme], parts.path.rstrip("/"))

@@ -29,7 +29,7 @@ class _Target(Target[_Confirming, _Publishing]):
             async with asyncio.timeout(timeout):
                 return await confirm
         except TimeoutError:
-            raise Unknown(f"no confirm within {timeout:g} s; it may come yet") from None
+            raise Unknown(f"no confirm within {timeout:g} s; it may still arrive") from None
 
 
 class Queue(_Target, BaseQueue[_Confirming, _Publishing, Messages, _Answering, _Fields]):

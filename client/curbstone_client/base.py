@@ -95,7 +95,7 @@ class ClientBase(Generic[Declared]):
         - `tls`: an `ssl.SSLContext` to use instead of `ca_file`.
         """
         if tls is not None and ca_file is not None:
-            raise ValueError("give tls or ca_file: a context says itself whom it trusts")
+            raise ValueError("give either tls or ca_file, not both")
         urls = [url] if isinstance(url, str) else url or [os.environ.get("CURBSTONE_URL") or DEFAULT_URL]
         self.addresses: list[Address] = [parse(each) for each in urls]
         self.project = project
@@ -227,7 +227,7 @@ class ClientBase(Generic[Declared]):
         try:
             return ssl.create_default_context(cafile=self._ca_file)
         except OSError as error:
-            raise OSError(f"{self._ca_file} has no certificates to trust: {error.strerror or error}") from error
+            raise OSError(f"{self._ca_file} has no usable certificates: {error.strerror or error}") from error
 
     def split(self, name: str) -> tuple[str, str]:
         """Return the project and the name of `queue` or `project/queue`. Raise ValueError for any other form."""
@@ -235,7 +235,7 @@ class ClientBase(Generic[Declared]):
         if not slash:
             project, queue = self.project, name
         if not project or not queue or "/" in queue:
-            raise ValueError(f"a queue is named queue or project/queue, not {name!r}")
+            raise ValueError(f"bad queue name {name!r}: expected queue or project/queue")
         return project, queue
 
     def destination(self, queue: str) -> str:
@@ -253,7 +253,7 @@ class ClientBase(Generic[Declared]):
     def producer_path(self, queue: str) -> str:
         """Return the HTTP path of this client's producer in a queue. Raise ValueError if the client has no producer."""
         if self._producer is None:
-            raise ValueError("only a client with a producer can ask for its last seq: Client(…, producer=NAME)")
+            raise ValueError("last_seq needs a client with a producer: Client(…, producer=NAME)")
         return self.queue_path(queue, f"/producers/{self._producer}")
 
 
@@ -282,7 +282,7 @@ def no_answer(timeout: float) -> Unknown:
 def answer_headers(message: BaseMessage[Any], result: content.Body) -> tuple[dict[str, str], bytes]:
     """Return the headers and the body of the SEND that answers a message. Raise ValueError if nobody waits for one."""
     if message.reply_to is None:
-        raise ValueError("nobody waits for an answer to this message")
+        raise ValueError("the sender of this message expects no answer")
     named, data = send_headers(message.reply_to, result)
     if correlation := message.raw_headers.get("correlation-id"):
         named["correlation-id"] = correlation

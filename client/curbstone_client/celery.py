@@ -120,7 +120,7 @@ class QoS(virtual.QoS):
             try:
                 how(delivery)
             except Stale:
-                log.info("the connection of %r was lost while it was worked on; it comes again", delivery)
+                log.info("the connection of %r was lost while it was worked on; it is delivered again", delivery)
         # The worker takes another message now, and one may be here already. A closed channel has no connection.
         if self.channel.connection is not None:
             self.channel.connection.wake()

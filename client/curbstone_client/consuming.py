@@ -190,7 +190,7 @@ class Consumer(Generic[S]):
         Raise Stale if one of the deliveries has ended, and Unknown if there is no connection; nothing is sent then.
         """
         if not self._link.is_up:
-            raise Unknown("there is no connection, so nothing of the transaction happened")
+            raise Unknown("not connected: nothing of the transaction was done")
         settling = list(messages)
         acks = [message.ack_id().decode() for message in settling]
         settled = self._outcome()
@@ -208,7 +208,7 @@ class Consumer(Generic[S]):
         """Send a request or an answer over this connection. It is not sent again on another connection."""
         settled = self._outcome()
         if not self._link.is_up:
-            settled.finish(Unknown("there is no connection"))
+            settled.finish(Unknown("not connected"))
             return settled
         self._link.write(frame("SEND", headers | {"receipt": self._receipt(settled)}, body))
         return settled
@@ -220,7 +220,7 @@ class Consumer(Generic[S]):
 
     def close(self) -> None:
         """End all outcomes as `Unknown`, and all subscriptions as `Closed`."""
-        self._end_waiting(Unknown("the client was closed before the answer came"))
+        self._end_waiting(Unknown("the client was closed before the answer arrived"))
         self._end_subscriptions(Closed("the client was closed"))
 
     # ------------------------------------------------------------ see `link.Role`
@@ -239,7 +239,7 @@ class Consumer(Generic[S]):
             if settled is not None:
                 settled.finish(Unknown("the connection was lost before the ack was on disk"))
         self._with_acks.clear()
-        self._end_waiting(Unknown("the connection was lost before the answer came"))
+        self._end_waiting(Unknown("the connection was lost before the answer arrived"))
         if self.on_lost is not None:
             self.on_lost()
 

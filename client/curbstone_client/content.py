@@ -71,7 +71,7 @@ def named(
         found[KEY] = key
     if idempotency_key is not None:
         if not _IDEMPOTENCY_KEY.fullmatch(idempotency_key):
-            raise ValueError(f"idempotency_key is 1 to 255 visible ASCII characters, not {idempotency_key[:80]!r}")
+            raise ValueError(f"idempotency_key must be 1 to 255 visible ASCII characters, not {idempotency_key[:80]!r}")
         found[IDEMPOTENCY_KEY] = idempotency_key
     for name, value in (headers or {}).items():
         if not isinstance(value, str):
@@ -98,5 +98,5 @@ def lines(
 def milliseconds(seconds: float, what: str) -> int:
     """Return a duration in ms. Raise ValueError, in which `what` names it, if it is out of range."""
     if not 0 <= seconds <= DURATION_S_MAX:
-        raise ValueError(f"{what} is from 0 to {DURATION_S_MAX} seconds")
+        raise ValueError(f"{what} must be from 0 to {DURATION_S_MAX} seconds")
     return round(seconds * 1000)

@@ -125,7 +125,7 @@ class _Consumer(Consumer):
         try:
             message.delivery.ack()
         except Stale:
-            log.info("the connection of %s was lost while it was worked on; it comes again", message)
+            log.info("the connection of %s was lost while it was worked on; it is delivered again", message)
 
     def nack(self, message: MessageProxy) -> None:
         assert isinstance(message, _Proxy)
@@ -133,7 +133,7 @@ class _Consumer(Consumer):
         try:
             message.delivery.reject(f"{type(error).__name__}: {error}" if error is not None else "failed")
         except Stale:
-            log.info("the connection of %s was lost while it was worked on; it comes again", message)
+            log.info("the connection of %s was lost while it was worked on; it is delivered again", message)
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
         for message in messages:

@@ -20,8 +20,8 @@ def current(token: Token) -> str | None:
     if found is None:
         return None
     if not isinstance(found, str):
-        raise ValueError(f"a token is text, not {type(found).__name__}")
+        raise ValueError(f"a token must be a str, not {type(found).__name__}")
     found = found.strip()
     if not _TOKEN.fullmatch(found):
-        raise ValueError("a token has no characters but visible ASCII ones, and no spaces")
+        raise ValueError("a token can only have visible ASCII characters, and no spaces")
     return found

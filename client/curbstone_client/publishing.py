@@ -195,7 +195,7 @@ class Publisher(Generic[C]):
         if lane is None:
             is_queue = destination.startswith("/queue/")
             if is_keyed and not is_queue:
-                raise ValueError("an idempotency_key is for a queue: a message of an event has none")
+                raise ValueError("a message for an event can't have an idempotency_key")
             producer = self._producer if self._is_numbered and is_queue and not is_keyed else ""
             lane = Lane(len(self._lanes) + 1, destination, self._owner, producer, is_keyed=is_keyed)
             self._lanes[destination, is_keyed] = lane
@@ -249,7 +249,7 @@ class Publisher(Generic[C]):
         gone, self._unconfirmed = self._unconfirmed, {}
         self._bytes = 0
         for confirm in gone.values():
-            confirm.finish(Unknown("the client was closed before the confirm came"))
+            confirm.finish(Unknown("the client was closed before the confirm arrived"))
         self._end_flushes()
 
     # ------------------------------------------------------------ see `link.Role`
@@ -325,15 +325,15 @@ class Publisher(Generic[C]):
     def _own_number(self, lane: Lane, seq: int | None) -> int:
         """Return the number of a message, checked against the rules for `seq`. Raise ValueError or NotSupported."""
         if not self._has_own_numbers:
-            raise ValueError("seq is for a client with a producer: Client(…, producer=NAME)")
+            raise ValueError("seq needs a client with a producer: Client(…, producer=NAME)")
         if lane.is_keyed:
-            raise ValueError("a message has a seq or an idempotency_key, not both")
+            raise ValueError("a message can have a seq or an idempotency_key, not both")
         if not lane.destination.startswith("/queue/"):
             if seq is not None:
-                raise ValueError("only what goes to a queue has a seq")
+                raise ValueError("only a message for a queue can have a seq")
             return lane.number + 1
         if seq is None or seq <= lane.number:
-            raise ValueError(f"a client with a producer gives each message a seq above its last, {lane.number}")
+            raise ValueError(f"seq must be above the last one, {lane.number}")
         if not lane.producer:
             raise NotSupported(NO_NUMBERS)
         return seq

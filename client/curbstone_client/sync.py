@@ -153,7 +153,7 @@ class Client(base.ClientBase[Queue]):
         with self.lock:
             outcome = self._flushing()
         if not wait_for(outcome, self.lock, timeout):
-            raise Unknown(f"not all was confirmed within {timeout:g} s")
+            raise Unknown(f"some messages were not confirmed within {timeout:g} s")
         outcome.check()
 
     def settled(self, name: str, poll: float = 0.05, timeout: float | None = None) -> bool:

@@ -40,7 +40,7 @@ class Confirm(BaseConfirm):
     def result(self, timeout: float | None = None) -> Stored:
         """Wait until the message is on disk. Raise Refused, or Unknown if no confirm came within `timeout` seconds."""
         if not wait_for(self, self.lane.owner.lock, timeout):
-            raise Unknown(f"no confirm within {timeout:g} s; it may come yet")
+            raise Unknown(f"no confirm within {timeout:g} s; it may still arrive")
         return self.stored()
 
 
@@ -56,7 +56,7 @@ class Ended(Outcome):
     def result(self, timeout: float | None = None) -> None:
         """Wait until it is on disk. Raise the refusal, or Unknown if no answer came within `timeout` seconds."""
         if not wait_for(self, self._owner.lock, timeout):
-            raise Unknown(f"no answer within {timeout:g} s; it may come yet")
+            raise Unknown(f"no answer within {timeout:g} s; it may still arrive")
         self.check()
 
 

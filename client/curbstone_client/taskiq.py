@@ -59,4 +59,4 @@ async def _ack(message: Message) -> None:
     try:
         await message.ack()
     except Stale:
-        log.info("the connection of %r was lost while it was worked on; it comes again", message)
+        log.info("the connection of %r was lost while it was worked on; it is delivered again", message)

@@ -64,7 +64,7 @@ def response(data: bytes, key: bytes) -> bytes | None:
     if words[1] != "101":
         raise refused(status_line, data[end + 4 :], headers.get("retry-after", ""))
     if headers.get("sec-websocket-accept", "") != base64.b64encode(hashlib.sha1(key + _GUID).digest()).decode():
-        raise CantConnect("the server's answer to the handshake is for somebody else's")
+        raise CantConnect("wrong Sec-WebSocket-Accept in the handshake")
     return data[end + 4 :]
 
 

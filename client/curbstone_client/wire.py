@@ -59,7 +59,7 @@ def escape(text: str) -> str:
     if "\r" in text:
         text = text.replace("\r", "\\r")
     if "\0" in text:
-        raise ValueError("no NUL in a header")
+        raise ValueError("a header can't contain NUL")
     return text
 
 
@@ -91,7 +91,7 @@ def connect(headers: Mapping[str, str]) -> bytes:
     """Return a CONNECT frame, whose headers are not escaped (§ Value Encoding). Raise ValueError for a line break."""
     lines = "".join([f"{name}:{value}\n" for name, value in headers.items()])
     if "\0" in lines or "\r" in lines or lines.count("\n") != len(headers):
-        raise ValueError("a login has no line breaks")
+        raise ValueError("a login can't contain line breaks")
     return f"CONNECT\n{lines}\n\0".encode()
 
 

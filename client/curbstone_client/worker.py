@@ -46,7 +46,8 @@ class BaseWorker:
     def _not_ended(self, message: BaseMessage[Any], error: ClientError) -> None:
         """Log that a handled message could not be answered or acked."""
         if isinstance(error, Stale):
-            log.info("%s: the connection of %r was lost while it was handled; it comes again", self._queue, message)
+            text = "%s: the connection of %r was lost while it was handled; it is delivered again"
+            log.info(text, self._queue, message)
         else:
             log.warning("%s: %r was handled, but could not be answered or acked: %s", self._queue, message, error)
             self._give_back(message, error)
@@ -73,4 +74,4 @@ def poison_warning(queue: str, info: Mapping[str, Any]) -> str | None:
     options = info.get("options", info)
     if options.get("max_tries") or options.get("dead_letter"):
         return None
-    return f"queue {queue} has neither max_tries nor dead_letter: a message that always fails comes again for ever"
+    return f"queue {queue} has neither max_tries nor dead_letter: a message that always fails is redelivered for ever"

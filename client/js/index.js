@@ -117,7 +117,7 @@ export class Client {
     const next = () => {
       while (running < parallel && waiting.length) {
         const delivery = waiting.shift();
-        if (delivery.socket !== this.#socket) continue; // its connection is gone, and it comes again
+        if (delivery.socket !== this.#socket) continue; // its connection is gone, and it is delivered again
         running += 1;
         const handling = this.#handle(queue, delivery, handler).finally(() => {
           this.#handling.delete(handling);
@@ -218,7 +218,7 @@ export class Client {
     this.#settle(socket, settling);
   }
 
-  /** Settle a delivery, unless its connection is gone: then it comes again. */
+  /** Settle a delivery, unless its connection is gone: then it is delivered again. */
   #settle(socket, bytes) {
     if (socket === this.#socket && this.#isUp) this.#write(bytes);
   }

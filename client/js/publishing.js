@@ -125,7 +125,7 @@ export class Publisher {
   }
 
   close() {
-    this.endAll(new Unknown("the client was closed before the confirm came"));
+    this.endAll(new Unknown("the client was closed before the confirm arrived"));
   }
 
   // ---------------------------------------------------------------- inside

@@ -31,17 +31,19 @@ class Held(NamedTuple):
 
 
 class Holder(Protocol):
-    """A connection whose deliveries can also be settled from elsewhere."""
+    """A connection whose deliveries can also be settled over other connections."""
 
     @property
     def owner(self) -> str:
         """The owner of its deliveries; see `Identity.owner`."""
 
     def held(self, ack_id: str) -> Held | None:
-        """Return the delivery of one of its own ackIds; None if it has ended, or can't be settled from elsewhere."""
+        """Return the delivery of one of its own ackIds; None if it has ended, or can't be settled over other
+        connections.
+        """
 
     def ended(self, ack_id: str) -> None:
-        """Note that the delivery of this ackId was settled from elsewhere."""
+        """Note that the delivery of this ackId was settled over another connection."""
 
 
 class AckIds:

@@ -1,7 +1,8 @@
 """The audit: who logged in, who was refused, and who changed what, as JSON lines. It can't be turned off.
 
 Changes and logins are in the file `access/audit`, refusals of users in `access/refused`, and failed logins in
-`access/failed`. So nobody can push out entries of one kind by causing many of another, neither on disk nor in `recent`.
+`access/failed`. So no client can push out entries of one kind by causing many of another, neither on disk nor in
+`recent`.
 
 A login is written once in ten minutes for each user, credential and address. Everything else that can be repeated at
 will (failures, throttled logins, refusals, sessions, changes by users) is written at once the first time, and then as
@@ -98,7 +99,7 @@ class Audit:
         self._is_failing = False
         self._logins: dict[tuple[str, str, str], int] = {}
         self._counts: dict[tuple[str, ...], tuple[Entry, int]] = {}
-        """Repeated events since the last count: the entry, and how often it has come since it was written."""
+        """Repeated events since the last count: the entry, and how often it was repeated since it was written."""
         most = {FAILED: FAILED_MAX, THROTTLED: FAILED_MAX, REFUSED: REFUSED_MAX, SESSION: REFUSED_MAX}
         self._allowances = {kind: _Allowance(number, COUNT_EVERY_MS) for kind, number in most.items()}
         self._of_users: dict[str, _Allowance] = {}
@@ -170,7 +171,7 @@ class Audit:
     def did(
         self, action: str, outcome: str, *, user: str, credential: str, peer: str, protocol: str, target: str
     ) -> None:
-        """Note a change by a user who is no administrator."""
+        """Note a change by a user who is not an administrator."""
         entry = self._entry(action, outcome, user=user, credential=credential, peer=peer, protocol=protocol,
                             target=target)  # fmt: skip
         self._again((DEED, user, action, target, credential), entry)

@@ -1,4 +1,4 @@
-"""The gate: a client presents credentials and gets an `Access`, or is refused.
+"""Authentication: a client presents credentials and gets an `Access`, or is refused.
 
 Adapters read the credentials from their protocol and know only `Gate`. `OpenGate` is for servers without users, where
 everyone is `local` and may do everything. `access.user_authenticator` has the one with users. Both know who is
@@ -25,7 +25,7 @@ class Gate(Protocol):
     connections: Connections
     """The open connections."""
     watch: Watch
-    """The audit and registries that all `Access` of this gate share."""
+    """The audit and registries that all `Access` share."""
     generation: int
     """Changes with each reload, after which a login that was good may not be any more."""
     logins: dict[tuple[str, str], int]
@@ -59,7 +59,7 @@ class Gate(Protocol):
 
 
 class OpenGate:
-    """The gate of a server without users."""
+    """The authentication of a server without users."""
 
     wants_login = False
     generation = 0
@@ -73,7 +73,7 @@ class OpenGate:
         self.nobody = self.everyone
 
     def enter(self, _credentials: Credentials, _caller: Caller) -> Access:
-        """See `Gate.enter`. Ignores the credentials."""
+        """Return the access of everyone, whatever the credentials."""
         return self.everyone
 
     def admit(self, _credentials: Credentials, _caller: Caller, on_done: Admitted) -> None:

@@ -2,7 +2,7 @@
 
 No method returns a queue without being given a right, so code that forgets the check does not type-check. What is done
 with the queue afterwards (settle, hold, read on) needs no further check, because the consumer or lease was obtained
-under that right. The right is checked before the queue is looked up, so a refusal does not tell what exists.
+under that right. The right is checked before the queue is looked up, so a refusal does not reveal what exists.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from curbstone.core.values import (
 
 LEASES_MAX = 100_000
 """The most leases of one user at a time, over all queues."""
-LEASES_ENOUGH = f"this user holds {LEASES_MAX} leases, the most it may: settle some, or let them end"
+LEASES_ENOUGH = f"this user holds {LEASES_MAX} leases, the limit; settle some, or let them expire"
 PRODUCER_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
 
@@ -149,9 +149,9 @@ class Access:
 
     def declare(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> None:
         self.check(Right.MANAGE, name)
-        letters = changes.get("dead_letter")
-        if isinstance(letters, str) and letters:
-            self.check(Right.SEND, parse_queue_name(letters, name.project))
+        dead_letter = changes.get("dead_letter")
+        if isinstance(dead_letter, str) and dead_letter:
+            self.check(Right.SEND, parse_queue_name(dead_letter, name.project))
         self._check_quota(name, changes)
         self._broker.declare(name, changes, self._noted("change queue", name, self._options, on_done))
 
@@ -198,7 +198,7 @@ class Access:
         on_done: Callable[[CurbstoneError | None, Redriven], None],
         seq: int = 0,
     ) -> None:
-        """See `Queue.redrive`. Letters are moved only to queues to which the identity may send."""
+        """Move dead letters, only to queues to which the identity may send. See `Queue.redrive`."""
         if to is not None:
             self.check(Right.SEND, to)
         queue = self.queue(name, Right.MANAGE)
@@ -211,10 +211,10 @@ class Access:
 
         queue.redrive(to, limit, redriven, lambda home: self.may(Right.SEND, home), seq)
 
-    # --- a queue of one's own
+    # --- private queues
 
     def private(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> Queue:
-        """Return a private queue of the connection, created if needed; raise TooMany. Nobody can guess its name."""
+        """Return a private queue of the connection, created if needed; raise TooMany. Its name can't be guessed."""
         assert name.is_private
         private = self._watch.private
         private.check(self.identity, name)
@@ -232,7 +232,7 @@ class Access:
         self._watch.private.drop(self.identity, names, lambda name: self._broker.delete(name, lambda _outcome: None))
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
-        """See `Broker.reply`. Needs no right: everybody who knows the name may send."""
+        """Send to a private queue. This needs no right but the knowledge of its name. See `Broker.reply`."""
         assert name.is_private
         return self._broker.reply(name, messages, on_done)
 
@@ -320,7 +320,7 @@ class Access:
             self.check(Right.MANAGE, name)
         return is_change
 
-    # --- what is one's own: leases, keys, transactions
+    # --- leases, keys, producers, transactions
 
     def lease(
         self,
@@ -391,7 +391,7 @@ class Access:
     def producer(self, name: str) -> bytes:
         """Return the key of a numbered producer of this identity; raise BadRequest."""
         if not PRODUCER_NAME.fullmatch(name):
-            raise BadRequest(f"bad name of a producer: {name[:80]!r} is not 1 to 64 of A-Z a-z 0-9 . _ : -")
+            raise BadRequest(f"bad producer name {name[:80]!r}: 1 to 64 characters of A-Z a-z 0-9 . _ : -")
         return producer_key(self.identity.owner, name)
 
     def producing(self, end: Callable[[CurbstoneError], None]) -> Producing:
@@ -400,7 +400,7 @@ class Access:
 
     @property
     def staging(self) -> AccessStaging:
-        """The staged transactions of this identity; raise NotLoggedIn if it is nobody."""
+        """The staged transactions of this identity; raise NotLoggedIn without a login."""
         if not self.identity.user:
             raise NotLoggedIn(WANTED)
         return AccessStaging(self, self._broker.staging)
@@ -409,7 +409,7 @@ class Access:
         """Return a new transaction."""
         return AccessTransaction(self, self._broker.transaction())
 
-    # --- the whole
+    # --- the server
 
     @property
     def engine(self) -> EngineInfo:
@@ -427,7 +427,9 @@ class Access:
         self._broker.catch_up(on_done)
 
     def may_be_new(self, name: QueueName) -> bool:
-        """Return whether a queue is unknown here, but another server may have made it just now: `catch_up` tells."""
+        """Return whether a queue is unknown here, but another server may have made it just now; call `catch_up` to find
+        out.
+        """
         if not self._broker.shares_queues or not self.identity.on_queue(name):
             return False
         try:

@@ -26,7 +26,7 @@ TIMER_MS_MAX = 86_400_000
 Admitted = Callable[[Access | CurbstoneError], None]
 """Called with the client's access, or with the error that refuses it."""
 Admit = Callable[[Credentials, Caller, Admitted], None]
-"""Checks credentials; see `Gate.admit`."""
+"""Checks credentials."""
 
 ENDED = "an administrator ended the connection"
 EXPIRED = "the login has expired"
@@ -93,7 +93,7 @@ class Presence:
             if isinstance(answer, CurbstoneError):
                 on_done(answer)
             elif answer.identity.user != self.access.identity.user:
-                on_done(NotAllowed("the connection is another user's"))
+                on_done(NotAllowed("the connection belongs to another user"))
             else:
                 self._move(answer)
                 on_done(answer)
@@ -128,7 +128,7 @@ class Presence:
             self.unacked = _none
 
     def end(self, reason: CurbstoneError) -> None:
-        """End the connection. The client is told the reason."""
+        """End the connection, with this reason for the client."""
         if not self._is_over:
             self._end(reason)
 
@@ -180,20 +180,20 @@ class Connections:
         if identity.end_reason:
             raise NotLoggedIn(identity.end_reason)
         if identity.owner and self._by_user.get(identity.user, 0) >= OF_USER_MAX:
-            raise TooMany(f"{OF_USER_MAX} connections of this user are open, and there may be no more")
+            raise TooMany(f"this user has {OF_USER_MAX} connections, the limit")
 
     def check_stream(self, access: Access) -> None:
         """Like `check`, for server-sent events."""
         self.check(access)
         identity = access.identity
         if identity.owner and self._streams.get(identity.user, 0) >= STREAMS_MAX:
-            raise TooMany(f"{STREAMS_MAX} streams of this user are open, and there may be no more")
+            raise TooMany(f"this user has {STREAMS_MAX} streams, the limit")
 
     def subscribed(self, access: Access, more: int) -> None:
         """Change a user's number of subscriptions by `more`; raise TooMany."""
         identity = access.identity
         if more > 0 and identity.owner and self._subscriptions.get(identity.user, 0) + more > SUBSCRIPTIONS_MAX:
-            raise TooMany(f"this user has {SUBSCRIPTIONS_MAX} subscriptions, the most it may over all its connections")
+            raise TooMany(f"this user has {SUBSCRIPTIONS_MAX} subscriptions over all its connections, the limit")
         _count(self._subscriptions, identity.user, more)
 
     def enter(

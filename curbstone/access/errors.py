@@ -6,11 +6,11 @@ from curbstone.core.errors import CurbstoneError, QueueFull
 
 
 class NotLoggedIn(CurbstoneError):
-    """Nobody is logged in, or the login failed or ended. All reasons that would help a guesser have the same text."""
+    """There is no login, or it failed or has ended. All reasons that would help a guesser have the same text."""
 
 
 class NotAllowed(CurbstoneError):
-    """The caller lacks a right. The text names the right and its object, and tells nothing about what exists."""
+    """The caller lacks a right. The text names the right and its object, and does not reveal what exists."""
 
 
 class TooMany(CurbstoneError):
@@ -32,7 +32,7 @@ class Busy(CurbstoneError):
 
 
 class NoSuchToken(CurbstoneError):
-    """There is no token with this id that the caller may see."""
+    """No such token, or it belongs to another user."""
 
 
 class QuotaReached(QueueFull):

@@ -1,4 +1,4 @@
-"""An identity: who a client is, what rights it has, until when, and who is told when that changes.
+"""An identity: who a client is, what rights it has, until when, and which watchers are notified of changes.
 
 Sessions and connections hold identities. A reload or a revocation changes the object itself, so that the next request,
 subscription or batch sees the change.
@@ -126,7 +126,7 @@ class Identity:
         self._changed()
 
     def end(self, reason: str) -> None:
-        """End the identity; its connections are told `reason`."""
+        """End the identity, and its connections with `reason`."""
         if not self.end_reason:
             self.end_reason = reason
             self._changed()

@@ -100,20 +100,20 @@ def issuer_of(table: Mapping[str, Any]) -> Issuer:
         raise BadIssuer(f"unknown key {unknown[:80]!r}; there are {', '.join(KEYS)}")
     texts = {key: table.get(key, "") for key in KEYS if key not in ("grants", "refused", "rate")}
     if not all(isinstance(text, str) for text in texts.values()):
-        raise BadIssuer("all but grants, refused and rate are texts")
+        raise BadIssuer("expected strings for all keys but grants, refused and rate")
     url, jwks, name = texts["url"], texts["jwks"], texts["name"]
     if not is_https(url):
-        raise BadIssuer("url is an https URL, as the tokens have it in iss")
+        raise BadIssuer("url: expected an https URL, equal to iss in the tokens")
     if not _NAME.fullmatch(name):
-        raise BadIssuer("name has 1 to 64 of A-Z a-z 0-9 . _ -; it stands before the names of its users")
+        raise BadIssuer("name: 1 to 64 characters of A-Z a-z 0-9 . _ -; it is a prefix of its users' names")
     if not texts["audience"]:
-        raise BadIssuer("audience is missing: what aud of its tokens names this server")
+        raise BadIssuer("audience is missing: the value of aud that stands for this server")
     if "://" in jwks and not is_https(jwks):
-        raise BadIssuer("jwks is an https URL, or the path of a file")
+        raise BadIssuer("jwks: expected an https URL or the path of a file")
     grants, refused = table.get("grants", []), table.get("refused", [])
     for key, found in (("grants", grants), ("refused", refused)):
         if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-            raise BadIssuer(f"{key} is a list of texts")
+            raise BadIssuer(f"{key}: expected a list of strings")
     try:
         Grants.parse(grants)
         home = queue_name("any", texts["home"] or DEFAULT_PROJECT).project

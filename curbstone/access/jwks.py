@@ -1,7 +1,7 @@
 """The keys of an issuer: fetched in a thread, kept while the issuer is unreachable, fetched again for unknown keys.
 
-They come over https from the URL in the users file or in the issuer's discovery document, or from a file. No redirect
-is followed, and no other scheme is used.
+They are fetched over https from the URL in the users file or in the issuer's discovery document, or from a file. No
+redirect is followed, and no other scheme is used.
 """
 
 from __future__ import annotations
@@ -110,12 +110,12 @@ def read_keys(issuer: Issuer, fetch: Fetch) -> Keys:
             return keys_of(file.read(BYTES_MAX + 1))
     url = issuer.jwks
     if not url:
-        said = _json(fetch(issuer.url.rstrip("/") + "/.well-known/openid-configuration"))
-        url = str(said.get("jwks_uri", ""))
-        if said.get("issuer") != issuer.url:
-            raise NoKeys("its discovery document is of another issuer")
+        document = _json(fetch(issuer.url.rstrip("/") + "/.well-known/openid-configuration"))
+        url = str(document.get("jwks_uri", ""))
+        if document.get("issuer") != issuer.url:
+            raise NoKeys("its discovery document names another issuer")
         if not is_https(url):
-            raise NoKeys("its discovery document names no https URL of keys")
+            raise NoKeys("its discovery document has no https URL in jwks_uri")
     return keys_of(fetch(url))
 
 
@@ -123,18 +123,18 @@ def keys_of(data: bytes) -> Keys:
     """Return the signature keys of a JSON Web Key Set; raise NoKeys."""
     found = _json(data).get("keys")
     if not isinstance(found, list) or not found or not all(isinstance(key, dict) for key in found):
-        raise NoKeys("this is no set of keys")
+        raise NoKeys("not a JSON Web Key Set")
     usable = [key for key in found[:KEYS_MAX] if key.get("use", "sig") == "sig"]
     return {str(key.get("kid", "")): key for key in usable}
 
 
 def _json(data: bytes) -> dict[str, Any]:
     if len(data) > BYTES_MAX:
-        raise NoKeys(f"it sent more than {BYTES_MAX} bytes")
+        raise NoKeys(f"the reply has more than {BYTES_MAX} bytes")
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        raise NoKeys("it sent no JSON") from None
+        raise NoKeys("the reply is not JSON") from None
     if not isinstance(value, dict):
-        raise NoKeys("it sent no JSON object")
+        raise NoKeys("the reply is not a JSON object")
     return value

@@ -47,7 +47,7 @@ def check_library(users: Users) -> None:
         try:
             import curbstone.access.jwt_verifier  # noqa: F401 - what it imports may be missing
         except ImportError:
-            raise UsersError("[[issuers]] need what the extra oidc installs: pip install 'curbstone[oidc]'") from None
+            raise UsersError("[[issuers]] need the extra oidc: pip install 'curbstone[oidc]'") from None
 
 
 def verifier_for(users: Users, host: Host) -> Verifier:

@@ -93,7 +93,7 @@ class JwtVerifier:
         if keys.find(kid) is not None:
             look()
         elif keys.is_busy:
-            on_done(Busy("too many logins wait for the keys of their issuer; try again"))
+            on_done(Busy("too many logins are waiting for the keys of their issuer; try again"))
         elif not keys.ask(look):
             look()
 
@@ -101,18 +101,18 @@ class JwtVerifier:
         """Return the issuer and key that a token names. Nothing of it is verified yet."""
         if not is_jwt(token):
             raise jwt.DecodeError("no token")
-        said = jwt.decode_complete(token, options={"verify_signature": False})
-        issuer = self._issuers.get(str(said["payload"].get("iss")))
+        decoded = jwt.decode_complete(token, options={"verify_signature": False})
+        issuer = self._issuers.get(str(decoded["payload"].get("iss")))
         if issuer is None:
             raise jwt.InvalidIssuerError("its issuer is not listed")
-        return issuer, str(said["header"].get("kid", ""))
+        return issuer, str(decoded["header"].get("kid", ""))
 
     def _checked(self, token: str, issuer: Issuer, key: Mapping[str, Any]) -> Claims | NotLoggedIn:
         algorithm = _ALGORITHMS.get((str(key.get("kty")), str(key.get("crv", ""))))
         if algorithm is None or key.get("alg", algorithm) != algorithm:
             return _refusal("its key is for none of RS256, ES256, EdDSA")
         try:
-            said = jwt.decode(
+            decoded = jwt.decode(
                 token,
                 jwt.PyJWK(dict(key), algorithm),
                 algorithms=[algorithm],
@@ -120,7 +120,7 @@ class JwtVerifier:
                 issuer=issuer.url,
                 options={"require": _NEEDED, "verify_exp": False, "verify_nbf": False, "verify_iat": False},
             )
-            claims = _claims(said, issuer, self._host.wall_ms())
+            claims = _claims(decoded, issuer, self._host.wall_ms())
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             return _refusal(error)
         if len(self._known) >= KNOWN_MAX:
@@ -129,36 +129,36 @@ class JwtVerifier:
         return claims
 
 
-def _claims(said: Mapping[str, Any], issuer: Issuer, wall_ms: int) -> Claims:
+def _claims(decoded: Mapping[str, Any], issuer: Issuer, wall_ms: int) -> Claims:
     """Return the claims of a token whose signature is good; raise ValueError. Uses our clock, not the library's."""
     now_s = wall_ms / 1000
-    expires_s = _seconds(said, "exp", 0)
-    began_s = max(_seconds(said, name, 0) for name in ("iat", "nbf"))
+    expires_s = _seconds(decoded, "exp", 0)
+    began_s = max(_seconds(decoded, name, 0) for name in ("iat", "nbf"))
     if expires_s + LEEWAY_S <= now_s:
         raise ValueError("it has expired")
     if began_s > now_s + LEEWAY_S:
-        raise ValueError("its time has not come")
+        raise ValueError("it is not valid yet")
     if expires_s - (began_s or now_s) > LONGEST_S:
-        raise ValueError(f"it counts for more than {LONGEST_S // 3600} h")
-    name = said.get(issuer.user_claim)
+        raise ValueError(f"it is valid for more than {LONGEST_S // 3600} h")
+    name = decoded.get(issuer.user_claim)
     user = f"{issuer.name}:{name}"
     if not isinstance(name, str) or not name or not USER.fullmatch(user):
-        raise ValueError(f"{issuer.user_claim} is no name of a user")
-    roles = said.get(issuer.roles_claim, ()) if issuer.roles_claim else ()
+        raise ValueError(f"{issuer.user_claim} is not a valid user name")
+    roles = decoded.get(issuer.roles_claim, ()) if issuer.roles_claim else ()
     listed = roles.split() if isinstance(roles, str) else roles
     if not isinstance(listed, (list, tuple)) or len(listed) > ROLES_MAX:
-        raise ValueError(f"{issuer.roles_claim} is no list of at most {ROLES_MAX} roles")
+        raise ValueError(f"{issuer.roles_claim} is not a list of at most {ROLES_MAX} roles")
     known = tuple(role for role in listed if isinstance(role, str))
-    identifier = said.get("jti", "")
+    identifier = decoded.get("jti", "")
     if not isinstance(identifier, (str, int)) or len(str(identifier)) > ID_CHARS_MAX:
-        raise ValueError(f"jti is no text of at most {ID_CHARS_MAX} characters")
+        raise ValueError(f"jti is not a string of at most {ID_CHARS_MAX} characters")
     return Claims(issuer, user, known, str(identifier), round(expires_s * 1000))
 
 
-def _seconds(said: Mapping[str, Any], name: str, default: float) -> float:
-    value = said.get(name, default)
+def _seconds(decoded: Mapping[str, Any], name: str, default: float) -> float:
+    value = decoded.get(name, default)
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1 << 40:
-        raise ValueError(f"{name} is no time")
+        raise ValueError(f"{name} is not a time")
     return value
 
 

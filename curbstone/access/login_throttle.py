@@ -1,8 +1,8 @@
 """Throttles logins: after some failures, each further try must wait, longer and longer, before its password is hashed.
 
-Failures are counted for a user from an address, and for the address alone, so nobody is locked out at other addresses.
-For IPv6 the address is its /64. A try counts as a failure from its beginning until it succeeds, so many tries at once
-do not evade the limit. It has no clock: calls say the time.
+Failures are counted for a user from an address, and for the address alone, so a user is never locked out at other
+addresses. For IPv6 the address is its /64. A try counts as a failure from its beginning until it succeeds, so many
+tries at once do not evade the limit. It has no clock: calls say the time.
 """
 
 from __future__ import annotations

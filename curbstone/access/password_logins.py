@@ -1,8 +1,8 @@
 """Logins by password: throttled, queued, hashed and counted.
 
 A password that was recently found right is not hashed again. It is not throttled either where its user has logged in
-before: guesses from there must not keep the user out. Anywhere else the throttle comes first, because a right guess
-that is answered when wrong ones are not would tell a guesser that it is right.
+before: guesses from there must not lock the user out. Anywhere else the throttle is first: if only right guesses were
+answered, a guesser would learn which are right.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Looked = Callable[[CurbstoneError | None, str], None]
 class Guesses:
     """Checks passwords that may be guesses. Called on the host's thread.
 
-    Logins with the same password of the same user from the same address share one try, however many come at once. So a
+    Logins with the same password of the same user from the same address share one try, however many there are. So a
     fleet of workers that starts together takes one hash.
     """
 

@@ -38,7 +38,7 @@ Checked = Callable[[CurbstoneError | None, str], None]
 def hash_password(password: str) -> str:
     """Return the hash of a password for the users file. Blocks. Raise ValueError, which names the broken rule."""
     if not BYTES_MIN <= len(password.encode()) <= BYTES_MAX:
-        raise ValueError(f"a password has {BYTES_MIN} to {BYTES_MAX} bytes")
+        raise ValueError(f"a password must have {BYTES_MIN} to {BYTES_MAX} bytes")
     return _HASHER.hash(password)
 
 
@@ -112,7 +112,7 @@ class Passwords:
             self._host.submit(lambda: hash_of(password, hashes, most), done)
 
         def refuse() -> None:
-            self._host.call_soon(lambda: on_done(Busy("too many logins wait to be checked; try again"), ""))
+            self._host.call_soon(lambda: on_done(Busy("too many logins are waiting to be checked; try again"), ""))
 
         (self._familiar if is_familiar else self._others).add(network, Waiting(start, refuse))
         self._next()

@@ -77,10 +77,10 @@ class PrivateQueues:
         """Raise TooMany if a user may not have another private queue; `name` may exist already."""
         kept = self._of.get(identity.user)
         if kept is not None and name not in kept.queues and len(kept.queues) >= QUEUES_MAX:
-            raise TooMany(f"this user has {QUEUES_MAX} temporary queues and subscriptions to topics, the most it may")
+            raise TooMany(f"this user has {QUEUES_MAX} temporary queues and topic subscriptions, the limit")
 
     def keep(self, identity: Identity, queue: Queue, end: End) -> None:
-        """Note a user's private queue, new or not. `end` deletes it and tells its consumer why."""
+        """Note a user's private queue, new or not. `end` deletes it with an error for its consumer."""
         if identity.owner:
             kept = self._of.setdefault(identity.user, _Kept())
             before = kept.queues.get(queue.name)

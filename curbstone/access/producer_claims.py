@@ -1,7 +1,7 @@
 """Which connection publishes as which numbered producer to which queue: one at a time, over all protocols.
 
 If two programs used the same name, each one's messages would be taken for repeats of the other's. So a later connection
-ends the earlier one. The earlier one may also be a lost connection of the same program that nobody has noticed yet.
+ends the earlier one. The earlier one may also be a lost connection of the same program, whose loss was not noticed yet.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def check_quota(quota: Quota, broker: Broker, name: QueueName, changes: Mapping[
     if isinstance(cap, str):
         cap = parse_size(cap)
     if not isinstance(cap, int):
-        raise BadRequest("bad option cap: a size")
+        raise BadRequest("bad option cap: expected a size")
     if before is None and len(caps) >= quota.queues:
         raise QuotaReached(f"project {name.project} has {quota.queues} queues, all that its quota allows")
     total = sum(caps.values()) - (before or 0) + cap

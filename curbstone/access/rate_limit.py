@@ -2,7 +2,7 @@
 
 A message counts when it arrives, whether it is stored or not, over all connections of the user together. For a moment a
 user may exceed its rate. That makes a debt, which time pays off, and until it is paid nothing more of the user is
-accepted. A connection that publishes meanwhile is not read (`Brake`). An HTTP request is refused, and told when to try
+accepted. A connection that publishes meanwhile is not read (`Brake`). An HTTP request is refused, with the time to try
 again (`Meter.check`).
 """
 
@@ -35,8 +35,8 @@ class Rate(NamedTuple):
     bytes: int = 0
 
     def __str__(self) -> str:
-        told = [f"{self.messages} messages"] * bool(self.messages) + [f"{self.bytes} bytes"] * bool(self.bytes)
-        return f"{' and '.join(told) or 'as much as comes'} in a second"
+        parts = [f"{self.messages} messages"] * bool(self.messages) + [f"{self.bytes} bytes"] * bool(self.bytes)
+        return f"{' and '.join(parts) or 'any amount'} in a second"
 
 
 NO_RATE = Rate()
@@ -75,12 +75,12 @@ class Meter:
         self._us_a_message = 1_000_000 / rate.messages if rate.messages else 0.0
         self._us_a_byte = 1_000_000 / rate.bytes if rate.bytes else 0.0
         self._paid_us = [0.0, 0.0]
-        """When the messages, and when the bytes, that have come are paid for."""
+        """When the messages, and when the bytes, counted so far are paid for."""
         self._brakes: dict[Brake, None] = {}
         self._timer: Timer | None = None
 
     def count(self, messages: int, size: int) -> None:
-        """Count messages and bytes that have come."""
+        """Count messages and bytes."""
         least = self._host.now_us() - AT_ONCE_US
         by_count, by_size = self._paid_us
         self._paid_us = [
@@ -181,7 +181,7 @@ class Brake:
 
 
 class Meters:
-    """The meters of the users that have a rate. A meter lives as long as somebody refers to it."""
+    """The meters of the users that have a rate. A meter lives as long as it is referred to."""
 
     def __init__(self, host: Host) -> None:
         self._host = host

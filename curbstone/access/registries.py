@@ -1,4 +1,4 @@
-"""What all `Access` of one gate share: the audit, and registries of what connections have.
+"""What all `Access` of a server share: the audit, and registries of what connections have.
 
 Refusals and changes go into the audit if there are users. Without users nothing is noted.
 """
@@ -24,14 +24,14 @@ class Watch:
         self.private = PrivateQueues(host)
         """The private queues of connections."""
         self.ack_ids = AckIds()
-        """The deliveries that connections hold, so that they can be settled from elsewhere."""
+        """The deliveries that connections hold, so that they can be settled over other connections."""
         self.producing: dict[Key, Producing] = {}
         """Which connection publishes as which numbered producer."""
         self.refusals: dict[str, int] = {}
         """The number of refused calls, by the name of the right they lacked."""
 
     def refused(self, identity: Identity, right: str, target: str) -> None:
-        """Note that somebody lacked a right."""
+        """Note that an identity lacked a right."""
         if self._audit is not None:
             self.refusals[right] = self.refusals.get(right, 0) + 1
             peer, protocol = _asking()

@@ -88,15 +88,15 @@ class Reloading(Generic[T]):
             assert failed is None, failed
             self._seen, result, error = found
             self._is_reading = False
-            told = self._told(result, error)
+            outcome = self._outcome(result, error)
             for on_done in asked:
-                on_done(told)
+                on_done(outcome)
             if self._asked and not self._is_reading:
                 self._start()
 
         self._host.submit(read, done)
 
-    def _told(self, result: T | None, error: BaseException | None) -> CurbstoneError | None:
+    def _outcome(self, result: T | None, error: BaseException | None) -> CurbstoneError | None:
         """Use what was read, or return what is wrong with it."""
         if error is None:
             assert result is not None

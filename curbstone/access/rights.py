@@ -116,7 +116,7 @@ def parse_grant(text: str, user: str = "") -> Grant:
     """Return the grant in a text, where `{user}` stands for `user` taken literally. Raise BadGrant."""
     words = text.split()
     if len(words) != 2:
-        raise BadGrant(f"bad grant {text[:120]!r}: it is rights, a space and a pattern, as in 'send,peek shop/orders*'")
+        raise BadGrant(f"bad grant {text[:120]!r}: expected rights and a pattern, as in 'send,peek shop/orders*'")
     rights = _rights_in(words[0], text)
     kind, pattern, allowed = "queue", words[1], ON_QUEUES
     if pattern == SERVER:
@@ -125,7 +125,7 @@ def parse_grant(text: str, user: str = "") -> Grant:
         kind, pattern, allowed = "topic", pattern.removeprefix(_TOPIC), ON_TOPICS
     if rights & ~allowed:
         wrong = next(right.word for right in Right if right & rights & ~allowed)
-        raise BadGrant(f"bad grant {text[:120]!r}: there is no right {wrong} on {_KINDS[kind]}")
+        raise BadGrant(f"bad grant {text[:120]!r}: the right {wrong} does not apply to {_KINDS[kind]}")
     if kind != SERVER:
         _check_pattern(kind, pattern.replace(USER, "x"), text)
     return Grant(rights, kind, tuple(pattern.replace(USER, user or USER).split("/", 1 if kind == "topic" else -1)))
@@ -139,7 +139,7 @@ def _rights_in(words: str, text: str) -> int:
     for word in words.split(","):
         right = next((right for right in Right if right.word == word), None)
         if right is None:
-            raise BadGrant(f"bad grant {text[:120]!r}: there are the rights {', '.join(each.word for each in Right)}")
+            raise BadGrant(f"bad grant {text[:120]!r}: the rights are {', '.join(each.word for each in Right)}")
         rights |= right
     return rights
 
@@ -148,7 +148,7 @@ def _check_pattern(kind: str, pattern: str, text: str) -> None:
     project, slash, name = pattern.partition("/")
     rule = _EVENT if kind == "topic" else _QUEUE
     if not slash or not _PROJECT.fullmatch(project) or not rule.fullmatch(name):
-        raise BadGrant(f"bad grant {text[:120]!r}: a pattern is project/queue, topic:project/event or server")
+        raise BadGrant(f"bad grant {text[:120]!r}: expected the pattern project/queue, topic:project/event or server")
 
 
 class Grants:

@@ -68,7 +68,7 @@ class Sessions:
                 )
             self.close(min(idle, key=lambda each: each.used_ms).id)
         elif len(self._sessions) >= most:
-            raise TooMany(f"there are {len(self._sessions)} sessions, the most there can be", 60)
+            raise TooMany(f"the server has {len(self._sessions)} sessions, its limit", 60)
         session = Session(secret, access, self._host.now_ms())
         self._sessions[session.id] = self._of_user.setdefault(user, {})[session.id] = session
 
@@ -133,9 +133,9 @@ class Tickets:
             self._remove(next(iter(self._tickets)))
         user = access.identity.user
         if self._of_user[user] >= TICKETS_OF_USER_MAX:
-            raise TooMany(f"there are {TICKETS_OF_USER_MAX} tickets of this user that were not used yet", 30)
+            raise TooMany(f"this user has {TICKETS_OF_USER_MAX} unused tickets, the limit", 30)
         if len(self._tickets) >= (TICKETS_MAX if access.identity.is_admin else TICKETS_MAX - RESERVED):
-            raise TooMany(f"there are {len(self._tickets)} tickets that were not used yet", 30)
+            raise TooMany(f"the server has {len(self._tickets)} unused tickets, its limit", 30)
         secret = new_secret(TICKET)
         self._of_user[user] += 1
         self._tickets[secret.id] = Ticket(secret.digest, access, way, queue, now_ms + TICKET_MS)

@@ -29,7 +29,7 @@ class AccessStaging:
     def upload(
         self, project: str, identifier: str, part: str, bytes_max: int, *, ttl_ms_max: int = TTL_MS_MAX
     ) -> Upload:
-        """See `Staging.upload`. A queue to which the identity may not send is refused when its first frame comes.
+        """Take a part. A queue to which the identity may not send is refused at its first frame.
 
         A part without messages names no queue, so the identity must also have the right to send to some queue of the
         project.

@@ -1,6 +1,6 @@
 """API tokens: made while the server runs, and kept in `access/tokens` of the data directory.
 
-The file is replaced as a whole and synced before anybody gets a token or is told that one is revoked. It contains no
+The file is replaced as a whole and synced before a token is returned or a revocation is confirmed. It contains no
 secrets, only their SHA-256.
 """
 
@@ -72,7 +72,7 @@ def new_token(
 def check_narrower(has: tuple[str, ...], wanted: Iterable[str] | None) -> None:
     """Raise BadRequest if a token would have grants that the token it is made with lacks."""
     if wanted is None or not set(wanted) <= set(has):
-        raise BadRequest("a token made with a token has some of its grants, each as it is written there")
+        raise BadRequest("a token made with a token can only have grants of that token, written as they are there")
 
 
 def encode(tokens: Iterable[Token]) -> bytes:
@@ -86,14 +86,14 @@ def decode(data: bytes) -> dict[str, Token]:
     try:
         head, *lines = data.decode().splitlines()
         if json.loads(head)["format"] > FORMAT:
-            raise DataDirectoryError("access/tokens: its format is newer than this version reads")
+            raise DataDirectoryError("access/tokens: its format is newer than this version can read")
         found = [Token(**json.loads(line)) for line in lines]
         tokens = [replace(each, grants=None if each.grants is None else tuple(each.grants)) for each in found]
         for token in tokens:
             bytes.fromhex(token.digest)
             _ = token.layer  # raises for a bad grant
     except (ValueError, KeyError, TypeError) as error:
-        raise DataDirectoryError(f"access/tokens is damaged: {type(error).__name__}; no token is known") from None
+        raise DataDirectoryError(f"access/tokens is damaged: {type(error).__name__}; no token can be used") from None
     return {token.id: token for token in tokens}
 
 
@@ -166,9 +166,9 @@ class Tokens:
             if self._is_over(each):
                 del self._tokens[each.id]
         if not by_admin and sum(each.user == token.user for each in self._tokens.values()) >= TOKENS_OF_USER_MAX:
-            raise BadRequest(f"there are {TOKENS_OF_USER_MAX} tokens of this user, the most it may make; revoke some")
+            raise BadRequest(f"this user has {TOKENS_OF_USER_MAX} tokens, the limit; revoke some")
         if len(self._tokens) >= TOKENS_MAX - (0 if by_admin else RESERVED):
-            raise BadRequest(f"there are {len(self._tokens)} tokens, the most there can be; revoke some")
+            raise BadRequest(f"the server has {len(self._tokens)} tokens, its limit; revoke some")
         self._tokens[token.id] = token
 
         def done(error: CurbstoneError | None) -> None:

@@ -1,7 +1,7 @@
-"""The gate of a server with users: the only place where credentials become identities.
+"""The authentication of a server with users: the only place where credentials become identities.
 
 A reload or a revocation changes the identities that are in use. Unknown users, wrong passwords and revoked tokens get
-the same answer, which does not tell them apart.
+the same answer, which does not distinguish them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Known:
 
 
 class LoginGate:
-    """The gate with users; see the module's docstring. Implements `gate.Gate`; called on the host's thread."""
+    """The authentication with users. Implements `authenticator.Gate`; called on the host's thread."""
 
     wants_login = True
     generation = 0
@@ -122,7 +122,7 @@ class LoginGate:
             raise UsersError(f"{self._file}: {error}") from None
         return users
 
-    # --- who comes in
+    # --- logins
 
     def enter(self, credentials: Credentials, caller: Caller) -> Access | None:
         secret = parse_secret(credentials.secret) if credentials.secret else None
@@ -335,7 +335,7 @@ class LoginGate:
                 presence.end(NotLoggedIn("the login was revoked"))
 
     def _measure(self, identity: Identity, user: User) -> None:
-        """Use the meter of the user's current rate. If the rate has changed, counting starts anew."""
+        """Use the meter of the user's current rate. If the rate has changed, counting starts again."""
         before, identity.meter = identity.meter, self._meters.of(user.name, user.rate)
         if before is not None and before is not identity.meter:
             before.forgive()
@@ -398,7 +398,7 @@ class LoginGate:
         if not is_own:
             access.check_server(Right.ADMIN)
         if user not in self.users.users or user == ANONYMOUS:
-            raise BadRequest(f"the users file has no user {user[:128]!r}, and tokens are for those alone")
+            raise BadRequest(f"no user {user[:128]!r} in the users file; only its users can have tokens")
         parent = known.origin.proof if is_own and known.origin.kind == "token" else ""
         made_with = self.tokens.get(parent)
         if made_with is not None:

@@ -115,7 +115,7 @@ def load(data: bytes) -> Users:
     users = {name: _user(name, table, roles) for name, table in _tables(content, "users").items()}
     issuers = _issuers(content.get("issuers", []), users)
     if not users and not issuers:
-        raise UsersError("it has no users: write a table [users.NAME]")
+        raise UsersError("no users: add a table [users.NAME]")
     _check_certificates(users)
     quotas = {name: _quota(name, table) for name, table in _tables(content, "quotas").items()}
     return Users(users, quotas, roles, issuers)
@@ -123,7 +123,7 @@ def load(data: bytes) -> Users:
 
 def _issuers(tables: object, users: Mapping[str, User]) -> tuple[Issuer, ...]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise UsersError("issuers: write tables, as in [[issuers]]")
+        raise UsersError("issuers: expected tables, as in [[issuers]]")
     found: list[Issuer] = []
     for number, table in enumerate(tables, 1):
         try:
@@ -131,9 +131,9 @@ def _issuers(tables: object, users: Mapping[str, User]) -> tuple[Issuer, ...]:
         except BadIssuer as error:
             raise UsersError(f"issuer {number}: {error}") from None
         if any(issuer.url == each.url or issuer.name == each.name for each in found):
-            raise UsersError(f"issuer {number}: another has the same url or name")
+            raise UsersError(f"issuer {number}: another issuer has the same url or name")
         if taken := next((name for name in users if name.startswith(f"{issuer.name}:")), None):
-            raise UsersError(f"user {taken!r}: names that begin {issuer.name}: are those of the issuer's users")
+            raise UsersError(f"user {taken!r}: names that begin with {issuer.name}: belong to the issuer's users")
         found.append(issuer)
     return tuple(found)
 
@@ -141,7 +141,7 @@ def _issuers(tables: object, users: Mapping[str, User]) -> tuple[Issuer, ...]:
 def _tables(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     tables = content.get(name, {})
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
-        raise UsersError(f"{name}: write tables, as in [{name}.NAME]")
+        raise UsersError(f"{name}: expected tables, as in [{name}.NAME]")
     return tables
 
 
@@ -154,14 +154,14 @@ def _check_keys(table: Mapping[str, Any], known: tuple[str, ...], where: str) ->
 def _texts(table: Mapping[str, Any], key: str, where: str) -> list[str]:
     texts = table.get(key, [])
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise UsersError(f"{where}: {key} is a list of texts")
+        raise UsersError(f"{where}: {key}: expected a list of strings")
     return texts
 
 
 def _role(name: str, table: Mapping[str, Any]) -> Role:
     where = f"role {name[:80]!r}"
     if not _ROLE.fullmatch(name):
-        raise UsersError(f"{where}: a role's name has 1 to 128 of A-Z a-z 0-9 . _ -")
+        raise UsersError(f"{where}: bad role name: 1 to 128 characters of A-Z a-z 0-9 . _ -")
     _check_keys(table, ("grants", "rate"), where)
     texts = _texts(table, "grants", where)
     _grants(texts, "", where)
@@ -185,13 +185,13 @@ def _grants(texts: list[str], user: str, where: str) -> Grants:
 def _user(name: str, table: Mapping[str, Any], roles: Mapping[str, Role]) -> User:
     where = f"user {name[:130]!r}"
     if not _NAME.fullmatch(name):
-        raise UsersError(f"{where}: a user's name has 1 to 128 of A-Z a-z 0-9 . _ @ : -")
+        raise UsersError(f"{where}: bad user name: 1 to 128 characters of A-Z a-z 0-9 . _ @ : -")
     _check_keys(table, ("password", "home", "roles", "grants", "certificate", "sources", "rate"), where)
     texts = list(_texts(table, "grants", where))
     named = _texts(table, "roles", where)
     for role in named:
         if role not in roles:
-            raise UsersError(f"{where}: there is no role {role[:80]!r}")
+            raise UsersError(f"{where}: no such role: {role[:80]!r}")
         texts += roles[role].grants
     rate = _rate(table, where) if "rate" in table else most(roles[role].rate for role in named)
     home = _checked(lambda: queue_name("any", table.get("home", DEFAULT_PROJECT)).project, where)
@@ -199,11 +199,11 @@ def _user(name: str, table: Mapping[str, Any], roles: Mapping[str, Role]) -> Use
     passwords = tuple(_texts(table, "password", where))
     certificates = tuple(_texts(table, "certificate", where))
     if name == ANONYMOUS and (not sources or passwords or certificates):
-        raise UsersError(f"{where}: who presents nothing needs sources, and has no password or certificate")
+        raise UsersError(f"{where}: an anonymous user needs `sources` and can have neither password nor certificate")
     if len(passwords) > PASSWORDS_MAX or not all(_PHC.fullmatch(text) for text in passwords):
-        raise UsersError(f"{where}: password is a list of 1 or 2 texts that `curbstone user hash` printed")
+        raise UsersError(f"{where}: password: expected a list of 1 or 2 hashes from `curbstone user hash`")
     if not all(_CERTIFICATE.fullmatch(text) for text in certificates):
-        raise UsersError(f"{where}: certificate is a list of names, as in URI:…, DNS:…, EMAIL:… or a whole subject")
+        raise UsersError(f"{where}: certificate: expected a list of URI:…, DNS:…, EMAIL:… or whole subjects")
     return User(name, home, _grants(texts, name, where), passwords, certificates, sources, rate=rate)
 
 
@@ -211,7 +211,7 @@ def _network(text: str, where: str) -> Network:
     try:
         return ip_network(text)
     except ValueError:
-        raise UsersError(f"{where}: sources are networks, as in 10.0.0.0/8 or ::1/128") from None
+        raise UsersError(f"{where}: sources: expected networks, such as 10.0.0.0/8 or ::1/128") from None
 
 
 def _check_certificates(users: Mapping[str, User]) -> None:
@@ -231,7 +231,7 @@ def _quota(name: str, table: Mapping[str, Any]) -> Quota:
     size = _checked(lambda: parse_size(size), where) if isinstance(size, str) else size
     for value in (queues, size):
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise UsersError(f'{where}: queues is a whole number, and bytes a size, as in "5GiB"')
+            raise UsersError(f'{where}: expected an integer for queues and a size such as "5GiB" for bytes')
     return Quota(queues, size)
 
 
@@ -241,4 +241,4 @@ def _checked(make: Callable[[], Any], where: str) -> Any:
     except (BadRequest, CurbstoneError) as error:
         raise UsersError(f"{where}: {error}") from None
     except TypeError:
-        raise UsersError(f"{where}: a text is wanted") from None
+        raise UsersError(f"{where}: expected a string") from None

@@ -99,7 +99,7 @@ class Backups:
                 facts = {**self._facts(files), "taken": taken_at.isoformat(timespec="milliseconds")}
                 on_done(None, Archive(self._host, self._root, archive(facts, files, had), closed, over))
             elif isinstance(error, TimeoutError) and tries > 1:
-                over()  # if it was the disk that took too long, the logs are held; the next try holds them anew
+                over()  # if it was the disk that took too long, the logs are held; the next try holds them again
                 self._host.call_later(WAIT_MS, lambda: self._take(had, on_done, tries - 1))
             else:
                 closed()
@@ -120,7 +120,7 @@ class Backups:
 
 
 class Archive:
-    """A backup that is being sent. It is given up if nobody reads for `STALLED_MS`.
+    """A backup that is being sent. It is given up if the client reads nothing for `STALLED_MS`.
 
     `closed` is called when it is closed, and `over` when the files that it kept are removed.
     """

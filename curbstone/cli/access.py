@@ -64,7 +64,7 @@ def init(
         )
         tokens.write(data, [*known.values(), token])
     except FileExistsError:
-        raise CommandFailed(f"{users} is there already; nothing was changed", FAILED) from None
+        raise CommandFailed(f"{users} exists already; nothing was changed", FAILED) from None
     except OSError as error:
         raise CommandFailed(f"can't write {error.filename or users}: {error.strerror}", FAILED) from None
     finally:
@@ -130,7 +130,7 @@ def explain(
     except BadGrant as error:
         raise CommandFailed(str(error), WRONG) from None
     if any("*" in part for part in asked.parts):
-        raise CommandFailed("name one queue, topic or the server, without *", WRONG)
+        raise CommandFailed("expected one queue, one topic or the server, without *", WRONG)
     given = [[grant for grant in grants.all if _gives(grant, asked)] for grants in layers]
     may = all(given)
     print(f"{name} {'may' if may else 'may not'} {right} {target}")

@@ -39,7 +39,7 @@ def backup(
 
     is_archive = target == "-" or target.endswith(".tar")
     if since is not None and is_archive:
-        raise CommandFailed("--since goes with a directory: an archive has everything in it", WRONG)
+        raise CommandFailed("--since needs a directory: an archive always holds everything", WRONG)
     with _told(), Client() as client:
         if target != "-":
             receive.check_free(Path(target))  # before the server keeps files for nothing
@@ -76,7 +76,7 @@ def restore(
     from curbstone.backup.restore import restore_queue
 
     if name and not queue:
-        raise CommandFailed("--as goes with --queue", WRONG)
+        raise CommandFailed("--as needs --queue", WRONG)
     with _told():
         if queue:
             new_name = queue_of(name or queue)

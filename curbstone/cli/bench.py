@@ -51,7 +51,7 @@ class Run:
 
     @property
     def rate(self) -> float:
-        """Return how many messages a second came through from end to end."""
+        """Return how many messages a second were delivered."""
         return len(self.travels_s) / max((self.ended_s or time.perf_counter()) - self.started_s, 1e-9)
 
     def picture(self) -> str:
@@ -131,7 +131,7 @@ def _first(group: BaseExceptionGroup[Any]) -> BaseException:
 
 
 async def _publish(socket: Any, run: Run, size: int, window: int) -> None:
-    """Publish, with at most `window` messages unconfirmed. Confirms come in the order of the messages."""
+    """Publish, with at most `window` messages unconfirmed. Confirms arrive in the order of the messages."""
     unconfirmed: deque[float] = deque()
     padding = b"x" * (size - STAMP_BYTES)
     while run.sent < run.count or unconfirmed:

@@ -155,7 +155,7 @@ def check(
     if not directory.is_dir():
         raise CommandFailed(f"no such directory: {directory}", WRONG)
     if not (directory / QUEUES).is_dir():
-        raise CommandFailed(f"{directory} is not a data directory: there is no {QUEUES} in it", WRONG)
+        raise CommandFailed(f"{directory} is not a data directory: it has no {QUEUES}", WRONG)
     try:
         with nobody_else(directory):
             disk = ReadOnlyDisk(directory)
@@ -309,7 +309,7 @@ def _count_live(revival: DryRecovery, meta: Meta, checked: Checked) -> None:
 
 
 def _check_chain(disk: ReadOnlyDisk, chain: Chain, checked: Checked) -> None:
-    """Scan the segments. Those below the start of the log were dropped, so whatever they look like is no damage."""
+    """Scan the segments. Those below the start of the log were dropped, so nothing in them is damage."""
     log_start = 1
     last_batch = 0
     damage = [(number, f"{checked.directory}: {_gap(number, chain)}") for number in chain.missing]

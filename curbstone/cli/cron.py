@@ -101,7 +101,7 @@ def read_jobs(file: Path) -> list[Job]:
         raise CommandFailed(f"{file}: {error}", WRONG) from None
     tables = found.get("jobs")
     if found.keys() != {"jobs"} or not isinstance(tables, dict) or not tables:
-        raise CommandFailed(f"{file}: it has tables [jobs.NAME], at least one, and nothing else", WRONG)
+        raise CommandFailed(f"{file}: expected tables [jobs.NAME], at least one, and nothing else", WRONG)
     return [_job(file, name, table) for name, table in tables.items()]
 
 
@@ -145,7 +145,7 @@ def _zone(name: str) -> Any:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        raise BadSchedule(f"there is no time zone {name!r}") from None
+        raise BadSchedule(f"unknown time zone {name!r}") from None
 
 
 class Done:
@@ -159,7 +159,7 @@ class Done:
             if file.exists():
                 self._runs = {str(name): int(run) for name, run in json.loads(file.read_text("utf-8")).items()}
         except (OSError, ValueError, AttributeError, TypeError) as error:
-            raise CommandFailed(f"{file} can't be read: {error}; without it the jobs begin now", WRONG) from None
+            raise CommandFailed(f"can't read {file}: {error}; delete it, and the jobs start from now", WRONG) from None
 
     def __getitem__(self, job: str) -> int | None:
         return self._runs.get(job)

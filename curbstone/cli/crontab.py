@@ -3,7 +3,7 @@
 The fields are `minute hour day month weekday`. Each is `*`, a number, a range (`1-5`), a list (`1,15`), or steps
 (`*/10`, `8-18/2`). Months and weekdays may also be English names; Sunday is 0 or 7. If both day and weekday are
 restricted, one match is enough, as in every cron. A time that the change to summer time skips is due right after the
-gap. A time that comes twice is due the first time.
+gap. A time that occurs twice is due the first time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
     ("weekday", 0, 7, WEEKDAYS),
 )
 YEARS_MAX = 9
-"""A 29th of February comes at least once in so many years."""
+"""A 29th of February occurs at least once in so many years."""
 
 _PART = re.compile(r"(\*|[a-z0-9]+)(?:-([a-z0-9]+))?(?:/([0-9]+))?", re.ASCII)
 _MINUTE = timedelta(minutes=1)
@@ -50,17 +50,17 @@ class Schedule:
         """Parse the five fields. Raise BadSchedule."""
         fields = NICKNAMES.get(text.strip().lower(), text.lower()).split()
         if len(fields) != len(FIELDS):
-            raise BadSchedule(f"bad schedule {text!r}: five fields (minute hour day month weekday), or @daily and such")
+            raise BadSchedule(f"bad schedule {text!r}: expected minute hour day month weekday, or @daily and such")
         found = [_numbers(given, *field) for given, field in zip(fields, FIELDS, strict=True)]
         self._minutes, self._hours, self._days, self._months, weekdays = found
         self._weekdays = {number % 7 for number in weekdays}
         self._either = fields[2] != "*" and fields[4] != "*"
         self._zone = zone
         if next(self.after(datetime(2024, 1, 1, tzinfo=UTC)), None) is None:
-            raise BadSchedule(f"bad schedule {text!r}: it never comes")
+            raise BadSchedule(f"bad schedule {text!r}: this date never occurs")
 
     def after(self, moment: datetime) -> Iterator[datetime]:
-        """Yield the times after `moment` in order, in UTC. End if none comes in `YEARS_MAX` years."""
+        """Yield the times after `moment` in order, in UTC. End if there is none in `YEARS_MAX` years."""
         at = moment.astimezone(UTC).replace(second=0, microsecond=0) + _MINUTE
         end = at + 366 * YEARS_MAX * _DAY
         while at < end:

@@ -3,7 +3,7 @@
     001⇥rdy⇥hello
     002⇥wip⇥two lines\\nin one
 
-The columns are number, state and body, separated by tabs; the oldest message comes first. Bodies are escaped so that
+The columns are number, state and body, separated by tabs; the oldest message is first. Bodies are escaped so that
 each message is one line, and so that nothing in them acts as a command on a terminal: `\\\\`, `\\t`, `\\n`, `\\r`, and
 `\\xHH` for every other byte that is not part of printable UTF-8 text. The command asks a running server over HTTP and
 changes nothing.

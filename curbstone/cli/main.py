@@ -120,7 +120,7 @@ def main() -> None:
     termination = Termination()
     termination.listen()
     code = _run(sys.argv[1:])
-    sys.exit(TERMINATED if code == INTERRUPTED and termination.came else code)
+    sys.exit(TERMINATED if code == INTERRUPTED and termination.arrived else code)
 
 
 def _run(arguments: list[str]) -> int:

@@ -21,9 +21,7 @@ def peek(
     count: Annotated[
         int, typer.Option("--count", "-n", min=1, max=1000, help="How many messages to show at most")
     ] = 10,
-    after: Annotated[
-        str, typer.Option("--after", metavar="ID", help="Only show messages that come after this one")
-    ] = "",
+    after: Annotated[str, typer.Option("--after", metavar="ID", help="Only show messages after this one")] = "",
     state: Annotated[str, typer.Option("--state", help="Only show messages in this state: rdy, wip or delayed")] = "",
     as_json: Json = False,
 ) -> int:
@@ -98,7 +96,7 @@ def undo(
     limit: Annotated[
         int,
         typer.Option(
-            "--limit", min=1, max=10_000, help="How many messages at most; those that were settled last come back"
+            "--limit", min=1, max=10_000, help="How many messages at most; the last settled ones are restored"
         ),
     ] = 1000,
     within: Annotated[
@@ -109,42 +107,42 @@ def undo(
     group: Annotated[str, typer.Option("--group", metavar="NAME", help="The group in which it was settled")] = "",
     as_json: Json = False,
 ) -> None:
-    """Bring back messages that were acked, popped, or purged with --keep.
+    """Restore messages that were acked, popped, or purged with --keep.
 
-    Only messages that the queue's log still has can come back.
+    Only messages that are still in the queue's log can be restored.
     """
-    wishes: dict[str, Any] = {"limit": limit, "group": group}
+    body: dict[str, Any] = {"limit": limit, "group": group}
     if within is not None:
-        wishes["within"] = within
+        body["within"] = within
     if message_id:
-        wishes["id"] = message_id
+        body["id"] = message_id
     with Client() as client, progress("Looking through the log"):
-        answer = client.json("POST", queue_of(queue), "/undo", json=wishes, timeout=None)
+        answer = client.json("POST", queue_of(queue), "/undo", json=body, timeout=None)
     if as_json:
         print_json(answer)
         return
     print(f"{counted(answer['restored'], 'message')} restored")
     if answer["gone"]:
-        print(f"{answer['gone']} are not in the log any more")
+        print(f"{answer['gone']} are no longer in the log")
     if answer["expired"]:
         print(f"{answer['expired']} have expired")
     if answer["more"]:
-        print("there are more: run it again, or with a larger --limit")
+        print("there are more: run the command again, or raise --limit")
     if answer["damaged"]:
-        print("a part of the log is damaged: what was settled before it stays settled")
+        print("part of the log is damaged: messages settled before it stay settled")
 
 
 def redrive(
     queue: Queue,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="QUEUE", help="Move all to this queue. Default: the queue that each came from"),
+        typer.Option("--to", metavar="QUEUE", help="Move all to this queue. Default: where each was before"),
     ] = "",
     limit: Annotated[int, typer.Option("--limit", min=0, help="How many dead letters to move at most; 0 for all")] = 0,
     message_id: Annotated[str, typer.Option("--id", metavar="ID", help="Only move the dead letter with this id")] = "",
     as_json: Json = False,
 ) -> None:
-    """Move dead letters back to the queues they came from.
+    """Move dead letters back to the queues they were in before.
 
     The server moves them in small batches, each of them whole or not at all.
     """

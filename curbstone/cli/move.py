@@ -82,8 +82,8 @@ def move(
 
 
 def _lease(client: Client, queue: QueueName, count: int, wait: float) -> list[dict[str, Any]]:
-    wishes = {"count": count, "seconds": LEASE_S, "wait": wait}
-    messages: list[dict[str, Any]] = client.json("POST", queue, "/messages/lease", json=wishes)["messages"]
+    body = {"count": count, "seconds": LEASE_S, "wait": wait}
+    messages: list[dict[str, Any]] = client.json("POST", queue, "/messages/lease", json=body)["messages"]
     return messages
 
 
@@ -92,8 +92,8 @@ def _hand_over(
 ) -> Generator[tuple[int, int]]:
     """Publish leased messages, then settle them. Yield how many, and how many had returned to their queue before.
 
-    Messages that were not published are given back at once, so that nobody has to wait for their leases to end.
-    Messages that were published are settled, even if an interruption came in between.
+    Messages that were not published are given back at once, so that no consumer has to wait for their leases to end.
+    Messages that were published are settled, even after an interruption in between.
     """
     from curbstone.cli.send import publish, publishable
 

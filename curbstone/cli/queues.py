@@ -23,7 +23,7 @@ def queues(
 ) -> None:
     """List the queues of a project."""
     if "/" in project:
-        raise typer.BadParameter(f"{project!r} is no project; to see one queue: curbstone queue show {project}")
+        raise typer.BadParameter(f"{project!r} is not a project; to show one queue: curbstone queue show {project}")
     path = f"/v2/{queue_of(f'{project}/any').project}/queues"
     with Client() as client:
         found: list[dict[str, Any]] = client.call("GET", path).json()["queues"]
@@ -40,7 +40,7 @@ def queues(
     rows = []
     for queue in found:
         counts = (queue["rdy"], queue["wip"], queue.get("delayed", "?"), queue["consumers"])
-        on_disk = queue.get("bytes")  # missing on a cluster, which can't tell
+        on_disk = queue.get("bytes")  # missing on a cluster, where it is not known
         disk = ("?", "?") if on_disk is None else (size(on_disk), f"{100 * on_disk / queue['cap']:.0f} %")
         rows.append([queue["name"], *counts, *disk, "damaged" if queue.get("damaged") else ""])
         for name, group in queue["groups"].items():
@@ -57,7 +57,7 @@ def explain(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Say why nothing is delivered from a queue, or where a message is."""
+    """Explain why nothing is delivered from a queue, or where a message is."""
     params = {"group": group} | ({"id": message_id} if message_id else {})
     with Client() as client:
         explained = client.json("GET", queue_of(queue), "/explain", params=params)

@@ -67,13 +67,13 @@ def _take(
     received = 0
     try:
         while not count or received < count:
-            wishes = {
+            body = {
                 "count": min(AT_ONCE, count - received) if count else AT_ONCE,
                 "seconds": LEASE_S,
                 "wait": 0 if received else wait,
                 "group": group,
             }
-            messages = client.json("POST", queue, "/messages/lease", json=wishes)["messages"]
+            messages = client.json("POST", queue, "/messages/lease", json=body)["messages"]
             if not messages:
                 break
             held += [message["ackId"] for message in messages]
@@ -108,7 +108,7 @@ async def _follow(
 async def _deliveries(
     url: str, queue: QueueName, window: int, group: str
 ) -> AsyncGenerator[tuple[Shown, Callable[[], Awaitable[None]]]]:
-    """Yield messages as they come over a WebSocket, each with a function that settles it.
+    """Yield messages as they arrive over a WebSocket, each with a function that settles it.
 
     Everything runs in one thread, because Python's TLS sometimes breaks a connection that is read in one thread and
     written in another.
@@ -157,7 +157,7 @@ def _told(url: str, queue: QueueName) -> Iterator[None]:
 
 
 def _as_text(message: Shown) -> Shown:
-    """Return a message whose body came as base64; the body is text if it is valid text."""
+    """Return a message whose body was sent as base64; the body is text if it is valid text."""
     try:
         text = base64.b64decode(message["message"]).decode()
     except UnicodeDecodeError:

@@ -40,7 +40,7 @@ def repair(
     if not directory.is_dir():
         raise CommandFailed(f"no such directory: {directory}", WRONG)
     if not (directory / QUEUES).is_dir():
-        raise CommandFailed(f"{directory} is not a data directory: there is no {QUEUES} in it", WRONG)
+        raise CommandFailed(f"{directory} is not a data directory: it has no {QUEUES}", WRONG)
     try:
         if apply:
             lock = OsDisk(directory)
@@ -77,7 +77,7 @@ def _facts(made: Plan) -> dict[str, Any]:
     return {
         "directory": made.directory,
         "queue": str(made.name),
-        "rewritten": {file.path: file.told for file in made.files},
+        "rewritten": {file.path: file.notes for file in made.files},
         "moved": {aside.path: len(aside.messages) for aside in made.asides},
         "left": made.hopeless,
     }
@@ -122,10 +122,10 @@ def _print(found: list[Plan], redo: list[RedoPlan], staged: list[str], done: boo
     for made in found:
         out.print(f"queue {made.name} in {made.directory}")
         for file in made.files:
-            for text in file.told:
+            for text in file.notes:
                 out.print(f"  {text}")
             out.print(
-                f"  {file.path}: {'written' if done else 'to be written'} anew, the old one kept in {DAMAGED_DIR}/"
+                f"  {file.path}: {'rewritten' if done else 'to be rewritten'}, the old one kept in {DAMAGED_DIR}/"
             )
         for aside in made.asides:
             saved = f", {len(aside.messages)} messages of it saved as JSON lines" if aside.messages else ""

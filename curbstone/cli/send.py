@@ -92,7 +92,7 @@ def send(
                         for message_id in ids:
                             print_json({"id": message_id})
         except CommandFailed as error:
-            raise CommandFailed(f"{error} ({sent} messages were sent before)", error.code) from None
+            raise CommandFailed(f"{error} (after {sent} messages)", error.code) from None
 
 
 def publish(
@@ -145,7 +145,7 @@ def _of_bytes(body: bytes) -> Fields:
 
 
 def _lines(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """Yield the lines as they come, in groups: all lines that are there now, before waiting for more."""
+    """Yield the lines as they arrive, in groups: all lines that are there now, before waiting for more."""
     begun = b""
     while chunk := cast(BufferedReader, stream).read1(BATCH_BYTES):
         *lines, begun = (begun + chunk).split(b"\n")

@@ -114,7 +114,7 @@ def _print_chart(names: list[str], rows: Iterator[list[Any]]) -> None:
     found = list(islice(rows, ROWS_SHOWN))
     values = [float(row[-1] or 0) if isinstance(row[-1], (int, float, Decimal, type(None))) else None for row in found]
     if not names or None in values:
-        raise CommandFailed("--chart draws the last column of the query, and that is no number", WRONG)
+        raise CommandFailed("--chart needs a number in the last column", WRONG)
     grid = table(names, [])
     grid.columns[-1].justify = "right"
     grid.add_column("")

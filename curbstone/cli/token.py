@@ -30,15 +30,15 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Make a token and print it. It is not shown again."""
-    wishes: dict[str, Any] = {"label": label}
+    body: dict[str, Any] = {"label": label}
     if user:
-        wishes["user"] = user
+        body["user"] = user
     if grants:
-        wishes["grants"] = grants
+        body["grants"] = grants
     if seconds:
-        wishes["seconds"] = seconds
+        body["seconds"] = seconds
     with Client() as client:
-        made = client.call("POST", "/v2/tokens", json=wishes).json()
+        made = client.call("POST", "/v2/tokens", json=body).json()
     if as_json:
         print_json(made)
     else:
@@ -77,7 +77,7 @@ def revoke(
     Connections that logged in with one of them end at once.
     """
     if bool(identifier) == bool(user):
-        raise typer.BadParameter("name a token by its id, or a user by --user")
+        raise typer.BadParameter("give the id of a token, or a user with --user")
     with Client() as client:
         if identifier:
             client.call("DELETE", f"/v2/tokens/{identifier}")

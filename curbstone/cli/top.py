@@ -64,14 +64,14 @@ def top(
 
     In a pipe, or with --json, each look is printed below the one before.
     """
-    wanted = {"order": "messages_per_second", "limit": str(limit)}
+    query = {"order": "messages_per_second", "limit": str(limit)}
     live = sys.stdout.isatty() and not as_json
     looks = 0
     earlier: Look | None = None
     with Client() as client:
 
         def look() -> Look:
-            stats = client.call("GET", "/v2/stats", params=wanted).json()
+            stats = client.call("GET", "/v2/stats", params=query).json()
             return Look(time.monotonic(), figures_in(stats), stats["queues_chosen"])
 
         def next_look() -> tuple[Look, Mapping[str, dict[str, float]]]:

@@ -68,7 +68,7 @@ def import_() -> None:
 
     client = Client()
     work = _Import(client)
-    # The client is closed before the sum is printed: an interruption that comes with the end of the input is told, too.
+    # The client is closed before the sum is printed: an interruption at the end of the input is reported, too.
     with summing_up(work.say), client:
         work.begin()
         for queue, batch in _batches(_lines(sys.stdin.buffer)):
@@ -128,14 +128,14 @@ class _Import:
 
     def say(self) -> None:
         """Print what was done."""
-        told = [f"{counted(self.sent, 'message')} imported"]
+        parts = [f"{counted(self.sent, 'message')} imported"]
         if self.expired:
-            told.append(f"{self.expired} had expired")
+            parts.append(f"{self.expired} had expired")
         if self.prolonged:
-            told.append(f"{self.prolonged} may live longer than before: --max-ttl allows no such ttl")
+            parts.append(f"{self.prolonged} may live longer than before: --max-ttl allows no such ttl")
         if not self._keeps_keys:
-            told.append("done again, they would be published once more")
-        print("; ".join(told))
+            parts.append("done again, they would be published once more")
+        print("; ".join(parts))
 
 
 def _batch_bytes(options: Any) -> int:

@@ -1,6 +1,6 @@
 """Sends a message as an HTTP request to a URL, signed as Standard Webhooks specifies, and interprets the answer.
 
-Requests go only to public addresses, unless private ones are allowed: otherwise whoever may publish could reach
+Requests go only to public addresses, unless private ones are allowed: otherwise every publisher could reach
 services that only this machine can reach. The name is looked up once for each connection, and the connection goes to
 the very address that was checked.
 """
@@ -151,7 +151,7 @@ class Sender:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         allowed = [each for each in found if self._target.allow_private or _is_public(str(each[4][0]))]
         if not allowed:
-            raise Failed(f"{host} is no public address; --allow-private sends there all the same")
+            raise Failed(f"{host} is not a public address; --allow-private allows it")
         family, kind, protocol, _, address = allowed[0]
         connected = socket.socket(family, kind, protocol)
         try:

@@ -1,8 +1,8 @@
 """The load of `curbstone drill`: a server that is killed again and again, its clients, and their account.
 
 Every message has a value of its own, from which its body is derived. A message that got no answer is sent again under a
-new value. So after everything was drained, the account tells which messages were lost, came again after their ack was
-confirmed, were changed, or were never sent.
+new value. So after everything was drained, the account shows which messages were lost, were delivered again after their
+ack was confirmed, were changed, or were never sent.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Account:
     """For each value, the life of the server in which its ack was confirmed."""
     refused: int = 0
     confirms: list[tuple[float, float]] = field(default_factory=list)
-    """When each confirm came, and after how long."""
+    """When each confirm arrived, and after how long."""
     kills: list[float] = field(default_factory=list)
     starts: list[tuple[float, float]] = field(default_factory=list)
     """When the server was started, and after how long it was ready."""
@@ -73,12 +73,12 @@ class Account:
         elif body != body_of(value):
             self.wrong.append(f"changed: message {value}")
         elif self.settled.get(value, life) < life:
-            self.wrong.append(f"came back after its ack was confirmed: message {value}")
+            self.wrong.append(f"delivered again after its ack was confirmed: message {value}")
         self.delivered.add(value)
         return value
 
     def close(self) -> None:
-        """Count confirmed messages that never came as lost. Call this after everything was drained."""
+        """Count confirmed messages that were never delivered as lost. Call this after everything was drained."""
         self.wrong += [f"lost: message {value}" for value in sorted(self.confirmed - self.delivered)]
 
 
@@ -183,7 +183,7 @@ class Clients:
             thread.start()
 
     def finish(self) -> bool:
-        """Stop sending, and drain everything. Return whether that came to an end in time."""
+        """Stop sending, and drain everything. Return whether that ended in time."""
         self._done_sending.set()
         is_drained = self.is_drained.wait(2 * START_S_MAX)
         self._server.end()
@@ -232,8 +232,8 @@ class Clients:
 
         def take_some(client: Connection, life: int) -> bool:
             is_last = self._done_sending.is_set()
-            wanted = {"count": LEASES, "seconds": LEASE_S, "encoding": "base64"}
-            leases = client.send_json("POST", f"{PATH}/messages/lease", wanted).json()["messages"]
+            body = {"count": LEASES, "seconds": LEASE_S, "encoding": "base64"}
+            leases = client.send_json("POST", f"{PATH}/messages/lease", body).json()["messages"]
             values = [account.deliver(base64.b64decode(lease["message"]), life) for lease in leases]
             if leases:
                 client.send_json("POST", f"{PATH}/messages/ack", {"ackIds": [lease["ackId"] for lease in leases]})

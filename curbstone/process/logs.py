@@ -32,8 +32,8 @@ def ready_line(bound: Sequence[tuple[str, object]], form: LogFormat) -> str:
     for name, address in bound:
         listeners.setdefault(name, []).append(str(address))
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
-    told = {"time": time, "level": "info", "logger": "curbstone", "message": "ready", "listeners": listeners}
-    return orjson.dumps(told).decode()
+    members = {"time": time, "level": "info", "logger": "curbstone", "message": "ready", "listeners": listeners}
+    return orjson.dumps(members).decode()
 
 
 class TextFormatter(logging.Formatter):
@@ -55,23 +55,23 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line of JSON, whatever the record contains."""
-        told: dict[str, object] = {
+        members: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        told |= {name: str(value) for name in MAYBE if (value := getattr(record, name, None)) is not None}
+        members |= {name: str(value) for name in MAYBE if (value := getattr(record, name, None)) is not None}
         if record.exc_info and record.exc_info[0] is not None:
-            told["exception"] = {
+            members["exception"] = {
                 "type": record.exc_info[0].__qualname__,
                 "message": str(record.exc_info[1]),
                 "stack": self.formatException(record.exc_info),
             }
         try:
-            return orjson.dumps(told).decode()
+            return orjson.dumps(members).decode()
         except orjson.JSONEncodeError:  # a text contains half of a surrogate pair
-            return orjson.dumps(_printable(told)).decode()
+            return orjson.dumps(_printable(members)).decode()
 
 
 def _printable(value: object) -> object:

@@ -51,7 +51,7 @@ class DryRecovery:
         self._recorded: dict[int, list[Recorded]] = {}
 
     def read_journal(self, damage: list[str]) -> int:
-        """Read the journal; call this before `queue`. Return how many transactions it holds, and tell its damage."""
+        """Read the journal; call this before `queue`. Return how many transactions it holds, and report its damage."""
         recorded, _end = read_journal(self._disk, damage)
         for part in recorded:
             self._recorded.setdefault(part.uid, []).append(part)
@@ -103,7 +103,7 @@ def _nothing() -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep recovery from logging the damage it finds, because the check finds and tells it, too."""
+    """Keep recovery from logging the damage it finds, because the check finds and reports it, too."""
     logger = logging.getLogger("curbstone.core")
     logger.disabled = True
     try:

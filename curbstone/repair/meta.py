@@ -45,7 +45,7 @@ def meta_again(disk: Disk, directory: str, uid: str) -> tuple[Meta, list[str]]:
         bindings = frozenset(event_name(event) for event in facts["bindings"])
         meta = replace(meta, bindings=bindings, unused_s=None if unused_s is None else float(unused_s))
     except (KeyError, TypeError, ValueError, AttributeError, CurbstoneError):
-        lost.append("its bindings (events it was bound to are not stored in it until it is bound anew)")
+        lost.append("its bindings (events it was bound to are not stored in it until it is bound again)")
     if not lost:
         return meta, ["what it says is possible, and is kept"]
     text = "can't be read: " + " and ".join([*([] if facts else ["the queue's name"]), *lost])
@@ -59,10 +59,10 @@ def renamed(meta: Meta, uid: str, other: Meta) -> tuple[Meta, list[str]]:
     """
     name = QueueName(meta.name.project, f"{meta.name.queue[:180]}.recovered-{uid}")
     both = sorted(meta.bindings & other.bindings)
-    told = [f"another directory holds queue {meta.name}: this one is queue {name} from now on"]
+    notes = [f"another directory holds queue {meta.name}: this one is queue {name} from now on"]
     if both:
-        told.append(f"the other queue is bound to {', '.join(both)} as well, and alone has what comes from now on")
-    return replace(meta, name=name, bindings=meta.bindings - other.bindings), told
+        notes.append(f"the other queue is bound to {', '.join(both)} as well, and alone gets new messages")
+    return replace(meta, name=name, bindings=meta.bindings - other.bindings), notes
 
 
 def _read(disk: Disk, path: str) -> bytes:

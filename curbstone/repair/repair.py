@@ -1,6 +1,6 @@
 """Repairs a damaged data directory: makes a plan, and carries it out. No server may run on the directory.
 
-A damaged segment is written anew. Its good commits stay where they are, a commit in which a single bit is wrong is
+A damaged segment is rewritten. Its good commits stay where they are, a commit in which a single bit is wrong is
 corrected, and lost stretches are filled with empty commits. The old file goes to `damaged/` in the data directory, as
 do the files that the server had set aside; nothing is deleted. Messages found in the files set aside are not put back,
 because they may have been settled since. They are written to a file of JSON lines that `curbstone send --jsonl` takes.
@@ -57,7 +57,7 @@ class NewFile:
 
     path: str
     data: bytes
-    told: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -127,14 +127,14 @@ def plan(disk: Disk) -> Iterator[Plan]:
 def _plan_meta(disk: Disk, entry: str, known: Meta | None, why: str, taken: dict[QueueName, Meta]) -> Plan:
     """Return the plan for a queue whose `meta` is damaged, or whose name another directory has, too."""
     directory, uid = f"{QUEUES}/{entry}", entry[:12]
-    meta, told = (known, []) if known is not None else meta_again(disk, directory, uid)
+    meta, notes = (known, []) if known is not None else meta_again(disk, directory, uid)
     other = taken.get(meta.name)
     if other is not None:
         meta, more = renamed(meta, uid, other)
-        told = told + more
+        notes = notes + more
     taken[meta.name] = meta
     made = Plan(directory, meta.name)
-    made.files.append(NewFile(f"{directory}/meta", meta.encode(), [f"{why}; {text}" for text in told] or [why]))
+    made.files.append(NewFile(f"{directory}/meta", meta.encode(), [f"{why}; {text}" for text in notes] or [why]))
     if entry != uid:
         made.directory_after = f"{QUEUES}/{uid}"
     return _plan_log(disk, made, int(uid, 16))
@@ -165,8 +165,8 @@ def _plan_segments(disk: Disk, made: Plan, uid: int) -> Plan:
         end = following.previous_end if following and following.previous == segment.number else segment.end
         mended = _Mended(disk, segment, header, uid, chain, last_batch, end, is_active=following is None)
         log_start, last_batch = max(log_start, mended.log_start), mended.last_batch
-        if mended.told:
-            wanted.append((segment.number, NewFile(segment.path, mended.data, mended.told)))
+        if mended.notes:
+            wanted.append((segment.number, NewFile(segment.path, mended.data, mended.notes)))
         hopeless += [(segment.number, text) for text in mended.hopeless]
     made.files += [file for number, file in wanted if number >= log_start]
     made.hopeless += [text for number, text in hopeless if number >= log_start]
@@ -191,7 +191,7 @@ class _Mended:
         *,
         is_active: bool,
     ) -> None:
-        self.told = [text for number, text in chain.damage if number == segment.number]
+        self.notes = [text for number, text in chain.damage if number == segment.number]
         self.hopeless: list[str] = []
         self._numbers: dict[int, int] = {}
         """The number of each commit, by the position where it begins."""
@@ -200,7 +200,7 @@ class _Mended:
         self.log_start = header.log_start if header else 1
         data = bytearray(_read(disk, segment.path)[:end].ljust(end, b"\0"))
         if header is None:
-            self.told.append(f"{segment.path}: nothing of it can be read")
+            self.notes.append(f"{segment.path}: nothing of it can be read")
             before = max((other.number for other, _ in chain.segments if other.number < segment.number), default=0)
             header = SegmentHeader(random_salt(), uid, segment.number, before, 0, 1, 1, last_batch + 1, 0)
             segment.salt = header.salt
@@ -225,7 +225,7 @@ class _Mended:
             mended = decode_batch_header(bytes(data[start : start + BATCH_BYTES]), 0)
             assert mended is not None
             self._numbers[start] = mended.number
-            self.told.append(f"{segment.path}: bytes {start} to {stop}: one bit was wrong and is put right")
+            self.notes.append(f"{segment.path}: bytes {start} to {stop}: one bit was wrong and is put right")
             return
         number = max([number for place, number in self._numbers.items() if place < start], default=next_batch - 1) + 1
         following = decode_batch_header(bytes(data[stop : stop + BATCH_BYTES]), 0)
@@ -240,12 +240,12 @@ class _Mended:
             self.hopeless.append(f"{text}, and their place can't be filled")
             return
         data[start:stop] = filler
-        self.told.append(text)
+        self.notes.append(text)
 
     def _last_commit(self, data: bytearray, segment: Segment, torn_bytes: int, start: int) -> None:
         """Correct the last commit if only one bit of it is wrong. A commit torn by a crash has many wrong bits."""
         if torn_bytes and _put_right(data, start, start + torn_bytes, segment.salt):
-            self.told.append(f"{segment.path}: the last commit: one bit was wrong and is put right")
+            self.notes.append(f"{segment.path}: the last commit: one bit was wrong and is put right")
 
 
 def _joined(holes: list[tuple[int, int]]) -> list[tuple[int, int]]:

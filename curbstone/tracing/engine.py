@@ -41,7 +41,7 @@ class TracedBroker(BrokerPort):
         self._host = host
         self._tracer = tracer
         self._queues: WeakValueDictionary[Queue, TracedQueue] = WeakValueDictionary()
-        """The traced queues that somebody holds, or that have leases under way."""
+        """The traced queues that are in use or have leases under way."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._broker, name)

@@ -1,6 +1,6 @@
 """The spans of publishes and deliveries: when they begin and end, and how they are related.
 
-The trace of a message is in its header `traceparent` (W3C Trace Context). A message that comes with a `traceparent`
+The trace of a message is in its header `traceparent` (W3C Trace Context). A message that has a `traceparent`
 keeps it. A message without one gets that of the span of its publish, if that span is sampled. The span of a delivery
 belongs to the trace that the message names, and has a link to the same place. Only messages with a trace have such
 spans: a delivery never begins a trace.
@@ -49,7 +49,7 @@ class Settled(NamedTuple):
 
 
 def place_of(message: Message) -> Place:
-    """Return the place in a trace that a message came from."""
+    """Return the place in a trace of a message."""
     return _value(message.headers, TRACEPARENT), _value(message.headers, TRACESTATE)
 
 
@@ -90,7 +90,7 @@ def end_publish(span: Span, error: CurbstoneError | None, count: int) -> None:
 
 
 class PublishSpans:
-    """The spans of one publish: one for each place that its messages come from, and one for all without a place.
+    """The spans of one publish: one for each place in a trace of its messages, and one for all without a place.
 
     A span ends when all of its messages are on disk or refused, so it includes the commit.
     """

@@ -195,7 +195,7 @@ export class QueuePage {
     const request = { limit: Number(data.get('limit')) }
     if (data.get('within')) request.within = Number(data.get('within'))
     const { restored, more, damaged } = await api.undo(this.name, request)
-    const rest = damaged ? '; a part of the log is damaged: what was settled before it stays settled' : ''
+    const rest = damaged ? '; part of the log is damaged: messages settled before it stay settled' : ''
     notice(`${number(restored)} messages came back${more ? '; there are more' : ''}${rest}`)
     await this.load()
   }

@@ -73,7 +73,7 @@ def test_a_user_whose_sessions_all_have_connections_gets_no_more(world: World) -
 def test_a_user_has_so_many_tickets_until_they_are_used_or_late(world: World) -> None:
     ann = user(world, "ann")
     made = [world.gate.make_ticket(ann, "consume", A) for _ in range(TICKETS_OF_USER_MAX)]
-    with pytest.raises(TooMany, match="100 tickets of this user"):
+    with pytest.raises(TooMany, match="this user has 100 unused tickets"):
         world.gate.make_ticket(ann, "consume", A)
     world.gate.use_ticket(str(made[0]), "consume", A, HERE)
     world.gate.make_ticket(ann, "consume", A)
@@ -89,7 +89,7 @@ def test_a_user_makes_so_many_tokens_and_an_admin_makes_more(world: World, monke
     ann = user(world, "ann")
     for _ in range(5):
         world.token(ann)
-    with pytest.raises(BadRequest, match="5 tokens of this user"):
+    with pytest.raises(BadRequest, match="this user has 5 tokens"):
         world.token(ann)
     world.token(user(world, "root"), "ann")
     world.token(user(world, "bob"))
@@ -105,11 +105,11 @@ def test_what_others_have_keeps_no_admin_out(world: World, monkeypatch: pytest.M
         world.token(ann)
         world.gate.open_session(ann, HERE)
         world.gate.make_ticket(ann, "consume", A)
-    with pytest.raises(TooMany, match="there are 10 sessions"):
+    with pytest.raises(TooMany, match="the server has 10 sessions"):
         world.gate.open_session(bob, HERE)
-    with pytest.raises(TooMany, match="there are 10 tickets"):
+    with pytest.raises(TooMany, match="the server has 10 unused tickets"):
         world.gate.make_ticket(bob, "consume", A)
-    with pytest.raises(BadRequest, match="there are 10 tokens"):
+    with pytest.raises(BadRequest, match="the server has 10 tokens"):
         world.token(bob)
     world.token(root)
     world.gate.open_session(root, HERE)

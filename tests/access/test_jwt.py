@@ -294,7 +294,7 @@ def test_where_keys_are_is_said_by_the_file_or_the_issuer_and_by_https_alone() -
     def reading(said: Any, **table: str) -> Callable[[], object]:
         return lambda: read_keys(issuer_of(TABLE | table), lambda _url: json.dumps(said).encode())
 
-    with pytest.raises(NoKeys, match="of another issuer"):
+    with pytest.raises(NoKeys, match="names another issuer"):
         reading({"issuer": "https://evil.example", "jwks_uri": f"{URL}/keys"})()
     with pytest.raises(NoKeys, match="no https URL"):
         reading({"issuer": URL, "jwks_uri": "file:///etc/passwd"})()
@@ -326,15 +326,15 @@ def test_what_is_no_set_of_keys_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"url": "http://id.example"}, "url is an https URL"),
-        ({"url": "https://user@id.example"}, "url is an https URL"),
-        ({"name": ""}, "name has 1 to 64"),
-        ({"name": "a:b"}, "name has 1 to 64"),
+        ({"url": "http://id.example"}, "url: expected an https URL"),
+        ({"url": "https://user@id.example"}, "url: expected an https URL"),
+        ({"name": ""}, "name: 1 to 64"),
+        ({"name": "a:b"}, "name: 1 to 64"),
         ({"audience": ""}, "audience is missing"),
-        ({"jwks": "http://id.example/keys"}, "jwks is an https URL"),
-        ({"jwks": 7}, "all but grants, refused and rate are texts"),
-        ({"grants": "send web/*"}, "grants is a list"),
-        ({"refused": [7]}, "refused is a list"),
+        ({"jwks": "http://id.example/keys"}, "jwks: expected an https URL"),
+        ({"jwks": 7}, "expected strings for all keys but grants, refused and rate"),
+        ({"grants": "send web/*"}, "grants: expected a list"),
+        ({"refused": [7]}, "refused: expected a list"),
         ({"grants": ["fly web/*"]}, "fly"),
         ({"home": "a b"}, "project name"),
         ({"algorithms": ["none"]}, "unknown key 'algorithms'"),

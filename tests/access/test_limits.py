@@ -59,7 +59,7 @@ def test_a_user_has_so_many_streams_and_those_that_ended_count_no_more(world: Ro
     for _ in range(STREAMS_MAX):
         connections.check_stream(access)
         open_one(STREAM)
-    with pytest.raises(TooMany, match="100 streams of this user are open"):
+    with pytest.raises(TooMany, match="this user has 100 streams, the limit"):
         connections.check_stream(access)
     connections.check(access)
     connections.listed()[0].leave()

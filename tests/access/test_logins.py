@@ -376,4 +376,4 @@ def test_a_users_file_with_a_mistake_refuses_the_start(tmp_path: Path) -> None:
     file.write_text("[users.a]\npassword = ['plain-secret']\n", encoding="utf-8")
     with pytest.raises(NotReady) as caught:
         ServerProcess(tmp_path / "data", f"--users={file}")
-    assert "that `curbstone user hash` printed" in caught.value.log and "plain-secret" not in caught.value.log
+    assert "hashes from `curbstone user hash`" in caught.value.log and "plain-secret" not in caught.value.log

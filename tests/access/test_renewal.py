@@ -92,7 +92,7 @@ def test_stomp_refuses_what_is_no_login_of_the_same_user_and_goes_on_where_the_c
         assert b"a login can't be part of a transaction" in line.rest()
     with Line(it.server.stomp) as line:
         line.send(hello(it.secrets["ann"]) + renewal(it.secrets["bob"]))
-        assert b"ERROR\nmessage:the connection is another user's" in line.rest()
+        assert b"ERROR\nmessage:the connection belongs to another user" in line.rest()
 
 
 def test_narrower_rights_count_at_once(it: Doors) -> None:

@@ -17,17 +17,17 @@ from curbstone.core.names import private_name, queue_name
 @pytest.mark.parametrize(
     ("grant", "rule"),
     [
-        ("send", "rights, a space and a pattern"),
-        ("send shop/a extra", "rights, a space and a pattern"),
-        ("sned shop/a", "there are the rights send, receive, peek, manage, metrics, admin"),
-        ("send, receive shop/a", "rights, a space and a pattern"),
-        ("admin shop/a", "no right admin on a queue"),
-        ("peek topic:shop/a", "no right peek on a topic"),
-        ("send server", "no right send on the server"),
-        ("send shop", "a pattern is project/queue"),
-        ("send shop/a/b", "a pattern is project/queue"),
-        ("send sh?p/a", "a pattern is project/queue"),
-        ("send ~private/a", "a pattern is project/queue"),
+        ("send", "expected rights and a pattern"),
+        ("send shop/a extra", "expected rights and a pattern"),
+        ("sned shop/a", "the rights are send, receive, peek, manage, metrics, admin"),
+        ("send, receive shop/a", "expected rights and a pattern"),
+        ("admin shop/a", "the right admin does not apply to a queue"),
+        ("peek topic:shop/a", "the right peek does not apply to a topic"),
+        ("send server", "the right send does not apply to the server"),
+        ("send shop", "expected the pattern project/queue"),
+        ("send shop/a/b", "expected the pattern project/queue"),
+        ("send sh?p/a", "expected the pattern project/queue"),
+        ("send ~private/a", "expected the pattern project/queue"),
     ],
 )
 def test_a_bad_grant_names_its_rule(grant: str, rule: str) -> None:

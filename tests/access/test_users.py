@@ -61,25 +61,25 @@ def test_a_good_file_says_who_may_what() -> None:
     [
         ("[users.a]\nhomes = 'x'", "unknown key 'homes'"),
         ("[users.a]\nhome = 'a b'", "bad project name"),
-        ("[users.a]\nhome = 3", "a text is wanted"),
-        ("[users.'a b']", "a user's name has"),
-        ("[users.a]\nroles = ['w']", "there is no role 'w'"),
-        ("[users.a]\ngrants = 'send a/b'", "grants is a list of texts"),
-        ("[users.a]\ngrants = ['send a']", "a pattern is"),
-        ("[users.a]\npassword = ['hunter2-secret']", "that `curbstone user hash` printed"),
-        ("[users.a]\nsources = ['10.0.0.1/8']", "sources are networks"),
-        ("[users.anonymous]", "who presents nothing needs sources"),
+        ("[users.a]\nhome = 3", "expected a string"),
+        ("[users.'a b']", "bad user name"),
+        ("[users.a]\nroles = ['w']", "no such role: 'w'"),
+        ("[users.a]\ngrants = 'send a/b'", "grants: expected a list of strings"),
+        ("[users.a]\ngrants = ['send a']", "expected the pattern"),
+        ("[users.a]\npassword = ['hunter2-secret']", "hashes from `curbstone user hash`"),
+        ("[users.a]\nsources = ['10.0.0.1/8']", "sources: expected networks"),
+        ("[users.anonymous]", "an anonymous user needs `sources`"),
         ("[users.a]\ncertificate=['DNS:x']\n[users.b]\ncertificate=['DNS:x']", "the same certificate name"),
         ("[quotas.shop]\nbytes = 'much'", "bad size"),
         ("[quotas.'a b']", "bad project name"),
-        ("[[users]]", "write tables"),
+        ("[[users]]", "expected tables"),
         (
             ISSUER + "audience='q'\n" + ISSUER.replace("corp", "other") + "audience='q'",
-            "issuer 2: another has the same",
+            "issuer 2: another issuer has the same",
         ),
         (ISSUER, "issuer 1: audience is missing"),
-        (ISSUER + "audience='q'\n[users.'corp:ann']", "names that begin corp: are those of the issuer's users"),
-        ("[issuers.corp]", "write tables, as in [[issuers]]"),
+        (ISSUER + "audience='q'\n[users.'corp:ann']", "names that begin with corp: belong to the issuer's users"),
+        ("[issuers.corp]", "expected tables, as in [[issuers]]"),
         ("[other]", "unknown key 'other'"),
         ("[users.a]\npassword = 'hunter2-secret", "it is not TOML (at end of document)"),
     ],
@@ -99,5 +99,5 @@ def test_a_file_may_have_issuers_alone() -> None:
 
 
 def test_a_file_without_users_is_refused() -> None:
-    with pytest.raises(UsersError, match="it has no users"):
+    with pytest.raises(UsersError, match="no users"):
         load(b"")

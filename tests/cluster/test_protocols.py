@@ -261,7 +261,7 @@ async def test_mq_fetches_and_deletes(gateway: GatewayProcess) -> None:
 def test_the_options_of_the_other_engine_are_refused() -> None:
     from curbstone.settings import SettingsError, load
 
-    with pytest.raises(SettingsError, match="--data: it has no meaning with --engine"):
+    with pytest.raises(SettingsError, match="--data: it can't be used with --engine"):
         load({"engine": "amqp://localhost", "data": "here"})
     with pytest.raises(SettingsError, match="--engine-prefix: it needs --engine"):
         load({"engine_prefix": "x/"})

@@ -77,7 +77,7 @@ def test_a_bad_schedule_is_told(text: str) -> None:
         ("", "tables"),
         ("[jobs.a]\nqueue='q'", "the key 'schedule' is missing"),
         ("[jobs.a]\nqueue='q'\nschedule='* * * * *'\ntime=1", "unknown key 'time'; known keys: alone, body"),
-        ("[jobs.a]\nqueue='q'\nschedule='x'", "five fields"),
+        ("[jobs.a]\nqueue='q'\nschedule='x'", "expected minute hour"),
         ("[jobs.a]\nqueue='q'\nschedule='@daily'\nzone='Europe/Atlantis'", "time zone"),
         ("[jobs.a]\nqueue='q'\nschedule='@daily'\nmissed='some'", "missed is one of"),
         ("[jobs.a]\nqueue='q'\nschedule='@daily'\nheaders={a=1}", "headers"),

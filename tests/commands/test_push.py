@@ -145,7 +145,7 @@ def test_a_signature_is_that_of_standard_webhooks() -> None:
 
 def test_private_addresses_are_left_alone(receiver: Receiver) -> None:
     for url in (receiver.url, receiver.url.replace("127.0.0.1", "localhost"), "http://[::ffff:127.0.0.1]:9/"):
-        with pytest.raises(Failed, match="no public address"):
+        with pytest.raises(Failed, match="not a public address"):
             Sender(Target(url, None, 1, False))._connect()
     assert not receiver.came
 

@@ -58,7 +58,7 @@ def test_a_bad_option_is_refused_with_its_value(run: Run) -> None:
 def test_a_queue_in_place_of_a_project_is_named_in_the_error(run: Run) -> None:
     done = run("queues", "made/jobs")
     assert done.code == 2
-    assert "'made/jobs' is no project; to see one queue: curbstone queue show made/jobs" in done.err
+    assert "'made/jobs' is not a project; to show one queue: curbstone queue show made/jobs" in done.err
 
 
 def test_dead_letters_are_peeked_at_with_their_origin_and_reason(run: Run) -> None:

@@ -209,7 +209,7 @@ def test_a_server_accepts_the_settings_of_each_variant(
     for name, value in (dict(of_image) | environment(variant)).items():
         monkeypatch.setenv(name, value)
     if variant == "base":
-        with pytest.raises(SettingsError, match="nobody would have to log in"):
+        with pytest.raises(SettingsError, match="without a login"):
             load({})
         return
     settings = load({})

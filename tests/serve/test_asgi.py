@@ -273,8 +273,8 @@ async def test_a_second_process_gets_the_error_of_the_lock(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
-        ({}, "nobody would have to log in"),
-        ({"insecure": False}, "nobody would have to log in"),
+        ({}, "without a login"),
+        ({"insecure": False}, "without a login"),
         ({"insecure": True, "stomp_addr": ":61613"}, "stomp_addr is only for `curbstone serve`"),
         ({"insecure": True, "engine": "amqp://localhost"}, "engine is only for `curbstone serve`"),
         ({"insecure": True, "cup": 1}, "unknown setting 'cup'; there are data, cap, "),

@@ -256,7 +256,7 @@ def test_listeners_that_others_can_reach_are_told_at_the_start_and_each_minute(
     warn_of_strangers(host, listeners)
     for minute in range(1, 4):
         assert [record.getMessage() for record in caplog.records] == [
-            "http: other machines can reach tls://0.0.0.0:2 and nobody has to log in"
+            "http: other machines can reach tls://0.0.0.0:2 without a login"
         ] * minute
         host.pass_time(WARN_EVERY_MS)
 
@@ -276,7 +276,7 @@ def test_a_data_directory_that_can_not_be_one_is_one_line_and_code_1(tmp_path: P
         (["serve", "-addr=nowhere"], "--stomp-addr: bad address 'nowhere'"),
         (["serve", "--cap"], "'--cap' requires an argument"),
         (["serve", "more"], "unexpected extra argument"),
-        (["serve", "--http-addr", "0.0.0.0:8080"], "nobody would have to log in; add --users FILE"),
+        (["serve", "--http-addr", "0.0.0.0:8080"], "without a login; add --users FILE"),
         (["serve", "--config", "missing.toml"], "can't read the config file missing.toml"),
         (["sevre"], "No such command 'sevre'"),
         (["--bad"], "No such option: --bad"),
