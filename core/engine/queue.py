@@ -89,8 +89,7 @@ class Queue(AloneQueue):
         """
         host = self.host = FaultBarrier(shared, meta, self._break_down)
         state = self.state = QueueState(shared, meta, host)
-        turn = partial(host.contain, self.turn)
-        wakeups = self.wakeups = Wakeups(host, partial(dirty, turn))
+        wakeups = self.wakeups = Wakeups(host, partial(host.contain, self.turn), dirty)
         self.name = meta.name
         self.uid = meta.uid
         self.log = log
@@ -117,7 +116,7 @@ class Queue(AloneQueue):
         self.give_back = self.leases.give_back
         self.popping = Popping(self.dispatcher)
         self._timers = Timers(parts, dead_letters, self.leases)
-        self.writer = Writer(parts, self.cleaner, self.dispatcher, self.popping, turn)
+        self.writer = Writer(parts, self.cleaner, self.dispatcher, self.popping, self.turn)
         self.space = self.writer.space
         self._delete = delete
         self._auto_delete: AutoDelete | None = None

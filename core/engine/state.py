@@ -111,7 +111,8 @@ class QueueState:
 
     def publish_refusal(self) -> CurbstoneError | None:
         """Return why nothing can be published now, or None."""
-        refusal = self.refusal()
+        may_write = not (self.write_failure or self.broken or self.is_closed or self.shared.is_stopping)
+        refusal = None if may_write else self.refusal()
         if refusal is None and self.options.publish_paused:
             return PublishPaused(f"queue {self.name} takes no messages until its option publish_paused is false")
         return refusal

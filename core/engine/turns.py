@@ -72,11 +72,16 @@ def _nothing() -> None:
 class Wakeups:
     """What one queue has to do in its next turn, or at a given time."""
 
-    __slots__ = ("_alarm_ms", "_timer", "all_are_woken", "dirty", "has_changed", "host", "is_due", "watchers", "woken")
+    __slots__ = (
+        "_alarm_ms", "_timer", "all_are_woken", "dirty", "has_changed", "host", "is_due", "turn", "watchers", "woken",
+    )  # fmt: skip
 
-    def __init__(self, host: Host, dirty: Callable[[], None]) -> None:
+    def __init__(self, host: Host, turn: Turn, add: Callable[[Turn], None]) -> None:
+        """`add` has a turn called at the end of the present turn of the loop."""
         self.host = host
-        self.dirty = dirty
+        self.turn = turn
+        """The turn of the queue."""
+        self.dirty = partial(add, turn)
         """Has the queue's turn called at the end of this turn of the loop."""
         self.woken: dict[str, None] = {}
         """The groups in which something may be handed out."""

@@ -307,7 +307,8 @@ class WriteQueue:
             self._wakeups.host.call_soon(partial(on_done, self._refusal))
             return
         self.callbacks.append(on_done)
-        self._wakeups.dirty()
+        if not self.settles:  # else the queue has a turn already, or a commit is under way, or no room is left for them
+            self._wakeups.dirty()
 
     def when_settled(self, on_done: Done) -> None:
         """Call `on_done(error)` when all settles that were asked for so far are on disk; see `when_committed`.

@@ -63,7 +63,7 @@ class DryRecovery:
         log = Log(self._disk, directory, uid, cap=meta.options.cap, meta_bytes=0, salt=random_salt)
         host = FaultBarrier(self._shared, meta, _raise)
         state = QueueState(self._shared, meta, host)
-        wakeups = Wakeups(host, _nothing)
+        wakeups = Wakeups(host, _nothing, lambda _turn: None)
         index = Index(state, wakeups, log)
         found = Revived()
         with _quiet():

@@ -17,12 +17,12 @@ from tests.stomp.test_engine import SUB, World, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
-SEND_CALLS_MAX = 159
-SEND_CORE_CALLS_MAX = 117
-SEND_CORE_FILES_MAX = 27
-ACK_CALLS_MAX = 149
-ACK_CORE_CALLS_MAX = 107
-ACK_CORE_FILES_MAX = 23
+SEND_CALLS_MAX = 149
+SEND_CORE_CALLS_MAX = 107
+SEND_CORE_FILES_MAX = 24
+ACK_CALLS_MAX = 138
+ACK_CORE_CALLS_MAX = 96
+ACK_CORE_FILES_MAX = 22
 
 
 def is_test(frame: FrameType) -> bool:

@@ -17,7 +17,6 @@ from curbstone.core.engine.compaction.restore import Restore
 from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.facts.facts import EMPTY, put
 from curbstone.core.engine.facts.kinds import encode_seq
-from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.log.commit import Commit
 from curbstone.core.engine.log.format import (
     BATCH_BYTES,
@@ -209,7 +208,9 @@ class Batch:
         new = publishes.facts() if publishes.whole is not None or publishes.numbering is not None else {}
         marks: dict[str, int] = {}
         for group in groups.values():
-            mark = max(group.delivered, self._delivered_soon(group))
+            mark = group.delivered
+            if publishes.messages and not group.rdy:
+                mark = max(mark, self._delivered_soon(group.name, len(publishes.messages)))
             if mark > group.delivered_logged:
                 marks[group.name] = mark
                 if group.name:  # the unnamed one's is in the head of every batch
@@ -225,13 +226,10 @@ class Batch:
         self.facts = facts.pending(new, log_start)
         return encode_log_start(log_start) + self.facts.encoded
 
-    def _delivered_soon(self, group: Group) -> int:
+    def _delivered_soon(self, group: str, messages: int) -> int:
         """Return the last seq of this very batch that will be handed out as soon as it is on disk, or 0.
 
         The batch says so itself; so a crash right after the hand-out finds these messages marked as delivered.
         """
-        messages = len(self.publishes.messages)
-        if not messages or group.rdy:
-            return 0
-        room = self._dispatcher.room(group.name, messages)
+        room = self._dispatcher.room(group, messages)
         return self._parts.state.next_seq + min(room, messages) - 1 if room else 0

@@ -52,7 +52,7 @@ class Publishes:
 
     __slots__ = (
         "_budget", "_cleaner", "_coming_groups", "_parts", "_records_bytes", "_room", "_space", "_state",
-        "_tries_bytes", "bytes", "is_plain", "messages", "numbering", "taken", "whole",
+        "_tries_bytes", "bytes", "is_plain", "messages", "numbering", "taken", "tx", "whole",
     )  # fmt: skip
 
     def __init__(self, parts: Parts, cleaner: Cleaner) -> None:
@@ -69,6 +69,8 @@ class Publishes:
         """Bytes of the entries of these messages."""
         self.is_plain = True
         """Whether no message has a delay, an expiry or groups of its own."""
+        self.tx = 0
+        """If the batch is a part of a transaction over several queues: its number in the broker's journal, else 0."""
         self.whole: AtomicWrite | None = None
         """The publish, if it is an atomic one: that has the batch for itself."""
         self._tries_bytes = 0
@@ -81,11 +83,6 @@ class Publishes:
         """The check of numbered publishes; None while there is none in this batch."""
         self._coming_groups: set[str] | None = None
         """Undeclared groups that begin to exist with this batch; None while none of its messages names a group."""
-
-    @property
-    def tx(self) -> int:
-        """If the batch is a part of a transaction over several queues: its number in the broker's journal, else 0."""
-        return self.whole.tx if self.whole is not None else 0
 
     def facts(self) -> Changes:
         """Return the facts that hold once these publishes are on disk."""
@@ -243,7 +240,7 @@ class Publishes:
                 text = "the transaction settles more than the queue's cap has room to log"
                 return self._refuse(publish, QueueFull(text))
         self._parts.write_queue.publishes.popleft()
-        self.whole = publish
+        self.whole, self.tx = publish, publish.tx
         self._put_in(publish, publish.messages[publish.next :])
         return False
 

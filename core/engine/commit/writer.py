@@ -61,7 +61,7 @@ class Writer:
         popping: Popping,
         turn: Callable[[], object],
     ) -> None:
-        """`turn` gives the queue a turn at once, in which it hands out what is ready and calls `flush`."""
+        """`turn` is the queue's own, in which it hands out what is ready and calls `flush`."""
         self._parts = parts
         self._state = parts.state
         self._log = parts.log
@@ -159,7 +159,7 @@ class Writer:
     def _refuse_taken(self, part: Taken, error: CurbstoneError) -> None:
         """Refuse the part of a publish that is in a batch. If its answer was known before, it gets that instead."""
         if part.said is not None:
-            self._answer(part)
+            self._state.host.tell(part.publish.on_done, *part.said, part.span)
             return
         part.publish.abort()
         self._state.refused(error, part.span)
@@ -177,16 +177,16 @@ class Writer:
             self._end_restore(Unavailable(state.write_failure))
             return
         cleaner.review()
-        if write_queue.is_empty and not (
-            write_queue.must_write or self._parts.index.has_unlogged_marks or cleaner.has_work
-        ):
-            return
-        if self._syncer.is_gathering and self._syncer.defer(self._turn):
+        was_cleaning = cleaner.is_cleaning
+        if write_queue.is_empty and not (write_queue.must_write or was_cleaning):  # then only if something is owed
+            drops = len(self._log.segments) > 1 and cleaner.droppable() > 0
+            if not (drops or self._parts.index.has_unlogged_marks):
+                return
+        if self._syncer.is_gathering and self._syncer.defer(self._parts.wakeups.turn):
             return
         has_publishes = bool(write_queue.publishes)
         if has_publishes:
             self._log.room.suit(self._parts.index.runs.bytes_live)
-        was_cleaning = cleaner.is_cleaning
         has_copied = self._has_copied
         source, copy = self._next_source(was_cleaning)
         self._has_copied = source is Source.COPY or source is Source.RESTORE
@@ -250,39 +250,15 @@ class Writer:
             return
         commits = self._state.shared.commits
         self._state.stats.commits += 1
-        if error is None:
-            commits.took_us.add(self._state.host.now_us() - self._started_us)
-            commits.messages.add(len(batch.publishes.messages))
-            commits.syncs += self._state.syncs and not commit.redo
-            self._log.succeeded(commit)
-            self._succeeded(batch, commit)
-        else:
+        if error is not None:
             commits.failed += 1
             self._commit_failed(batch, commit, error)
-
-    def _nothing_written(self, batch: Batch) -> None:
-        """The batch has nothing to write: answer at once whoever waits for it."""
-        self.under_way = None
-        self._tell(batch)
-
-    def _tell(self, batch: Batch) -> None:
-        for callback in batch.after_settles:
-            self._state.host.tell(callback, None)
-        for callback in batch.callbacks:
-            self._state.host.tell(callback, None)
-        for part in batch.publishes.taken:
-            self._answer(part)
-        if self._write_queue.restore is not None and self._write_queue.restore.is_over:
-            self._end_restore(None)
-
-    def _end_restore(self, error: CurbstoneError | None) -> None:
-        """Tell whoever asked for the undo that it has ended, if one is there."""
-        restore = self._write_queue.end_restore()
-        if restore is not None:
-            self._state.host.tell(restore.end, error)
-
-    def _succeeded(self, batch: Batch, commit: Commit) -> None:
+            return
         self.commits += 1
+        commits.took_us.add(self._state.host.now_us() - self._started_us)
+        commits.messages.add(len(batch.publishes.messages))
+        commits.syncs += self._state.syncs and not commit.redo
+        self._log.succeeded(commit)
         if self._is_troubled and not self.disk_is_full:
             self._is_troubled = False
             self.missed = 0
@@ -292,11 +268,37 @@ class Writer:
             self._log.come_down()
         self.under_way = None
         self._tell(batch)
-        for callback in self._write_queue.take_waiting_for_room():
-            self._state.host.tell(callback, None)
+        if self._write_queue.waiting_for_room:
+            for callback in self._write_queue.take_waiting_for_room():
+                self._state.host.tell(callback, None)
         if not self._state.syncs:
             self._sync_later()
         self._turn()
+
+    def _nothing_written(self, batch: Batch) -> None:
+        """The batch has nothing to write: answer at once whoever waits for it."""
+        self.under_way = None
+        self._tell(batch)
+
+    def _tell(self, batch: Batch) -> None:
+        """Answer whoever waits for a batch that is on disk, in their order."""
+        for callback in batch.after_settles:
+            self._state.host.tell(callback, None)
+        for callback in batch.callbacks:
+            self._state.host.tell(callback, None)
+        for publish, first, count, answer in batch.publishes.taken:
+            if isinstance(publish, AtomicWrite) and publish.reserved:
+                self._log.room.give_back(publish.reserved)
+            error, seq = answer or (None, publish.messages[first].seq if count else 0)
+            self._state.host.tell(publish.on_done, error, seq, count)
+        if self._write_queue.restore is not None and self._write_queue.restore.is_over:
+            self._end_restore(None)
+
+    def _end_restore(self, error: CurbstoneError | None) -> None:
+        """Tell whoever asked for the undo that it has ended, if one is there."""
+        restore = self._write_queue.end_restore()
+        if restore is not None:
+            self._state.host.tell(restore.end, error)
 
     def _take_in(self, batch: Batch, commit: Commit) -> None:
         """Take into memory what a commit has brought to the disk."""
@@ -322,15 +324,16 @@ class Writer:
                 parts.index.stored(records.tries, segment)
         if commit.dropped:
             self._log.let_go(commit)
+            self._cleaner.dropped()
         for name, mark in batch.marks.items():
             group = parts.index.groups.get(name)
             if group is not None:
                 group.delivered_logged = mark
         if batch.facts.encoded:
             parts.facts.logged(batch.facts, segment.number)
-        if batch.pops or self._write_queue.pops:
-            self._popping.written(batch.pops)
-        self._cleaner.committed()
+        pops = records.pops if records is not None else []
+        if pops or self._write_queue.pops:
+            self._popping.written(pops)
         parts.wakeups.changed()
 
     def _end_deliveries(self, whole: AtomicWrite) -> None:
@@ -342,13 +345,6 @@ class Writer:
         for release in whole.releases:
             self._dispatcher.requeue.released(release)
         self._log.tx = whole.tx or self._log.tx
-
-    def _answer(self, part: Taken) -> None:
-        publish, first, count, said = part
-        if isinstance(publish, AtomicWrite) and publish.reserved:
-            self._log.room.give_back(publish.reserved)
-        error, seq = said or (None, publish.messages[first].seq if count else 0)
-        self._state.host.tell(publish.on_done, error, seq, count)
 
     def _commit_failed(self, batch: Batch, commit: Commit, error: BaseException) -> None:
         """Confirm nothing of the batch, put back what must be written, and go on in a new segment.

@@ -31,7 +31,7 @@ There are four reasons to clean. For each of them the cleaner is in one of these
 A pass goes once over the log: it is over when all segments that were there when it began are gone. SPENT keeps the
 cleaner from going round for ever when there is nothing to gain: a whole pass has brought back all that it could.
 
-`review`, `make_room` and `erase` move the states, `committed` ends an erase. All else here only reads them.
+`review`, `make_room` and `erase` move the states, `dropped` ends an erase. All else here only reads them.
 """
 
 from __future__ import annotations
@@ -278,8 +278,9 @@ class Cleaner:
         """Begin the passes that the log needs now, and end those that are over."""
         if self._parts.state.options.undo:
             self.retention.review(self._dead())
-        if self._is_asked:
-            return  # this pass makes room for all; whether it was enough is seen when it is over
+        oldest = self._log.segments[0].number
+        if oldest <= self._erase.through or (oldest <= self._publish.through and self._publish.state is CLEANING):
+            return  # that pass makes room for all; whether it was enough is seen when it is over
         room = self._log.room
         if room.excess > 0:
             self._cap.review(self._parts.index.runs.bytes_live + room.tries_bytes)
@@ -292,12 +293,6 @@ class Cleaner:
             self.for_settles.review(left, owes_records=self._parts.write_queue.owes_records)
 
     @property
-    def _is_asked(self) -> bool:
-        """Whether a pass is under way that somebody has asked for."""
-        oldest = self._log.segments[0].number
-        return oldest <= self._erase.through or (oldest <= self._publish.through and self._publish.state is CLEANING)
-
-    @property
     def is_cleaning(self) -> bool:
         """Whether segments have to go."""
         oldest = self._log.segments[0].number
@@ -307,11 +302,6 @@ class Cleaner:
             or (oldest <= self._cap.through and self._cap.state is CLEANING and self._log.room.excess > 0)
             or (oldest <= self.for_settles.through and self.for_settles.state is CLEANING)
         )
-
-    @property
-    def has_work(self) -> bool:
-        """Whether there is something to copy or to drop."""
-        return self.is_cleaning or (len(self._log.segments) > 1 and self.droppable() > 0)
 
     def plan(self, *, emptied: bool) -> Plan:
         """Return what the next commit is to do. For `emptied` see `droppable`."""
@@ -341,8 +331,8 @@ class Cleaner:
 
     # --- what became of it
 
-    def committed(self) -> None:
-        """A commit is on disk: if it has ended an erase, tell those who wait for that."""
+    def dropped(self) -> None:
+        """A commit that drops segments is on disk: if it has ended an erase, tell those who wait for that."""
         if self._erase.state is CLEANING and self._erase.is_over:
             self._erase.state = RESTING
             waiting, self._erased = self._erased, []
