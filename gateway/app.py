@@ -91,7 +91,7 @@ class Gateway:
                 await answer_preflight(scope, send)
                 return
             if has_wrong_slash(scope["path"]):
-                raise Problem(400, "only the name of an event can hold a slash, as %2F")
+                raise Problem(400, "only the name of an event can contain a slash, as %2F")
             await self._logins.admit(scope)
             found = self._found.find(scope)
             if found is None:

@@ -170,7 +170,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         if self.is_idle:
             self.transport.close()
         elif self._linger is None:
-            self._refuse(Problem(408, "the request took too long to come"))
+            self._refuse(Problem(408, "the request did not arrive in time"))
 
     def shutdown(self) -> None:
         """Finish the answer under way, and close: the server stops."""

@@ -79,7 +79,7 @@ class Acceptor:
         self.admission.budget.check()
 
     def _is_held(self, who: Hashable) -> None:
-        text = "its connections hold as much unfinished input and unread output as they may"
+        text = "its connections have reached the limit of unfinished input and unread output"
         self.ends.info(who, str(who), text)
 
     async def listen(
@@ -144,7 +144,7 @@ class Incoming(asyncio.Protocol):
         if not self._address.proxy:
             self._come_in(b"")
         elif host not in self._acceptor.trusted_proxies:
-            self._cut("proxy", "it is none of --trusted-proxy, and this listener is for those")
+            self._cut("proxy", "it is not in --trusted-proxy, and only those may connect to this listener")
 
     def data_received(self, data: bytes) -> None:
         """Read the PROXY header."""
@@ -197,7 +197,7 @@ class Incoming(asyncio.Protocol):
         self._gone()
 
     def _late(self) -> None:
-        self._cut("late", f"it did not come to the point within {GREETING_S_MAX} s")
+        self._cut("late", f"nothing complete arrived within {GREETING_S_MAX} s")
 
     def _cut(self, kind: str, reason: str) -> None:
         self._tell(kind, f"closed: {reason}")

@@ -45,7 +45,7 @@ def parse_address(text: str) -> Address | None:
         return None
     way, mark, rest = text.rpartition("://")
     if way not in _WAYS or bool(way) != bool(mark):
-        raise ValueError(f"bad address {text!r}: before :// stands tls, proxy or proxy+tls")
+        raise ValueError(f"bad address {text!r}: expected tls, proxy or proxy+tls before ://")
     host, colon, port = rest.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

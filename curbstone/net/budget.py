@@ -33,7 +33,7 @@ SLOW_S = 5
 """How long the input that others wait for may stand still before the largest is refused."""
 """From which peak on memory is given back, and after how many seconds at less than a quarter of it."""
 
-REFUSED = "too much unfinished input and unread output of this user is under way; send it again later"
+REFUSED = "this user has too much unfinished input and unread output; send it again later"
 
 
 class Holder(Protocol):

@@ -104,7 +104,7 @@ def _check_file(path: Path) -> None:
     except OSError as error:
         raise BadCertificate(f"can't read {path}: {error.strerror}") from None
     if size > FILE_BYTES_MAX:
-        raise BadCertificate(f"{path} is larger than {FILE_BYTES_MAX} bytes, and no certificate")
+        raise BadCertificate(f"{path} is larger than {FILE_BYTES_MAX} bytes, so it is not a certificate")
 
 
 def _try(context: ssl.SSLContext, files: CertificateFiles) -> None:
@@ -127,6 +127,6 @@ def _try(context: ssl.SSLContext, files: CertificateFiles) -> None:
                 except ssl.SSLWantReadError:
                     waiting = True
     except ssl.SSLError as error:
-        raise BadCertificate(f"no client could use the certificate in {files.certificate}: {error.reason}") from None
+        raise BadCertificate(f"no client can use the certificate in {files.certificate}: {error.reason}") from None
     if waiting:
-        raise BadCertificate(f"no client could use the certificate in {files.certificate}")
+        raise BadCertificate(f"no client can use the certificate in {files.certificate}")

@@ -27,10 +27,10 @@ from curbstone.net.peer import source_of
 
 MATTER = "connections"
 
-FULL = "the server has as many connections as it may; try again later"
-CROWDED = "{} connections from this address are open, and there may be no more"
+FULL = "the server has reached its limit of connections; try again later"
+CROWDED = "{} connections from this address are open, which is the limit"
 STRANGERS = "too many connections without a login are open; try again later"
-USER = "{} connections of this user are open, and there may be no more"
+USER = "{} connections of this user are open, which is the limit"
 
 
 class DiskAlarms(Protocol):

@@ -47,7 +47,7 @@ def read_header(data: bytes) -> Header | None:
         return _binary(data) if len(data) >= _HEAD.size else None
     if data[:6] == b"PROXY "[: len(data)]:
         return _line(data)
-    raise BadHeader("it begins with no PROXY header")
+    raise BadHeader("it does not begin with a PROXY header")
 
 
 def _line(data: bytes) -> Header | None:
@@ -61,7 +61,7 @@ def _line(data: bytes) -> Header | None:
         return Header("", 0, False, end + 2)
     version = {"TCP4": 4, "TCP6": 6}.get(words[1])
     if version is None or len(words) != 6:
-        raise BadHeader("the PROXY line is not: TCP4 or TCP6, two addresses, two ports")
+        raise BadHeader("the PROXY line must be: TCP4 or TCP6, two addresses, two ports")
     try:
         host = ip_address(words[2])
     except ValueError:

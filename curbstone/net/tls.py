@@ -109,7 +109,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
         if self._protocol is not None:
             self._protocol.connection_lost(exc)
         else:
-            self._fail("the client left before it was done")
+            self._fail("the client disconnected during the handshake")
 
     def shake_hands(self) -> None:
         """Do the next step of the handshake; when it is complete, start the protocol."""

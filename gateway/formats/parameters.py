@@ -57,7 +57,7 @@ def lease_ms(seconds: object) -> int:
     """Return the duration of a lease in ms; raise BadRequest."""
     duration_ms = seconds_ms("seconds", seconds, LEASE_S_MAX)
     if not duration_ms:
-        raise BadRequest("bad seconds 0: a lease lasts longer than that")
+        raise BadRequest("bad seconds 0: a lease must last longer than 0 seconds")
     return duration_ms
 
 

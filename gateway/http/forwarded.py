@@ -51,7 +51,7 @@ def asker_of(fields: Sequence[tuple[bytes, bytes]], proxy: Peer, trusted: Networ
     if b"forwarded" in values:
         other = _asker(list(_elements(values[b"forwarded"])), proxy, trusted, "")
         if b"x-forwarded-for" in values and asker.host != other.host:
-            raise Problem(400, "bad request: Forwarded and X-Forwarded-For name two clients")
+            raise Problem(400, "bad request: Forwarded and X-Forwarded-For name different clients")
         return other
     return asker
 
@@ -88,7 +88,7 @@ def _elements(value: str) -> Iterator[_Hop]:
     while True:
         pair = _PAIR.match(value, end)
         if pair is None:
-            raise Problem(400, "bad request: Forwarded is no list of name=value")
+            raise Problem(400, "bad request: Forwarded must be a list of name=value")
         name, text, separator = pair.groups()
         end = pair.end()
         if name:

@@ -51,14 +51,14 @@ class Target(NamedTuple):
 def not_http(version: str) -> Problem:
     """Return the problem for bytes that the parser can't read, after it has read that version, if any."""
     if version == "2.0":  # a client with "prior knowledge" begins with PRI * HTTP/2.0 (RFC 9113, 3.3)
-        return Problem(505, "only HTTP/1.1 and HTTP/1.0 are spoken here, not HTTP/2")
+        return Problem(505, "HTTP/2 is not supported; use HTTP/1.1")
     return Problem(400, "this is not HTTP/1.1")
 
 
 def framing_of(version: str, fields: Sequence[Header]) -> Framing:
     """Return the framing that these fields (names in lower case) give together; raise Problem if they break a rule."""
     if version not in VERSIONS:
-        raise Problem(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+        raise Problem(505, "this version of HTTP is not supported; use HTTP/1.1 or HTTP/1.0")
     host = b""
     length = 0
     wants_to_be_asked = False
@@ -72,7 +72,7 @@ def framing_of(version: str, fields: Sequence[Header]) -> Framing:
             length = int(value)  # the parser has checked that it is digits, and given once
         elif name == b"transfer-encoding":
             if length < 0 or value.lower() != b"chunked":
-                raise Problem(400, "bad request: the only Transfer-Encoding is chunked, once")
+                raise Problem(400, "bad request: the only supported Transfer-Encoding is chunked, and only once")
             if version == "1.0":
                 raise Problem(400, "bad request: HTTP/1.0 has no Transfer-Encoding")
             length = -1
@@ -88,14 +88,14 @@ def _host_and_port(value: bytes) -> tuple[bytes, bytes]:
     """Return the name (in lower case) and port of a Host, b"" for a missing port; raise Problem."""
     match = _HOST.fullmatch(value)
     if match is None:
-        raise Problem(400, "bad request: the Host field must be a name or an address, and maybe a port")
+        raise Problem(400, "bad request: the Host field must be a name or an address, optionally with a port")
     return match["name"].lower(), match["port"] or b""
 
 
 def target_of(method: str, url: bytes, host: bytes) -> Target:
     """Parse a request target; raise Problem if it names another server than `host` or has no allowed form."""
     if method == "CONNECT":
-        raise Problem(405, "CONNECT is not allowed: this is no proxy", _ALLOW)
+        raise Problem(405, "CONNECT is not allowed: this is not a proxy", _ALLOW)
     try:
         parts = httptools.parse_url(url)
     except httptools.HttpParserInvalidURLError:
@@ -114,7 +114,7 @@ def _authority_of(url: bytes, scheme: bytes, host: bytes) -> bytes:
     if host:
         other_name, other_port = _host_and_port(host)
         if (name, its_port or port) != (other_name, other_port or port):
-            raise Problem(400, "bad request: the target and the Host field name two servers")
+            raise Problem(400, "bad request: the target and the Host field name different servers")
     return authority
 
 

@@ -112,12 +112,12 @@ def _refuse_repeated(text: bytes) -> NoReturn:
         seen = set()
         for name, _ in pairs:
             if name in seen:
-                raise BadRequest(f"bad JSON: the name {name[:80]!r} stands twice in one object")
+                raise BadRequest(f"bad JSON: the name {name[:80]!r} appears twice in one object")
             seen.add(name)
 
     if len(text) <= _NAMED_BYTES_MAX:
         json.loads(text, object_pairs_hook=look, parse_int=len, parse_float=len)
-    raise BadRequest("bad JSON: a name stands twice in one object")
+    raise BadRequest("bad JSON: a name appears twice in one object")
 
 
 def check_members(fields: Mapping[str, Any], known: Collection[str], what: str) -> None:

@@ -102,7 +102,7 @@ class OriginPolicy:
             raise Problem(403, "pages of another origin may not take messages; see --cors-origin")
         if site is None and named.get(b"user-agent", b"").startswith(_BROWSERS) and _OF_A_PAGE not in named:
             raise Problem(
-                403, "a browser that does not say which page asks may take no messages; send X-Requested-With"
+                403, "a browser that does not name the calling page can't take messages; send X-Requested-With"
             )
 
     def is_listed(self, origin: bytes) -> bool:

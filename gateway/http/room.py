@@ -16,7 +16,7 @@ from curbstone.gateway.http.scope import AnyScope
 from curbstone.gateway.limits import ROOM_S_MAX
 from curbstone.net.budget import Account
 
-NO_ROOM = "answers of this user that its clients have not read take all the memory that it may hold; read them first"
+NO_ROOM = "unread answers of this user take all the memory that it may use; read them first"
 
 
 def account_of(scope: AnyScope) -> Account:

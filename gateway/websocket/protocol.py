@@ -58,7 +58,7 @@ def refusing(error: CurbstoneError) -> Opener:
 def shake_hands(request: SocketRequest, method: str, open_session: Opener) -> tuple[bytes, Session] | Problem:
     """Return the 101 response and the session, or the problem that refuses the handshake."""
     if method != "GET":
-        return Problem(405, "a WebSocket is opened with GET", ((b"allow", b"GET"),))
+        return Problem(405, "open a WebSocket with GET", ((b"allow", b"GET"),))
     headers = Headers([(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.fields.all])
     response = ServerProtocol().accept(Request(request.path, headers))
     if response.status_code != 101:

@@ -103,7 +103,7 @@ class ToEvent:
 
     def once(self, _key: str, _message: Message) -> IdempotencyKey:
         """See `Target`."""
-        raise BadRequest("an idempotency key is for a queue: the copies of a message to an event are not stored once")
+        raise BadRequest("an idempotency key works only for a queue; leave it out for an event")
 
     def publish(
         self,

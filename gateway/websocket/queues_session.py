@@ -236,7 +236,7 @@ class QueuesSession:
         leases = None
         if "lease" in command:
             if not settles:
-                raise BadRequest("a lease is for what is settled: it goes with ack")
+                raise BadRequest("lease needs ack")
             leases = SocketLeases(self._host, lease_ms(command["lease"]))
         return Subscription(
             queue,
@@ -359,7 +359,7 @@ class QueuesSession:
 
     def _queue_name(self, text: object) -> QueueName:
         if not isinstance(text, str):
-            raise BadRequest("a queue is named by a string")
+            raise BadRequest("bad queue: it must be a string")
         return queue_name(text, self._project)
 
     def _tell(self, fields: dict[str, Any]) -> None:

@@ -112,7 +112,7 @@ class WebSocketRoutes:
         if confirms is None:
             raise BadRequest(f"bad confirm {query['confirm'][:80]!r}: json, or leave it out")
         if confirms and protocol == ConsumeSession.subprotocol and "ack" not in query:
-            raise BadRequest("confirm=json answers what is settled: it goes with ack")
+            raise BadRequest("confirm=json needs ack")
         access = request.access
         if "ticket" in query:
             access = self._gate.use_ticket(query["ticket"], protocol, name, request.caller)
@@ -151,11 +151,11 @@ class WebSocketRoutes:
         self, request: SocketRequest, project: str, event: str, protocol: str, query: Mapping[str, str]
     ) -> Session:
         if protocol != PublishSession.subprotocol:
-            raise BadRequest("an event is published to; to consume, bind a queue to it and consume from that")
+            raise BadRequest("an event can't be consumed from; bind a queue to it and consume from the queue")
         if query.get("confirm"):
-            raise BadRequest("the copies of a message to an event have an id each: leave confirm out")
+            raise BadRequest("leave confirm out: each copy of a message to an event has an id of its own")
         if "producer" in query:
-            raise BadRequest("only what goes to a queue has numbers; leave producer out")
+            raise BadRequest("leave producer out: only messages to a queue have numbers")
         access = request.access
         access.check_topic(Right.SEND, event, project)
         connections = self._gate.connections
@@ -172,7 +172,7 @@ def _leases_of(query: Mapping[str, str], host: Host) -> SocketLeases | None:
     if "lease" not in query:
         return None
     if "ack" not in query or not _CONFIRMS.get(query.get("confirm", "")):
-        raise BadRequest("a lease that runs out is told as stale: it goes with ack and confirm=json")
+        raise BadRequest("lease needs ack and confirm=json")
     return SocketLeases(host, lease_ms(query["lease"]))
 
 

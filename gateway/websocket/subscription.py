@@ -407,7 +407,7 @@ def stale_frame(ack_ids: list[str]) -> bytes:
 
 def _check_alone(options: dict[str, Any]) -> None:
     if options:
-        raise BadRequest(f"unknown member {next(iter(options))[:80]!r}; an ackId or ackToId stands alone")
+        raise BadRequest(f"unknown member {next(iter(options))[:80]!r}; an ackId or ackToId has no options")
 
 
 def _text(options: dict[str, Any]) -> str:

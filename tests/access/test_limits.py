@@ -72,7 +72,7 @@ def test_a_connection_whose_user_has_too_many_is_told_at_each_request() -> None:
     assert first and second
     assert not first.logged_in("ann")
     for _ in range(2):
-        assert second.logged_in("ann") == "1 connections of this user are open, and there may be no more"
+        assert second.logged_in("ann") == "1 connections of this user are open, which is the limit"
     assert not second.logged_in("bob")
     first.leave()
     assert not second.logged_in("ann")

@@ -183,9 +183,9 @@ def test_a_client_beyond_the_limit_is_told(tmp_path: Path) -> None:
             client.sendall(b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n")  # health is told on spare connections
             answer = client.recv(65536)
             told = answer if not answer.startswith(b"HTTP/1.1 200") else b""
-        assert told.startswith(b"HTTP/1.1 503 ") and b"as many connections as it may" in told
+        assert told.startswith(b"HTTP/1.1 503 ") and b"reached its limit of connections" in told
         with socket.create_connection(server.stomp, HANG_S) as client:
-            assert client.recv(65536).startswith(b"ERROR\nmessage:the server has as many connections as it may")
+            assert client.recv(65536).startswith(b"ERROR\nmessage:the server has reached its limit of connections")
 
 
 def test_a_limit_that_is_lowered_meanwhile_leaves_the_connected_their_service(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_of_one_user_there_are_so_many_from_wherever_they_come() -> None:
     door = admission(user=2)
     slots = [slot for number in range(3) if (slot := come(door, f"10.0.0.{number}"))]
     assert [slot.logged_in("a") for slot in slots] == [
-        *("", "", "2 connections of this user are open, and there may be no more")
+        *("", "", "2 connections of this user are open, which is the limit")
     ]
     assert not slots[0].logged_in("a")
     assert not slots[0].logged_in("b")

@@ -85,7 +85,7 @@ class Events:
         """Return the project and the event that is published to; raise BadRequest for a mask or an idempotency key."""
         path = scope["path_params"]
         if HEADER in scope["fields"].named:
-            raise BadRequest("an Idempotency-Key is kept by a queue; a message to an event has none")
+            raise BadRequest("an Idempotency-Key works only for a queue; leave it out for an event")
         project, event = queue_name("any", path["project"]).project, published_event(event_in(path["event"]))
         access_of(scope).check_topic(Right.SEND, event, project)
         return project, event

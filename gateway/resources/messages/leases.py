@@ -141,7 +141,7 @@ class Leases:
         token = scope["path_params"]["lease"]
         _, settled, stale = await answer(lambda done: access_of(scope).settle_leases(queue, [token], Outcome.ACK, done))
         if stale:
-            raise Problem(404, "the lease has ended, or there never was one of this name")
+            raise Problem(404, "there is no such lease, or it has ended")
         self._traffic.acked += settled
         await reply(send, 204)
 

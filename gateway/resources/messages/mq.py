@@ -91,7 +91,11 @@ class _Mq:
     async def fetch(self, request: Request) -> Response:
         """GET a message: nobody else gets it for `--mq-delay`; then it returns, unless it was deleted."""
         if request.method == "HEAD":
-            raise Problem(405, "HEAD is not allowed here: fetching takes a message away for a while", (_FETCH_ALLOW,))
+            raise Problem(
+                405,
+                "HEAD is not allowed here, because a fetch hides the message for a while",
+                (_FETCH_ALLOW,),
+            )
         self._origins.check_page(request)
         try:
             queue = access_of(request).queue(_name_in(request), Right.RECEIVE)

@@ -62,7 +62,7 @@ async def publish(queue: Queue, scope: AnyScope, messages: list[Message], *, ato
         key, numbered = key_of(access_of(scope), named, messages), numbered_of(access_of(scope), named)
         if numbered is not None:
             if key is not None:
-                raise BadRequest("a producer with numbers needs no Idempotency-Key")
+                raise BadRequest("a numbered producer must not send an Idempotency-Key")
             return await _publish_numbered(queue, messages, numbered, atomic=atomic)
     _, first, count = await answer(lambda done: queue.publish(messages, done, atomic=atomic, key=key))
     return Stored([queue.message_id(seq) for seq in range(first, first + count)], 0)
@@ -90,7 +90,7 @@ class Producers:
         queue = access.queue(name_in(request), Right.SEND)
         last = queue.last_number(access.producer(name))
         if last is None:
-            raise Problem(404, f"queue {queue.name} knows no producer {name}")
+            raise Problem(404, f"queue {queue.name} has no producer {name}")
         told = {"producer": name, "seq": last.number, "id": queue.message_id(last.seq), "timestamp": last.time_ms}
         return JsonResponse(told)
 
@@ -136,7 +136,7 @@ async def _read_event(
 ) -> Message:
     """Return the message for a CloudEvent in the body, with the request's own metadata in addition to the event's."""
     if mode == cloud_events.BATCH:
-        raise Problem(415, "a batch of CloudEvents belongs to …/messages/batch")
+        raise Problem(415, "send a batch of CloudEvents to …/messages/batch")
     event = cloud_events.parse(await read_body(scope, receive, settings.json_bytes_max))
     message = event_message(event, bytes_max)
     message.headers += block_of_http(tuple([field for field in fields if field[0].startswith(b"x-")]))
@@ -153,7 +153,7 @@ async def read_batch(scope: AnyScope, receive: Receive, settings: GatewaySetting
     of_events = cloud_events.mode_of(tuple(scope["fields"].of_message)) == cloud_events.BATCH
     items = cloud_events.parse(text) if of_events else parse_json(text)
     if not isinstance(items, list) or not items:
-        raise BadRequest("the body must be a JSON array of messages, at least one")
+        raise BadRequest("the body must be a JSON array of at least one message")
     if len(items) > BATCH_MESSAGES_MAX:
         raise BadRequest(f"the batch has more than {BATCH_MESSAGES_MAX} messages")
     messages = [_of_batch(place, item, of_events, settings, bytes_max) for place, item in enumerate(items)]

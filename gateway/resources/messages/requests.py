@@ -83,7 +83,7 @@ class Requests:
         message = await read_message(request, request.receive, self._settings, self._settings.max_message_size)
         box = reply_queue(request.path_params["id"])
         if not await _tell(access_of(request), box, message):
-            raise Problem(404, "nobody waits for this answer")
+            raise Problem(404, "no request waits for this answer")
         return Response(status_code=204)
 
 

@@ -53,7 +53,7 @@ class Settle(Body):
         tokens = [*self.ack, *[back.ack_id for back in self.nack], *[dead.ack_id for dead in self.reject]]
         if len(set(tokens)) < len(tokens):
             twice = next(token for token, count in Counter(tokens).items() if count > 1)
-            raise BadRequest(f"the ackId {twice[:80]!r} stands twice in one settle")
+            raise BadRequest(f"the ackId {twice[:80]!r} appears twice in one settle")
         found = {End(Outcome.ACK): self.ack} if self.ack else {}
         for back in self.nack:
             delay_ms = None if back.delay is None else seconds_ms("delay", back.delay)

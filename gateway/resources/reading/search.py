@@ -48,12 +48,12 @@ class Search:
         query = query_of(request)
         text = query.get("text", "")
         if not 0 < len(text) <= TEXT_CHARS_MAX:
-            raise BadRequest(f"bad text: 1 to {TEXT_CHARS_MAX} characters are wanted")
+            raise BadRequest(f"bad text: 1 to {TEXT_CHARS_MAX} characters expected")
         limit = whole_number("limit", query.get("limit", FOUND_MAX), 1, FOUND_MAX)
         after = query.get("after", "")
         seq = queue.parse_id(after) if after else 0
         if seq is None:
-            raise BadRequest(f"bad after {after[:80]!r}: it is no id of a message in queue {queue.name}")
+            raise BadRequest(f"bad after {after[:80]!r}: it is not the id of a message in queue {queue.name}")
         reading = queue.reading
         end, start = reading.next, seq + 1
         found: list[int] = []

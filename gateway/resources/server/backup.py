@@ -87,14 +87,14 @@ async def _pieces(request: Request, archive: Archive) -> AsyncIterator[bytes]:
 
 def _had_in(value: object) -> dict[str, tuple[int, str]]:
     if not isinstance(value, dict):
-        raise BadRequest('bad "had": an object of [bytes, SHA-256] by name is wanted')
+        raise BadRequest('bad "had": expected an object with [bytes, SHA-256] for each name')
     had: dict[str, tuple[int, str]] = {}
     for name, each in value.items():
         match each:
             case [int() | float() as size, str() as digest] if _is_count(size) and _SHA256.fullmatch(digest):
                 had[name] = (int(size), digest)
             case _:
-                raise BadRequest(f'bad "had" of {name[:100]!r}: [bytes, SHA-256 in hex] is wanted')
+                raise BadRequest(f'bad "had" of {name[:100]!r}: expected [bytes, SHA-256 in hex]')
     return had
 
 

@@ -102,9 +102,9 @@ class Logins:
         name: QueueName | None = None
         if asked.way in NAMING_QUEUES:
             if asked.queue is not None:
-                raise BadRequest(f"a ticket for {asked.way} names no queue")
+                raise BadRequest(f"a ticket for {asked.way} must not name a queue")
         elif asked.queue is None:
-            raise BadRequest(f"queue is missing: a ticket for {asked.way} is for one")
+            raise BadRequest(f"queue is missing: a ticket for {asked.way} must name one")
         else:
             name = parse_queue_name(asked.queue, access.home)
             access.check(Right.SEND if asked.way == "publish" else Right.RECEIVE, name)
@@ -158,7 +158,7 @@ class Logins:
         _check_login(access)
         user = query_of(request).get("user", "")
         if not user:
-            raise BadRequest("say whose tokens: ?user=NAME")
+            raise BadRequest("the user is missing: add ?user=NAME")
         revoked: list[int] = []
         await answer(lambda done: revoked.append(self._users().revoke_tokens_of(access, user, done)))
         return JsonResponse({"revoked": revoked[0]}, 200, FRESH)
@@ -201,7 +201,7 @@ class Logins:
 
     def _users(self) -> LoginGate:
         if not self._gate.wants_login:
-            raise Problem(409, "this server has no users: nobody has to log in; see serve --users")
+            raise Problem(409, "this server has no users, so there are no logins; see serve --users")
         return cast("LoginGate", self._gate)  # only a LoginGate wants logins
 
 

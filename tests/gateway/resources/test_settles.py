@@ -62,7 +62,7 @@ async def test_nothing_to_settle_is_nothing_done(gateway: Running) -> None:
     ("fields", "rule"),
     [
         ({"ack": "a"}, "a list of ackIds"),
-        ({"ack": ["a"], "reject": [{"ackId": "a"}]}, "stands twice in one settle"),
+        ({"ack": ["a"], "reject": [{"ackId": "a"}]}, "appears twice in one settle"),
         ({"nack": ["a"]}, "a list of objects with an ackId"),
         ({"nack": [{"delay": 5}]}, "a list of objects with an ackId"),
         ({"nack": [{"ackId": "a", "delay": "null"}]}, "a number of seconds from 0 to"),

@@ -104,7 +104,7 @@ async def test_a_later_connection_of_a_producer_ends_the_earlier_one(gateway: Ru
         ({"seq": 0}, "bad seq: it must be a whole number from 1"),
         ({"seq": "x"}, "bad seq"),
         ({"seq": 5, "after": 5}, "bad after: 5 is not below the number 5"),
-        ({"Idempotency-Key": "k"}, "a producer with numbers needs no Idempotency-Key"),
+        ({"Idempotency-Key": "k"}, "a numbered producer must not send an Idempotency-Key"),
     ],
 )
 async def test_a_message_refused_for_its_number_has_the_next_one_until_another_is_stored_under_it(

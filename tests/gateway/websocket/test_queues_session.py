@@ -168,7 +168,7 @@ def test_a_deleted_queue_ends_its_subscription_and_nothing_else(lab: Lab) -> Non
         ({"subscribe": "b", "ack": 1}, 400, "bad ack"),
         ({"subscribe": "b", "group": 1}, 400, "bad group"),
         ({"subscribe": "b", "encoding": "x"}, 400, "bad encoding"),
-        ({"subscribe": "b", "lease": 5}, 400, "it goes with ack"),
+        ({"subscribe": "b", "lease": 5}, 400, "lease needs ack"),
         ({"subscribe": "b", "prefetch": 1}, 400, "unknown member 'prefetch'"),
         ({"unsubscribe": "b"}, 404, "no subscription to default/b"),
         ({"window": "b", "limit": 5}, 404, "no subscription to default/b"),
