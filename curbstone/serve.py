@@ -76,7 +76,7 @@ WHOLE_S = 5
 LISTENERS_STOP_S = 6
 ENGINE_STOP_S = 3
 
-STRANGERS_MAX, ADDRESS_STRANGERS_MAX = 1024, 64
+UNAUTHENTICATED_MAX, ADDRESS_UNAUTHENTICATED_MAX = 1024, 64
 """With users: the most connections that have not logged in yet, in all and from one address of another machine."""
 
 WARN_EVERY_MS = 60_000
@@ -173,7 +173,7 @@ async def _serve(settings: Settings) -> int:
             started.append(listener)
             bound += [(listener.name, await _start(listener, address)) for address in listener.addresses]
         if not gate.wants_login:
-            warn_of_strangers(host, started)
+            warn_of_open_listeners(host, started)
         if recorder is not None:
             recorder.start()
             ends.append(recorder.stop)
@@ -300,8 +300,8 @@ def admission_of(broker: ServedEngine, host: AsyncioHost, settings: Settings) ->
         broker.alarms,
         Bounds(
             address=settings.max_connections_per_address,
-            strangers=STRANGERS_MAX if settings.users else 0,
-            address_strangers=ADDRESS_STRANGERS_MAX if settings.users else 0,
+            unauthenticated=UNAUTHENTICATED_MAX if settings.users else 0,
+            address_unauthenticated=ADDRESS_UNAUTHENTICATED_MAX if settings.users else 0,
             user=OF_USER_MAX if settings.users else 0,
         ),
         budget,
@@ -433,7 +433,7 @@ def _own_names() -> tuple[str, ...]:
     return (socket.gethostname(), name, f"{name}.local") if name else ()
 
 
-def warn_of_strangers(host: Host, listeners: Sequence[Listener]) -> None:
+def warn_of_open_listeners(host: Host, listeners: Sequence[Listener]) -> None:
     """Warn now and every minute of listeners that every client can reach. A single warning would scroll away."""
     open_to_all = [
         (listener.name, address) for listener in listeners for address in listener.addresses if not address.is_loopback
@@ -442,7 +442,7 @@ def warn_of_strangers(host: Host, listeners: Sequence[Listener]) -> None:
         members = {"listener": name, "address": str(address)}
         log.warning("%s: other machines can reach %s without a login", name, address, extra=members)
     if open_to_all:
-        host.call_later(WARN_EVERY_MS, lambda: warn_of_strangers(host, listeners))
+        host.call_later(WARN_EVERY_MS, lambda: warn_of_open_listeners(host, listeners))
 
 
 async def _start(listener: Listener, address: Address) -> Address:

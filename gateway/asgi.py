@@ -70,7 +70,7 @@ class AsgiGateway:
         slot = None
         try:
             own = _own_scope(scope)
-            slot = self._admission.come(may_be_reserve=own["path"] in OF_HEALTH and not is_socket)
+            slot = self._admission.open_slot(may_be_reserve=own["path"] in OF_HEALTH and not is_socket)
             if slot is None or (refusal := slot.set_address(own["peer"].host)):
                 raise Problem(503, FULL if slot is None else refusal)
             own["slot"] = slot

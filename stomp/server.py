@@ -64,7 +64,7 @@ class StompServer(TcpServer):
     def connection(self, peer: Peer, slot: Slot) -> _Client:
         return _Client(self, peer, slot)
 
-    def word(self, text: str) -> bytes:
+    def refusal(self, text: str) -> bytes:
         return b"ERROR\nmessage:" + text.encode() + b"\n\n\0"
 
 

@@ -59,8 +59,8 @@ class MqksServer(TcpServer):
     def connection(self, peer: Peer, slot: Slot) -> _Client:
         return _Client(self, peer, slot)
 
-    def word(self, text: str) -> bytes:
-        """See `TcpServer.word`. MQKS has no line for it, because each error answers a line of the client."""
+    def refusal(self, text: str) -> bytes:
+        """See `TcpServer.refusal`. MQKS has no line for it, because each error answers a line of the client."""
         return b""
 
 

@@ -1,8 +1,9 @@
-"""The way in: every listener of every protocol is made here, and every connection passes through here.
+"""Listeners of all protocols, and what every new connection passes through before its protocol begins.
 
-Before a connection's protocol begins, the connection is counted (`admission`). On a listener for proxies, the proxy
-then says for whom it connects (`proxy_protocol`), and on a listener for TLS the handshake follows (`tls`). All of this
-shares one deadline. Nothing is guessed from the first byte: the listener's address says what must come.
+Before a connection's protocol begins, the connection is counted (`connection_limits`). On a listener for proxies, the
+proxy then names the client for which it connects (`proxy_protocol`), and on a listener for TLS the handshake follows
+(`tls`). All of this shares one deadline. Nothing is guessed from the first byte: the listener's address says what is
+expected.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ _INFO_BYTES, _RETRANSMITS_AT = 8, 2
 
 Serve = Callable[[Peer, Slot], asyncio.Protocol]
 """Returns the protocol of a new connection, which must call `Slot.leave` when the connection has ended."""
-Word = Callable[[str], bytes]
-"""Returns, encoded for the protocol, the reason that a refused client is told."""
+Refusal = Callable[[str], bytes]
+"""Returns, encoded for the protocol, the answer to a refused client with this reason."""
 
 log = logging.getLogger("curbstone.net")
 
@@ -56,7 +57,7 @@ class Acceptor:
         self._sweep: asyncio.TimerHandle | None = None
         self._sweeps = 0
         self.ends = BriefLog(_call_later, log)
-        """Tells why connections ended before their protocol began, and whose connections hold too much."""
+        """Logs why connections ended before their protocol began, and whose connections hold too much."""
         self.admission.budget.on_held = self._is_held
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -69,7 +70,7 @@ class Acceptor:
         looks_for_vanished = self._sweeps % SWEEPS_VANISHED == 0
         now_s = self._sweeps * SWEEP_S  # a clock that stops while the process is stopped
         for slot in list(self.admission.slots):
-            transport = cast(asyncio.Transport, slot.line)
+            transport = cast(asyncio.Transport, slot.transport)
             if transport is None:
                 continue
             if slot.account.is_stuck(transport.get_write_buffer_size(), now_s) or (
@@ -83,14 +84,14 @@ class Acceptor:
         self.ends.info(who, str(who), text)
 
     async def listen(
-        self, address: tuple[str, int] | Address, serve: Serve, word: Word, *, has_reserve: bool = False
+        self, address: tuple[str, int] | Address, serve: Serve, refusal: Refusal, *, has_reserve: bool = False
     ) -> Listener:
-        """Listen on an address; raise OSError if that is impossible. `has_reserve`: see `Admission.come`."""
+        """Listen on an address; raise OSError if that is impossible. `has_reserve`: see `Admission.open_slot`."""
         at = Address(*address)
         assert self.certificates or not at.tls, "TLS without a certificate"
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
-            lambda: Incoming(self, at, serve, word, has_reserve), at.host, at.port, backlog=BACKLOG
+            lambda: Incoming(self, at, serve, refusal, has_reserve), at.host, at.port, backlog=BACKLOG
         )
         if self._sweep is None:
             self._sweep = loop.call_later(SWEEP_S, self._look, loop)
@@ -114,12 +115,12 @@ class Listener:
 class Incoming(asyncio.Protocol):
     """An accepted connection, until its own protocol begins."""
 
-    def __init__(self, acceptor: Acceptor, address: Address, serve: Serve, word: Word, has_reserve: bool) -> None:
+    def __init__(self, acceptor: Acceptor, address: Address, serve: Serve, refusal: Refusal, has_reserve: bool) -> None:
         self._acceptor = acceptor
         self._address = address
         self._serve = serve
-        self._word = word
-        self._has_spares = has_reserve
+        self._refusal = refusal
+        self._has_reserve = has_reserve
         self._transport: asyncio.Transport
         self._slot: Slot | None = None
         self._peer: Peer
@@ -128,21 +129,21 @@ class Incoming(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection, and decide what must come first."""
+        """Count the connection, and start with what the listener expects first."""
         # A cast, because uvloop's transports have the methods of asyncio's type but do not inherit from it.
         self._transport = cast(asyncio.Transport, transport)
         host, port = transport.get_extra_info("peername", ("?", 0))[:2]
         self._peer = Peer(plain_host(str(host)), port)
-        self._slot = self._acceptor.admission.come(self._has_spares)
+        self._slot = self._acceptor.admission.open_slot(self._has_reserve)
         if self._slot is None:
-            self._send_away(FULL)
+            self._refuse(FULL)
             return
-        self._slot.line = transport
+        self._slot.transport = transport
         _set_up(transport.get_extra_info("socket"))
         if self._address.tls or self._address.proxy:
             self._deadline = asyncio.get_running_loop().call_later(GREETING_S_MAX, self._late)
         if not self._address.proxy:
-            self._come_in(b"")
+            self._begin(b"")
         elif host not in self._acceptor.trusted_proxies:
             self._cut("proxy", "it is not in --trusted-proxy, and only those may connect to this listener")
 
@@ -160,24 +161,24 @@ class Incoming(asyncio.Protocol):
             return
         if header.host:
             self._peer = Peer(header.host, header.port, header.tls)
-        self._come_in(self._header[header.size :])
+        self._begin(self._header[header.size :])
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client left before its protocol began."""
         self._gone()
 
-    def _come_in(self, rest: bytes) -> None:
-        """Start TLS or the protocol, now that the client's address is known; or send the client away."""
+    def _begin(self, rest: bytes) -> None:
+        """Start TLS or the protocol, now that the client's address is known; or refuse the client."""
         assert self._slot is not None
         refusal = self._slot.set_address(self._peer.host)
         if refusal:
-            self._send_away(refusal)
+            self._refuse(refusal)
             return
         if self._address.tls:
             contexts = self._acceptor.certificates
             assert contexts is not None
             protocol: asyncio.Protocol = TlsConnection(
-                contexts.context, self._acceptor.handshakes, self._greeted, self._not_greeted
+                contexts.context, self._acceptor.handshakes, self._shaken, self._not_shaken
             )
         else:
             self._done()
@@ -187,23 +188,23 @@ class Incoming(asyncio.Protocol):
         if rest:
             protocol.data_received(rest)
 
-    def _greeted(self, _connection: TlsConnection, certificate: Certificate | None) -> asyncio.Protocol:
+    def _shaken(self, _connection: TlsConnection, certificate: Certificate | None) -> asyncio.Protocol:
         assert self._slot is not None
         self._done()
         return self._serve(Peer(self._peer.host, self._peer.port, True, certificate), self._slot)
 
-    def _not_greeted(self, reason: str) -> None:
-        self._tell("tls", f"no TLS handshake: {reason}")
+    def _not_shaken(self, reason: str) -> None:
+        self._log("tls", f"no TLS handshake: {reason}")
         self._gone()
 
     def _late(self) -> None:
         self._cut("late", f"nothing complete arrived within {GREETING_S_MAX} s")
 
     def _cut(self, kind: str, reason: str) -> None:
-        self._tell(kind, f"closed: {reason}")
+        self._log(kind, f"closed: {reason}")
         self._transport.abort()
 
-    def _tell(self, kind: str, text: str) -> None:
+    def _log(self, kind: str, text: str) -> None:
         """Count the connection as refused for this kind of reason, and log the reason. Only the first one counts."""
         if self._is_refused:
             return
@@ -211,10 +212,10 @@ class Incoming(asyncio.Protocol):
         self._acceptor.admission.refused[kind] += 1
         self._acceptor.ends.info(self._peer, self._peer.source, text)
 
-    def _send_away(self, text: str) -> None:
-        """Close the connection. The client is told the reason unless it expects TLS, where it could not read it."""
+    def _refuse(self, text: str) -> None:
+        """Close the connection, with the reason unless the client expects TLS and could not read it."""
         if not self._address.tls:
-            self._transport.write(self._word(text))
+            self._transport.write(self._refusal(text))
         self._transport.close()
 
     def _gone(self) -> None:

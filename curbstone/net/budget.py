@@ -29,9 +29,10 @@ STEP_BYTES = 64 * 1024
 """How much the connection that is still read must receive in a second while others wait for it."""
 
 CALM_BYTES, CALM_S = 16 * 1024 * 1024, 5
+"""From which peak on memory is given back, and after how many seconds at less than a quarter of it."""
+
 SLOW_S = 5
 """How long the input that others wait for may stand still before the largest is refused."""
-"""From which peak on memory is given back, and after how many seconds at less than a quarter of it."""
 
 REFUSED = "this user has too much unfinished input and unread output; send it again later"
 

@@ -1,8 +1,8 @@
 """How many clients the process serves at once, over all its listeners.
 
 Each connection takes a file descriptor, and the engine needs descriptors for its files. So connections get a share of
-the descriptors that the system allows. A client beyond that share is told so and sent away, and the clients that are
-already connected keep their service. The share is computed anew for each connection, because the limit can be changed
+the descriptors that the system allows. A client beyond that share is refused with the reason, and the clients that
+are already connected keep their service. The share is computed for each connection, because the limit can be changed
 from outside while the process runs.
 
 No other machine may take the whole share: there is a bound for each address. Clients of this machine are not counted by
@@ -28,13 +28,13 @@ from curbstone.net.peer import source_of
 MATTER = "connections"
 
 FULL = "the server has reached its limit of connections; try again later"
-CROWDED = "{} connections from this address are open, which is the limit"
-STRANGERS = "too many connections without a login are open; try again later"
+ADDRESS_FULL = "{} connections from this address are open, which is the limit"
+TOO_MANY_UNAUTHENTICATED = "too many connections without a login are open; try again later"
 USER = "{} connections of this user are open, which is the limit"
 
 
 class DiskAlarms(Protocol):
-    """What an admission tells when it refuses connections; `core.engine.disk_alarms` implements it."""
+    """Is notified when connections are refused; `core.engine.disk_alarms` implements it."""
 
     def note(self, matter: str, text: str) -> None:
         """The limit is reached: `text` says how."""
@@ -49,16 +49,16 @@ class Bounds:
 
     address: int = 0
     """From one address of another machine."""
-    strangers: int = 0
+    unauthenticated: int = 0
     """From clients that have not logged in, together."""
-    address_strangers: int = 0
+    address_unauthenticated: int = 0
     """From clients of one address of another machine that have not logged in."""
     user: int = 0
     """From one user."""
 
 
 class Admission:
-    """Counts connections and decides who may come; see the module's docstring. Called from the event loop only."""
+    """Counts connections and refuses those above a limit. Called from the event loop only."""
 
     def __init__(
         self,
@@ -76,20 +76,20 @@ class Admission:
         """The open connections."""
         self._most = most
         self._alarms = alarms
-        self._strangers = 0
-        self._spares = 0
-        self._visitors: Counter[object] = Counter()
-        """Counts by (kind, who): connections of each address, of strangers of each address, and of each user."""
+        self._unauthenticated = 0
+        self._reserve = 0
+        self._counts: Counter[object] = Counter()
+        """Counts by (kind, who): connections of each address, those of it that have not logged in, and of each user."""
         self._is_full = False
 
-    def come(self, may_be_reserve: bool = False) -> Slot | None:
+    def open_slot(self, may_be_reserve: bool = False) -> Slot | None:
         """Count one more connection and return its slot, or None if there may be no more.
 
         `may_be_reserve`: when the server is full, the connection may become one of a few that can ask for health only.
         """
         most = self._most()
-        is_full = len(self.slots) - self._spares >= most
-        is_reserve = is_full and may_be_reserve and self._spares < RESERVE
+        is_full = len(self.slots) - self._reserve >= most
+        is_reserve = is_full and may_be_reserve and self._reserve < RESERVE
         if is_full:
             self.refused["full"] += 1
             self._is_full = True
@@ -97,46 +97,46 @@ class Admission:
                 self._alarms.note(MATTER, f"{most} are open, and more are refused: files need the other descriptors")
             if not is_reserve:
                 return None
-            self._spares += 1
+            self._reserve += 1
         slot = Slot(self, is_reserve)
         self.slots.add(slot)
-        self._strangers += 1
+        self._unauthenticated += 1
         return slot
 
-    # --- what a slot says
+    # --- what slots call
 
     def enter(self, kind: str, who: object, most: int) -> bool:
         """Count one more connection of `who` if there are fewer than `most`; return whether it was counted."""
-        count = self._visitors[kind, who]
+        count = self._counts[kind, who]
         if most and count >= most:
             self.refused[kind] += 1
             return False
-        self._visitors[kind, who] = count + 1
+        self._counts[kind, who] = count + 1
         return True
 
     def leave(self, kind: str, who: object) -> None:
         """Undo `enter`."""
-        self._visitors[kind, who] -= 1
-        if not self._visitors[kind, who]:
-            del self._visitors[kind, who]
+        self._counts[kind, who] -= 1
+        if not self._counts[kind, who]:
+            del self._counts[kind, who]
 
-    def is_crowded(self) -> bool:
+    def has_too_many_unauthenticated(self) -> bool:
         """Return whether there are more connections without a login than allowed."""
-        most = self.bounds.strangers
-        if most and self._strangers > most:
+        most = self.bounds.unauthenticated
+        if most and self._unauthenticated > most:
             self.refused["strangers"] += 1
             return True
         return False
 
-    def known(self) -> None:
+    def authenticated(self) -> None:
         """A connection without a login has logged in or ended."""
-        self._strangers -= 1
+        self._unauthenticated -= 1
 
     def left(self, slot: Slot) -> None:
         """A connection ended."""
         self.slots.discard(slot)
-        self._spares -= slot.is_reserve
-        if self._is_full and len(self.slots) - self._spares < self._most():
+        self._reserve -= slot.is_reserve
+        if self._is_full and len(self.slots) - self._reserve < self._most():
             self._is_full = False
             if self._alarms is not None:
                 self._alarms.over(MATTER)
@@ -145,12 +145,21 @@ class Admission:
 class Slot:
     """One connection, from its first byte to its last."""
 
-    __slots__ = ("_admission", "_counted", "_is_stranger", "_user", "account", "is_reserve", "line", "login")
+    __slots__ = (
+        "_admission",
+        "_counted",
+        "_is_unauthenticated",
+        "_user",
+        "account",
+        "is_reserve",
+        "login",
+        "transport",
+    )
 
     def __init__(self, admission: Admission, is_reserve: bool = False) -> None:
         self.is_reserve = is_reserve
-        """Whether this connection can ask for health only, because the server was full when it came."""
-        self.line: object = None
+        """Whether this connection can ask for health only, because the server was full when it was opened."""
+        self.transport: object = None
         """The transport of the connection, set by the acceptor."""
         self.account = admission.budget.account()
         """What the connection holds in memory: on the account of its user, or until the login of its address."""
@@ -158,34 +167,34 @@ class Slot:
         """What the protocol keeps of the login of the last request."""
         self._admission = admission
         self._counted: list[tuple[str, object]] = []
-        self._is_stranger = True
+        self._is_unauthenticated = True
         self._user = ""
 
     def set_address(self, host: str) -> str:
-        """Tell the client's address; return why it may not come in, or "" if it may. Called once."""
+        """Note the client's address, once; return why the connection is refused, or "" if it is not."""
         admission, bounds = self._admission, self._admission.bounds
-        if admission.is_crowded():
-            return STRANGERS
-        visitor = visitor_of(host)
-        self.account.belongs_to(f"address {source_of(host)}" if visitor is not None else "this machine")
-        if visitor is None:
+        if admission.has_too_many_unauthenticated():
+            return TOO_MANY_UNAUTHENTICATED
+        counted = counted_as(host)
+        self.account.belongs_to(f"address {source_of(host)}" if counted is not None else "this machine")
+        if counted is None:
             return ""
-        if not self._enter("address", visitor, bounds.address):
-            return CROWDED.format(bounds.address)
-        if not self._enter("strangers", visitor, bounds.address_strangers):
-            return STRANGERS
+        if not self._enter("address", counted, bounds.address):
+            return ADDRESS_FULL.format(bounds.address)
+        if not self._enter("strangers", counted, bounds.address_unauthenticated):
+            return TOO_MANY_UNAUTHENTICATED
         return ""
 
     def logged_in(self, user: str) -> str:
-        """Tell the connection's user; return why it may not go on, or "" if it may.
+        """Note the connection's user; return why the connection is refused, or "" if it is not.
 
         May be called again with another user, who is then counted instead of the one before.
         """
         if user == self._user:
             return ""
-        if self._is_stranger:
-            self._is_stranger = False
-            self._admission.known()
+        if self._is_unauthenticated:
+            self._is_unauthenticated = False
+            self._admission.authenticated()
             self._leave("strangers")
         self._leave("user")
         self._user = ""
@@ -203,8 +212,8 @@ class Slot:
             return
         for kind, who in self._counted:
             self._admission.leave(kind, who)
-        if self._is_stranger:
-            self._admission.known()
+        if self._is_unauthenticated:
+            self._admission.authenticated()
         self._admission.left(self)
         self.account.close()
 
@@ -223,7 +232,7 @@ class Slot:
 
 
 @lru_cache(maxsize=1024)
-def visitor_of(address: str) -> object:
+def counted_as(address: str) -> object:
     """Return the key that an address is counted by, or None if it is this machine's.
 
     For IPv6 the key is the address's first 64 bits, because a single client has at least 2^64 addresses.
@@ -241,4 +250,4 @@ def visitor_of(address: str) -> object:
 
 def is_of_this_machine(address: tuple[str, int | None] | None) -> bool:
     """Return whether an address is one that only this machine can reach."""
-    return address is None or visitor_of(address[0]) is None
+    return address is None or counted_as(address[0]) is None

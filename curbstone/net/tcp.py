@@ -87,8 +87,8 @@ class TcpServer(ABC):
         """Return the connection for a new client."""
 
     @abstractmethod
-    def word(self, text: str) -> bytes:
-        """Return, encoded for the protocol, the reason that a refused client is told."""
+    def refusal(self, text: str) -> bytes:
+        """Return, encoded for the protocol, the answer to a refused client with this reason."""
 
     def connections(self) -> Mapping[str, int]:
         """Return the number of connections, under the key "": all are of this server's protocol."""
@@ -96,7 +96,7 @@ class TcpServer(ABC):
 
     async def start(self, address: tuple[str, int] | Address) -> tuple[str, int]:
         """Listen on one more address; return the host and port bound. Raise OSError if that is impossible."""
-        listener = await self.acceptor.listen(address, self.connection, self.word)
+        listener = await self.acceptor.listen(address, self.connection, self.refusal)
         self._listeners.append(listener)
         return listener.bound
 

@@ -68,7 +68,7 @@ def test_a_user_has_so_many_streams_and_those_that_ended_count_no_more(world: Ro
 
 def test_a_connection_whose_user_has_too_many_is_told_at_each_request() -> None:
     door = Admission(bounds=Bounds(user=1))
-    first, second = door.come(), door.come()
+    first, second = door.open_slot(), door.open_slot()
     assert first and second
     assert not first.logged_in("ann")
     for _ in range(2):

@@ -27,7 +27,7 @@ grants = ["send,receive,peek shop/*"]
 home = "shop"
 grants = ["peek shop/*"]
 """
-STRANGERS = """
+TOO_MANY_UNAUTHENTICATED = """
 [users.anonymous]
 home = "shop"
 sources = ["127.0.0.0/8"]
@@ -44,7 +44,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
 @pytest.fixture
 def open_world(tmp_path: Path) -> Iterator[Doors]:
     """A world that strangers may enter, too."""
-    with doors(tmp_path, USERS + STRANGERS) as made:
+    with doors(tmp_path, USERS + TOO_MANY_UNAUTHENTICATED) as made:
         yield made
 
 

@@ -43,7 +43,7 @@ async def ask(gateway: Running, method: str, path: str, body: bytes = b"", *, is
         "server": ("127.0.0.1", 1),
         "client": ("127.0.0.1", 2),
         "peer": Peer("127.0.0.1", 2),
-        "slot": Admission().come(),
+        "slot": Admission().open_slot(),
         "scheme": "http",
         "state": {"is_gone": is_gone},
     }

@@ -300,13 +300,13 @@ def test_behind_a_proxy_it_is_the_clients_that_are_counted(run: Callable[..., No
     async def test(gate: Gate) -> None:
         address = await gate.listen(tls=False, proxy=True)
 
-        async def come(host: bytes) -> str:
+        async def open_slot(host: bytes) -> str:
             client = await gate.plain(address)
             await client.send(b"PROXY TCP4 %b 10.0.0.1 4711 61613\r\n" % host + CONNECT)
             return (await client.reader.readuntil(b"\0")).partition(b"\n")[0].decode()
 
-        assert [await come(b"192.0.2.7") for _ in range(3)] == ["CONNECTED", "CONNECTED", "ERROR"]
-        assert await come(b"192.0.2.8") == "CONNECTED"
+        assert [await open_slot(b"192.0.2.7") for _ in range(3)] == ["CONNECTED", "CONNECTED", "ERROR"]
+        assert await open_slot(b"192.0.2.8") == "CONNECTED"
 
     run(test, Bounds(address=2))
 

@@ -14,7 +14,7 @@ from curbstone.core.options import QueueOptions
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.net import connection_limits as rules
 from curbstone.net.acceptor import is_vanished
-from curbstone.net.connection_limits import Admission, Bounds, Slot, visitor_of
+from curbstone.net.connection_limits import Admission, Bounds, Slot, counted_as
 from curbstone.net.limits import RESERVE
 from tests.kit.gateway import QUEUE, running
 from tests.kit.simulated import SimDisk, SimHost
@@ -26,9 +26,9 @@ def admission(most: int = 1000, **bounds: int) -> Admission:
     return Admission(lambda: most, alarms, Bounds(**bounds))
 
 
-def come(door: Admission, address: str) -> Slot | None:
+def open_slot(door: Admission, address: str) -> Slot | None:
     """Return the slot if it may stay."""
-    slot = door.come()
+    slot = door.open_slot()
     if slot is not None and slot.set_address(address):
         slot.leave()
         return None
@@ -37,77 +37,77 @@ def come(door: Admission, address: str) -> Slot | None:
 
 def test_there_are_so_many_in_all_and_whoever_is_one_too_many_may_come_when_one_has_left() -> None:
     door = admission(2)
-    one, two = come(door, "10.0.0.1"), come(door, "10.0.0.2")
+    one, two = open_slot(door, "10.0.0.1"), open_slot(door, "10.0.0.2")
     assert one
     assert two
-    assert come(door, "10.0.0.3") is None
+    assert open_slot(door, "10.0.0.3") is None
     one.leave()
     one.leave()
-    assert come(door, "10.0.0.3")
-    assert come(door, "10.0.0.3") is None
+    assert open_slot(door, "10.0.0.3")
+    assert open_slot(door, "10.0.0.3") is None
     assert door.refused == {"full": 2}
 
 
 def test_a_full_server_has_room_for_a_few_who_ask_for_health() -> None:
     door = admission(1)
-    one = door.come()
-    spares = [door.come(may_be_reserve=True) for _ in range(RESERVE + 1)]
+    one = door.open_slot()
+    spares = [door.open_slot(may_be_reserve=True) for _ in range(RESERVE + 1)]
     assert [spare is not None and spare.is_reserve for spare in spares] == [True] * RESERVE + [False]
     assert one and not one.is_reserve
     one.leave()
-    assert door.come(), "spares are beyond the most there may be"
+    assert door.open_slot(), "spares are beyond the most there may be"
     assert spares[0]
     spares[0].leave()
-    another = door.come(may_be_reserve=True)
+    another = door.open_slot(may_be_reserve=True)
     assert another and another.is_reserve
 
 
 def test_of_one_address_there_are_so_many_and_others_have_their_own() -> None:
     door = admission(address=2)
-    one, two, three = [come(door, "10.0.0.1") for _ in range(3)]
+    one, two, three = [open_slot(door, "10.0.0.1") for _ in range(3)]
     assert one
     assert two
     assert three is None
-    assert come(door, "10.0.0.2")
+    assert open_slot(door, "10.0.0.2")
     one.leave()
-    assert [bool(come(door, "10.0.0.1")) for _ in range(2)] == [True, False]
+    assert [bool(open_slot(door, "10.0.0.1")) for _ in range(2)] == [True, False]
     assert door.refused == {"address": 2}
 
 
 def test_nothing_is_kept_of_those_who_left() -> None:
-    door = admission(address=1, strangers=1, address_strangers=1, user=1)
+    door = admission(address=1, unauthenticated=1, address_unauthenticated=1, user=1)
     for number in range(100):
-        slot = come(door, f"10.0.0.{number}")
+        slot = open_slot(door, f"10.0.0.{number}")
         assert slot
         assert not slot.logged_in("a")
         slot.leave()
     assert not door.slots
-    assert not door._visitors
+    assert not door._counts
 
 
 def test_clients_of_this_machine_are_any_number_and_so_is_everybody_with_0() -> None:
-    bounded = admission(address=1, address_strangers=1)
+    bounded = admission(address=1, address_unauthenticated=1)
     for door, address in ((bounded, "127.0.0.1"), (bounded, "::1"), (admission(), "10.0.0.1")):
-        assert all(come(door, address) for _ in range(10))
+        assert all(open_slot(door, address) for _ in range(10))
 
 
 def test_strangers_are_fewer_in_all_and_from_one_address_until_they_log_in() -> None:
-    door = admission(strangers=3, address_strangers=2)
-    one, two, three = [come(door, "10.0.0.1") for _ in range(3)]
+    door = admission(unauthenticated=3, address_unauthenticated=2)
+    one, two, three = [open_slot(door, "10.0.0.1") for _ in range(3)]
     assert one
     assert two
     assert three is None
-    assert come(door, "10.0.0.2")
-    assert come(door, "127.0.0.1") is None
+    assert open_slot(door, "10.0.0.2")
+    assert open_slot(door, "127.0.0.1") is None
     assert not one.logged_in("a")
-    assert come(door, "10.0.0.1")
-    assert come(door, "10.0.0.3") is None
+    assert open_slot(door, "10.0.0.1")
+    assert open_slot(door, "10.0.0.3") is None
     assert door.refused == {"strangers": 3}
 
 
 def test_of_one_user_there_are_so_many_from_wherever_they_come() -> None:
     door = admission(user=2)
-    slots = [slot for number in range(3) if (slot := come(door, f"10.0.0.{number}"))]
+    slots = [slot for number in range(3) if (slot := open_slot(door, f"10.0.0.{number}"))]
     assert [slot.logged_in("a") for slot in slots] == [
         *("", "", "2 connections of this user are open, which is the limit")
     ]
@@ -128,13 +128,13 @@ def test_of_one_user_there_are_so_many_from_wherever_they_come() -> None:
     ],
 )
 def test_whom_an_address_belongs_to(one: str, other: str, are_same: bool) -> None:
-    assert (visitor_of(one) == visitor_of(other)) is are_same
+    assert (counted_as(one) == counted_as(other)) is are_same
 
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take loopback for the network."""
-    monkeypatch.setattr(rules, "visitor_of", lambda address: address)
+    monkeypatch.setattr(rules, "counted_as", lambda address: address)
 
 
 def test_over_tcp_who_is_one_too_many_is_sent_away(tmp_path: Path, elsewhere: None) -> None:

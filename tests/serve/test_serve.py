@@ -20,7 +20,7 @@ from websockets.typing import Subprotocol
 
 from curbstone import __version__
 from curbstone.net.address import Address
-from curbstone.serve import WARN_EVERY_MS, Listener, Server, warn_of_strangers
+from curbstone.serve import WARN_EVERY_MS, Listener, Server, warn_of_open_listeners
 from tests.kit.processes import COMMAND
 from tests.kit.server import STOP_S_MAX, NotReady, ServerProcess, clean_environment
 from tests.kit.simulated import SimHost
@@ -253,7 +253,7 @@ def test_listeners_that_others_can_reach_are_told_at_the_start_and_each_minute(
         Listener("stomp", [Address("127.0.0.1", 1)], server),
         Listener("http", [Address("127.0.0.1", 1), Address("0.0.0.0", 2, tls=True)], server),
     ]
-    warn_of_strangers(host, listeners)
+    warn_of_open_listeners(host, listeners)
     for minute in range(1, 4):
         assert [record.getMessage() for record in caplog.records] == [
             "http: other machines can reach tls://0.0.0.0:2 without a login"
