@@ -53,11 +53,14 @@ class BatchFacts(NamedTuple):
     encoded: bytes
     """The notes of them."""
     new: Changes
+    """Those that hold once the batch is on disk."""
+    changed: Changes
+    """Those that hold already."""
     repeated: Changes
-    """Facts of segments that are dropped with the batch."""
+    """Those of segments that are dropped with the batch."""
 
 
-EMPTY = BatchFacts(b"", {}, {})
+EMPTY = BatchFacts(b"", {}, {}, {})
 
 
 class Facts:
@@ -110,7 +113,9 @@ class Facts:
         if KINDS[note].is_withdrawn:
             if (note, key) in self.changed or (known is not None and key in known):
                 self.changed[note, key] = KINDS[note].nothing(key)
-        elif known is not None and known.pop(key, None) is not None:
+            return
+        self.changed.pop((note, key), None)
+        if known is not None and known.pop(key, None) is not None:
             self._room.notes(-KINDS[note].room)
 
     def keep_only(self, note: Note, keys: Collection[bytes]) -> None:
@@ -166,22 +171,27 @@ class Facts:
                 for key, fact in known.items():
                     if fact.segment < log_start and (end_ms is None or end_ms(fact.value) > now_ms):
                         repeated[Note(number), key] = fact.value
-        new = {**self.changed, **new}
-        if not new and not repeated:
-            return EMPTY
-        notes = [encode_note(note, value) for (note, _), value in {**repeated, **new}.items()]
-        return BatchFacts(b"".join(notes), new, repeated)
+        changed = dict(self.changed)
+        notes = [encode_note(note, value) for (note, _), value in {**repeated, **changed, **new}.items()]
+        return BatchFacts(b"".join(notes), new, changed, repeated) if notes else EMPTY
 
     def logged(self, facts: BatchFacts, segment: int) -> None:
-        """Take in that the facts of a batch are on disk, in that segment."""
+        """Take in that the facts of a batch are on disk, in that segment.
+
+        While it was being written, some that held already may have been forgotten, or have changed again.
+        """
         for (note, key), value in facts.repeated.items():
             known = self._known[note]
-            if key in known:  # it may have been forgotten while the batch was being written
+            if key in known:
                 known[key] = Fact(value, segment)
+        for (note, key), value in facts.changed.items():
+            now = self.changed.get((note, key))
+            if now is not None:
+                self._take_in(note, key, value, segment)
+            if now == value:
+                del self.changed[note, key]
         for (note, key), value in facts.new.items():
             self._take_in(note, key, value, segment)
-            if self.changed.get((note, key)) == value:
-                del self.changed[note, key]
             if KINDS[note].makes_way:
                 self.forget_ended(note)
 
@@ -189,8 +199,8 @@ class Facts:
         kind = KINDS[note]
         if not kind.is_withdrawn or value != kind.nothing(key):
             self._remember(note, key, value, segment)
-        elif note in self._known:
-            self._known[note].pop(key, None)
+        elif note in self._known and self._known[note].pop(key, None) is not None:
+            self._room.notes(-kind.room)
 
     def recover(self, number: int, value: bytes, segment: int, earlier: Collection[str]) -> None:
         """Take in a note that recovery has read.
