@@ -23,7 +23,15 @@ from curbstone.gateway.asgi import AsgiGateway, refuse
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.resources.metrics.figures import Process
 from curbstone.net.address import Address
-from curbstone.serve import ENGINE_STOP_S, WHOLE_S, admission_of, gate_of, gateway_of, open_engine, traced_engine
+from curbstone.serve import (
+    ENGINE_STOP_S,
+    WHOLE_S,
+    admission_of,
+    authenticator_of,
+    gateway_of,
+    open_engine,
+    traced_engine,
+)
 from curbstone.settings import LISTENERS, OPTIONS, Settings, SettingsError, load
 from curbstone.waiting import one_of
 
@@ -106,12 +114,13 @@ class App:
         try:
             await one_of(whole, timeout_s=WHOLE_S)
             reloads = Reloads()
-            gate = gate_of(traced_engine(broker, host, settings, ends), host, settings, reloads)
+            authenticator = authenticator_of(traced_engine(broker, host, settings, ends), host, settings, reloads)
             admission = admission_of(broker, host, settings)
             process = Process(sent_away=lambda: admission.refused, budget=admission.budget)
-            recorder = charts.recorder(broker, gate, host)
+            recorder = charts.recorder(broker, authenticator, host)
             gateway = AsgiGateway(
-                gateway_of(broker, gate, host, settings, reloads, process=process, recorder=recorder), admission
+                gateway_of(broker, authenticator, host, settings, reloads, process=process, recorder=recorder),
+                admission,
             )
             if recorder is not None:
                 recorder.start()

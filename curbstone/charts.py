@@ -6,7 +6,7 @@ leave it out.
 
 from __future__ import annotations
 
-from curbstone.access.authenticator import Gate
+from curbstone.access.authenticator import Authenticator
 from curbstone.cluster import ServedEngine
 from curbstone.core.engine.broker import Broker
 from curbstone.core.host import Host
@@ -16,7 +16,7 @@ from curbstone.gateway.resources.metrics.recorder import Recorder
 NAME = "charts"
 
 
-def recorder(broker: ServedEngine, gate: Gate, host: Host) -> Recorder | None:
+def recorder(broker: ServedEngine, authenticator: Authenticator, host: Host) -> Recorder | None:
     """Return what records the charts of the local engine; None for another one, which has no data directory."""
     if not isinstance(broker, Broker):
         return None
@@ -31,4 +31,4 @@ def recorder(broker: ServedEngine, gate: Gate, host: Host) -> Recorder | None:
             file.truncate(0)
         return file
 
-    return Recorder(gate, host, open_file)
+    return Recorder(authenticator, host, open_file)

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from curbstone import __version__, charts, cluster
 from curbstone.access import files
-from curbstone.access.authenticator import Gate, OpenGate
+from curbstone.access.authenticator import Authenticator, OpenAuthenticator
 from curbstone.access.connections import OF_USER_MAX
 from curbstone.access.reloading import Reloading, Reloads
 from curbstone.access.users import UsersError
@@ -161,18 +161,18 @@ async def _serve(settings: Settings) -> int:
     try:
         bound: list[tuple[str, Address]] = []
         reloads = Reloads()
-        gate = gate_of(traced_engine(broker, host, settings, ends), host, settings, reloads)
+        authenticator = authenticator_of(traced_engine(broker, host, settings, ends), host, settings, reloads)
         acceptor = _acceptor(broker, host, settings, reloads)
         if reloads and hasattr(signal, "SIGHUP"):
             loop.add_signal_handler(signal.SIGHUP, reloads.reload)
         admission = acceptor.admission
         process = Process(partial(connections_of, started), lambda: admission.refused, _syncs(broker), admission.budget)
-        recorder = charts.recorder(broker, gate, host)
-        served = _listeners(broker, gate, host, settings, acceptor, reloads, process, recorder)
+        recorder = charts.recorder(broker, authenticator, host)
+        served = _listeners(broker, authenticator, host, settings, acceptor, reloads, process, recorder)
         for listener in [] if stop_asked.is_set() else served:
             started.append(listener)
             bound += [(listener.name, await _start(listener, address)) for address in listener.addresses]
-        if not gate.wants_login:
+        if not authenticator.wants_login:
             warn_of_open_listeners(host, started)
         if recorder is not None:
             recorder.start()
@@ -269,21 +269,21 @@ def traced_engine(broker: Engine, host: AsyncioHost, settings: Settings, ends: l
     return traced(broker, host, export.tracer)
 
 
-def gate_of(broker: Engine, host: AsyncioHost, settings: Settings, reloads: Reloads) -> Gate:
-    """Return the gate of the server. It reads the users file, if there is one, before anything is served."""
+def authenticator_of(broker: Engine, host: AsyncioHost, settings: Settings, reloads: Reloads) -> Authenticator:
+    """Return the authenticator of the server. It reads the users file, if there is one, before anything is served."""
     if settings.users is None:
-        return OpenGate(broker, host)
-    from curbstone.access.user_authenticator import LoginGate
+        return OpenAuthenticator(broker, host)
+    from curbstone.access.user_authenticator import UserAuthenticator
 
-    gate = LoginGate(broker, host, settings.users, settings.data)
+    authenticator = UserAuthenticator(broker, host, settings.users, settings.data)
     try:
         if settings.engine is not None:
             files.make_directory(settings.data)  # the local engine would have made it
-        gate.open()
+        authenticator.open()
     except UsersError as error:
         raise Unavailable(f"the users file can't be used: {error}") from error
-    reloads.add(gate)
-    return gate
+    reloads.add(authenticator)
+    return authenticator
 
 
 def _acceptor(broker: ServedEngine, host: AsyncioHost, settings: Settings, reloads: Reloads) -> Acceptor:
@@ -339,7 +339,7 @@ def _syncs(broker: ServedEngine) -> Histogram | None:
 
 def _listeners(
     broker: ServedEngine,
-    gate: Gate,
+    authenticator: Authenticator,
     host: AsyncioHost,
     settings: Settings,
     acceptor: Acceptor,
@@ -349,15 +349,15 @@ def _listeners(
 ) -> list[Listener]:
     listeners = []
     turns = Turns(host)
-    stomp = StompServer(gate, host, **_of_stomp(settings), turns=turns, acceptor=acceptor)
+    stomp = StompServer(authenticator, host, **_of_stomp(settings), turns=turns, acceptor=acceptor)
     if settings.stomp_addr:
         listeners.append(Listener("stomp", settings.stomp_addr, stomp))
     mqks_limits = MqksLimits(body_bytes_max=settings.max_message_size)
-    mqks = MqksServer(gate, host, limits=mqks_limits, turns=turns, acceptor=acceptor)
+    mqks = MqksServer(authenticator, host, limits=mqks_limits, turns=turns, acceptor=acceptor)
     if settings.http_addr:
         app = gateway_of(
             broker,
-            gate,
+            authenticator,
             host,
             settings,
             reloads,
@@ -374,7 +374,7 @@ def _listeners(
 
 def gateway_of(
     broker: ServedEngine,
-    gate: Gate,
+    authenticator: Authenticator,
     host: AsyncioHost,
     settings: Settings,
     reloads: Reloads,
@@ -385,15 +385,15 @@ def gateway_of(
     traffic: Mapping[str, Traffic] | None = None,
 ) -> Gateway:
     """Return the gateway with all its routes, and STOMP over WebSocket; `traffic` is that of other protocols."""
-    sockets = StompSockets(gate, host, text=text_frame, binary=binary_frame, **_of_stomp(settings))
+    sockets = StompSockets(authenticator, host, text=text_frame, binary=binary_frame, **_of_stomp(settings))
     mq_traffic = Traffic()
     gateway = _of_gateway(settings)
     return create_app(
-        gate,
+        authenticator,
         host,
         gateway,
         more_routes=lambda origins: [
-            *login_routes(gate, host, reloads),
+            *login_routes(authenticator, host, reloads),
             *mq_routes(gateway, origins, settings.mq_delay, mq_traffic),
             *backup_routes(_backups(broker, host, settings)),
             *history_routes(recorder, host),

@@ -34,7 +34,7 @@ from curbstone.gateway.websocket.session import Opener
 from curbstone.net.fair_reader import Turns
 
 if TYPE_CHECKING:
-    from curbstone.access.authenticator import Gate
+    from curbstone.access.authenticator import Authenticator
 
 
 PAGES = ("/console", "/docs", "/docs/problems")
@@ -139,7 +139,7 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def create_app(
-    gate: Gate,
+    authenticator: Authenticator,
     host: Host,
     settings: GatewaySettings,
     *,
@@ -149,7 +149,7 @@ def create_app(
     turns: Turns | None = None,
     process: Process | None = None,
 ) -> Gateway:
-    """Return the gateway for a gate.
+    """Return the gateway.
 
     `more_routes(origins)` returns routes to add after the gateway's own. `more_sockets` has the WebSockets of other
     protocols by path, and `more_traffic` the counters of those protocols by name, for /metrics. `turns` are shared by
@@ -159,14 +159,14 @@ def create_app(
     process = process or Process()
     traffic = GatewayTraffic()
     protocols = {"http": traffic.http, "websocket": traffic.websocket, "sse": traffic.sse, **(more_traffic or {})}
-    streams = EventStreams(gate, host, traffic.sse)
+    streams = EventStreams(authenticator, host, traffic.sse)
     origins = OriginPolicy(settings)
     polls = Polls()
-    logins = Logins(gate, documents_are_open=settings.documents_are_open)
-    sockets = WebSocketRoutes(gate, settings, origins, logins, traffic.websocket, more_sockets)
+    logins = Logins(authenticator, documents_are_open=settings.documents_are_open)
+    sockets = WebSocketRoutes(authenticator, settings, origins, logins, traffic.websocket, more_sockets)
     routes = [
         *queue_routes(settings, origins, polls, streams, traffic),
-        *server_routes(settings, gate, host, protocols, process),
+        *server_routes(settings, authenticator, host, protocols, process),
         *(more_routes(origins) if more_routes is not None else ()),
     ]
     turns = turns or Turns(host)

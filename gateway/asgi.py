@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from curbstone.access.authorization import Access
+from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.errors import Busy
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.app import Gateway
@@ -101,7 +101,7 @@ class AsgiGateway:
             own["path"], own["query_string"], own["fields"], own["server"],
             caller_of(own, "websocket"), gateway.nobody, slot.logged_in, own["scheme"] == "https",
         )  # fmt: skip
-        admitted: asyncio.Future[Access | Problem | CurbstoneError] = self._loop.create_future()
+        admitted: asyncio.Future[AuthorizedBroker | Problem | CurbstoneError] = self._loop.create_future()
         gateway.sockets.admit(request, lambda access: None if admitted.done() else admitted.set_result(access))
         access = await admitted
         session: Session | Problem

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import Scope
 
-from curbstone.access.authorization import Access
+from curbstone.access.authorization import AuthorizedBroker
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.login import caller_of
 from curbstone.gateway.http.problem import Problem
@@ -42,7 +42,7 @@ class Handover:
         """Keep input that comes before the handshake is answered."""
         self._behind += data
 
-    def _admitted(self, access: Access | Problem | CurbstoneError) -> None:
+    def _admitted(self, access: AuthorizedBroker | Problem | CurbstoneError) -> None:
         """Do the handshake, or answer with an error: the login is done."""
         connection = self._connection
         if connection.is_closed():

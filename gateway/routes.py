@@ -44,7 +44,7 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.traffic import GatewayTraffic
 
 if TYPE_CHECKING:
-    from curbstone.access.authenticator import Gate
+    from curbstone.access.authenticator import Authenticator
 
 QUEUES = "/v2/{project}/queues"
 QUEUE = "/v2/{project}/queues/{queue}"
@@ -114,11 +114,15 @@ def queue_routes(
 
 
 def server_routes(
-    settings: GatewaySettings, gate: Gate, host: Host, protocols: Mapping[str, Traffic], process: Process
+    settings: GatewaySettings,
+    authenticator: Authenticator,
+    host: Host,
+    protocols: Mapping[str, Traffic],
+    process: Process,
 ) -> list[Route]:
     """Return the routes that are not about queues: health, figures, documents, the console."""
     health = Health(settings.max_ttl_s)
-    figures = Figures(gate, host, protocols, process)
+    figures = Figures(authenticator, host, protocols, process)
     return [
         Route("/", Resource(GET=front)),
         Route("/healthz", Resource(GET=health.alive)),

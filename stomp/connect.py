@@ -13,7 +13,7 @@ from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.limits import Limits
 
 if TYPE_CHECKING:
-    from curbstone.access.authorization import Access
+    from curbstone.access.authorization import AuthorizedBroker
 
 _HEART_BEAT = re.compile(r"([0-9]{1,10}),([0-9]{1,10})", re.ASCII)
 _HTTP = re.compile(rb"(GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH) ")
@@ -60,7 +60,7 @@ def credentials_of(head: Head) -> Credentials:
     return Credentials(head.headers.get("login", ""), head.headers.get("passcode", ""))
 
 
-def expiry(access: Access, wall_ms: int) -> tuple[str, ...]:
+def expiry(access: AuthorizedBroker, wall_ms: int) -> tuple[str, ...]:
     """Return the header lines that say when a login expires: the time, and in how many ms. none if it never does."""
     expires_ms = access.identity.expires_ms
     return (f"expires:{expires_ms}", f"x-expires-in:{max(expires_ms - wall_ms, 0)}") if expires_ms else ()

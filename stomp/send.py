@@ -24,7 +24,7 @@ from curbstone.stomp.session_state import SessionState
 from curbstone.stomp.unsupported import HEADERS, check_headers
 
 if TYPE_CHECKING:
-    from curbstone.access.producer_claims import Producing
+    from curbstone.access.producer_claims import ProducerClaims
 
 SERVER_HEADERS = frozenset(
     ["subscription", "message-id", "destination", "ack", "content-length"]
@@ -139,7 +139,7 @@ class Publisher:
         self._destinations: dict[str, Target] = {}
         self.opened: list[Target] = []
         """The targets that have collected messages."""
-        self._producing: Producing | None = None
+        self._producing: ProducerClaims | None = None
         self.has_numbers = False
         """Whether this connection has sent anything as a numbered producer."""
 

@@ -21,7 +21,7 @@ from curbstone.stomp.session import Session
 from curbstone.stomp.tick_timer import TickTimer
 
 if TYPE_CHECKING:
-    from curbstone.access.authenticator import Gate
+    from curbstone.access.authenticator import Authenticator
     from curbstone.core.host import Host
 
 log = logging.getLogger("curbstone.stomp")
@@ -32,7 +32,7 @@ class StompServer(TcpServer):
 
     def __init__(
         self,
-        gate: Gate,
+        authenticator: Authenticator,
         host: Host,
         *,
         limits: Limits | None = None,
@@ -47,10 +47,10 @@ class StompServer(TcpServer):
         """
         self.limits = limits or Limits()
         super().__init__(turns or Turns(host), acceptor)
-        self.gate = gate
+        self.authenticator = authenticator
         self.host = host
         self.single_queue = parse_queue_name(single_queue) if isinstance(single_queue, str) else single_queue
-        self.sync = gate.everyone.health().sync
+        self.sync = authenticator.everyone.health().sync
         self.name = name
         self.traffic = Traffic()
         """The counters of all its connections."""
@@ -81,8 +81,8 @@ class _Client(Connection[Session]):
     def open(self) -> Session:
         server = self._server
         self._session = Session(
-            server.gate,
-            server.gate.nobody,
+            server.authenticator,
+            server.authenticator.nobody,
             server.limits,
             self.changed,
             caller=Caller.of(self.peer, "stomp"),

@@ -37,8 +37,8 @@ from curbstone.stomp.subscribe import Subscriptions
 from curbstone.stomp.transactions import Transactions
 
 if TYPE_CHECKING:
-    from curbstone.access.authenticator import Gate
-    from curbstone.access.authorization import Access
+    from curbstone.access.authenticator import Authenticator
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.access.caller import Caller
 
 
@@ -54,8 +54,8 @@ class Session:
 
     def __init__(
         self,
-        gate: Gate,
-        access: Access,
+        authenticator: Authenticator,
+        access: AuthorizedBroker,
         limits: Limits,
         changed: Callable[[int], None],
         *,
@@ -73,7 +73,7 @@ class Session:
         `server` is what CONNECTED calls the server: its name, a slash, its version.
         `sniffs`: whether to recognize HTTP or TLS in the first bytes, and refuse it as such.
         """
-        self._gate = gate
+        self._authenticator = authenticator
         brake = Brake(caller.protocol, self._released)
         connection = SessionState(access, limits, name, single_queue, changed, traffic or Traffic(), brake, caller)
         self._connection = connection
@@ -89,7 +89,7 @@ class Session:
         self._sync = sync
         self._server = server
         self._caller = caller
-        self._wants_login = gate.wants_login
+        self._wants_login = authenticator.wants_login
         self._agreement: connect.Agreement | None = None
         """The agreement with a CONNECT while its login is still being checked."""
         self.on_connected: Callable[[str], None] = _ignore
@@ -224,7 +224,7 @@ class Session:
     def _released(self) -> None:
         """Carry out the frames that waited: the user is within its rate again."""
         connection = self._connection
-        connection.wall_ms = self._gate.connections.host.wall_ms()
+        connection.wall_ms = self._authenticator.connections.host.wall_ms()
         ASKING.set(self._caller)
         kept, self._kept = self._kept, []
         self._carry_out(kept)
@@ -347,15 +347,15 @@ class Session:
             return
         has_returned = False
 
-        def done(answer: Access | CurbstoneError) -> None:
+        def done(answer: AuthorizedBroker | CurbstoneError) -> None:
             self._admitted(answer)
             if has_returned and not connection.ending:  # frames that were sent after CONNECT meanwhile
                 self.receive(b"", self._now_ms, connection.wall_ms)
 
-        self._gate.admit(connect.credentials_of(head), self._caller, done)
+        self._authenticator.admit(connect.credentials_of(head), self._caller, done)
         has_returned = True
 
-    def _admitted(self, answer: Access | CurbstoneError) -> None:
+    def _admitted(self, answer: AuthorizedBroker | CurbstoneError) -> None:
         """Answer the CONNECT: its login was accepted or refused."""
         connection = self._connection
         agreement, self._agreement = self._agreement, None
@@ -365,14 +365,14 @@ class Session:
         try:
             if isinstance(answer, CurbstoneError):
                 raise answer
-            self._gate.connections.check(answer)
+            self._authenticator.connections.check(answer)
         except CurbstoneError as error:
             connection.fail(error)
             return
         if Capability.NUMBERS not in answer.capabilities:
             connection.extensions -= {extensions.NUMBERS}
         connection.access = answer
-        connection.presence = self._gate.connections.enter(
+        connection.presence = self._authenticator.connections.enter(
             answer,
             self._caller,
             end=connection.fail,
@@ -431,7 +431,7 @@ class Session:
         if "transaction" in head.headers:
             raise ProtocolError("a login can't be part of a transaction")
 
-        def done(answer: Access | CurbstoneError) -> None:
+        def done(answer: AuthorizedBroker | CurbstoneError) -> None:
             if connection.ending:
                 return
             if isinstance(answer, CurbstoneError):

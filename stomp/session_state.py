@@ -16,7 +16,7 @@ from curbstone.stomp.extensions import NotUnsettled
 from curbstone.stomp.limits import Limits
 
 if TYPE_CHECKING:
-    from curbstone.access.authorization import Access
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.access.caller import Caller
     from curbstone.access.connections import Presence
     from curbstone.access.rate_limit import Brake
@@ -37,7 +37,7 @@ class SessionState:
 
     def __init__(
         self,
-        access: Access,
+        access: AuthorizedBroker,
         limits: Limits,
         name: str,
         single_queue: QueueName | None,

@@ -37,8 +37,8 @@ from curbstone.stomp.session import Session
 from curbstone.stomp.tick_timer import TickTimer
 
 if TYPE_CHECKING:
-    from curbstone.access.authenticator import Gate
-    from curbstone.access.authorization import Access
+    from curbstone.access.authenticator import Authenticator
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.access.caller import Caller
     from curbstone.core.host import Host
 
@@ -55,7 +55,7 @@ class Request(Protocol):
     """The request that asks for a WebSocket."""
 
     @property
-    def access(self) -> Access:
+    def access(self) -> AuthorizedBroker:
         """The access of a login in the handshake; nobody's if there was none."""
 
     @property
@@ -75,7 +75,7 @@ class StompSockets:
 
     def __init__(
         self,
-        gate: Gate,
+        authenticator: Authenticator,
         host: Host,
         *,
         text: Encode,
@@ -85,13 +85,13 @@ class StompSockets:
         name: str = "curbstone",
     ) -> None:
         """`name` is what CONNECTED calls it: its name, a slash, its version."""
-        self.gate = gate
+        self.authenticator = authenticator
         self.host = host
         self.text = text
         self.binary = binary
         self.limits = limits or Limits()
         self.single_queue = parse_queue_name(single_queue) if isinstance(single_queue, str) else single_queue
-        self.sync = gate.everyone.health().sync
+        self.sync = authenticator.everyone.health().sync
         self.name = name
         self.traffic = Traffic()
         """The counters of all its connections."""
@@ -146,7 +146,7 @@ class StompSocket:
         sockets = self._sockets
         wire.limit_unsent(sockets.limits.output_bytes_max)
         self._session = Session(
-            sockets.gate,
+            sockets.authenticator,
             self._access,
             sockets.limits,
             self._changed,

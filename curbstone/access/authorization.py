@@ -1,4 +1,4 @@
-"""`Access`: an engine as one identity sees it. Adapters reach the engine only through it.
+"""`AuthorizedBroker`: an engine as one identity sees it. Adapters reach the engine only through it.
 
 No method returns a queue without being given a right, so code that forgets the check does not type-check. What is done
 with the queue afterwards (settle, hold, read on) needs no further check, because the consumer or lease was obtained
@@ -14,9 +14,9 @@ from curbstone.access.caller import Caller, who_of
 from curbstone.access.errors import WANTED, NotAllowed, NotLoggedIn, TooMany
 from curbstone.access.idempotency_keys import key_of
 from curbstone.access.identity import Identity
-from curbstone.access.producer_claims import Producing
+from curbstone.access.producer_claims import ProducerClaims
 from curbstone.access.quotas import check_quota
-from curbstone.access.registries import Watch
+from curbstone.access.registries import Registries
 from curbstone.access.rights import Right, names_taken
 from curbstone.access.staging import AccessStaging
 from curbstone.access.transactions import AccessTransaction
@@ -52,14 +52,16 @@ LEASES_ENOUGH = f"this user holds {LEASES_MAX} leases, the limit; settle some, o
 PRODUCER_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
 
-class Access:
+class AuthorizedBroker:
     """The engine as one identity sees it; see the module's docstring. Called on the host's thread."""
 
-    def __init__(self, watch: Watch, broker: Broker, identity: Identity, quota: Callable[[str], Quota | None]) -> None:
+    def __init__(
+        self, registries: Registries, broker: Broker, identity: Identity, quota: Callable[[str], Quota | None]
+    ) -> None:
         self.identity = identity
-        self.ack_ids = watch.ack_ids
+        self.ack_ids = registries.ack_ids
         """The registry of deliveries that connections hold."""
-        self._watch = watch
+        self._registries = registries
         self._broker = broker
         self._quota = quota
 
@@ -100,13 +102,13 @@ class Access:
             return NotLoggedIn(self.identity.end_reason)
         if not self.identity.user:
             return NotLoggedIn(WANTED)
-        self._watch.refused(self.identity, right.word, target)
+        self._registries.refused(self.identity, right.word, target)
         return NotAllowed(f"no right to {right.word} on {target}")
 
     def administer(self, action: str, target: str = "") -> None:
         """Check the right to administer the server, and note the action in the audit."""
         self.check_server(Right.ADMIN)
-        self._watch.did(self.identity, action, target)
+        self._registries.did(self.identity, action, target)
 
     # --- queues
 
@@ -136,7 +138,7 @@ class Access:
                 raise
         self._check_quota(name, {})
         queue = self._broker.ensure(name)
-        self._watch.did(self.identity, "make queue", str(name))
+        self._registries.did(self.identity, "make queue", str(name))
         return queue
 
     def queues(self) -> list[Queue]:
@@ -216,7 +218,7 @@ class Access:
     def private(self, name: QueueName, changes: Mapping[str, object], on_done: Done) -> Queue:
         """Return a private queue of the connection, created if needed; raise TooMany. Its name can't be guessed."""
         assert name.is_private
-        private = self._watch.private
+        private = self._registries.private
         private.check(self.identity, name)
         self._broker.declare(name, changes, on_done)
         queue = self._broker.get(name)
@@ -229,7 +231,9 @@ class Access:
     def drop_private(self, names: Sequence[QueueName]) -> None:
         """Delete private queues; if they are many, over several turns of the loop."""
         assert all(name.is_private for name in names)
-        self._watch.private.drop(self.identity, names, lambda name: self._broker.delete(name, lambda _outcome: None))
+        self._registries.private.drop(
+            self.identity, names, lambda name: self._broker.delete(name, lambda _outcome: None)
+        )
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
         """Send to a private queue. This needs no right but the knowledge of its name. See `Broker.reply`."""
@@ -394,9 +398,9 @@ class Access:
             raise BadRequest(f"bad producer name {name[:80]!r}: 1 to 64 characters of A-Z a-z 0-9 . _ : -")
         return producer_key(self.identity.owner, name)
 
-    def producing(self, end: Callable[[CurbstoneError], None]) -> Producing:
+    def producing(self, end: Callable[[CurbstoneError], None]) -> ProducerClaims:
         """Return the object through which a connection claims numbered producers; see `access.producer_claims`."""
-        return Producing(self._watch.producing, end)
+        return ProducerClaims(self._registries.producing, end)
 
     @property
     def staging(self) -> AccessStaging:
@@ -457,7 +461,7 @@ class Access:
 
     def _deed(self, action: str, name: QueueName) -> Callable[[], None]:
         """Return a function that notes in the audit that the caller has changed a queue."""
-        return self._watch.deed(self.identity, action, str(name))
+        return self._registries.deed(self.identity, action, str(name))
 
     def _noted(self, action: str, name: QueueName, state: Callable[[QueueName], object], on_done: Done) -> Done:
         """Return an `on_done` that notes the action in the audit if it has changed this state of the queue."""

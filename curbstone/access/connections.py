@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-from curbstone.access.authorization import Access
+from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.caller import Caller, Credentials
 from curbstone.access.errors import NotAllowed, NotLoggedIn, TooMany
 from curbstone.core.errors import CurbstoneError
@@ -23,7 +23,7 @@ subscriptions."""
 STREAM = "sse"
 TIMER_MS_MAX = 86_400_000
 
-Admitted = Callable[[Access | CurbstoneError], None]
+Admitted = Callable[[AuthorizedBroker | CurbstoneError], None]
 """Called with the client's access, or with the error that refuses it."""
 Admit = Callable[[Credentials, Caller, Admitted], None]
 """Checks credentials."""
@@ -51,7 +51,7 @@ class Presence:
         self,
         connections: Connections,
         number: int,
-        access: Access,
+        access: AuthorizedBroker,
         caller: Caller,
         since_ms: int,
         end: Callable[[CurbstoneError], None],
@@ -86,7 +86,7 @@ class Presence:
             return
         self._is_renewing = True
 
-        def admitted(answer: Access | CurbstoneError) -> None:
+        def admitted(answer: AuthorizedBroker | CurbstoneError) -> None:
             self._is_renewing = False
             if self._is_over:
                 return
@@ -102,7 +102,7 @@ class Presence:
 
         self._connections.admit(credentials, self.caller, admitted)
 
-    def _move(self, access: Access) -> None:
+    def _move(self, access: AuthorizedBroker) -> None:
         self._unwatch()
         self._stop_timer()
         self.access = access
@@ -174,7 +174,7 @@ class Connections:
     def __len__(self) -> int:
         return len(self._presences)
 
-    def check(self, access: Access) -> None:
+    def check(self, access: AuthorizedBroker) -> None:
         """Raise TooMany if the user has too many connections, NotLoggedIn if the login has ended."""
         identity = access.identity
         if identity.end_reason:
@@ -182,14 +182,14 @@ class Connections:
         if identity.owner and self._by_user.get(identity.user, 0) >= OF_USER_MAX:
             raise TooMany(f"this user has {OF_USER_MAX} connections, the limit")
 
-    def check_stream(self, access: Access) -> None:
+    def check_stream(self, access: AuthorizedBroker) -> None:
         """Like `check`, for server-sent events."""
         self.check(access)
         identity = access.identity
         if identity.owner and self._streams.get(identity.user, 0) >= STREAMS_MAX:
             raise TooMany(f"this user has {STREAMS_MAX} streams, the limit")
 
-    def subscribed(self, access: Access, more: int) -> None:
+    def subscribed(self, access: AuthorizedBroker, more: int) -> None:
         """Change a user's number of subscriptions by `more`; raise TooMany."""
         identity = access.identity
         if more > 0 and identity.owner and self._subscriptions.get(identity.user, 0) + more > SUBSCRIPTIONS_MAX:
@@ -198,7 +198,7 @@ class Connections:
 
     def enter(
         self,
-        access: Access,
+        access: AuthorizedBroker,
         caller: Caller,
         *,
         end: Callable[[CurbstoneError], None],

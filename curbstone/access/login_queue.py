@@ -7,23 +7,23 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 
-class Waiting(NamedTuple):
+class WaitingLogin(NamedTuple):
     """A login that waits. One of the two is called, once."""
 
     start: Callable[[], None]
     refuse: Callable[[], None]
 
 
-class Turns:
+class LoginQueue:
     """A bounded queue with one turn for each network in a round; see the module's docstring."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._count = 0
-        self._queues: dict[str, deque[Waiting]] = {}
+        self._queues: dict[str, deque[WaitingLogin]] = {}
         """What waits, by network. The network whose turn is next is first."""
 
-    def add(self, network: str, login: Waiting) -> None:
+    def add(self, network: str, login: WaitingLogin) -> None:
         """Add a login. If too many wait, refuse the newest one of the network that has most of them."""
         queue = self._queues.setdefault(network, deque())
         queue.append(login)
@@ -34,7 +34,7 @@ class Turns:
                 longest = network
             self._pop(longest, newest=True).refuse()
 
-    def take(self) -> Waiting | None:
+    def take(self) -> WaitingLogin | None:
         """Remove and return the login whose turn it is; None if none waits."""
         network = next(iter(self._queues), None)
         if network is None:
@@ -44,7 +44,7 @@ class Turns:
             self._queues[network] = self._queues.pop(network)
         return login
 
-    def _pop(self, network: str, *, newest: bool = False) -> Waiting:
+    def _pop(self, network: str, *, newest: bool = False) -> WaitingLogin:
         queue = self._queues[network]
         self._count -= 1
         login = queue.pop() if newest else queue.popleft()

@@ -54,7 +54,7 @@ class _Failures:
         self.last_ms = 0
 
 
-class Throttle:
+class LoginThrottle:
     """Counts failed logins and those under way."""
 
     def __init__(self) -> None:

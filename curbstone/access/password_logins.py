@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from curbstone.access.caller import Caller, Credentials
 from curbstone.access.errors import TOO_MANY, TooMany
-from curbstone.access.login_throttle import Throttle, network_of, source_of
+from curbstone.access.login_throttle import LoginThrottle, network_of, source_of
 from curbstone.access.passwords import Passwords
 from curbstone.access.users import User, Users
 from curbstone.core.errors import CurbstoneError
@@ -24,7 +24,7 @@ Looked = Callable[[CurbstoneError | None, str], None]
 """(Busy, or None if it was checked; the hash that the password is right for, empty if none)"""
 
 
-class Guesses:
+class PasswordLogins:
     """Checks passwords that may be guesses. Called on the host's thread.
 
     Logins with the same password of the same user from the same address share one try, however many there are. So a
@@ -34,7 +34,7 @@ class Guesses:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._passwords = Passwords(host)
-        self._throttle = Throttle()
+        self._throttle = LoginThrottle()
         self._under_way: dict[tuple[bytes, str, tuple[str, ...]], list[Looked]] = {}
         self._sources: dict[str, dict[str, None]] = {}
         """From where each user has logged in, the latest last."""

@@ -16,7 +16,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from curbstone.access.errors import Busy
-from curbstone.access.login_queue import Turns, Waiting
+from curbstone.access.login_queue import LoginQueue, WaitingLogin
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host
 
@@ -72,7 +72,7 @@ class Passwords:
         self._key = secrets.token_bytes(32)
         self._remembered: dict[bytes, tuple[int, str]] = {}
         """(when to forget it, the hash it was right for) by mark."""
-        self._familiar, self._others = Turns(WAITING_MAX), Turns(WAITING_MAX)
+        self._familiar, self._others = LoginQueue(WAITING_MAX), LoginQueue(WAITING_MAX)
         self._order = [self._familiar, self._others]
         """The one that was served last is last, so neither can keep out the other."""
         self._running = 0
@@ -114,14 +114,14 @@ class Passwords:
         def refuse() -> None:
             self._host.call_soon(lambda: on_done(Busy("too many logins are waiting to be checked; try again"), ""))
 
-        (self._familiar if is_familiar else self._others).add(network, Waiting(start, refuse))
+        (self._familiar if is_familiar else self._others).add(network, WaitingLogin(start, refuse))
         self._next()
 
     def _next(self) -> None:
         while self._running < AT_ONCE and (login := self._take()) is not None:
             login.start()
 
-    def _take(self) -> Waiting | None:
+    def _take(self) -> WaitingLogin | None:
         for turns in self._order:
             if (login := turns.take()) is not None:
                 self._order.remove(turns)

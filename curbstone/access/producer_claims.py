@@ -15,10 +15,10 @@ Key = tuple[bytes, QueueName]
 End = Callable[[CurbstoneError], None]
 
 
-class Producing:
+class ProducerClaims:
     """The numbered producers of one connection. Call `leave` when it is over."""
 
-    def __init__(self, at_work: dict[Key, Producing], end: End) -> None:
+    def __init__(self, at_work: dict[Key, ProducerClaims], end: End) -> None:
         """`at_work` has those of all connections. `end` is called when another connection takes one over."""
         self._at_work = at_work
         self._end = end

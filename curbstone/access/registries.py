@@ -12,11 +12,11 @@ from curbstone.access.audit import Audit
 from curbstone.access.caller import ASKING
 from curbstone.access.identity import Identity
 from curbstone.access.private_queues import PrivateQueues
-from curbstone.access.producer_claims import Key, Producing
+from curbstone.access.producer_claims import Key, ProducerClaims
 from curbstone.core.host import Host
 
 
-class Watch:
+class Registries:
     """The shared part of all `Access`; see the module's docstring. Called on the host's thread."""
 
     def __init__(self, host: Host, audit: Audit | None = None) -> None:
@@ -25,7 +25,7 @@ class Watch:
         """The private queues of connections."""
         self.ack_ids = AckIds()
         """The deliveries that connections hold, so that they can be settled over other connections."""
-        self.producing: dict[Key, Producing] = {}
+        self.producing: dict[Key, ProducerClaims] = {}
         """Which connection publishes as which numbered producer."""
         self.refusals: dict[str, int] = {}
         """The number of refused calls, by the name of the right they lacked."""

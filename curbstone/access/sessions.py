@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from curbstone.access.authorization import Access
+from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.errors import TooMany
 from curbstone.access.secrets import TICKET, Secret, new_secret
 from curbstone.core.host import Host
@@ -33,7 +33,7 @@ class Session:
 
     __slots__ = ("access", "digest", "id", "used_ms")
 
-    def __init__(self, secret: Secret, access: Access, now_ms: int) -> None:
+    def __init__(self, secret: Secret, access: AuthorizedBroker, now_ms: int) -> None:
         self.id = secret.id
         self.digest = secret.digest
         self.access = access
@@ -51,7 +51,7 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, secret: Secret, access: Access) -> None:
+    def open(self, secret: Secret, access: AuthorizedBroker) -> None:
         """Open a session with a secret from `new_secret`; raise TooMany.
 
         If its user has too many, the one that was used the longest ago and has no connections ends.
@@ -72,7 +72,7 @@ class Sessions:
         session = Session(secret, access, self._host.now_ms())
         self._sessions[session.id] = self._of_user.setdefault(user, {})[session.id] = session
 
-    def find(self, secret: Secret) -> Access | None:
+    def find(self, secret: Secret) -> AuthorizedBroker | None:
         """Return the access of a secret's session, and count this as a request; None if there is no such session."""
         session = self._sessions.get(secret.id)
         if session is None or not secret.is_of(session.digest):
@@ -110,7 +110,7 @@ class Ticket(NamedTuple):
     """A ticket that was made and not used."""
 
     digest: bytes
-    access: Access
+    access: AuthorizedBroker
     way: str
     queue: QueueName | None
     """The queue; None if the client names its queues later."""
@@ -126,7 +126,7 @@ class Tickets:
         """The tickets by id, the oldest first."""
         self._of_user: Counter[str] = Counter()
 
-    def make(self, access: Access, way: str, queue: QueueName | None) -> Secret:
+    def make(self, access: AuthorizedBroker, way: str, queue: QueueName | None) -> Secret:
         """Return a new ticket; raise TooMany."""
         now_ms = self._host.now_ms()
         while self._tickets and next(iter(self._tickets.values())).until_ms <= now_ms:
@@ -141,7 +141,7 @@ class Tickets:
         self._tickets[secret.id] = Ticket(secret.digest, access, way, queue, now_ms + TICKET_MS)
         return secret
 
-    def use(self, secret: Secret, way: str, queue: QueueName | None) -> Access | None:
+    def use(self, secret: Secret, way: str, queue: QueueName | None) -> AuthorizedBroker | None:
         """Return the access of a ticket's owner, or None if the ticket is not for this use. Uses it up either way."""
         ticket = self._tickets.get(secret.id)
         if ticket is None or not secret.is_of(ticket.digest):

@@ -12,13 +12,13 @@ from curbstone.core.port_staging import Staging, Upload
 from curbstone.core.values import TTL_MS_MAX, Done, Look
 
 if TYPE_CHECKING:
-    from curbstone.access.authorization import Access
+    from curbstone.access.authorization import AuthorizedBroker
 
 
 class AccessStaging:
     """The staged transactions of one identity, which go only to queues it may send to."""
 
-    def __init__(self, access: Access, staging: Staging) -> None:
+    def __init__(self, access: AuthorizedBroker, staging: Staging) -> None:
         self._access = access
         self._staging = staging
         self._owner = access.identity.owner

@@ -11,13 +11,13 @@ from curbstone.core.port import Queue, Transaction
 from curbstone.core.values import Done
 
 if TYPE_CHECKING:
-    from curbstone.access.authorization import Access
+    from curbstone.access.authorization import AuthorizedBroker
 
 
 class AccessTransaction:
     """A transaction of the engine. It checks the right to send once more when it is committed."""
 
-    def __init__(self, access: Access, transaction: Transaction) -> None:
+    def __init__(self, access: AuthorizedBroker, transaction: Transaction) -> None:
         self._access = access
         self._transaction = transaction
         self._queues: set[QueueName] = set()

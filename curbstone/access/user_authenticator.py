@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 from curbstone.access import files
 from curbstone.access.audit import Audit
-from curbstone.access.authorization import Access
+from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.caller import Caller, Credentials
 from curbstone.access.connections import Admitted, Connections
 from curbstone.access.errors import FAILED, WANTED, NoSuchToken, NotLoggedIn, TooMany
 from curbstone.access.identity import Identity, local_identity
 from curbstone.access.issuers import Claims, Verifier, is_jwt
 from curbstone.access.jwt_users import NoVerifier, check_library, user_of, verifier_for
-from curbstone.access.password_logins import Guesses
+from curbstone.access.password_logins import PasswordLogins
 from curbstone.access.rate_limit import Meters
-from curbstone.access.registries import Watch
+from curbstone.access.registries import Registries
 from curbstone.access.reloading import Reloading
 from curbstone.access.rights import Grants, Right
 from curbstone.access.secrets import SESSION, TICKET, TOKEN, Secret, new_secret, parse_secret
@@ -65,7 +65,7 @@ class _Known:
 
     __slots__ = ("access", "claims", "identity", "origin")
 
-    def __init__(self, origin: Origin, claims: Claims | None, identity: Identity, access: Access) -> None:
+    def __init__(self, origin: Origin, claims: Claims | None, identity: Identity, access: AuthorizedBroker) -> None:
         self.origin = origin
         self.claims = claims
         """The claims of its JWT, if it was proved by one."""
@@ -73,8 +73,8 @@ class _Known:
         self.access = access
 
 
-class LoginGate:
-    """The authentication with users. Implements `authenticator.Gate`; called on the host's thread."""
+class UserAuthenticator:
+    """The authentication with users. Implements `authenticator.Authenticator`; called on the host's thread."""
 
     wants_login = True
     generation = 0
@@ -82,7 +82,7 @@ class LoginGate:
     def __init__(self, broker: Broker, host: Host, users_file: Path, data: Path) -> None:
         self.connections = Connections(host, self.admit)
         self.audit = Audit(host, data / DIRECTORY / "audit")
-        self.watch = Watch(host, self.audit)
+        self.registries = Registries(host, self.audit)
         self.tokens = Tokens(host, data)
         self.sessions = Sessions(host)
         self.tickets = Tickets(host)
@@ -92,15 +92,17 @@ class LoginGate:
         self._host = host
         self._file = users_file
         self._data = data
-        self._guesses = Guesses(host)
+        self._guesses = PasswordLogins(host)
         self._known: dict[Origin, _Known] = {}
-        self._by_access: dict[Access, _Known] = {}
+        self._by_access: dict[AuthorizedBroker, _Known] = {}
         self.logins: dict[tuple[str, str], int] = {}
         """Logins by protocol and outcome, for /metrics."""
         self._meters = Meters(host)
         self.held_back = self._meters.held_back
-        self.everyone = Access(self.watch, broker, local_identity(), lambda _project: None)
-        self.nobody = Access(self.watch, broker, Identity("", [Grants(())], owner=NOBODYS), lambda _project: None)
+        self.everyone = AuthorizedBroker(self.registries, broker, local_identity(), lambda _project: None)
+        self.nobody = AuthorizedBroker(
+            self.registries, broker, Identity("", [Grants(())], owner=NOBODYS), lambda _project: None
+        )
 
     def open(self) -> None:
         """Read the users, the tokens and the audit. Blocks. Raise UsersError or DataDirectoryError."""
@@ -124,7 +126,7 @@ class LoginGate:
 
     # --- logins
 
-    def enter(self, credentials: Credentials, caller: Caller) -> Access | None:
+    def enter(self, credentials: Credentials, caller: Caller) -> AuthorizedBroker | None:
         secret = parse_secret(credentials.secret) if credentials.secret else None
         if secret is not None:
             return self._by_secret(secret, credentials.user, caller)
@@ -195,7 +197,7 @@ class LoginGate:
 
         self._guesses.look(self.users, credentials, caller, looked)
 
-    def _without(self, caller: Caller) -> Access:
+    def _without(self, caller: Caller) -> AuthorizedBroker:
         """Return the access of a client that presents nothing, or only a certificate."""
         user = self.users.by_certificate(caller.certificate) if caller.certificate else None
         if user is not None:
@@ -206,7 +208,7 @@ class LoginGate:
             raise NotLoggedIn(WANTED)
         return self._welcome(user, Origin("anonymous", user.name, ""), caller)
 
-    def _by_secret(self, secret: Secret, name: str, caller: Caller) -> Access:
+    def _by_secret(self, secret: Secret, name: str, caller: Caller) -> AuthorizedBroker:
         if secret.kind == TOKEN:
             token = self.tokens.find(secret)
             user = self.users.users.get(token.user) if token is not None else None
@@ -226,7 +228,7 @@ class LoginGate:
                 return found
         raise self._failed(name, caller)
 
-    def _by_claims(self, claims: Claims, name: str, caller: Caller) -> Access:
+    def _by_claims(self, claims: Claims, name: str, caller: Caller) -> AuthorizedBroker:
         """Return the access of a user that an issuer vouches for."""
         user = user_of(claims, self.users)
         if user is None or name not in ("", user.name):
@@ -234,7 +236,7 @@ class LoginGate:
         proof = repr((claims.id, claims.expires_ms, claims.roles))  # repr: roles with spaces in them are not confused
         return self._welcome(user, Origin("jwt", user.name, proof), caller, claims)
 
-    def _welcome(self, user: User, origin: Origin, caller: Caller, claims: Claims | None = None) -> Access:
+    def _welcome(self, user: User, origin: Origin, caller: Caller, claims: Claims | None = None) -> AuthorizedBroker:
         """Return the access of a user whose proof is good."""
         if not user.may_come_from(caller.address):
             raise self._failed(user.name, caller)
@@ -273,7 +275,7 @@ class LoginGate:
         layers = self._layers(origin, user) or [Grants(())]
         identity = Identity(user.name, layers, home=user.home, credential=credential, expires_ms=expires_ms)
         identity.meter = self._meters.of(user.name, user.rate)
-        known = _Known(origin, claims, identity, Access(self.watch, self._broker, identity, self._quota))
+        known = _Known(origin, claims, identity, AuthorizedBroker(self.registries, self._broker, identity, self._quota))
         self._known[origin] = self._by_access[known.access] = known
         return known
 
@@ -342,7 +344,7 @@ class LoginGate:
 
     # --- sessions and tickets
 
-    def open_session(self, access: Access, caller: Caller) -> tuple[Secret, Access]:
+    def open_session(self, access: AuthorizedBroker, caller: Caller) -> tuple[Secret, AuthorizedBroker]:
         """Open a session with a login; raise TooMany."""
         known = self._of(access)
         secret = new_secret(SESSION)
@@ -361,18 +363,18 @@ class LoginGate:
         self.audit.session(user.name, known.identity.credential, caller, secret.id)
         return secret, made.access
 
-    def close_session(self, access: Access) -> None:
+    def close_session(self, access: AuthorizedBroker) -> None:
         """End the session of this access, if it has one."""
         known = self._of(access)
         if known.origin.session:
             self.sessions.close(known.origin.session)
             self._forget(known)
 
-    def make_ticket(self, access: Access, way: str, queue: QueueName | None) -> Secret:
+    def make_ticket(self, access: AuthorizedBroker, way: str, queue: QueueName | None) -> Secret:
         """Return a ticket. The caller has checked the right that it is for."""
         return self.tickets.make(access, way, queue)
 
-    def use_ticket(self, text: str, way: str, queue: QueueName | None, caller: Caller) -> Access:
+    def use_ticket(self, text: str, way: str, queue: QueueName | None, caller: Caller) -> AuthorizedBroker:
         secret = parse_secret(text)
         access = self.tickets.use(secret, way, queue) if secret is not None and secret.kind == TICKET else None
         user = self._user(self._of(access)) if access is not None and not access.identity.end_reason else None
@@ -380,7 +382,7 @@ class LoginGate:
             raise self._failed("", caller)
         return access
 
-    def _of(self, access: Access) -> _Known:
+    def _of(self, access: AuthorizedBroker) -> _Known:
         known = self._by_access.get(access)
         if known is None:
             raise NotLoggedIn(access.identity.end_reason or WANTED)
@@ -389,7 +391,14 @@ class LoginGate:
     # --- tokens
 
     def make_token(
-        self, access: Access, *, user: str, grants: Iterable[str] | None, expires_ms: int, label: str, on_done: Done
+        self,
+        access: AuthorizedBroker,
+        *,
+        user: str,
+        grants: Iterable[str] | None,
+        expires_ms: int,
+        label: str,
+        on_done: Done,
     ) -> tuple[Secret, Token]:
         """Make a token, which counts when `on_done(None)` is called. Raise BadRequest or NotLoggedIn."""
         self._check_tokens()
@@ -409,10 +418,10 @@ class LoginGate:
         now_ms = self._host.wall_ms()
         secret, token = new_token(user, now_ms, grants=grants, expires_ms=expires_ms, label=label, parent=parent)
         self.tokens.add(token, on_done, by_admin=access.identity.is_admin)
-        self.watch.did(access.identity, "make token", f"{token.id} of {user}")
+        self.registries.did(access.identity, "make token", f"{token.id} of {user}")
         return secret, token
 
-    def sees_token(self, access: Access, token: Token) -> bool:
+    def sees_token(self, access: AuthorizedBroker, token: Token) -> bool:
         """Return whether the caller may see and revoke a token.
 
         A caller that uses a token with grants may do so only with that token and those made with it.
@@ -425,7 +434,7 @@ class LoginGate:
             return token.user == access.identity.user
         return self.tokens.is_from(token, by.id)
 
-    def revoke_token(self, access: Access, identifier: str, on_done: Done) -> None:
+    def revoke_token(self, access: AuthorizedBroker, identifier: str, on_done: Done) -> None:
         """Revoke a token and those that were made with it. Connections that use them end at once."""
         self._check_tokens()
         token = self.tokens.get(identifier)
@@ -433,17 +442,17 @@ class LoginGate:
             access.check_server(Right.ADMIN)
         if token is None:
             raise NoSuchToken(f"there is no token {identifier[:20]!r}")
-        self.watch.did(access.identity, "revoke token", identifier)
+        self.registries.did(access.identity, "revoke token", identifier)
         self.tokens.revoke([identifier], on_done)
         self._review()
 
-    def revoke_tokens_of(self, access: Access, user: str, on_done: Done) -> int:
+    def revoke_tokens_of(self, access: AuthorizedBroker, user: str, on_done: Done) -> int:
         """Revoke a user's tokens that the caller may see, and those made with them; return the number of the former."""
         self._check_tokens()
         if user != access.identity.user:
             access.check_server(Right.ADMIN)
         found = [token.id for token in self.tokens.listed() if token.user == user and self.sees_token(access, token)]
-        self.watch.did(access.identity, "revoke tokens", f"{len(found)} of {user[:128]}")
+        self.registries.did(access.identity, "revoke tokens", f"{len(found)} of {user[:128]}")
         self.tokens.revoke(found, on_done)
         self._review()
         return len(found)

@@ -21,7 +21,7 @@ from curbstone.mqks.login import Login
 from curbstone.mqks.registry import Registry
 
 if TYPE_CHECKING:
-    from curbstone.access.authorization import Access
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.core.port import Consumer
     from curbstone.core.values import Done
     from curbstone.mqks.session import Session
@@ -79,7 +79,7 @@ class Actions:
                 self._session.refuse(consumer.id, RequestError(f"no right to receive on queue {consumer.queue_name}"))
 
     @property
-    def _access(self) -> Access:
+    def _access(self) -> AuthorizedBroker:
         return self._login.access
 
     def _in_home(self, name: QueueName) -> QueueName:

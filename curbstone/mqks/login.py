@@ -15,8 +15,8 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.mqks.errors import RequestError
 
 if TYPE_CHECKING:
-    from curbstone.access.authenticator import Gate
-    from curbstone.access.authorization import Access
+    from curbstone.access.authenticator import Authenticator
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.access.caller import Caller
     from curbstone.access.connections import Presence
     from curbstone.core.values import Who
@@ -40,7 +40,7 @@ class Login:
 
     def __init__(
         self,
-        gate: Gate,
+        authenticator: Authenticator,
         caller: Caller,
         *,
         end: Callable[[CurbstoneError], None],
@@ -48,10 +48,10 @@ class Login:
         unacked: Callable[[], int],
         logged_in: Callable[[str], object],
     ) -> None:
-        self.access: Access = gate.nobody
+        self.access: AuthorizedBroker = authenticator.nobody
         self.is_pending = False
         """Whether a login is being checked. Requests after it wait."""
-        self._gate = gate
+        self._authenticator = authenticator
         self._caller = caller
         self._end = end
         self._changed = changed
@@ -69,7 +69,7 @@ class Login:
     def begin(self) -> None:
         """Log in a client that needs no `auth`."""
         try:
-            access = self._gate.enter(NOTHING, self._caller)
+            access = self._authenticator.enter(NOTHING, self._caller)
         except CurbstoneError:
             return  # an auth may follow
         if access is not None:
@@ -89,17 +89,17 @@ class Login:
         is_later = False
         presence = self._presence
 
-        def admitted(answer: Access | CurbstoneError) -> None:
+        def admitted(answer: AuthorizedBroker | CurbstoneError) -> None:
             self.is_pending = False
             on_done(self._answered(answer), is_later)
 
         if presence is not None:
             presence.renew(credentials, admitted)
         else:
-            self._gate.admit(credentials, self._caller, admitted)
+            self._authenticator.admit(credentials, self._caller, admitted)
         is_later = True
 
-    def _answered(self, answer: Access | CurbstoneError) -> CurbstoneError | RequestError | None:
+    def _answered(self, answer: AuthorizedBroker | CurbstoneError) -> CurbstoneError | RequestError | None:
         if self._is_closed:
             return None
         try:
@@ -113,9 +113,9 @@ class Login:
             return RequestError(str(error), fatal=self._failures >= FAILURES_MAX)
         return None
 
-    def _take(self, access: Access) -> None:
+    def _take(self, access: AuthorizedBroker) -> None:
         if self._presence is None:
-            connections = self._gate.connections
+            connections = self._authenticator.connections
             connections.check(access)
             self._presence = connections.enter(
                 access, self._caller, end=self._end, changed=self._changed, unacked=self._unacked

@@ -19,7 +19,7 @@ from curbstone.mqks.arguments import Unused
 from curbstone.mqks.consumer import QueueConsumer
 
 if TYPE_CHECKING:
-    from curbstone.access.authenticator import Gate
+    from curbstone.access.authenticator import Authenticator
     from curbstone.core.host import Host, Timer
 
 RETURN_MS = 60_000
@@ -35,9 +35,9 @@ USED_POLL_MS = 1000
 class Registry:
     """The shared state of all connections; see the module's docstring."""
 
-    def __init__(self, gate: Gate, host: Host) -> None:
-        self.gate = gate
-        self.engine = gate.everyone
+    def __init__(self, authenticator: Authenticator, host: Host) -> None:
+        self.authenticator = authenticator
+        self.engine = authenticator.everyone
         """The server's own access, for what the registry does by itself."""
         self.traffic: Traffic = Traffic()
         self.sessions: set[object] = set()

@@ -18,7 +18,7 @@ from curbstone.net.peer import Peer
 from curbstone.net.tcp import Connection, TcpServer
 
 if TYPE_CHECKING:
-    from curbstone.access.authenticator import Gate
+    from curbstone.access.authenticator import Authenticator
     from curbstone.core.host import Host, Timer
 
 
@@ -27,7 +27,7 @@ class MqksServer(TcpServer):
 
     def __init__(
         self,
-        gate: Gate,
+        authenticator: Authenticator,
         host: Host,
         *,
         limits: Limits | None = None,
@@ -38,7 +38,7 @@ class MqksServer(TcpServer):
         self.limits = limits or Limits()
         super().__init__(turns or Turns(host), acceptor)
         self.host = host
-        self.registry = Registry(gate, host)
+        self.registry = Registry(authenticator, host)
         self.reports = ErrorLog(host.call_later)
         self._is_open = False
 

@@ -79,7 +79,7 @@ class Session:
         self._later = later
         self._started_ms = now_ms
         self._caller = caller
-        self._is_audited = registry.gate.wants_login
+        self._is_audited = registry.authenticator.wants_login
         self.unfinished_bytes = 0
         """How many bytes of an unfinished line the last read left."""
         self.began_anew = True
@@ -108,7 +108,7 @@ class Session:
         """Whether reading must stop, until the session calls `changed` and this is false again."""
         self.lost = False
         self._login = Login(
-            registry.gate,
+            registry.authenticator,
             caller,
             end=lambda error: self.refuse(codec.NO_ID, RequestError(str(error), fatal=True)),
             changed=lambda: self._actions.check_rights(),

@@ -9,14 +9,16 @@ from curbstone.core.message import Message
 from curbstone.core.values import IdempotencyKey
 
 if TYPE_CHECKING:
-    from curbstone.access.authorization import Access
+    from curbstone.access.authorization import AuthorizedBroker
 
 HEADER = b"idempotency-key"
 MEMBER = "Idempotency-Key"
 """The name of the key in the metadata of a message in JSON."""
 
 
-def key_of(access: Access, named: Mapping[bytes, bytes], messages: Sequence[Message]) -> IdempotencyKey | None:
+def key_of(
+    access: AuthorizedBroker, named: Mapping[bytes, bytes], messages: Sequence[Message]
+) -> IdempotencyKey | None:
     """Return the idempotency key of a request that publishes `messages`, or None without the header; raise BadRequest.
 
     The keys of different users are independent.

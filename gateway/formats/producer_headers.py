@@ -10,14 +10,14 @@ from curbstone.core.errors import BadRequest
 from curbstone.core.values import Numbered
 
 if TYPE_CHECKING:
-    from curbstone.access.authorization import Access
+    from curbstone.access.authorization import AuthorizedBroker
 
 NUMBERED = _PRODUCER, _SEQ, _AFTER = b"x-msg-producer", b"x-msg-seq", b"x-msg-after"
 
 DUPLICATE = b"x-msg-duplicate"
 
 
-def numbered_of(access: Access, named: Mapping[bytes, bytes]) -> Numbered | None:
+def numbered_of(access: AuthorizedBroker, named: Mapping[bytes, bytes]) -> Numbered | None:
     """Return a request's producer and the number of its first message; None without these headers. Raise BadRequest."""
     given = {name: named[name].decode("latin-1") for name in NUMBERED if name in named}
     if not given:

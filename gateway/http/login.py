@@ -1,4 +1,4 @@
-"""Logins of HTTP requests and WebSockets: reads credentials from the head, and gets an access from the gate.
+"""Logins of HTTP requests and WebSockets: reads credentials from the head, and gets an access for them.
 
 A page of another origin can cause requests to which the browser adds credentials by itself. So Basic, a client
 certificate and the console's cookie count only if the browser says that the page is ours. Bearer counts always, because
@@ -28,8 +28,8 @@ from curbstone.gateway.limits import SECRET_BYTES_MAX
 from curbstone.gateway.settings import OF_HEALTH
 
 if TYPE_CHECKING:
-    from curbstone.access.authenticator import Gate
-    from curbstone.access.authorization import Access
+    from curbstone.access.authenticator import Authenticator
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.access.connections import Admitted
 
 ACCESS = "access"
@@ -58,9 +58,9 @@ _OURS = (b"same-origin", b"none")
 _MESSAGES = re.compile(r"/v2/[^/]+/queues/[^/]+/messages")
 
 
-def access_of(scope: AnyScope) -> Access:
+def access_of(scope: AnyScope) -> AuthorizedBroker:
     """Return the access of a request's client."""
-    access: Access = scope[ACCESS]
+    access: AuthorizedBroker = scope[ACCESS]
     return access
 
 
@@ -79,16 +79,16 @@ class _Last(NamedTuple):
     authorization: bytes
     peer: object
     caller: Caller
-    access: Access
+    access: AuthorizedBroker
     generation: int
     until_ms: int
 
-    def is_again(self, authorization: bytes, peer: object, gate: Gate) -> bool:
+    def is_again(self, authorization: bytes, peer: object, authenticator: Authenticator) -> bool:
         """Return whether a request presents the same login, and the login is still good."""
-        if authorization != self.authorization or peer is not self.peer or self.generation != gate.generation:
+        if authorization != self.authorization or peer is not self.peer or self.generation != authenticator.generation:
             return False
         identity = self.access.identity
-        host = gate.connections.host
+        host = authenticator.connections.host
         if identity.expires_ms and host.wall_ms() >= identity.expires_ms:
             return False
         return not identity.end_reason and host.now_ms() < self.until_ms
@@ -97,9 +97,9 @@ class _Last(NamedTuple):
 class Logins:
     """Logs the clients of requests in."""
 
-    def __init__(self, gate: Gate, *, documents_are_open: bool) -> None:
-        self._gate = gate
-        self.nobody = gate.nobody
+    def __init__(self, authenticator: Authenticator, *, documents_are_open: bool) -> None:
+        self._authenticator = authenticator
+        self.nobody = authenticator.nobody
         """The access of a client that has not logged in."""
         self._documents_are_open = documents_are_open
 
@@ -113,15 +113,15 @@ class Logins:
             await room_for(scope)
 
     async def _log_in(self, scope: Scope) -> None:
-        gate = self._gate
-        if not gate.wants_login:
-            scope[ACCESS] = gate.everyone
+        authenticator = self._authenticator
+        if not authenticator.wants_login:
+            scope[ACCESS] = authenticator.everyone
             return
         fields: Fields = scope["fields"]
         slot = scope["slot"]
         authorization = fields.value(b"authorization")
         last: _Last | None = slot.login
-        if last is not None and last.is_again(authorization, scope["peer"], gate):
+        if last is not None and last.is_again(authorization, scope["peer"], authenticator):
             scope[ACCESS] = last.access
             ASKING.set(last.caller)
             return
@@ -134,24 +134,24 @@ class Logins:
         if caller.certificate and not _is_our_page(fields):
             caller = caller._replace(certificate=())
         if credentials.is_nothing and _asks_for_a_stream_by_ticket(scope):
-            scope[ACCESS] = gate.nobody  # the stream will use the ticket
+            scope[ACCESS] = authenticator.nobody  # the stream will use the ticket
             return
         try:
-            access = gate.enter(credentials, caller)
+            access = authenticator.enter(credentials, caller)
             if access is None:
-                (access,) = await answer(lambda done: gate.admit(credentials, caller, done))
+                (access,) = await answer(lambda done: authenticator.admit(credentials, caller, done))
         except NotLoggedIn:
             if not self._is_public(scope) or not credentials.is_nothing:
                 raise
-            access = gate.nobody
+            access = authenticator.nobody
         scope[ACCESS] = access
-        if access is gate.nobody:
+        if access is authenticator.nobody:
             return
         if refusal := slot.logged_in(access.identity.user):
             raise TooMany(refusal)
         if authorization[:7].lower() == b"bearer " and not credentials.secret.startswith(SESSION):
-            until_ms = gate.connections.host.now_ms() + REMEMBERED_MS
-            slot.login = _Last(authorization, scope["peer"], caller, access, gate.generation, until_ms)
+            until_ms = authenticator.connections.host.now_ms() + REMEMBERED_MS
+            slot.login = _Last(authorization, scope["peer"], caller, access, authenticator.generation, until_ms)
 
     def _is_public(self, scope: Scope) -> bool:
         path, method = scope["path"], scope["method"]
@@ -167,9 +167,9 @@ class Logins:
         `is_own_login`: the protocol has a login of its own. Then a client without credentials gets nobody's access for
         now.
         """
-        gate = self._gate
-        if not gate.wants_login:
-            on_done(gate.everyone)
+        authenticator = self._authenticator
+        if not authenticator.wants_login:
+            on_done(authenticator.everyone)
             return
         try:
             credentials = credentials_of(fields, is_tls=is_tls, server=None)
@@ -179,9 +179,9 @@ class Logins:
         if caller.certificate and not _is_our_page(fields):
             caller = caller._replace(certificate=())
         if credentials.is_nothing and is_own_login and not caller.certificate:
-            on_done(gate.nobody)
+            on_done(authenticator.nobody)
         else:
-            gate.admit(credentials, caller, on_done)
+            authenticator.admit(credentials, caller, on_done)
 
 
 def _asks_for_a_stream_by_ticket(scope: Scope) -> bool:

@@ -14,7 +14,7 @@ from curbstone.gateway.http.client_disconnect import until_gone
 from curbstone.gateway.http.problem import ClientGone
 
 if TYPE_CHECKING:
-    from curbstone.access.authorization import Access
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.core.names import QueueName
     from curbstone.core.port_reading import Waiter
 
@@ -54,7 +54,7 @@ class Held(NamedTuple):
     """Arranges that a function is called when the right may be lost; returns a function that ends this."""
 
 
-def held_by(access: Access, name: QueueName, right: Right = Right.RECEIVE) -> Held:
+def held_by(access: AuthorizedBroker, name: QueueName, right: Right = Right.RECEIVE) -> Held:
     """Return the right on a queue that a waiting call needs."""
     return Held(lambda: access.check(right, name), access.identity.watch)
 

@@ -20,7 +20,7 @@ from curbstone.net.websocket_port import WebSocketPort
 
 if TYPE_CHECKING:
     from curbstone.access.ack_ids import Holder
-    from curbstone.access.authorization import Access
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.access.caller import Caller
     from curbstone.access.connections import Connections, Presence
     from curbstone.access.rate_limit import Meter
@@ -36,15 +36,19 @@ def token_in(fields: dict[str, Any]) -> str:
     return token if isinstance(token, str) else ""
 
 
-def _nothing_to_check(_access: Access) -> None:
+def _nothing_to_check(_access: AuthorizedBroker) -> None:
     pass
 
 
 class SocketLogin:
-    """The login of one socket, registered with the gate's connections."""
+    """The login of one socket, registered with the authenticator's connections."""
 
     def __init__(
-        self, connections: Connections, access: Access, caller: Caller, check: Callable[[Access], None]
+        self,
+        connections: Connections,
+        access: AuthorizedBroker,
+        caller: Caller,
+        check: Callable[[AuthorizedBroker], None],
     ) -> None:
         """`check` raises if the right that the socket needs is lost."""
         self.access = access
@@ -77,7 +81,7 @@ class SocketLogin:
         self._presence = self._connections.enter(self.access, self._caller, end=fail, changed=changed, unacked=unacked)
 
     def queue(self, name: QueueName, right: Right) -> Queue:
-        """See `Access.queue`."""
+        """See `AuthorizedBroker.queue`."""
         ASKING.set(self._caller)
         return self.access.queue(name, right)
 
@@ -95,14 +99,14 @@ class SocketLogin:
         self.access.ack_ids.leave(name)
 
     def holding(self, ack_id: str) -> Queue | None:
-        """See `Access.holding`."""
+        """See `AuthorizedBroker.holding`."""
         ASKING.set(self._caller)
         return self.access.holding(ack_id)
 
     def renew(self, token: str, wire: WebSocketPort) -> None:
         """Log in again, and send the result."""
 
-        def done(answer: Access | CurbstoneError) -> None:
+        def done(answer: AuthorizedBroker | CurbstoneError) -> None:
             if isinstance(answer, CurbstoneError):
                 wire.send(error_frame(status_of(answer), str(answer)))
                 return

@@ -22,7 +22,7 @@ from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.websocket.codec import text_frame
 
 if TYPE_CHECKING:
-    from curbstone.access.authorization import Access
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.core.port import Queue
 
 _SEQ, _AFTER = "seq", "after"
@@ -36,7 +36,7 @@ REPEATED = text_frame(b'{"duplicate":true}')
 class ProducerSequence:
     """The numbered producer of one connection."""
 
-    def __init__(self, access: Access, queue: Queue, name: str) -> None:
+    def __init__(self, access: AuthorizedBroker, queue: Queue, name: str) -> None:
         """Raise BadRequest for a bad name, NotSupported if the engine keeps no numbers."""
         self._access = access
         self._queue = queue

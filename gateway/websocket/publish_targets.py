@@ -11,7 +11,7 @@ from curbstone.core.values import IdempotencyKey, Numbered, Published
 from curbstone.gateway.websocket.codec import text_frame
 
 if TYPE_CHECKING:
-    from curbstone.access.authorization import Access
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.core.port import Queue
 
 _CONFIRM = text_frame(b"")
@@ -59,7 +59,7 @@ class ToQueue:
         confirm_ids: bool = False,
         label: bytes = b"",
     ) -> None:
-        """`key_of`: see `Access.key`. `label` has the first members of each confirm, which then has an id."""
+        """`key_of`: see `AuthorizedBroker.key`. `label` has the first members of each confirm, which then has an id."""
         self._queue = queue
         self._key_of = key_of
         self._confirm_ids = confirm_ids or bool(label)
@@ -94,7 +94,7 @@ class ToEvent:
 
     ended = ""
 
-    def __init__(self, access: Callable[[], Access], project: str, event: str, bytes_max: int) -> None:
+    def __init__(self, access: Callable[[], AuthorizedBroker], project: str, event: str, bytes_max: int) -> None:
         """`access` returns what the client may do now."""
         self.bytes_max = bytes_max
         self._access = access

@@ -42,7 +42,7 @@ from curbstone.gateway.websocket.subscription import SETTLING, Subscription, com
 from curbstone.net.websocket_port import GOING_AWAY, WebSocketPort
 
 if TYPE_CHECKING:
-    from curbstone.access.authorization import Access
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.access.caller import Caller
     from curbstone.access.connections import Connections
     from curbstone.core.port import Queue
@@ -66,7 +66,7 @@ class QueuesSession:
         self,
         project: str,
         connections: Connections,
-        access: Access,
+        access: AuthorizedBroker,
         caller: Caller,
         settings: GatewaySettings,
         traffic: Traffic,
@@ -365,7 +365,7 @@ class QueuesSession:
     def _tell(self, fields: dict[str, Any]) -> None:
         self._wire.send(text_frame(orjson.dumps(fields)))
 
-    def _look(self, access: Access) -> None:
+    def _look(self, access: AuthorizedBroker) -> None:
         """End the subscriptions that are no longer allowed: rights have changed."""
         for key in list(self._subscriptions):
             try:

@@ -30,8 +30,8 @@ from curbstone.gateway.websocket.socket_leases import SocketLeases
 from curbstone.gateway.websocket.subscription import Subscription
 
 if TYPE_CHECKING:
-    from curbstone.access.authenticator import Gate
-    from curbstone.access.authorization import Access
+    from curbstone.access.authenticator import Authenticator
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.core.host import Host
     from curbstone.gateway.http.login import Logins
 
@@ -48,21 +48,23 @@ class WebSocketRoutes:
 
     def __init__(
         self,
-        gate: Gate,
+        authenticator: Authenticator,
         settings: GatewaySettings,
         origins: OriginPolicy,
         logins: Logins,
         traffic: Traffic,
         others: Mapping[str, Opener] | None = None,
     ) -> None:
-        self._gate = gate
+        self._authenticator = authenticator
         self._traffic = traffic
         self._settings = settings
         self._origins = origins
         self._logins = logins
         self._others = dict(others or {})
 
-    def admit(self, request: SocketRequest, on_done: Callable[[Access | CurbstoneError | Problem], None]) -> None:
+    def admit(
+        self, request: SocketRequest, on_done: Callable[[AuthorizedBroker | CurbstoneError | Problem], None]
+    ) -> None:
         """Call back with the client's access, or with the error that refuses it; maybe before this returns."""
         host = request.header(b"host")
         try:
@@ -72,7 +74,7 @@ class WebSocketRoutes:
             on_done(problem)
             return
 
-        def admitted(access: Access | CurbstoneError) -> None:
+        def admitted(access: AuthorizedBroker | CurbstoneError) -> None:
             if isinstance(access, CurbstoneError) or not _may_be_new(request.path, access):
                 on_done(access)
             else:
@@ -89,7 +91,7 @@ class WebSocketRoutes:
             ticket = parse_query(request.query).get("ticket")
             access = request.access
             if ticket:
-                access = self._gate.use_ticket(ticket, "stomp", None, request.caller)
+                access = self._authenticator.use_ticket(ticket, "stomp", None, request.caller)
             return other(request._replace(access=access))
         several = _SEVERAL.fullmatch(request.path)
         if several is not None:
@@ -115,10 +117,10 @@ class WebSocketRoutes:
             raise BadRequest("confirm=json needs ack")
         access = request.access
         if "ticket" in query:
-            access = self._gate.use_ticket(query["ticket"], protocol, name, request.caller)
+            access = self._authenticator.use_ticket(query["ticket"], protocol, name, request.caller)
         right = Right.SEND if protocol == PublishSession.subprotocol else Right.RECEIVE
         queue = access.queue(name, right)
-        connections = self._gate.connections
+        connections = self._authenticator.connections
         connections.check(access)
         login = SocketLogin(connections, access, request.caller, lambda now: now.check(right, name))
         traffic = self._traffic
@@ -140,10 +142,10 @@ class WebSocketRoutes:
         access = request.access
         ticket = parse_query(request.query).get("ticket")
         if ticket:
-            access = self._gate.use_ticket(ticket, QueuesSession.subprotocol, None, request.caller)
+            access = self._authenticator.use_ticket(ticket, QueuesSession.subprotocol, None, request.caller)
         if not access.identity.user:
             raise NotLoggedIn(WANTED)
-        connections = self._gate.connections
+        connections = self._authenticator.connections
         connections.check(access)
         return QueuesSession(project, connections, access, request.caller, self._settings, self._traffic)
 
@@ -158,7 +160,7 @@ class WebSocketRoutes:
             raise BadRequest("leave producer out: only messages to a queue have numbers")
         access = request.access
         access.check_topic(Right.SEND, event, project)
-        connections = self._gate.connections
+        connections = self._authenticator.connections
         connections.check(access)
         login = SocketLogin(
             connections, access, request.caller, lambda now: now.check_topic(Right.SEND, event, project)
@@ -180,7 +182,7 @@ def _offered(request: SocketRequest) -> set[str]:
     return {name.strip() for name in request.header(b"sec-websocket-protocol").decode("latin-1").split(",")}
 
 
-def _may_be_new(path: str, access: Access) -> bool:
+def _may_be_new(path: str, access: AuthorizedBroker) -> bool:
     """Return whether a path names a queue that another server may have made just now."""
     match = _PATH.fullmatch(path)
     if match is None or match[2] == "events":

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import orjson
 
-from curbstone.access.authorization import Access
+from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.caller import Caller
 from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.http.problem import Problem
@@ -30,7 +30,7 @@ class SocketRequest(NamedTuple):
     fields: Fields
     server: tuple[str, int | None] | None
     caller: Caller
-    access: Access
+    access: AuthorizedBroker
     """What the client may do; nobody's access if the login is still to come."""
     logged_in: Callable[[str], object] = str
     """To be called with the user's name when a login comes later."""

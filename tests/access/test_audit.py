@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from curbstone.access.audit import COUNT_EVERY_MS, DEEDS_MAX, RECENT
-from curbstone.access.authorization import Access
+from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.caller import ASKING, Caller
 from curbstone.core.errors import NoSuchQueue
 from curbstone.core.message import Message
@@ -37,7 +37,7 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def ann(world: World) -> Access:
+def ann(world: World) -> AuthorizedBroker:
     return world.login("ann", "open sesame")
 
 
@@ -48,7 +48,7 @@ def changes(world: World, user: str = "ann") -> list[tuple[str, str, int]]:
     return [(each["action"], each["target"], each.get("count", 0)) for each in lines]
 
 
-def test_what_changes_nothing_is_not_in_the_audit(world: World, ann: Access) -> None:
+def test_what_changes_nothing_is_not_in_the_audit(world: World, ann: AuthorizedBroker) -> None:
     """Whoever had `manage` filled the audit with calls that did nothing, also on queues that did not exist."""
     answer = world.lab.answer
     for _ in range(3):
@@ -70,7 +70,7 @@ def test_what_changes_nothing_is_not_in_the_audit(world: World, ann: Access) -> 
     assert changes(world) == [("change queue", "shop/q", 0), ("bind queue", "shop/q", 0)]
 
 
-def test_each_change_is_in_the_audit(world: World, ann: Access) -> None:
+def test_each_change_is_in_the_audit(world: World, ann: AuthorizedBroker) -> None:
     answer, lab = world.lab.answer, world.lab
     other = queue_name("other", "shop")
     lab.answer(lambda done: lab.broker.declare(other, {}, done))
@@ -99,7 +99,9 @@ def test_each_change_is_in_the_audit(world: World, ann: Access) -> None:
     }
 
 
-def test_a_change_that_fails_is_not_in_the_audit_and_one_names_the_client_that_asked(world: World, ann: Access) -> None:
+def test_a_change_that_fails_is_not_in_the_audit_and_one_names_the_client_that_asked(
+    world: World, ann: AuthorizedBroker
+) -> None:
     answers: list[Any] = []
     ASKING.set(Caller("192.0.2.1", 7, "http"))
     ann.declare(Q, {}, answers.append)
@@ -118,7 +120,7 @@ def test_a_change_that_fails_is_not_in_the_audit_and_one_names_the_client_that_a
     assert ("change queue", "shop/other", 0) not in changes(world)
 
 
-def test_one_user_cannot_push_out_of_the_audit_what_others_did(world: World, ann: Access) -> None:
+def test_one_user_cannot_push_out_of_the_audit_what_others_did(world: World, ann: AuthorizedBroker) -> None:
     """20,000 changes in half a minute left nothing of anybody else in the list, and some minutes' worth on the disk."""
     bob, root = world.login("bob", "open barley"), world.login("root", "all of it")
     answer = world.lab.answer

@@ -8,7 +8,7 @@ import pytest
 
 from curbstone.access import connections as presences
 from curbstone.access import private_queues, sessions, tokens
-from curbstone.access.authorization import Access
+from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.errors import NotAllowed, NotLoggedIn, TooMany
 from curbstone.access.secrets import Secret
 from curbstone.access.sessions import SESSIONS_OF_USER_MAX, TICKETS_OF_USER_MAX
@@ -37,7 +37,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path, USERS)
 
 
-def user(world: World, name: str) -> Access:
+def user(world: World, name: str) -> AuthorizedBroker:
     return world.login(name, {"ann": "open sesame", "bob": "shut sesame", "root": "all of it"}[name])
 
 
@@ -124,7 +124,7 @@ def test_a_token_with_grants_sees_and_revokes_itself_and_what_was_made_with_it_a
     grandchild = world.token(world.login("", str(child)), grants=["receive shop/a"])
     _, by_session = world.gate.open_session(by_narrow, HERE)
 
-    def seen(access: Access) -> set[str]:
+    def seen(access: AuthorizedBroker) -> set[str]:
         return {each.id for each in world.gate.tokens.listed() if world.gate.sees_token(access, each)}
 
     everything = {wide.id, narrow.id, child.id, grandchild.id}
@@ -145,7 +145,7 @@ def test_all_tokens_of_a_user_are_revoked_at_once_and_only_those_one_sees(world:
     by_narrow, of_bob = world.login("", str(narrow)), world.login("", str(world.token(bob)))
     world.token(by_narrow, grants=["receive shop/a"])
 
-    def revoke(access: Access, whose: str) -> int:
+    def revoke(access: AuthorizedBroker, whose: str) -> int:
         answers: list[object] = []
         count = world.gate.revoke_tokens_of(access, whose, answers.append)
         world.lab.settle()
@@ -171,7 +171,7 @@ def test_a_user_has_so_many_private_queues_and_those_that_went_count_no_more(
     ann, bob = user(world, "ann"), user(world, "bob")
     names = [private_name(f"temp.{number}") for number in range(4)]
 
-    def make(access: Access, name: QueueName) -> None:
+    def make(access: AuthorizedBroker, name: QueueName) -> None:
         assert world.lab.answer(lambda done: access.private(name, {}, done)) == (None,)
 
     for name in (*names[:2], *names[:2]):
@@ -197,7 +197,7 @@ def test_what_private_queues_of_a_user_hold_is_bounded_and_the_slowest_consumer_
     of_bob = private_name("temp.bob")
     ended: list[tuple[QueueName, CurbstoneError]] = []
 
-    def subscribe(access: Access, name: QueueName) -> None:
+    def subscribe(access: AuthorizedBroker, name: QueueName) -> None:
         queue = access.private(name, {"cap": 1024 * 1024}, lambda _error: None)
         world.lab.settle()
         queue.subscribe(lambda _deliveries: None, window=1, on_closed=lambda error: ended.append((name, error)))

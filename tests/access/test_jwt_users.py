@@ -18,7 +18,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from curbstone.access import jwks
-from curbstone.access.authorization import Access
+from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.caller import Caller, Credentials
 from curbstone.access.errors import NotLoggedIn
 from curbstone.access.jwks import AGAIN_MS
@@ -189,7 +189,7 @@ def test_a_reload_that_reads_tokens_another_way_ends_what_they_gave_before(
 
 
 def test_a_token_that_is_being_verified_when_the_file_is_read_anew_is_read_by_the_new_one(world: Issued) -> None:
-    answers: list[Access | CurbstoneError] = []
+    answers: list[AuthorizedBroker | CurbstoneError] = []
     secret = world.token(email="eve", groups=["worker"])
     world.gate.admit(Credentials("", secret), Caller("127.0.0.1", 1, "http"), answers.append)
     assert not answers, "it waits for keys"
@@ -198,7 +198,7 @@ def test_a_token_that_is_being_verified_when_the_file_is_read_anew_is_read_by_th
     world.gate._verifier.take(world.gate.users.issuers)
     world.lab.settle()
     (answer,) = answers
-    assert isinstance(answer, Access) and answer.identity.user == "corp:eve"
+    assert isinstance(answer, AuthorizedBroker) and answer.identity.user == "corp:eve"
     assert world.login("", secret) is answer
 
 

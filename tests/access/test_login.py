@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from curbstone.access import passwords, tokens
-from curbstone.access.authorization import Access
+from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.caller import Caller
 from curbstone.access.errors import Busy, NotAllowed, NotLoggedIn, TooMany
 from curbstone.access.passwords import WAITING_MAX
@@ -364,7 +364,7 @@ def test_what_is_purged_redriven_and_deleted_is_in_the_audit_and_needs_manage(wo
     for name in (A, B, A):
         root.declare(name, {}, lambda _error: None)
         lab.settle()
-    calls: list[Callable[[Access], object]] = [
+    calls: list[Callable[[AuthorizedBroker], object]] = [
         lambda access: access.purge(A, lambda *_: None, keep=True),
         lambda access: access.undo(A, UndoWish(10, 0, 0, UNNAMED), lambda *_: None),
         lambda access: access.redrive(A, B, 1, lambda *_: None),

@@ -9,7 +9,7 @@ from argon2.exceptions import VerifyMismatchError
 
 from curbstone.access import passwords
 from curbstone.access.audit import FAILED_MAX, RECENT, RECENT_FAILED, REFUSED_MAX
-from curbstone.access.authorization import Access
+from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.caller import Caller, Credentials
 from curbstone.access.errors import Busy, NotAllowed, NotLoggedIn, TooMany
 from curbstone.access.login_throttle import AT_ONCE_OF_ADDRESS, AT_ONCE_OF_USER, FREE_OF_USER
@@ -58,9 +58,11 @@ def hashes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def at_once(world: World, tries: list[tuple[str, str]], caller: Caller = HERE) -> list[Access | CurbstoneError]:
+def at_once(
+    world: World, tries: list[tuple[str, str]], caller: Caller = HERE
+) -> list[AuthorizedBroker | CurbstoneError]:
     """Log in by many passwords before any of them is looked at."""
-    answers: list[Access | CurbstoneError] = []
+    answers: list[AuthorizedBroker | CurbstoneError] = []
     for name, secret in tries:
         world.gate.admit(Credentials(name, secret), caller, answers.append)
     world.lab.settle()
@@ -68,7 +70,7 @@ def at_once(world: World, tries: list[tuple[str, str]], caller: Caller = HERE) -
     return answers
 
 
-def kinds(answers: list[Access | CurbstoneError]) -> tuple[int, int]:
+def kinds(answers: list[AuthorizedBroker | CurbstoneError]) -> tuple[int, int]:
     """Return how many were looked at and wrong, and how many were not looked at."""
     return sum(isinstance(each, NotLoggedIn) for each in answers), sum(isinstance(each, TooMany) for each in answers)
 
@@ -93,7 +95,7 @@ def test_of_an_address_so_many_are_looked_at_at_once_and_others_are_told_to_come
 
 def test_a_fleet_that_starts_at_once_comes_in_by_one_hash(world: World, hashes: list[str]) -> None:
     answers = at_once(world, [("ann", "open sesame")] * 100 + [("root", "all of it")] * 100)
-    assert all(isinstance(each, Access) for each in answers)
+    assert all(isinstance(each, AuthorizedBroker) for each in answers)
     assert sorted(hashes) == ["all of it", "open sesame"]
     assert kinds(at_once(world, [("ann", f"guess {number}") for number in range(4)])) == (4, 0), "nothing was counted"
 
@@ -151,7 +153,7 @@ def test_throttled_logins_are_counted_in_the_audit(world: World) -> None:
     assert text.count('"throttled"') == len(lines) and "guess" not in text
 
 
-def flood(world: World, addresses: int, answers: list[Access | CurbstoneError]) -> None:
+def flood(world: World, addresses: int, answers: list[AuthorizedBroker | CurbstoneError]) -> None:
     """Have so many networks guess as often as they may."""
     for number in range(addresses):
         for turn in range(AT_ONCE_OF_ADDRESS):
@@ -170,37 +172,37 @@ def hash_one(world: World, hashes: list[str]) -> None:
 
 def test_guesses_from_many_networks_do_not_keep_out_a_login_from_another(world: World, hashes: list[str]) -> None:
     """A handful of addresses filled all places, and every login that was not remembered was answered 503."""
-    guesses: list[Access | CurbstoneError] = []
-    honest: list[Access | CurbstoneError] = []
+    guesses: list[AuthorizedBroker | CurbstoneError] = []
+    honest: list[AuthorizedBroker | CurbstoneError] = []
     flood(world, 10, guesses)
     world.gate.admit(Credentials("ann", "open sesame"), HERE, honest.append)
     for _ in range(AT_ONCE + 11):
         flood(world, 10, guesses)
         hash_one(world, hashes)
-    assert [type(each) for each in honest] == [Access]
+    assert [type(each) for each in honest] == [AuthorizedBroker]
     assert any(isinstance(each, Busy) for each in guesses)
     world.lab.settle()
 
 
 def test_a_network_cannot_take_more_turns_by_having_many_addresses(world: World, hashes: list[str]) -> None:
-    guesses: list[Access | CurbstoneError] = []
-    honest: list[Access | CurbstoneError] = []
+    guesses: list[AuthorizedBroker | CurbstoneError] = []
+    honest: list[AuthorizedBroker | CurbstoneError] = []
     for number in range(WAITING_MAX + 10):
         caller = Caller(f"2001:db8:1:{number:x}::1", 1, "http")
         world.gate.admit(Credentials("ann", f"guess {number}"), caller, guesses.append)
     world.gate.admit(Credentials("ann", "open sesame"), HERE, honest.append)
     for _ in range(AT_ONCE + 2):
         hash_one(world, hashes)
-    assert [type(each) for each in honest] == [Access]
+    assert [type(each) for each in honest] == [AuthorizedBroker]
     world.lab.settle()
 
 
 def test_where_every_place_is_taken_a_user_at_a_known_address_still_has_one(world: World, hashes: list[str]) -> None:
     assert world.login("ann", "open sesame").identity.user == "ann"
     world.lab.pass_time(passwords.REMEMBERED_MS + 1)
-    guesses: list[Access | CurbstoneError] = []
-    stranger: list[Access | CurbstoneError] = []
-    known: list[Access | CurbstoneError] = []
+    guesses: list[AuthorizedBroker | CurbstoneError] = []
+    stranger: list[AuthorizedBroker | CurbstoneError] = []
+    known: list[AuthorizedBroker | CurbstoneError] = []
     flood(world, WAITING_MAX + AT_ONCE, guesses)
     world.gate.admit(Credentials("root", "all of it"), HERE, stranger.append)
     world.gate.admit(Credentials("ann", "open sesame"), HERE, known.append)
@@ -209,7 +211,7 @@ def test_where_every_place_is_taken_a_user_at_a_known_address_still_has_one(worl
     assert [type(each) for each in stranger] == [Busy], "all networks have a guess that waits"
     hash_one(world, hashes)
     hash_one(world, hashes)
-    assert [type(each) for each in known] == [Access]
+    assert [type(each) for each in known] == [AuthorizedBroker]
     assert len(hashes) == AT_ONCE + 1
     world.lab.settle()
 

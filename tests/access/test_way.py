@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from curbstone.access import tokens
-from curbstone.access.authenticator import Gate, OpenGate
-from curbstone.access.user_authenticator import LoginGate
+from curbstone.access.authenticator import Authenticator, OpenAuthenticator
+from curbstone.access.user_authenticator import UserAuthenticator
 from curbstone.core.disk import OsDisk
 from curbstone.core.engine.broker import Broker
 from curbstone.core.host import AsyncioHost
@@ -81,13 +81,13 @@ async def serving(path: Path, *, users: bool) -> AsyncIterator[tuple[dict[str, t
     path.mkdir(mode=0o700)
     host = AsyncioHost(asyncio.get_running_loop(), threads=2)
     broker = Broker.open(host, OsDisk(path), defaults=QueueOptions(), sync=SyncMode.parse("never"))
-    gate: Gate = OpenGate(broker, host)
+    gate: Authenticator = OpenAuthenticator(broker, host)
     secret, kept = tokens.new_token("ann", host.wall_ms(), grants=None, expires_ms=0, label="")
     if users:
         file = path.with_suffix(".toml")
         file.write_text(USERS, encoding="utf-8")
         tokens.write(path, [kept])
-        logins = LoginGate(broker, host, file, path)
+        logins = UserAuthenticator(broker, host, file, path)
         logins.open()
         gate = logins
     stomp = StompServer(gate, host, limits=Limits())

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from curbstone.access.authorization import Access
+from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.caller import Caller, Credentials
 from curbstone.access.passwords import hash_password
 from curbstone.access.secrets import Secret
-from curbstone.access.user_authenticator import LoginGate
+from curbstone.access.user_authenticator import UserAuthenticator
 from curbstone.core.errors import CurbstoneError
 from tests.kit.lab import Lab
 
@@ -28,7 +28,7 @@ class World:
         self.data = path / "data"
         self.data.mkdir(exist_ok=True)
         self.write(users)
-        self.gate = LoginGate(self.lab.broker, self.lab.host, self.file, self.data)
+        self.gate = UserAuthenticator(self.lab.broker, self.lab.host, self.file, self.data)
         self.gate.open()
 
     def write(self, users: str) -> None:
@@ -41,9 +41,9 @@ class World:
         self.lab.settle()
         return answers[0]
 
-    def login(self, user: str = "", secret: str = "", caller: Caller = HERE) -> Access:
+    def login(self, user: str = "", secret: str = "", caller: Caller = HERE) -> AuthorizedBroker:
         """Return what a client gets; raise what it is told."""
-        answers: list[Access | CurbstoneError] = []
+        answers: list[AuthorizedBroker | CurbstoneError] = []
         self.gate.admit(Credentials(user, secret), caller, answers.append)
         self.lab.settle()
         [answer] = answers
@@ -51,7 +51,9 @@ class World:
             raise answer
         return answer
 
-    def token(self, access: Access, user: str = "", grants: list[str] | None = None, expires_ms: int = 0) -> Secret:
+    def token(
+        self, access: AuthorizedBroker, user: str = "", grants: list[str] | None = None, expires_ms: int = 0
+    ) -> Secret:
         answers: list[CurbstoneError | None] = []
         user = user or access.identity.user
         secret, _ = self.gate.make_token(

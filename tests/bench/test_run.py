@@ -121,7 +121,7 @@ def test_what_it_costs_and_how_it_grows_is_measured(tmp_path: Path) -> None:
     assert 0 < found["scaling"]["churn_bytes"] <= found["scaling"]["churn_cap"]
 
 
-class OpenGate(Gate):
+class OpenAuthenticator(Gate):
     """Lets a role run right here instead of in a process of its own."""
 
     def __init__(self) -> None:
@@ -163,25 +163,25 @@ null_server.main()
 def test_a_server_that_damages_messages_is_found_out(fault: str, expected: Tally, tmp_path: Path) -> None:
     with faulty_sink(fault, tmp_path) as server:
         account = Account(server.stomp)
-        stomp_load.send(SendJob(account, "/queue/a", 100, 100, 100, 10), OpenGate())
-        outcome = stomp_load.drain(DrainJob(account, "/queue/a", (100,), 100, 100, silence_s=1), OpenGate())
+        stomp_load.send(SendJob(account, "/queue/a", 100, 100, 100, 10), OpenAuthenticator())
+        outcome = stomp_load.drain(DrainJob(account, "/queue/a", (100,), 100, 100, silence_s=1), OpenAuthenticator())
     assert outcome.tally == expected
 
 
 def over_queues(server: Server) -> Tally | None:
     job = queues_load.QueuesJob(Account(server.stomp), ["a", "b"], 50, 100, 100, silence_s=1)
-    sent = queues_load.send_to_queues(job, OpenGate()).sent
-    return queues_load.drain_queues(job, sent, OpenGate()).tally
+    sent = queues_load.send_to_queues(job, OpenAuthenticator()).sent
+    return queues_load.drain_queues(job, sent, OpenAuthenticator()).tally
 
 
 def at_a_rate(server: Server) -> Tally | None:
     job = both_ways.PacedJob(Account(server.stomp), "/queue/a", 100, 100, 10_000, silence_s=1)
-    return both_ways.paced(job, OpenGate()).tally
+    return both_ways.paced(job, OpenAuthenticator()).tally
 
 
 def by_batch_and_pop(server: Server) -> Tally | None:
-    http_load.post_batches(http_load.PostJob(server.http, "default/a", 100, 100, 1, 10), OpenGate())
-    return http_load.pop(http_load.PopJob(server.http, "default/a", (100,), 100, 1), OpenGate()).tally
+    http_load.post_batches(http_load.PostJob(server.http, "default/a", 100, 100, 1, 10), OpenAuthenticator())
+    return http_load.pop(http_load.PopJob(server.http, "default/a", (100,), 100, 1), OpenAuthenticator()).tally
 
 
 @pytest.mark.parametrize("way", [over_queues, at_a_rate, by_batch_and_pop])
@@ -207,7 +207,7 @@ class Meddled(Target):
 
     def bind(self, event: str, queues: Sequence[str]) -> str:
         destination = super().bind(event, queues)
-        stomp_load.send(SendJob(self.account, f"/queue/{queues[-1]}", 1, 64, 1, 10), OpenGate())
+        stomp_load.send(SendJob(self.account, f"/queue/{queues[-1]}", 1, 64, 1, 10), OpenAuthenticator())
         return destination
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from curbstone.access.authenticator import OpenGate
+from curbstone.access.authenticator import OpenAuthenticator
 from curbstone.core.disk import OsDisk
 from curbstone.core.engine.broker import Broker
 from curbstone.core.host import AsyncioHost
@@ -60,7 +60,7 @@ async def serving(path: Path, protocol: str) -> AsyncIterator[tuple[Broker, tupl
     host = AsyncioHost(asyncio.get_running_loop(), threads=2)
     options = QueueOptions(cap=8 * MIB)
     broker = Broker.open(host, OsDisk(path), defaults=options, sync=SyncMode.parse("never"))
-    gate = OpenGate(broker, host)
+    gate = OpenAuthenticator(broker, host)
     server: StompServer | MqksServer | GatewayServer
     if protocol == "websocket":
         sockets = StompSockets(gate, host, text=text_frame, binary=binary_frame)

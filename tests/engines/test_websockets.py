@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from curbstone.access.authenticator import OpenGate
-from curbstone.access.authorization import Access
+from curbstone.access.authenticator import OpenAuthenticator
+from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.caller import Caller
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, Unavailable
 from curbstone.core.names import QueueName
@@ -33,7 +33,7 @@ class Socket:
     """A WebSocket for several queues of one gateway."""
 
     def __init__(self, cluster: ModelWorld | NodeWorld, broker: Broker) -> None:
-        gate = OpenGate(broker, cluster.host)
+        gate = OpenAuthenticator(broker, cluster.host)
         self._cluster = cluster
         self._session = QueuesSession("default", gate.connections, gate.everyone, CALLER, SETTINGS, Traffic())
         self._wire = FakeWire(self._session)
@@ -126,13 +126,13 @@ def test_a_socket_at_a_queue_that_can_not_be_looked_for_says_so_and_not_that_the
 ) -> None:
     other = cluster.gateway()
     monkeypatch.setattr(other, "catch_up", lambda on_done: on_done(Unavailable("the cluster does not answer")))
-    gate = OpenGate(other, cluster.host)
+    gate = OpenAuthenticator(other, cluster.host)
     logins = Logins(gate, documents_are_open=True)
     routes = WebSocketRoutes(gate, SETTINGS, OriginPolicy(SETTINGS), logins, Traffic())
     path = f"/v2/default/queues/{cluster.fresh().queue}/messages"
     headers = [(b"sec-websocket-protocol", b"publish"), (b"host", b"localhost")]
     request = SocketRequest(path, b"", Fields(headers), None, CALLER, gate.nobody)
-    outcomes: list[Access | Problem | CurbstoneError] = []
+    outcomes: list[AuthorizedBroker | Problem | CurbstoneError] = []
     routes.admit(request, outcomes.append)
     cluster.until(lambda: outcomes)
     assert isinstance(outcomes[0], Unavailable)
@@ -142,7 +142,7 @@ def test_a_socket_at_a_queue_that_can_not_be_looked_for_says_so_and_not_that_the
 def test_a_socket_opens_at_a_queue_that_another_gateway_has_just_made(
     cluster: ModelWorld | NodeWorld, protocol: str
 ) -> None:
-    gate = OpenGate(cluster.gateway(), cluster.host)
+    gate = OpenAuthenticator(cluster.gateway(), cluster.host)
     logins = Logins(gate, documents_are_open=True)
     routes = WebSocketRoutes(gate, SETTINGS, OriginPolicy(SETTINGS), logins, Traffic())
     name = cluster.fresh()
@@ -152,8 +152,8 @@ def test_a_socket_opens_at_a_queue_that_another_gateway_has_just_made(
         path, headers = f"/v2/default/queues/{queue}/messages", [(b"sec-websocket-protocol", protocol.encode())]
         request = SocketRequest(path, b"", Fields([*headers, (b"host", b"localhost")]), None, CALLER, gate.nobody)
 
-        def admitted(access: Access | Problem | CurbstoneError) -> None:
-            assert isinstance(access, Access)
+        def admitted(access: AuthorizedBroker | Problem | CurbstoneError) -> None:
+            assert isinstance(access, AuthorizedBroker)
             try:
                 outcomes.append(routes.open(request._replace(access=access)))
             except CurbstoneError as error:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from curbstone.access.authenticator import OpenGate
+from curbstone.access.authenticator import OpenAuthenticator
 from curbstone.core.disk import OsDisk
 from curbstone.core.engine.broker import Broker
 from curbstone.core.host import AsyncioHost
@@ -69,7 +69,7 @@ async def main(data: Path) -> None:
     queues = {name: broker.ensure(QueueName("default", name)) for name in QUEUES}
     for queue in queues.values():
         queue.publish([Message(b"the body")], lambda *_: None)
-    gate = OpenGate(broker, host)
+    gate = OpenAuthenticator(broker, host)
     stomp, mqks = StompServer(gate, host), MqksServer(gate, host)
     gateway = GatewayServer(create_app(gate, host, GatewaySettings()))
     peers = [await consumer(await stomp.start(ANY), CONNECT + SUBSCRIBE)]

@@ -13,7 +13,7 @@ import orjson
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Origin, Subprotocol
 
-from curbstone.access.authenticator import OpenGate
+from curbstone.access.authenticator import OpenAuthenticator
 from curbstone.core.disk import OsDisk
 from curbstone.core.engine.broker import Broker
 from curbstone.core.host import AsyncioHost
@@ -112,7 +112,7 @@ async def running(data_dir: Path, settings: GatewaySettings, options: QueueOptio
     """Run a gateway; the queue p1/q exists."""
     host = AsyncioHost(asyncio.get_running_loop(), threads=2)
     broker = Broker.open(host, OsDisk(data_dir), defaults=options, sync=SyncMode.parse("never"))
-    server = GatewayServer(create_app(OpenGate(broker, host), host, settings))
+    server = GatewayServer(create_app(OpenAuthenticator(broker, host), host, settings))
     address = await server.start(("127.0.0.1", 0))
     async with httpx.AsyncClient(base_url=f"http://{address[0]}:{address[1]}", trust_env=False, timeout=60) as http:
         assert (await http.put(QUEUE)).status_code == 201

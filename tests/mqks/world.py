@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from curbstone.access.authenticator import OpenGate
+from curbstone.access.authenticator import OpenAuthenticator
 from curbstone.core.disk import OsDisk
 from curbstone.core.engine.broker import Broker
 from curbstone.core.host import AsyncioHost
@@ -127,7 +127,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def serving(path: Path, limits: Limits, options: QueueOptions) -> AsyncIterator[World]:
     host = Host(asyncio.get_running_loop(), threads=2)
     broker = Broker.open(host, OsDisk(path), defaults=options, sync=SyncMode.parse("never"))
-    server = MqksServer(OpenGate(broker, host), host, limits=limits)
+    server = MqksServer(OpenAuthenticator(broker, host), host, limits=limits)
     world = World(broker, host, server, await server.start(("127.0.0.1", 0)))
     try:
         yield world

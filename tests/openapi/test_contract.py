@@ -14,7 +14,7 @@ import pytest
 import yaml
 from starlette.routing import Route
 
-from curbstone.access.authenticator import OpenGate
+from curbstone.access.authenticator import OpenAuthenticator
 from curbstone.access.reloading import Reloads
 from curbstone.core.errors import BadRequest
 from curbstone.core.host import AsyncioHost
@@ -65,7 +65,9 @@ async def test_every_route_is_in_the_contract_and_all_of_the_contract_has_a_rout
     assert isinstance(host, AsyncioHost)
     (server,) = [
         each.server
-        for each in _listeners(gateway.broker, OpenGate(gateway.broker, host), host, Settings(), Acceptor(), Reloads())
+        for each in _listeners(
+            gateway.broker, OpenAuthenticator(gateway.broker, host), host, Settings(), Acceptor(), Reloads()
+        )
         if each.name == "http"
     ]
     assert isinstance(server, GatewayServer)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from curbstone.access.authenticator import OpenGate
+from curbstone.access.authenticator import OpenAuthenticator
 from curbstone.core.host import AsyncioHost
 from curbstone.core.options import QueueOptions
 from curbstone.gateway.settings import GatewaySettings
@@ -117,7 +117,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with running(tmp_path, GatewaySettings(), QueueOptions()) as gateway:
         assert (await gateway.http.put(QUEUE + "2")).status_code == 201
         host = AsyncioHost(asyncio.get_running_loop(), threads=1)
-        gate = OpenGate(gateway.broker, host)
+        gate = OpenAuthenticator(gateway.broker, host)
         stomp, mqks = StompServer(gate, host, limits=Limits()), MqksServer(gate, host, limits=MqksLimits())
 
         def connected() -> int:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any, cast
 
-from curbstone.access.authenticator import OpenGate
+from curbstone.access.authenticator import OpenAuthenticator
 from curbstone.core.engine.broker import Broker
 from curbstone.gateway.app import create_app
 from curbstone.gateway.server import GatewayServer
@@ -40,7 +40,7 @@ class Server:
         self._broker = broker
         self._host = host
         self._loop = loop
-        gate = OpenGate(broker, host)
+        gate = OpenAuthenticator(broker, host)
         self._servers: list[tuple[int, TcpServer | GatewayServer]] = [
             (STOMP, StompServer(gate, host, limits=stomp)),
             (MQKS, MqksServer(gate, host, limits=mqks)),

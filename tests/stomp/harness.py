@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-from curbstone.access.authenticator import OpenGate
-from curbstone.access.authorization import Access
+from curbstone.access.authenticator import OpenAuthenticator
+from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.caller import Caller
 from curbstone.access.identity import Identity
 from curbstone.core import headers as blocks
@@ -85,9 +85,13 @@ class Client:
         self.broker = broker or FakeBroker()
         self.changes = 0
         self.now_ms = 1_000_000
-        gate = OpenGate(cast(Any, self.broker), cast(Any, NoTime()))
+        gate = OpenAuthenticator(cast(Any, self.broker), cast(Any, NoTime()))
         everyone = gate.everyone
-        access = everyone if identity is None else Access(gate.watch, cast(Any, self.broker), identity, _no_quota)
+        access = (
+            everyone
+            if identity is None
+            else AuthorizedBroker(gate.registries, cast(Any, self.broker), identity, _no_quota)
+        )
         self.session = Session(
             gate,
             access,

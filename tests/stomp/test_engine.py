@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import stomp
 
-from curbstone.access.authenticator import OpenGate
+from curbstone.access.authenticator import OpenAuthenticator
 from curbstone.access.private_queues import AT_ONCE
 from curbstone.core.disk import OsDisk
 from curbstone.core.engine.broker import Broker
@@ -52,7 +52,7 @@ async def serving(
 ) -> AsyncIterator[World]:
     host = AsyncioHost(asyncio.get_running_loop())
     broker = Broker.open(host, OsDisk(path), defaults=options or QueueOptions(), sync=SyncMode.parse("always"))
-    server = StompServer(OpenGate(broker, host), host, limits=limits)
+    server = StompServer(OpenAuthenticator(broker, host), host, limits=limits)
     world = World(broker, server, await server.start(("127.0.0.1", 0)))
     try:
         yield world

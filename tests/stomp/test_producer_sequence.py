@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from curbstone.access.authenticator import OpenGate
-from curbstone.access.authorization import Access
+from curbstone.access.authenticator import OpenAuthenticator
+from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.caller import Caller
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.stomp.limits import Limits
@@ -23,14 +23,14 @@ class Peer:
     def __init__(
         self,
         lab: Lab,
-        gate: OpenGate | None = None,
+        gate: OpenAuthenticator | None = None,
         features: str = MORE,
         *,
-        access: Access | None = None,
+        access: AuthorizedBroker | None = None,
         limits: Limits | None = None,
     ) -> None:
         self.lab = lab
-        gate = gate or OpenGate(lab.broker, lab.host)
+        gate = gate or OpenAuthenticator(lab.broker, lab.host)
         access = access or gate.everyone
         caller = Caller("127.0.0.1", 1, "stomp")
         self.session = Session(gate, access, limits or Limits(), lambda _bytes: None, caller=caller, name="s", now_ms=0)
@@ -90,7 +90,7 @@ def test_what_is_sent_again_over_another_connection_is_confirmed_and_not_stored_
 def test_what_waited_in_the_socket_of_a_lost_connection_is_no_second_message() -> None:
     """It is read behind what the client sends again."""
     lab = Lab()
-    gate = OpenGate(lab.broker, lab.host)
+    gate = OpenAuthenticator(lab.broker, lab.host)
     lost, peer = Peer(lab, gate), Peer(lab, gate)
     peer.feed(number(1), number(2))
     lost.feed(number(1), number(2))
@@ -145,7 +145,7 @@ def test_the_headers_of_numbers_are_not_stored_and_without_the_feature_they_are_
 
 def test_a_later_connection_of_a_producer_ends_the_earlier_one() -> None:
     lab = Lab()
-    gate = OpenGate(lab.broker, lab.host)
+    gate = OpenAuthenticator(lab.broker, lab.host)
     earlier, other, later = Peer(lab, gate), Peer(lab, gate), Peer(lab, gate)
     earlier.send(number(1))
     other.send(number(1, queue="r"))
@@ -160,14 +160,14 @@ def test_a_later_connection_of_a_producer_ends_the_earlier_one() -> None:
 def test_who_may_not_send_to_a_queue_takes_no_place_of_a_producer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places were taken before rights were looked at, so anybody could fill the memory with names."""
     lab = Lab()
-    gate = OpenGate(lab.broker, lab.host)
+    gate = OpenAuthenticator(lab.broker, lab.host)
     may = {"q": True}
-    monkeypatch.setattr(Access, "may", lambda self, right, name: may["q"])
+    monkeypatch.setattr(AuthorizedBroker, "may", lambda self, right, name: may["q"])
     earlier, later = Peer(lab, gate), Peer(lab, gate)
     earlier.send(number(1))
     may["q"] = False
     later.send(number(2))
-    assert not earlier.session.ending and len(gate.watch.producing) == 1
+    assert not earlier.session.ending and len(gate.registries.producing) == 1
     may["q"] = True
     later.send(number(3))
     assert earlier.session.ending
@@ -175,14 +175,14 @@ def test_who_may_not_send_to_a_queue_takes_no_place_of_a_producer(monkeypatch: p
 
 def test_so_many_producers_publish_over_one_connection_and_no_more() -> None:
     lab = Lab()
-    gate = OpenGate(lab.broker, lab.host)
+    gate = OpenAuthenticator(lab.broker, lab.host)
     peer = Peer(lab, gate, limits=Limits(producers_max=3))
     for name in ("a", "b", "c", "a"):
         peer.send(number(1, producer=name))
     (error,) = peer.send(number(1, producer="d"))
     assert (error.command, error.headers["message"]) == ("ERROR", "a connection has at most 3 numbered producers")
     peer.session.lose()
-    assert not gate.watch.producing
+    assert not gate.registries.producing
 
 
 def test_what_can_not_be_numbered_is_said() -> None:

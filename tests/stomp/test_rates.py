@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from curbstone.access.authenticator import OpenGate
-from curbstone.access.authorization import Access
+from curbstone.access.authenticator import OpenAuthenticator
+from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.caller import Caller
 from curbstone.access.identity import Identity
 from curbstone.access.rate_limit import Meter, Rate
@@ -47,8 +47,8 @@ def run(rng: Random, sent: list[str], rate: Rate | None) -> tuple[list[str], lis
     identity = Identity("u", [EVERYTHING])
     held_back: dict[str, int] = {}
     identity.meter = Meter(rate, lab.host, held_back) if rate is not None else None
-    gate = OpenGate(lab.broker, lab.host)
-    access = Access(gate.watch, lab.broker, identity, lambda _project: None)
+    gate = OpenAuthenticator(lab.broker, lab.host)
+    access = AuthorizedBroker(gate.registries, lab.broker, identity, lambda _project: None)
     caller = Caller("127.0.0.1", 1, "stomp")
     session = Session(gate, access, Limits(), lambda _bytes: None, caller=caller, name="s", now_ms=0)
     data = b"".join(map(Client.frame, sent))

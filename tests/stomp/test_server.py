@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 import stomp
 
-from curbstone.access.authenticator import OpenGate
+from curbstone.access.authenticator import OpenAuthenticator
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.server import StompServer
 from tests.stomp.client import CONNECT, WAIT_S, Peer, exercise, until
@@ -86,7 +86,7 @@ class World:
 @asynccontextmanager
 async def serving(limits: Limits | None = None) -> AsyncIterator[World]:
     broker, host = LiveBroker(), Host()
-    server = StompServer(OpenGate(cast(Any, broker), cast(Any, host)), cast(Any, host), limits=limits)
+    server = StompServer(OpenAuthenticator(cast(Any, broker), cast(Any, host)), cast(Any, host), limits=limits)
     address = await server.start(("127.0.0.1", 0))
     world = World(server, broker, host, address)
     try:
@@ -198,7 +198,7 @@ def test_reading_stops_while_too_much_is_unconfirmed() -> None:
     async def main() -> None:
         broker, host = SlowBroker(), Host()
         server = StompServer(
-            OpenGate(cast(Any, broker), cast(Any, host)), cast(Any, host), limits=Limits(unconfirmed_max=1000)
+            OpenAuthenticator(cast(Any, broker), cast(Any, host)), cast(Any, host), limits=Limits(unconfirmed_max=1000)
         )
         broker.slow = False
         world = World(server, broker, host, await server.start(("127.0.0.1", 0)))

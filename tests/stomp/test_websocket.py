@@ -15,7 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
-from curbstone.access.authenticator import OpenGate
+from curbstone.access.authenticator import OpenAuthenticator
 from curbstone.core.disk import OsDisk
 from curbstone.core.engine.broker import Broker
 from curbstone.core.host import AsyncioHost
@@ -96,7 +96,7 @@ class World:
 async def serving(path: Path, limits: Limits, options: QueueOptions) -> AsyncIterator[World]:
     host = AsyncioHost(asyncio.get_running_loop(), threads=2)
     broker = Broker.open(host, OsDisk(path), defaults=options, sync=SyncMode.parse("never"))
-    gate = OpenGate(broker, host)
+    gate = OpenAuthenticator(broker, host)
     sockets = StompSockets(gate, host, text=text_frame, binary=binary_frame, limits=limits)
     app = create_app(gate, host, GatewaySettings(max_message_size=65_536), more_sockets={"/stomp": sockets.open})
     server = GatewayServer(app)

@@ -32,8 +32,8 @@ from curbstone.gateway.limits import CLOSED_STREAMS_MAX, COUNT_MAX
 from curbstone.net.budget import Waiting
 
 if TYPE_CHECKING:
-    from curbstone.access.authenticator import Gate
-    from curbstone.access.authorization import Access
+    from curbstone.access.authenticator import Authenticator
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.core.names import QueueName
     from curbstone.core.port import Queue
     from curbstone.core.port_reading import Waiter
@@ -70,7 +70,7 @@ class EventStream:
     def __init__(
         self,
         streams: EventStreams,
-        access: Access,
+        access: AuthorizedBroker,
         queue: Queue,
         *,
         limit: int,
@@ -255,20 +255,20 @@ class EventStream:
 class EventStreams:
     """All streams: the open ones, and those that have ended but whose leases have not."""
 
-    def __init__(self, gate: Gate, host: Host, traffic: Traffic) -> None:
-        self._gate = gate
-        self.connections = gate.connections
+    def __init__(self, authenticator: Authenticator, host: Host, traffic: Traffic) -> None:
+        self._authenticator = authenticator
+        self.connections = authenticator.connections
         self.host = host
         self.traffic = traffic
         self._streams: dict[EventStream, None] = {}
         self._by_token: dict[str, EventStream] = {}
-        gate.watch.ack_ids.watch_leases(self.settled)
+        authenticator.registries.ack_ids.watch_leases(self.settled)
 
-    def login(self, scope: Scope, name: QueueName, query: Mapping[str, str]) -> Access:
+    def login(self, scope: Scope, name: QueueName, query: Mapping[str, str]) -> AuthorizedBroker:
         """Return the access of a stream's client, which has logged in or has a ticket in its URL."""
         access = access_of(scope)
         ticket = query.get("ticket")
-        return self._gate.use_ticket(ticket, "events", name, caller_of(scope, STREAM)) if ticket else access
+        return self._authenticator.use_ticket(ticket, "events", name, caller_of(scope, STREAM)) if ticket else access
 
     async def open(self, stream: EventStream, last_event_id: str) -> None:
         """Register a stream. If its client names the last event it saw, take back the leases after that one.

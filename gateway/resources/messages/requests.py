@@ -32,7 +32,7 @@ from curbstone.gateway.resources.queues.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
-    from curbstone.access.authorization import Access
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.core.values import Published
 
 ANSWERS_MAX = 4
@@ -87,7 +87,7 @@ class Requests:
         return Response(status_code=204)
 
 
-async def _tell(access: Access, box: QueueName, message: Message) -> bool:
+async def _tell(access: AuthorizedBroker, box: QueueName, message: Message) -> bool:
     """Send a reply to the waiting client; return False if nobody waits."""
     waits = True
 

@@ -26,7 +26,7 @@ from curbstone.gateway.resources.messages.publishing import metered
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
-    from curbstone.access.authorization import Access
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.access.rate_limit import Meter
     from curbstone.core.port import Queue
 
@@ -72,7 +72,7 @@ class Transactions:
             raise _committed(error) from None
         return JsonResponse({"messages": part.messages, "bytes": part.size})
 
-    def _lines(self, access: Access, project: str) -> Lines:
+    def _lines(self, access: AuthorizedBroker, project: str) -> Lines:
         def find(name: str) -> Queue:
             return access.queue(queue_name(name, project), Right.SEND)
 

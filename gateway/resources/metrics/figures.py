@@ -25,8 +25,8 @@ from curbstone.gateway.resources.queues.queues import refreshed
 from curbstone.net.budget import Budget
 
 if TYPE_CHECKING:
-    from curbstone.access.authenticator import Gate
-    from curbstone.access.authorization import Access
+    from curbstone.access.authenticator import Authenticator
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.core.port import Queue
     from curbstone.core.positions import Backlog
 
@@ -207,9 +207,11 @@ class Snapshot(NamedTuple):
 class Figures:
     """Reads the figures of the broker, the protocols and the logins."""
 
-    def __init__(self, gate: Gate, host: Host, protocols: Mapping[str, Traffic], process: Process) -> None:
-        self._gate = gate
-        self._broker = gate.everyone.broker
+    def __init__(
+        self, authenticator: Authenticator, host: Host, protocols: Mapping[str, Traffic], process: Process
+    ) -> None:
+        self._authenticator = authenticator
+        self._broker = authenticator.everyone.broker
         self._host = host
         self._protocols = dict(protocols)
         self._process = process
@@ -221,12 +223,12 @@ class Figures:
         self._gone = dict.fromkeys(_COUNTERS, 0)
         """The sum of the deleted queues' counters, so that totals never decrease."""
 
-    async def refresh(self, access: Access) -> None:
+    async def refresh(self, access: AuthorizedBroker) -> None:
         """On a cluster, bring counts up to date that other servers change, before `look`."""
         if access.shares_queues:
             await refreshed(access, sorted(access.queues_with(Right.PEEK), key=_by_name)[:REFRESHED_MAX])
 
-    async def look(self, access: Access) -> Snapshot:
+    async def look(self, access: AuthorizedBroker) -> Snapshot:
         """Return all figures, including those of the queues that the client may peek at, by name.
 
         With many queues this takes several turns.
@@ -265,13 +267,15 @@ class Figures:
             health.ok,
             health.sync,
             self._broker.engine,
-            dict(self._gate.logins),
-            dict(self._gate.watch.refusals),
-            dict(self._gate.held_back),
+            dict(self._authenticator.logins),
+            dict(self._authenticator.registries.refusals),
+            dict(self._authenticator.held_back),
             bool(access.identity.on_server() & Right.METRICS),
         )
 
-    async def backlogs(self, access: Access, names: Set[QueueName]) -> AsyncIterator[tuple[QueueName, Backlog]]:
+    async def backlogs(
+        self, access: AuthorizedBroker, names: Set[QueueName]
+    ) -> AsyncIterator[tuple[QueueName, Backlog]]:
         """Yield the backlog of each named group of these queues, by the names of the queues. Most have none."""
         chosen = [queue for queue in access.queues_with(Right.PEEK) if queue.name in names]
         async for queue in in_turns(sorted(chosen, key=_by_name)):

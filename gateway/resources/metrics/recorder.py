@@ -32,7 +32,7 @@ from curbstone.gateway.resources.metrics.chart_file import (
 )
 
 if TYPE_CHECKING:
-    from curbstone.access.authenticator import Gate
+    from curbstone.access.authenticator import Authenticator
 
 SLICE = 25
 """How many queues are looked at in one turn."""
@@ -46,8 +46,8 @@ logger = logging.getLogger("curbstone.gateway")
 class Recorder:
     """See the module's docstring. Called on the host's thread."""
 
-    def __init__(self, gate: Gate, host: Host, open_file: Opened) -> None:
-        self._broker = gate.everyone.broker
+    def __init__(self, authenticator: Authenticator, host: Host, open_file: Opened) -> None:
+        self._broker = authenticator.everyone.broker
         self._host = host
         self._open_file = open_file
         self._file: File | None = None

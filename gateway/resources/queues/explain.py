@@ -21,7 +21,7 @@ from curbstone.gateway.resources.messages.message import look_at
 from curbstone.gateway.resources.queues.queues import name_in
 
 if TYPE_CHECKING:
-    from curbstone.access.authorization import Access
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.core.port import Queue
 
 HOLDERS_MAX = 100
@@ -70,7 +70,7 @@ def _holder(holder: Holder) -> dict[str, object]:
     return found | {name: about[name] for name in _SHOWN if about[name]}
 
 
-def _about_server(access: Access) -> Iterator[str]:
+def _about_server(access: AuthorizedBroker) -> Iterator[str]:
     health = access.health()
     if not health.ok:
         yield "The server has trouble" + "".join(f"; {reason}" for reason in health.reasons[:3]) + "."

@@ -18,7 +18,7 @@ from curbstone.core.positions import Trace, Trail
 from curbstone.gateway.http.callbacks import answer
 
 if TYPE_CHECKING:
-    from curbstone.access.authorization import Access
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.core.port import Queue
 
 Place = dict[str, Any]
@@ -34,7 +34,7 @@ _NUMBERS = ("time", "tries")
 class Moves:
     """The moves of one message."""
 
-    def __init__(self, access: Access, queue: Queue, seq: int) -> None:
+    def __init__(self, access: AuthorizedBroker, queue: Queue, seq: int) -> None:
         self._access = access
         self._queue = queue
         self._seq = seq

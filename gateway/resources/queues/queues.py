@@ -22,7 +22,7 @@ from curbstone.gateway.http.scope import AnyScope, base_of
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
-    from curbstone.access.authorization import Access
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.core.port import Queue
     from curbstone.core.positions import Backlog
     from curbstone.core.values import Peeked
@@ -60,7 +60,7 @@ def name_in(scope: AnyScope) -> QueueName:
     return queue_name(path["queue"], path["project"])
 
 
-async def refreshed(access: Access, queues: Sequence[Queue]) -> None:
+async def refreshed(access: AuthorizedBroker, queues: Sequence[Queue]) -> None:
     """On a cluster, where other servers change queues, too, bring the counts of these queues up to date."""
     if access.shares_queues and queues:
         await all_answers([queue.refresh for queue in queues])
@@ -163,7 +163,7 @@ def _info(request: Request, queue: Queue, group: str = "") -> dict[str, object]:
     return info_of(queue, group, has_figures=Capability.FIGURES in access_of(request).capabilities)
 
 
-def engine_json(access: Access) -> dict[str, object]:
+def engine_json(access: AuthorizedBroker) -> dict[str, object]:
     """Return the engine's name, and which optional parts it has."""
     name, version, nodes = access.engine
     told: dict[str, object] = {"name": name}

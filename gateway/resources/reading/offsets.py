@@ -17,7 +17,7 @@ from curbstone.gateway.http.responses import JsonResponse
 from curbstone.gateway.resources.queues.queues import name_in
 
 if TYPE_CHECKING:
-    from curbstone.access.authorization import Access
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.core.port import Queue
 
 STAGED, STAGED_SHARE = "staged", 4
@@ -50,7 +50,7 @@ class Offsets:
         return JsonResponse(standing(queue, group, after or 0, bytes_max) | reply)
 
 
-def bytes_asked(access: Access, given: object) -> int:
+def bytes_asked(access: AuthorizedBroker, given: object) -> int:
     """Return a number of bytes. `staged` means so many that a staged transaction of them leaves room for others."""
     if given == STAGED:
         return access.staging.bytes_max // STAGED_SHARE

@@ -24,7 +24,7 @@ from curbstone.gateway.resources.reading.reading_groups import Ack, Reader
 from curbstone.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
-    from curbstone.access.authorization import Access
+    from curbstone.access.authorization import AuthorizedBroker
     from curbstone.core.port import Queue
     from curbstone.core.port_reading import Waiter
 
@@ -114,7 +114,7 @@ def _by_name(request: Request, given: Mapping[str, Any]) -> dict[QueueName, Any]
     return {queue_name(name, project): value for name, value in given.items()}
 
 
-def _found(access: Access, names: Mapping[QueueName, int], group: str) -> dict[QueueName, Queue]:
+def _found(access: AuthorizedBroker, names: Mapping[QueueName, int], group: str) -> dict[QueueName, Queue]:
     """Return the queues that exist and have the group; raise if the client lacks the right on one."""
     found = {}
     for name in names:
@@ -132,7 +132,7 @@ def _has_news(found: Mapping[QueueName, Queue], after: Mapping[QueueName, int]) 
     return any(queue.reading.next > after[name] for name, queue in found.items())
 
 
-def _held_by(access: Access, names: Sequence[QueueName]) -> Held:
+def _held_by(access: AuthorizedBroker, names: Sequence[QueueName]) -> Held:
     def check() -> None:
         for name in names:
             access.check(Right.PEEK, name)

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from curbstone.access.authenticator import Gate
-from curbstone.access.authorization import Access
+from curbstone.access.authenticator import Authenticator
+from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.caller import Credentials
 from curbstone.access.connections import Presence
 from curbstone.access.errors import WANTED, NotLoggedIn
@@ -31,7 +31,7 @@ from curbstone.gateway.http.typed_body import Body, MaybeText, Seconds, Text, re
 from curbstone.gateway.limits import LOGIN_BYTES_MAX
 
 if TYPE_CHECKING:  # loaded only if there are users
-    from curbstone.access.user_authenticator import LoginGate
+    from curbstone.access.user_authenticator import UserAuthenticator
 
 
 class TicketWanted(Body):
@@ -57,8 +57,8 @@ class TokenWanted(Body):
 class Logins:
     """The handlers of `/v2/session`, `/v2/tickets`, `/v2/tokens`, `/v2/connections`, `/v2/audit` and `/v2/reload`."""
 
-    def __init__(self, gate: Gate, host: Host, reloads: Reloads) -> None:
-        self._gate = gate
+    def __init__(self, authenticator: Authenticator, host: Host, reloads: Reloads) -> None:
+        self._authenticator = authenticator
         self._host = host
         self._reloads = reloads
 
@@ -81,7 +81,7 @@ class Logins:
 
     async def close(self, request: Request) -> Response:
         """DELETE /v2/session: end the session. A login that is not a session gets the same reply."""
-        if self._gate.wants_login:
+        if self._authenticator.wants_login:
             self._users().close_session(access_of(request))
         cookie = _cookie(request["scheme"] == "https", request["server"][1], "")
         return Response(status_code=204, headers={"set-cookie": f"{cookie}; Max-Age=0"})
@@ -89,9 +89,9 @@ class Logins:
     async def open_mq(self, request: Request) -> Response:
         """POST /mq/auth: open a session in the way that SoftLayer's clients ask for one."""
         credentials = Credentials(request.headers.get("x-auth-user", ""), request.headers.get("x-auth-key", ""))
-        gate, caller = self._users(), caller_of(request)._replace(protocol="mq")
-        (access,) = await answer(lambda done: gate.admit(credentials, caller, done))
-        secret, _ = gate.open_session(access, caller)
+        authenticator, caller = self._users(), caller_of(request)._replace(protocol="mq")
+        (access,) = await answer(lambda done: authenticator.admit(credentials, caller, done))
+        secret, _ = authenticator.open_session(access, caller)
         return Response(headers={"x-auth-token": str(secret), **FRESH})
 
     async def make_ticket(self, request: Request) -> Response:
@@ -119,8 +119,8 @@ class Logins:
         """GET /v2/tokens: the tokens that the caller may revoke; all, with the right `admin`. Never their secrets."""
         access = access_of(request)
         _check_login(access)
-        gate = self._users()
-        found = [_token(token) for token in gate.tokens.listed() if gate.sees_token(access, token)]
+        authenticator = self._users()
+        found = [_token(token) for token in authenticator.tokens.listed() if authenticator.sees_token(access, token)]
         return JsonResponse({"tokens": found}, 200, FRESH)
 
     async def make_token(self, request: Request) -> Response:
@@ -131,11 +131,11 @@ class Logins:
         user = access.identity.user if asked.user is None else asked.user
         lasts_ms = seconds_ms("seconds", asked.seconds or 0)
         expires_ms = self._host.wall_ms() + lasts_ms if lasts_ms else 0
-        gate = self._users()
+        authenticator = self._users()
         made: list[tuple[str, Token]] = []
 
         def start(done: Any) -> None:
-            secret, token = gate.make_token(
+            secret, token = authenticator.make_token(
                 access, user=user, grants=asked.grants, expires_ms=expires_ms, label=asked.label, on_done=done
             )
             made.append((str(secret), token))
@@ -168,14 +168,14 @@ class Logins:
     async def connections(self, request: Request) -> Response:
         """GET /v2/connections: who is connected."""
         access_of(request).check_server(Right.ADMIN)
-        found = [_presence(each) for each in self._gate.connections.listed()]
+        found = [_presence(each) for each in self._authenticator.connections.listed()]
         return JsonResponse({"connections": found}, 200, FRESH)
 
     async def end_connection(self, request: Request) -> Response:
         """DELETE /v2/connections/{id}: end a connection; the same reply if there is none."""
         identifier = request.path_params["id"]
         access_of(request).administer("end connection", identifier[:20])
-        self._gate.connections.end(identifier)
+        self._authenticator.connections.end(identifier)
         return Response(status_code=204)
 
     async def audit(self, request: Request) -> Response:
@@ -191,23 +191,23 @@ class Logins:
         await answer(self._reloads.reload)
         return Response(status_code=204)
 
-    def _who(self, access: Access) -> dict[str, object]:
+    def _who(self, access: AuthorizedBroker) -> dict[str, object]:
         identity = access.identity
         who: dict[str, object] = {"user": identity.user, "home": identity.home, "credential": identity.credential}
         if identity.expires_ms:
             who["expires"] = identity.expires_ms
         rights = [right.word for right in (Right.METRICS, Right.ADMIN) if identity.on_server() & right]
-        return {**who, "server": rights, "login": self._gate.wants_login}
+        return {**who, "server": rights, "login": self._authenticator.wants_login}
 
-    def _users(self) -> LoginGate:
-        if not self._gate.wants_login:
+    def _users(self) -> UserAuthenticator:
+        if not self._authenticator.wants_login:
             raise Problem(409, "this server has no users, so there are no logins; see serve --users")
-        return cast("LoginGate", self._gate)  # only a LoginGate wants logins
+        return cast("UserAuthenticator", self._authenticator)  # only a UserAuthenticator wants logins
 
 
-def login_routes(gate: Gate, host: Host, reloads: Reloads) -> list[Route]:
+def login_routes(authenticator: Authenticator, host: Host, reloads: Reloads) -> list[Route]:
     """Return the routes of logins."""
-    logins = Logins(gate, host, reloads)
+    logins = Logins(authenticator, host, reloads)
     return [
         Route("/v2/session", Resource(POST=logins.open, GET=logins.look, DELETE=logins.close)),
         Route("/mq/auth", Resource(POST=logins.open_mq)),
@@ -230,7 +230,7 @@ def _cookie(is_tls: bool, port: int, secret: str) -> str:
     return f"{cookie_name(is_tls, port)}={secret}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
 
-def _check_login(access: Access) -> None:
+def _check_login(access: AuthorizedBroker) -> None:
     if access.identity.end_reason or not access.identity.user:
         raise NotLoggedIn(access.identity.end_reason or WANTED)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from curbstone import charts
-from curbstone.access.authenticator import OpenGate
+from curbstone.access.authenticator import OpenAuthenticator
 from curbstone.core.names import queue_name
 from curbstone.core.snapshots.snapshot import contents
 from curbstone.gateway.resources.metrics import recorder as recording
@@ -39,7 +39,7 @@ class Recorded(Lab):
 
     def start(self, wall_ms: int) -> None:
         super().start(wall_ms)
-        recorder = charts.recorder(self.broker, OpenGate(self.broker, self.host), self.host)
+        recorder = charts.recorder(self.broker, OpenAuthenticator(self.broker, self.host), self.host)
         assert recorder is not None
         recorder.start()
         self.recorder = recorder

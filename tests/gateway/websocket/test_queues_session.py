@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curbstone.access import connections
-from curbstone.access.authenticator import Gate, OpenGate
-from curbstone.access.authorization import Access
+from curbstone.access.authenticator import Authenticator, OpenAuthenticator
+from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.caller import Caller
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError
@@ -34,9 +34,9 @@ MANY = 100
 class Reader:
     """A session of the project `default`, and its wire."""
 
-    def __init__(self, lab: Lab, gate: Gate | None = None, access: Access | None = None) -> None:
+    def __init__(self, lab: Lab, gate: Authenticator | None = None, access: AuthorizedBroker | None = None) -> None:
         self.lab = lab
-        gate = gate or OpenGate(lab.broker, lab.host)
+        gate = gate or OpenAuthenticator(lab.broker, lab.host)
         access = access or gate.everyone
         self.session = QueuesSession("default", gate.connections, access, CALLER, SETTINGS, Traffic())
         self.wire = FakeWire(self.session)
