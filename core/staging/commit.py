@@ -3,7 +3,7 @@
 Room is reserved in every queue, or in none. All parts are read back and checked. Then the marker is written. Once it is
 durable the transaction has happened, and `core.staging.apply` puts the messages into their queues, now or after the
 next start. If writing the marker fails, it may be on the disk all the same, and a transaction that was refused could
-happen later. So it is removed, durably, before anybody hears of the error.
+happen later. So it is removed, durably, before the error is answered.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Marked = Callable[[StagedTransaction, Marker, list[Target]], None]
 
 
 class StagedCommit:
-    """See the module's docstring. It ends with a durable marker, or with the answer that nothing has happened."""
+    """One commit that was asked for. It ends with a durable marker, or with the answer that nothing has happened."""
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ class Series(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """See the module's docstring."""
+    """What an id stands for."""
 
     hashed: Hash
     label: str

@@ -99,7 +99,7 @@ class StagingArea:
 
 
 class StagedTransaction:
-    """See the module's docstring. `core.staging.staging` holds all of them."""
+    """One of the transactions that `core.staging.staging` holds, from its first part until its directory is removed."""
 
     def __init__(
         self, area: StagingArea, hashed: Hash, label: str, whom: Whom, on_empty: Callable[[StagedTransaction], None]

@@ -95,7 +95,7 @@ class Note(IntEnum):
 
 
 class SegmentHeader(NamedTuple):
-    """See the module's docstring."""
+    """What a segment says of itself and of the log before it."""
 
     salt: int
     uid: int
@@ -110,7 +110,7 @@ class SegmentHeader(NamedTuple):
 
 
 class BatchHeader(NamedTuple):
-    """See the module's docstring; `delivered` is the unnamed group's mark."""
+    """What a batch says of itself; `delivered` is how far messages were handed out in the unnamed group."""
 
     length: int
     flags: int
