@@ -6,7 +6,8 @@ are at most `IDS_MAX` records. Above that the oldest are forgotten early, and a 
 transaction any more.
 
 All records have the same size. They are in two files that hold the same, because a lost id would let a transaction be
-published twice. So they are no facts of a queue's log, which holds each record once, and goes with its queue. New records are appended; the files are replaced when most of their records are old. ::
+published twice. So they are no facts of a queue's log, which holds each record once, and goes with its queue. New
+records are appended; the files are replaced when most of their records are old. ::
 
     record   CRC of the rest (4), hash of the id (16), wall clock in ms (8), messages, or the last number of a
              series, or a number for its content (8); numbers are little-endian
@@ -113,7 +114,7 @@ def _record(data: bytes, place: int) -> CommittedId | None:
 
 
 class CommittedIds:
-    """The ids in memory and in both files. `recover` blocks; after that the files are written by jobs, one at a time."""
+    """The ids in memory and in both files. `recover` blocks; later the files are written by jobs, one at a time."""
 
     def __init__(self, host: Host, disk: Disk) -> None:
         self._host = host
