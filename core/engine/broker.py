@@ -283,7 +283,7 @@ class Broker(AloneBroker):
             if self._queues.get(name) is queue:
                 self._forget(queue)
             if is_begun:  # part of it may be on disk, and must not come back
-                self._directories.remove(name, directory, lambda: True, queue.log.close, lambda _error: None)
+                self._directories.remove(name, directory, lambda fn: fn(), queue.log.close, lambda _error: None)
             queue.fail_to_open(Unavailable(f"queue {name} can't be created: {client_text(error)}"))
 
         self._directories.create(name, directory, job, done)
@@ -349,7 +349,7 @@ class Broker(AloneBroker):
         """Remove a queue's directory as soon as no job works in it."""
         log = queue.log
         on_done = on_done if queue.name.is_private else self._erasing(log.uid, on_done, is_deleted=True)
-        self._directories.remove(queue.name, log.directory, lambda: not queue.is_working, log.close, on_done)
+        self._directories.remove(queue.name, log.directory, queue.when_idle, log.close, on_done)
 
     def _erasing(self, uid: int, on_done: Done, *, is_deleted: bool = False) -> Done:
         """Return what to call when a queue's own files are erased.

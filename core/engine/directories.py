@@ -24,7 +24,6 @@ GONE_SUFFIX = ".gone"
 TWIN_SUFFIX = ".twin"
 """For a directory whose queue is in another directory, too. It is kept, but not served."""
 RETRY_MS = 1000
-IDLE_POLL_MS = 5
 
 logger = logging.getLogger("curbstone.core")
 
@@ -32,13 +31,11 @@ logger = logging.getLogger("curbstone.core")
 class Removal:
     """The removal of one directory: it is renamed, so that a crash leaves all or nothing of it, and then emptied."""
 
-    def __init__(self, name: QueueName, directory: str, is_idle: Callable[[], bool], close: Callable[[], None]) -> None:
+    def __init__(self, name: QueueName, directory: str, close: Callable[[], None]) -> None:
         self.name = name
         self.directory = directory
         self.gone = directory if name.is_private else directory + GONE_SUFFIX
         """Its name from when on a start removes it unread. That of a private queue has it from the beginning."""
-        self.is_idle = is_idle
-        """Returns whether no job works in it any more. It is not called again after it has returned True."""
         self.close = close
         self.is_renamed = False
         """Whether it is renamed durably, so that no crash can bring it back."""
@@ -91,21 +88,27 @@ class Directories:
     # --- removing
 
     def remove(
-        self, name: QueueName, directory: str, is_idle: Callable[[], bool], close: Callable[[], None], on_done: Done
+        self,
+        name: QueueName,
+        directory: str,
+        when_idle: Callable[[Callable[[], None]], None],
+        close: Callable[[], None],
+        on_done: Done,
     ) -> None:
         """Remove a directory as soon as it is idle; `on_done` is called after the first attempt.
 
-        `close` is called in the job, before anything is removed. After `on_done(None)` no crash brings anything of the
-        directory back, except files of a private queue, which the next start removes.
+        `when_idle` calls back when no job works in the directory any more. `close` is called in the job, before
+        anything is removed. After `on_done(None)` no crash brings anything of the directory back, except files of a
+        private queue, which the next start removes.
         """
         known = next((removal for removal in self._removals.get(name, ()) if removal.directory == directory), None)
         if known is not None:
             known.waiting.append(on_done)
             return
-        removal = Removal(name, directory, is_idle, close)
+        removal = Removal(name, directory, close)
         removal.waiting.append(on_done)
         self._removals.setdefault(name, []).append(removal)
-        self._when_idle(removal)
+        when_idle(lambda: self._rename(removal))
 
     def when_removed(self, name: QueueName, on_done: Done) -> bool:
         """Call back when all removals of a name are done or one fails again; return False if there are none."""
@@ -120,12 +123,6 @@ class Directories:
         removals[0].waiting.append(next_one)
         self._try_again(removals[0])
         return True
-
-    def _when_idle(self, removal: Removal) -> None:
-        if removal.is_idle():
-            self._rename(removal)
-        else:
-            self._host.call_later(IDLE_POLL_MS, lambda: self._when_idle(removal))
 
     def _try_again(self, removal: Removal) -> None:
         if removal.is_working or removal not in self._removals.get(removal.name, ()):

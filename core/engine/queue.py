@@ -67,10 +67,10 @@ class Queue(AloneQueue):
     """See the module's docstring. `core.engine.broker` makes all queues and holds them."""
 
     __slots__ = (
-        "_auto_delete", "_delete", "_is_resting", "_timers", "acks", "cleaner", "damaged", "dispatcher", "facts",
-        "give_back", "host", "index", "lease", "leases", "log", "message_id", "meta_writer", "name", "parts", "popping",
-        "refusal", "requeue", "settle_by_id", "settle_leases", "space", "state", "stats", "uid", "wakeups", "watch",
-        "write_queue", "writer",
+        "_auto_delete", "_delete", "_is_resting", "_timers", "_when_idle", "acks", "cleaner", "damaged", "dispatcher",
+        "facts", "give_back", "host", "index", "lease", "leases", "log", "message_id", "meta_writer", "name", "parts",
+        "popping", "refusal", "requeue", "settle_by_id", "settle_leases", "space", "state", "stats", "uid", "wakeups",
+        "watch", "write_queue", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -99,6 +99,8 @@ class Queue(AloneQueue):
         self.message_id = state.message_id
         self.watch = wakeups.watch
         self._is_resting = False
+        self._when_idle: tuple[Callable[[], None], ...] = ()
+        """To be called when the queue has ended and no job is under way any more."""
         facts = self.facts = Facts(state, log.room)
         write_queue = self.write_queue = WriteQueue(wakeups)
         index = self.index = Index(state, wakeups, log, self._groups_in_use, write_queue.when_settled)
@@ -276,6 +278,7 @@ class Queue(AloneQueue):
         """
         wakeups = self.wakeups
         if self.state.is_closed or not self.meta_writer.is_open:
+            self._jobs_may_have_ended()
             return
         if wakeups.is_due:
             wakeups.is_due = False
@@ -313,6 +316,17 @@ class Queue(AloneQueue):
         self._timers.sweep()
         if self.cleaner.trim():
             self.wakeups.dirty()
+
+    def when_idle(self, fn: Callable[[], None]) -> None:
+        """Call `fn` once no job is under way in the directory of the queue, which has ended."""
+        self._when_idle += (fn,)
+        self._jobs_may_have_ended()
+
+    def _jobs_may_have_ended(self) -> None:
+        if self._when_idle and not self.is_working:
+            waiting, self._when_idle = self._when_idle, ()
+            for fn in waiting:
+                fn()
 
     @property
     def is_working(self) -> bool:

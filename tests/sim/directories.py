@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from curbstone.core.admin.queue import LocalQueue
-from curbstone.core.engine.directories import GONE_SUFFIX, IDLE_POLL_MS
+from curbstone.core.engine.directories import GONE_SUFFIX
 from curbstone.core.errors import Conflict, CurbstoneError
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
@@ -227,7 +227,7 @@ class Directories:
             run.host.settle()
             if not run.broker._directories.is_working:
                 break
-            run.host.pass_time(IDLE_POLL_MS)
+            run.host.pass_time(5)
         else:
             raise Violation("a deletion does not come to its end")
         for queue in run.broker.queues():

@@ -52,11 +52,18 @@ class MetaWriter:
         self.is_open = True
         self._is_creating = False
         self._tell(None)
+        self._ended()
 
     def failed(self, error: CurbstoneError) -> None:
         """The queue could not be created: tell those who wait for it."""
         self._is_creating = False
         self._tell(error)
+        self._ended()
+
+    def _ended(self) -> None:
+        """A job has ended: if the queue has ended, too, somebody may wait for that."""
+        if self._parts.state.is_closed:
+            self._parts.wakeups.turn()
 
     def _tell(self, error: CurbstoneError | None) -> None:
         waiting, self._waiting = self._waiting, []
@@ -149,3 +156,4 @@ class MetaWriter:
             self._store_next()
         for _, on_done in stored:
             on_done(error)
+        self._ended()

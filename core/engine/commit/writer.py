@@ -50,7 +50,8 @@ class Writer:
 
     __slots__ = (
         "_cleaner", "_dispatcher", "_has_copied", "_is_troubled", "_log", "_parts", "_popping", "_started_us", "_state",
-        "_syncer", "_turn", "_unsynced", "_write_queue", "commits", "disk_is_full", "is_busy", "missed", "under_way",
+        "_sync_is_late", "_syncer", "_turn", "_unsynced", "_write_queue", "commits", "disk_is_full", "is_busy",
+        "missed", "under_way",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +88,8 @@ class Writer:
         """When the commit under way was submitted."""
         self._unsynced = False
         """Whether a sync is due; only if the server syncs at intervals."""
+        self._sync_is_late = False
+        """Whether it waits for the end of the commit under way."""
         self.commits = 0
 
     @property
@@ -170,6 +173,8 @@ class Writer:
     def flush(self) -> None:
         """Make a batch of what waits and submit its commit, unless one is under way."""
         state, write_queue, cleaner = self._state, self._write_queue, self._cleaner
+        if self._sync_is_late and not self.is_busy:
+            self._sync_now()
         if self.is_busy or state.is_closed:
             return
         if state.write_failure:
@@ -247,6 +252,7 @@ class Writer:
             self._syncer.keep(f"writing {commit.segment.path} failed: {error}")
         batch = self.under_way
         if batch is None:  # the queue broke down meanwhile
+            self._turn()
             return
         commits = self._state.shared.commits
         self._state.stats.commits += 1
@@ -376,6 +382,7 @@ class Writer:
         self._end_restore(answer)
         if self._state.is_closed:
             self.refuse_all(self._state.refusal() or answer)
+            self._turn()
             return
         if self.disk_is_full or (commit.rolled and not no_space):
             self._fail(text, answer)
@@ -438,9 +445,9 @@ class Writer:
         if self._state.is_closed:
             return
         if self.is_busy:  # the commit under way may begin a new segment, which is then the file to sync
-            self._state.host.call_later(1, self._sync_now)
+            self._sync_is_late = True
             return
-        self._unsynced = False
+        self._unsynced = self._sync_is_late = False
         file = self._log.active.file
         if file is None or self._log.fenced:
             return
