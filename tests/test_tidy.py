@@ -344,7 +344,7 @@ def test_protocols_reach_queues_through_access_alone(path: Path) -> None:
 def test_the_outside_world_comes_in_through_the_doors(path: Path) -> None:
     if relative(path) in DOORS or relative(path).partition("/")[0] in {"curbstone", *CLIENTS}:
         return
-    names = {*imported(path)} - HARMLESS
+    names = {*facts(path).run_time_imports} - HARMLESS
     found = {name.partition(".")[0] for name in names} & OUTSIDE_WORLD
     assert not found, f"{sorted(found)} belong into {sorted(DOORS)}"
 

@@ -8,39 +8,23 @@ bounded time and number of bytes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-
-class Timer(Protocol):
-    """A pending call."""
-
-    def cancel(self) -> object:
-        """Cancel the call."""
-
-
-class Loop(Protocol):
-    """The part of an event loop that is used here."""
-
-    def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
-        """Call `callback` after `delay` seconds."""
-
-
-class Transport(Protocol):
-    """The part of a transport that is used here."""
-
-    def write_eof(self) -> object:
-        """Close our half after everything that was written."""
-
-    def abort(self) -> object:
-        """Close at once."""
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Linger:
     """A connection in its last seconds: our half is closed, and the whole connection within a deadline."""
 
-    def __init__(self, transport: Transport, loop: Loop, seconds: float, bytes_max: int = sys.maxsize) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        seconds: float,
+        bytes_max: int = sys.maxsize,
+    ) -> None:
         """Close our half. The connection is aborted after `seconds`, or when more than `bytes_max` bytes have come.
 
         The caller goes on reading, and reports what it drops to `dropped`.

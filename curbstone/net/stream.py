@@ -10,44 +10,20 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from curbstone.net.budget import Account
 from curbstone.net.fair_reader import Intake, Turns
 from curbstone.net.limits import TURN_OUTPUT_BYTES_MAX
 
-
-class Loop(Protocol):
-    """The part of an event loop that is used here."""
-
-    def call_soon(self, callback: Callable[[], object]) -> object:
-        """Call `callback` in the next turn of the loop."""
-
-
-class Transport(Protocol):
-    """The part of a transport that is used here."""
-
-    def is_closing(self) -> bool:
-        """Return whether the transport is closed or closing."""
-
-    def get_write_buffer_size(self) -> int:
-        """Return how many written bytes the socket has not taken yet."""
-
-    def pause_reading(self) -> object:
-        """Stop reading."""
-
-    def resume_reading(self) -> object:
-        """Go on reading."""
-
-    def abort(self) -> object:
-        """Close at once."""
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Stream(ABC):
     """A connection with back-pressure both ways; see the module's docstring. Implements `budget.Holder`."""
 
-    _transport: Transport
+    _transport: asyncio.Transport
 
     def __init__(self, account: Account) -> None:
         """`account` has what the connection holds."""
@@ -145,7 +121,7 @@ class Stream(ABC):
 class TurnStream(Stream):
     """A connection whose input is handed on in turns, and whose output of a turn leaves in one write."""
 
-    def __init__(self, loop: Loop, turns: Turns, account: Account) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, turns: Turns, account: Account) -> None:
         """`turns` are shared by everything that is read in the process."""
         super().__init__(account)
         self._call_soon = loop.call_soon

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from websockets.datastructures import Headers
 from websockets.http11 import Request
@@ -20,30 +20,16 @@ from curbstone.gateway.http.problem import Problem, problem_of
 from curbstone.gateway.limits import CLOSE_S_MAX, DEAD_AFTER_S, MESSAGE_BYTES_PER_S, MESSAGE_S_MAX, PING_AFTER_S
 from curbstone.gateway.websocket.codec import PING, Frames
 from curbstone.gateway.websocket.session import Opener, RefusedSession, Session, SocketRequest, asks_for_frames
-from curbstone.net import stream
 from curbstone.net.budget import REFUSED, Account
 from curbstone.net.fair_reader import Turns
 from curbstone.net.receive_deadline import ReceiveDeadline
+from curbstone.net.stream import TurnStream
+
+if TYPE_CHECKING:
+    import asyncio
 
 PIECES_MAX = 1000
 """The most pings, pongs and tiny fragments in one read. More are a flood, and the connection is aborted."""
-
-
-class Transport(stream.Transport, Protocol):
-    """The part of an asyncio transport that is used here."""
-
-    def write(self, data: bytes) -> object:
-        """Send data, or keep it until the socket takes it."""
-
-    def close(self) -> object:
-        """Close after everything was sent."""
-
-
-class Loop(stream.Loop, Protocol):
-    """The part of an asyncio loop that is used here."""
-
-    def time(self) -> float:
-        """Return the seconds of a clock that never jumps."""
 
 
 def refusing(error: CurbstoneError) -> Opener:
@@ -87,18 +73,16 @@ def opened(request: SocketRequest, open_session: Opener) -> Session | Problem:
         return RefusedSession(request, problem) if asks_for_frames(request) else problem
 
 
-class WebSocketProtocol(stream.TurnStream):
+class WebSocketProtocol(TurnStream):
     """One WebSocket: an asyncio protocol and a `net.websocket_port.WebSocketPort`. `check` is called each second."""
-
-    _transport: Transport
 
     def __init__(
         self,
-        transport: Transport,
+        transport: asyncio.Transport,
         session: Session,
         message_bytes_max: int,
         connections: set[Any],
-        loop: Loop,
+        loop: asyncio.AbstractEventLoop,
         account: Account,
         turns: Turns,
     ) -> None:
@@ -108,7 +92,7 @@ class WebSocketProtocol(stream.TurnStream):
         self._session: Session | None = session
         self._frames = Frames(message_bytes_max)
         self._connections = connections
-        self._loop: Loop = loop
+        self._loop = loop
         self._output: list[bytes] = []
         self._before_flush: Callable[[], None] | None = None
         self._is_held = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -197,7 +198,8 @@ def deaf(protocol: str) -> tuple[WebSocketProtocol, DeafTransport, Turns]:
         else ConsumeSession(Subscription(queue, settles=True, limit=10), ANYBODY)
     )
     transport, turns = DeafTransport(), Turns()
-    wire = WebSocketProtocol(transport, session, 1_000_000, set(), turns, Budget().account(), net_turns.Turns(turns))
+    process_turns, account = net_turns.Turns(turns), Budget().account()
+    wire = WebSocketProtocol(cast(Any, transport), session, 1_000_000, set(), cast(Any, turns), account, process_turns)
     transport.protocol = wire
     wire.begin(b"", b"")
     return wire, transport, turns
