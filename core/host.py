@@ -81,27 +81,21 @@ class AsyncioHost:
             thread.start()
 
     def now_ms(self) -> int:
-        """See `Host.now_ms`."""
         return self._started_wall_ms + (time.monotonic_ns() - self._started_ns) // 1_000_000
 
     def now_us(self) -> int:
-        """See `Host.now_us`."""
         return time.monotonic_ns() // 1000
 
     def wall_ms(self) -> int:
-        """See `Host.wall_ms`."""
         return time.time_ns() // 1_000_000
 
     def call_soon(self, fn: Callable[[], object]) -> object:
-        """See `Host.call_soon`."""
         return self._loop.call_soon(fn)
 
     def call_later(self, delay_ms: int, fn: Callable[[], object]) -> Timer:
-        """See `Host.call_later`."""
         return self._loop.call_later(max(delay_ms, 0) / 1000, fn)
 
     def submit(self, job: Job, done: JobDone) -> None:
-        """See `Host.submit`."""
         if self._held is None:
             self._unfinished += 1
             self._put((job, done))

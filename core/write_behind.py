@@ -67,12 +67,10 @@ class WriteBehindFile:
         self._disk.late.pop(self.path, None)
 
     def read(self, offset: int, size: int) -> bytes:
-        """See `File.read`."""
         self.catch_up()
         return self._file.read(offset, size)
 
     def write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-        """See `File.write`."""
         with self._lock:
             if self._late and offset == self._late_at + self._late_bytes:  # one call for both
                 self._file.write(self._late_at, [b"".join(self._late), *buffers])
@@ -82,18 +80,15 @@ class WriteBehindFile:
             self._file.write(offset, buffers)
 
     def sync(self) -> None:
-        """See `File.sync`."""
         self.catch_up()
         if self._disk.syncs:
             self._file.sync()
 
     def truncate(self, size: int) -> None:
-        """See `File.truncate`."""
         self.catch_up()
         self._file.truncate(size)
 
     def size(self) -> int:
-        """See `File.size`."""
         self.catch_up()
         return self._file.size()
 
@@ -125,7 +120,6 @@ class WriteBehindDisk:
         return disk
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """See `Disk.open`."""
         late = self.late.get(path)
         if late is not None:
             late.catch_up()
@@ -147,35 +141,27 @@ class WriteBehindDisk:
             raise failure
 
     def list_dir(self, path: str) -> list[str]:
-        """See `Disk.list_dir`."""
         return self.inner.list_dir(path)
 
     def make_dir(self, path: str) -> None:
-        """See `Disk.make_dir`."""
         self.inner.make_dir(path)
 
     def rename(self, old: str, new: str) -> None:
-        """See `Disk.rename`."""
         self.inner.rename(old, new)
 
     def remove(self, path: str) -> None:
-        """See `Disk.remove`."""
         self.inner.remove(path)
 
     def remove_tree(self, path: str) -> None:
-        """See `Disk.remove_tree`."""
         self.inner.remove_tree(path)
 
     def sync_dir(self, path: str) -> None:
-        """See `Disk.sync_dir`."""
         if self.syncs:
             self.inner.sync_dir(path)
 
     def sync_all(self, path: str) -> bool:
-        """See `Disk.sync_all`."""
         self.catch_up()
         return self.inner.sync_all(path)
 
     def close(self) -> None:
-        """See `Disk.close`."""
         self.inner.close()

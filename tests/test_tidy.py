@@ -49,7 +49,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 }
 ABOVE_THE_LAYERS = {
     "core": set[str](),
-    "core/engine": {"broker", "declaring", "queue"},
+    "core/engine": {"broker", "queue"},
     "curbstone": {"serve"},
     "gateway/resources": set[str](),
     "gateway": {"app", "asgi", "asgi_socket", "connection", "cycle", "handover", "routes", "server"},
@@ -126,6 +126,8 @@ IMPORTED_AS = {"PyJWT": "jwt", "argon2-cffi": "argon2", "opentelemetry-sdk": "op
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
+ENGINE_FILE_LINES_MAX = 700
+"""A file of the engine holds one idea whole, such as the write queue, so that it can be read from top to bottom."""
 
 FOLDERS = sorted(MAY_IMPORT)
 AT_THE_TOP = ("core", "gateway", "openapi", "stomp")
@@ -360,7 +362,8 @@ def test_the_client_needs_nothing_and_its_core_knows_no_socket(path: Path) -> No
 
 @held_by(ALL_PYTHON)
 def test_files_and_functions_are_small(path: Path) -> None:
-    assert facts(path).lines <= FILE_LINES_MAX
+    most = ENGINE_FILE_LINES_MAX if relative(path).startswith("core/engine/") else FILE_LINES_MAX
+    assert facts(path).lines <= most
     for name, lines in facts(path).functions:
         assert 0 < lines <= FUNCTION_LINES_MAX, f"{name} has {lines} lines"
 

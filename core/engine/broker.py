@@ -12,8 +12,6 @@ from functools import partial
 
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.disk import OF_ONE_FILE, Disk
-from curbstone.core.engine.alone import AloneBroker
-from curbstone.core.engine.declaring import check_options
 from curbstone.core.engine.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX, Directories
 from curbstone.core.engine.disk_alarms import AlarmingHost
 from curbstone.core.engine.log.log import Log, Salt, random_salt
@@ -23,6 +21,8 @@ from curbstone.core.engine.recovery.replay import Replay
 from curbstone.core.engine.shared import Shared
 from curbstone.core.engine.turns import Turns
 from curbstone.core.errors import (
+    BadRequest,
+    Conflict,
     CurbstoneError,
     DataDirectoryError,
     MetaDamaged,
@@ -37,12 +37,13 @@ from curbstone.core.host import Host
 from curbstone.core.message import Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName, event_name
 from curbstone.core.options import CAP_BYTES_MAX, QueueOptions, SyncMode
+from curbstone.core.schemas import Schemas
 from curbstone.core.staging.staging import BYTES_MAX, TTL_MS, Staging
 from curbstone.core.stats import Stats
 from curbstone.core.transactions.recovery import MissingParts, replay_transactions
 from curbstone.core.transactions.transaction import Transaction, TransactionMover
 from curbstone.core.transactions.tx_log import Journal
-from curbstone.core.values import Capability, Done, Health, Published
+from curbstone.core.values import Capability, Done, EngineInfo, Health, Published
 from curbstone.core.wal.kept import KeptFiles, recover_redo
 from curbstone.core.wal.sync_group import SyncGroup
 from curbstone.core.write_behind import WriteBehindDisk
@@ -53,7 +54,7 @@ _QUEUE_DIR = re.compile(r"[0-9a-f]{12}(\.gone|\.twin)?")
 logger = logging.getLogger("curbstone.core")
 
 
-class Broker(AloneBroker):
+class Broker:
     """See the module's docstring. All methods are called on the host's thread."""
 
     def __init__(
@@ -232,6 +233,20 @@ class Broker(AloneBroker):
     # --- queues
 
     @property
+    def engine(self) -> EngineInfo:
+        """The local engine, which needs nothing but its data directory."""
+        return EngineInfo("local")
+
+    @property
+    def shares_queues(self) -> bool:
+        """False, because no other server uses the data directory."""
+        return False
+
+    def catch_up(self, on_done: Done) -> None:
+        """Call back in the next turn, because there are no other servers."""
+        self.host.call_soon(partial(on_done, None))
+
+    @property
     def capabilities(self) -> frozenset[Capability]:
         return frozenset(Capability)
 
@@ -294,11 +309,11 @@ class Broker(AloneBroker):
             raise shutting_down()
         queue = self._queues.get(name)
         if queue is None:
-            check_options(name, self.defaults.merged(changes, name.project), None, self.max_cap, self.shared.schemas)
+            _check_options(name, self.defaults.merged(changes, name.project), None, self.max_cap, self.shared.schemas)
             self._create(name, changes).meta_writer.when_open(on_done)
             return
         meta = _unbroken(queue).meta.with_options(changes, queue.state.next_seq)
-        check_options(name, meta.options, queue, self.max_cap, self.shared.schemas)
+        _check_options(name, meta.options, queue, self.max_cap, self.shared.schemas)
         if meta == queue.meta and not queue.meta_writer.is_behind:
             queue.meta_writer.when_open(on_done)
         else:
@@ -498,3 +513,22 @@ def _unbroken(queue: LocalQueue) -> LocalQueue:
     if queue.state.broken:
         raise Unavailable(queue.state.broken)
     return queue
+
+
+def _check_options(
+    name: QueueName, options: QueueOptions, queue: LocalQueue | None, max_cap: int, schemas: Schemas
+) -> None:
+    """Raise BadRequest or Conflict if a queue, or a new one, can't have these options."""
+    if options.dead_letter == str(name):
+        raise BadRequest("bad option dead_letter: a queue can't be its own")
+    if options.schema and (queue is None or options.schema != queue.options.schema):
+        schemas.rule(options.schema)
+    had = queue.options.cap if queue is not None else 0
+    if options.cap > max(max_cap, had) and not name.is_private:
+        raise BadRequest(f"bad option cap: {options.cap} is more than the server's --max-cap of {max_cap}")
+    if queue is None or not queue.meta_writer.is_open or options.cap >= had:
+        return
+    needed = queue.log.needed_under(options.cap, meta_reserve(options.cap))
+    if options.cap < needed:
+        held = f"the queue holds {queue.log.bytes} bytes and needs {needed}"
+        raise Conflict(f"{held} to settle and clean them, more than a cap of {options.cap}")

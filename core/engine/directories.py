@@ -47,8 +47,6 @@ class Removal:
 
 
 class Directories:
-    """See the module's docstring."""
-
     def __init__(self, host: Host, disk: Disk) -> None:
         self._host = host
         self._disk = disk

@@ -115,7 +115,6 @@ class AlarmingHost:
         self.call_later = host.call_later
 
     def submit(self, job: Job, done: JobDone) -> None:
-        """See `Host.submit`."""
 
         def ended(result: object, error: BaseException | None) -> None:
             self._alarms.ended(self._matter, error)

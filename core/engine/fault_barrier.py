@@ -39,11 +39,9 @@ class FaultBarrier:
         return self._host.call_soon(partial(self.tell, fn))
 
     def call_later(self, delay_ms: int, fn: Callable[[], object]) -> Timer:
-        """See `Host.call_later`."""
         return self._host.call_later(delay_ms, partial(self.contain, fn))
 
     def submit(self, job: Job, done: JobDone) -> None:
-        """See `Host.submit`."""
         self._host.submit(job, partial(self.contain, done))
 
     def contain(self, fn: Callable[..., object], *args: Any) -> None:

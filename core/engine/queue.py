@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from curbstone.core.engine.alone import AloneQueue
 from curbstone.core.engine.commit.meta_writer import MetaWriter
 from curbstone.core.engine.commit.writer import Writer
 from curbstone.core.engine.compaction.cleaner import Cleaner
@@ -63,7 +62,7 @@ ATOMIC_SHARE = 2
 """An atomic publish may take at most the cap divided by this."""
 
 
-class Queue(AloneQueue):
+class Queue:
     """See the module's docstring. `core.engine.broker` makes all queues and holds them."""
 
     __slots__ = (
@@ -198,7 +197,6 @@ class Queue(AloneQueue):
             _publish_each(self.parts, messages, on_done, numbered, hold)
 
     def last_number(self, producer: bytes) -> LastNumber | None:
-        """See `core.port.Queue.last_number`."""
         return self.facts.last_number(producer)
 
     # --- consumers
@@ -214,7 +212,6 @@ class Queue(AloneQueue):
         who: Who = UNKNOWN,
         on_closed: Callable[[CurbstoneError], None],
     ) -> Consumer:
-        """See `core.port.Queue.subscribe`."""
         consumer = Consumer(
             *(self, self.dispatcher, deliver, who),
             window=window,
@@ -234,11 +231,9 @@ class Queue(AloneQueue):
     def pop(
         self, on_done: Popped, *, group: str = UNNAMED, wait_ms: int = 0, is_wanted: Callable[[], bool] | None = None
     ) -> Pull:
-        """See `core.port.Queue.pop`."""
         return PopWaiter(self.dispatcher, self.popping, group, wait_ms, on_done, is_wanted).begin()
 
     def extend(self, tokens: list[str], duration_ms: int, on_done: Stale, owner: str = NOBODY) -> None:
-        """See `core.port.Queue.extend`."""
         self.host.call_soon(partial(on_done, None, self.leases.extend(tokens, duration_ms, owner)))
 
     # --- looking
@@ -251,7 +246,6 @@ class Queue(AloneQueue):
         return [each for each in self.dispatcher.attached if isinstance(each, Consumer)]
 
     def holders(self, seq: int = 0) -> list[Holder]:
-        """See `core.port.Queue.holders`."""
         return holders(self._consumers(), self.leases.all(), waiting(self.dispatcher), seq)
 
     def _watch_use(self) -> None:
@@ -261,8 +255,11 @@ class Queue(AloneQueue):
         if self._auto_delete is not None:
             self._auto_delete.option_changed()
 
+    def refresh(self, on_done: Done) -> None:
+        """See `core.port.Queue.refresh`. Counts are always up to date, because no other server uses the queue."""
+        self.host.call_soon(partial(on_done, None))
+
     def counts(self, group: str = UNNAMED) -> Counts:
-        """See `core.port.Queue.counts`."""
         held = self.log.bytes + self.state.meta_bytes if self.meta_writer.is_open else 0
         rdy, wip, delayed = self.index.counts(group)
         first_due_ms = self.index.first_due_ms(group) if delayed else 0

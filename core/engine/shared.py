@@ -23,8 +23,6 @@ class Cache:
 
 
 class Shared:
-    """See the module's docstring."""
-
     def __init__(self, host: Host, disk: Disk, sync: SyncMode) -> None:
         self.schemas: Schemas = NoSchemas()
         """Makes rules of schemas. Whoever opens a broker may replace it."""

@@ -80,7 +80,6 @@ class QueueState:
 
     @property
     def label(self) -> str:
-        """See `Meta.label`."""
         return self.meta.label
 
     @property

@@ -166,11 +166,9 @@ class AtomicWrite(Publish):
 
     @property
     def must_not_fail(self) -> bool:
-        """See `Publish.must_not_fail`."""
         return bool(self.tx) or self.mark is not None
 
     def abort(self) -> None:
-        """See `Publish.abort`."""
         for end in self.ends:
             end.undo(end.deliveries)
 
@@ -206,8 +204,6 @@ _NOTHING: deque[Publish] = deque(maxlen=0)
 
 
 class WriteQueue:
-    """See the module's docstring."""
-
     __slots__ = (
         "_refusal", "_wakeups", "after_settles", "callbacks", "lazy_acks", "must_write", "pops", "publishes", "ranges",
         "redelivery_records", "releases", "restore", "settles", "waiting_for_room",

@@ -56,8 +56,6 @@ S = TypeVar("S", bound=Share)
 
 
 class Spread(Generic[Q, S]):
-    """See the module's docstring."""
-
     def __init__(self, host: Host, journal: Journal, shares: dict[Q, S], on_done: Done) -> None:
         self._host = host
         self._journal = journal

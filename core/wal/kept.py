@@ -147,7 +147,6 @@ class _LaidOverFile:
         self.size, self.close = file.size, file.close
 
     def read(self, offset: int, size: int) -> bytes:
-        """See `File.read`."""
         return laid_over(self._file.read(offset, size), offset, self._parts)
 
 
@@ -162,9 +161,7 @@ class _LaidOver:
         self.sync_dir, self.sync_all, self.close = disk.sync_dir, disk.sync_all, disk.close
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """See `Disk.open`."""
         return _LaidOverFile(self._disk.open(path, create=create), self._parts)
 
     def open_lasting(self, path: str, *, create: bool = False) -> File:
-        """See `Disk.open_lasting`."""
         return self.open(path, create=create)

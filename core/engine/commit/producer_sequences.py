@@ -27,8 +27,6 @@ class Found(NamedTuple):
 
 
 class SequenceCheck:
-    """See the module's docstring."""
-
     __slots__ = ("_facts", "coming")
 
     def __init__(self, facts: Facts) -> None:

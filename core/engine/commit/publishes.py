@@ -48,8 +48,6 @@ class Taken(NamedTuple):
 
 
 class Publishes:
-    """See the module's docstring."""
-
     __slots__ = (
         "_budget", "_cleaner", "_coming_groups", "_parts", "_records_bytes", "_room", "_space", "_state",
         "_tries_bytes", "bytes", "is_plain", "messages", "numbering", "taken", "tx", "whole",

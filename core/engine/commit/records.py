@@ -27,8 +27,6 @@ RUN_BYTES = 12
 
 
 class Records:
-    """See the module's docstring."""
-
     __slots__ = ("_parts", "_releases", "_settles", "bytes", "handed", "pops", "ranges", "released", "settled", "tries")
 
     def __init__(self, parts: Parts) -> None:

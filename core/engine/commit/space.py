@@ -12,7 +12,6 @@ from curbstone.core.values import Space
 
 
 def space_of(parts: Parts, cleaner: Cleaner, *, disk_is_full: bool) -> Space:
-    """See `core.port.Queue.space`."""
     state, room = parts.state, parts.log.room
     refused = state.refusals.last_minute(state.host.now_ms()) if state.refusals is not None else 0
     available = 0 if disk_is_full or state.publish_refusal() is not None else _largest_message(parts, cleaner)

@@ -110,7 +110,6 @@ class Writer:
         return not (self.is_busy or self._write_queue.is_owed)
 
     def space(self) -> Space:
-        """See `core.port.Queue.space`."""
         return space_of(self._parts, self._cleaner, disk_is_full=self.disk_is_full)
 
     def refuse_all(self, error: CurbstoneError) -> None:

@@ -49,8 +49,6 @@ from curbstone.core.values import Done
 
 
 class State(Enum):
-    """See the module's docstring."""
-
     RESTING = "resting"
     CLEANING = "cleaning"
     LAST_DROP = "last drop"

@@ -36,8 +36,6 @@ class Copy(NamedTuple):
 
 
 class Relocation:
-    """See the module's docstring."""
-
     __slots__ = ("_asked", "_oldest", "_part", "_parts", "_todo", "_under_way")
 
     def __init__(self, parts: Parts) -> None:

@@ -64,7 +64,6 @@ class Acks:
         self._wakeups.wake(group)
 
     def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
-        """See `core.port.Queue.settle_by_id`."""
         state, index = self._state, self._index
         refusal = state.refusal()
         run = index.runs.find(seq)

@@ -156,7 +156,6 @@ class Consumer:
             self.unsettled |= {delivery.message.seq: delivery for delivery in held}
 
     def lose(self, seq: int) -> None:
-        """See `core.engine.index.group.Holder`."""
         self.unsettled.pop(seq, None)
 
     def hold(self) -> None:

@@ -24,7 +24,6 @@ class _Held(Lease):
         self._leases = leases
 
     def lose(self, _seq: int) -> None:
-        """See `core.engine.index.group.Holder`."""
         self._leases.end(self)
 
 

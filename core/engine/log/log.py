@@ -53,8 +53,6 @@ def random_salt() -> int:
 
 
 class Log:
-    """See the module's docstring."""
-
     __slots__ = (
         "_after_drop", "_holds", "_leftover", "_numbers", "_salt", "_sealed_bytes", "_sealed_end_max", "_spare",
         "_tail_bytes", "_under_way", "_undurable_bytes", "directory", "disk", "fenced", "log_start", "next_batch",

@@ -48,8 +48,6 @@ def release_bytes(records: int) -> int:
 
 
 class Room:
-    """See the module's docstring."""
-
     __slots__ = (
         "_aside_bytes", "_end", "_sealed_bytes", "_sealed_end_max", "ample_bytes", "cap", "excess", "free", "kept",
         "left", "meta_bytes", "notes_bytes", "pending", "reserved", "segment_bytes", "slack_bytes", "small_bytes",
