@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from curbstone.spark import calls, checks, delta_log, gaps, jobs, positions
+from curbstone.spark import calls, checks, delta_log, gaps, jobs, positions, typed
 from curbstone.spark.client import Client
 from curbstone.spark.failure import PipelineError, Refused
 from curbstone.spark.gaps import Gap
@@ -31,8 +31,11 @@ from curbstone.spark.stream import StreamReader
 from curbstone.spark.table import Table, absolute
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from curbstone.spark.parts import Part
 
+SCHEMAS_AGE_S = 10.0
 PER_BATCH = 500_000
 """More than the default of a stream, because nothing is staged on the server, and files become fewer and larger."""
 
@@ -66,13 +69,14 @@ def archive(
     every_s: float = 5,
     checkpoint: str = "",
     stop: threading.Event | None = None,
+    columns: str = "",
     done: Archived | None = None,
 ) -> Archived:
     """Archive until there is nothing more (`once`), or until `stop` is set. Return how much was stored.
 
     `options` are those of the data source; the group is `archive` unless they name another. `spark` is not used, and
-    may be None. `checkpoint` is that of an earlier release, if it was not in the lake. The counts in `done` grow
-    meanwhile. Raise PipelineError.
+    may be None. `checkpoint` is that of an earlier release, if it was not in the lake. `columns` are
+    typed columns; see `typed`. The counts in `done` grow meanwhile. Raise PipelineError.
     """
     lake = absolute(lake_path)
     for table in [Table(lake, name) for name in TABLES]:
@@ -85,7 +89,7 @@ def archive(
         raise PipelineError("a lake has whole messages: includeHeaders and includeBody are not for archives")
     base = checkpoint or checkpoint_in(lake, source.group)
     done, stopped = done or Archived(), stop or threading.Event()
-    feeds = [_messages(lake, source, base)]
+    feeds = [_messages(lake, source, base, columns)]
     if journal:
         left_out = {"groupid", "startingoffsets", "startingtimestamp"}
         of_journal = {name: value for name, value in chosen.items() if name.lower() not in left_out}
@@ -133,9 +137,15 @@ class _Feed:
     """What fills one table: it plans a batch, reads it into files, and commits them with the new positions."""
 
     def __init__(
-        self, table: Table, reader: StreamReader | JournalStreamReader, options: ReadOptions, checkpoint: str
+        self,
+        table: Table,
+        reader: StreamReader | JournalStreamReader,
+        options: ReadOptions,
+        checkpoint: str,
+        columns: str = "",
     ) -> None:
         self.reader = reader
+        self._typed = _Typed(table, options, columns) if columns else None
         self._table = table
         self._options = options
         self._checkpoint = checkpoint
@@ -182,7 +192,10 @@ class _Feed:
         start, end = self._at, self.reader.latestOffset(self._at, self.reader.getDefaultReadLimit())
         if end == start and not self._early:
             return None
-        parts, counts = _written(self._table, self._options, self.reader, self.reader.partitions(start, end))
+        tasks = self.reader.partitions(start, end)
+        if self._typed:
+            self._typed.prepare(end)
+        parts, counts = _written(self._table, self.reader, tasks, self._typed)
         rows = sum(counts.values())
         found, self._early = self._early + (gaps.gaps_in(end) if end != start else []), []
         numbered = self._count(start, end, counts, found)
@@ -241,10 +254,51 @@ class _Feed:
         return found
 
 
-def _messages(lake: str, options: ReadOptions, checkpoint: str) -> _Feed:
+class _Typed:
+    """The typed columns of a table, by queue."""
+
+    def __init__(self, table: Table, options: ReadOptions, columns: str) -> None:
+        self._table = table
+        self._address = options.address
+        self._fixed = typed.parse(columns) if columns != typed.BY_SCHEMA else None
+        self._of_queues: dict[str, tuple[typed.Column, ...]] = {}
+        self._asked_at = -SCHEMAS_AGE_S
+        self._stored: dict[str, Any] = {}
+        for column in self._fixed or ():
+            known = table.typed().get(column.name)
+            [wanted, _] = typed.fields([column])
+            if known is not None and known.type != wanted.type:
+                advice = f"give the new one another name, such as {column.name}_2 … FROM $.{column.name}"
+                raise PipelineError(
+                    f"--columns: {column.name} is {known.type} in the lake, not {wanted.type}; {advice}"
+                )
+
+    def prepare(self, queues: Iterable[str]) -> None:
+        """Find out the columns of the queues of a batch, and announce new ones to the table."""
+        if self._fixed is not None:
+            self._of_queues = dict.fromkeys(queues, self._fixed)
+        elif time.monotonic() - self._asked_at >= SCHEMAS_AGE_S:
+            client = Client(self._address)
+            try:
+                self._of_queues |= typed.of_queues(client, queues)
+            finally:
+                client.close()
+            self._asked_at = time.monotonic()
+        known = self._table.typed()
+        wanted = typed.fields(column for columns in self._of_queues.values() for column in columns)
+        self._stored = {field.name: field for field in wanted} | known
+        self._table.more = list(self._stored.values())
+
+    def added(self, batch: pyarrow.RecordBatch, queue: str) -> pyarrow.RecordBatch:
+        """Return rows of a queue with its columns."""
+        columns = self._of_queues.get(queue)
+        return typed.added(batch, columns, self._stored) if columns else batch
+
+
+def _messages(lake: str, options: ReadOptions, checkpoint: str, columns: str) -> _Feed:
     # All archives of a lake are one reader of a group: the commits of the lake tell them apart.
     reader = StreamReader(options, _columns(MESSAGES), uuid.uuid5(uuid.NAMESPACE_URL, lake).hex)
-    return _Feed(Table(lake, MESSAGES), reader, options, checkpoint)
+    return _Feed(Table(lake, MESSAGES), reader, options, checkpoint, columns)
 
 
 def _journal(lake: str, options: ReadOptions, checkpoint: str) -> _Feed:
@@ -257,12 +311,12 @@ def _columns(table: str) -> tuple[tuple[str, bool], ...]:
 
 
 def _written(
-    table: Table, options: ReadOptions, reader: StreamReader | JournalStreamReader, tasks: Iterable[Any]
+    table: Table, reader: StreamReader | JournalStreamReader, tasks: Iterable[Any], columns: _Typed | None
 ) -> tuple[list[Part], dict[str, int]]:
     """Read the tasks of a batch into files of the table. Return the files, and how many rows each queue has."""
     from curbstone.spark.parts import PartWriter, in_project_and_queue
 
-    writer = PartWriter(table.uri, table.name)
+    writer = PartWriter(table.uri, table.name, table.more)
     rows: dict[str, int] = {}
     try:
         for task in tasks:
@@ -270,7 +324,7 @@ def _written(
                 if batch.num_rows:
                     queue = batch.column("queue")[0].as_py()  # a page is of one queue
                     rows[queue] = rows.get(queue, 0) + batch.num_rows
-                    writer.add(in_project_and_queue(batch))
+                    writer.add(in_project_and_queue(columns.added(batch, queue) if columns else batch))
         return writer.close(), rows
     except BaseException:
         writer.drop()
@@ -307,6 +361,13 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
         "--fail-on-data-loss", action="store_true", help="end if messages were lost, instead of recording the gap"
     )
     parser.add_argument(
+        "--columns",
+        default="",
+        metavar="COLUMNS",
+        help="typed columns from JSON bodies: 'order_id BIGINT, lang VARCHAR FROM $.user.lang', or schema for the"
+        " properties of each queue's JSON Schema",
+    )
+    parser.add_argument(
         "--metrics", default="", metavar="HOST:PORT", help="serve /metrics for Prometheus there, such as 127.0.0.1:9109"
     )
     return parser.parse_args(given)
@@ -323,6 +384,8 @@ def _job(known: argparse.Namespace) -> str:
     }
     try:
         source = read_options(options, stream=True)
+        if known.columns and known.columns != typed.BY_SCHEMA:
+            typed.parse(known.columns)
         if known.every < 0:
             raise PipelineError("--every: seconds, 0 or more")
     except PipelineError as error:
@@ -341,6 +404,7 @@ def _job(known: argparse.Namespace) -> str:
             every_s=known.every,
             checkpoint=known.checkpoint,
             stop=stop,
+            columns=known.columns,
             done=done,
         )
     return str(done)

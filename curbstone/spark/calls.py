@@ -158,6 +158,16 @@ def _not_acked(queue: str, group: str, problem: dict[str, Any]) -> TwoReaders | 
     return TwoReaders(f"{queue} group={group}: {why}; {advice}", acked if isinstance(acked, int) else None)
 
 
+def schema_of(client: Client, queue: str) -> object:
+    """Return the queue's JSON Schema, or None if it has none or does not exist."""
+    try:
+        return client.json("GET", queue_path(queue))["options"]["schema"]
+    except Refused as refused:
+        if refused.status != NOT_FOUND:
+            raise
+        return None
+
+
 def browse(server: Client, queue: str, query: dict[str, Any]) -> Reply:
     """Get a page of messages as frames."""
     return server.call("GET", f"{queue_path(queue)}/browse", query, accept=BATCHES)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -64,11 +64,11 @@ def text_of(files: fs.FileSystem, path: str) -> str | None:
 class PartWriter:
     """Writes rows of one table, a file for each day. Call `close` at the end, or `drop` if something went wrong."""
 
-    def __init__(self, uri: str, table: str) -> None:
-        """`uri` is the absolute path or the address of the table."""
+    def __init__(self, uri: str, table: str, more: Sequence[pa.Field] = ()) -> None:
+        """`uri` is the absolute path or the address of the table, and `more` are columns that not all tables have."""
         self._files, self._root = filesystem(uri)
         self._table = table
-        self._schema = stored_schema(table)
+        self._schema = pa.schema([*stored_schema(table), *more])
         self._open: dict[date, _Part] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -95,7 +95,7 @@ class PartWriter:
 
     def _new(self, day: date) -> _Part:
         path = f"{DAY}={day.isoformat()}/part-{uuid.uuid4().hex}.parquet"
-        self._open[day] = part = _Part(self._files, self._root, path, self._table, day)
+        self._open[day] = part = _Part(self._files, self._root, path, self._schema, day)
         return part
 
 
@@ -106,22 +106,21 @@ class _Part:
     files: fs.FileSystem
     root: str
     path: str
-    table: str
+    schema: pa.Schema
     day: date
     rows: int = 0
     bounds: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     nulls: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._schema = stored_schema(self.table)
         self._waiting: list[pa.Table] = []
         self._bytes = 0
         self._where = f"{self.root}/{self.path}"
         self.files.create_dir(self._where.rpartition("/")[0], recursive=True)
-        outlined = [name for name in self._schema.names if name not in ("body", "headers", "groups")]
+        outlined = [name for name in self.schema.names if name not in ("body", "headers", "groups")]
         self._writer = parquet.ParquetWriter(
             self._where,
-            self._schema,
+            self.schema,
             filesystem=self.files,
             compression="zstd",
             use_dictionary=[name for name in outlined if name not in ("seq", "message_id", "position", "expires")],
@@ -133,10 +132,10 @@ class _Part:
         self._bytes += rows.nbytes
         self.rows += rows.num_rows
         # All columns: some readers take a missing statistic for one that excludes the file.
-        for name in (name for name in self._schema.names if name not in _NESTED):
+        for name in (name for name in self.schema.names if name not in _NESTED):
             column = rows.column(name)
             self.nulls[name] = self.nulls.get(name, 0) + column.null_count
-            if name == "body":
+            if name == "body" or pa.types.is_boolean(column.type):
                 continue
             least, most = pc.min_max(column).as_py().values()
             if least is not None:
@@ -175,7 +174,7 @@ def _in_log(value: Any, *, up: bool = False) -> Any:
     if isinstance(value, str) and len(value) > _TEXT_MAX:
         return value[:_TEXT_MAX] + "\U0010ffff" * up
     if not isinstance(value, datetime):
-        return value
+        return value.isoformat() if isinstance(value, date) else value
     if up and value.microsecond % 1000:
         value += timedelta(milliseconds=1)
     return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z"

@@ -58,6 +58,8 @@ class Table:
         self.lake = absolute(lake)
         self.uri = f"{self.lake}/{name}"
         self._synced = -1
+        self.more: Sequence[pyarrow.Field] = ()
+        """Columns that files have which are committed from now on, beside those of every table."""
 
     @property
     def exists(self) -> bool:
@@ -151,6 +153,7 @@ class Table:
 
     def _commit(self, table: DeltaTable | None, sets: Mapping[str, int], parts: Sequence[Part]) -> None:
         """Commit to the table as it was seen last (None if it did not exist). Raise what deltalake raises."""
+        import pyarrow as pa
         from deltalake import CommitProperties, PostCommitHookProperties, Schema, Transaction
         from deltalake.transaction import AddAction, create_table_with_add_actions
 
@@ -174,7 +177,7 @@ class Table:
         )
         # Old commits are removed by `compact`, which syncs first the checkpoint that has what they say.
         hook = PostCommitHookProperties(cleanup_expired_logs=False)
-        schema = Schema.from_arrow(self.arrow_schema())
+        schema = Schema.from_arrow(pa.schema([*self.arrow_schema(table), *self._new(table)]))
         if table is None:
             files, root = filesystem(self.uri)
             files.create_dir(root, recursive=True)
@@ -199,13 +202,30 @@ class Table:
             adds, "append", table.schema(), [DAY], commit_properties=whose, post_commithook_properties=hook
         )
 
-    def arrow_schema(self) -> Any:
+    def typed(self, table: DeltaTable | None = None) -> dict[str, pyarrow.Field]:
+        """Return the typed columns of the table, by name; see `typed`."""
+        import pyarrow as pa
+
+        from curbstone.spark.parts import stored_schema
+
+        if table is None and not self.exists:
+            return {}
+        known = {*stored_schema(self.name).names, DAY}
+        found = pa.schema((table or self.open()).schema().to_arrow())
+        return {field.name: _as_written(field) for field in found if field.name not in known}
+
+    def arrow_schema(self, table: DeltaTable | None = None) -> pyarrow.Schema:
         """Return all columns, including the one that the table is partitioned by."""
         import pyarrow as pa
 
         from curbstone.spark.parts import stored_schema
 
-        return stored_schema(self.name).append(pa.field(DAY, pa.date32()))
+        return pa.schema([*stored_schema(self.name), pa.field(DAY, pa.date32()), *self.typed(table).values()])
+
+    def _new(self, table: DeltaTable | None) -> list[pyarrow.Field]:
+        """Return the columns of `more` that the table does not have."""
+        known = self.typed(table) if table is not None else {}
+        return [field for field in self.more if field.name not in known]
 
     def dataset(self, version: int | str | None = None) -> pyarrow.dataset.Dataset:
         """Return the rows as of a version, as Arrow. Files are skipped only by statistics that the log has.
@@ -218,7 +238,8 @@ class Table:
         from curbstone.spark.parts import filesystem
 
         files, root = filesystem(self.uri)
-        table, schema, form = self.open(version), self.arrow_schema(), dataset.ParquetFileFormat()
+        table, form = self.open(version), dataset.ParquetFileFormat()
+        schema = self.arrow_schema(table)
         found = table.get_add_actions(flatten=True)
         never_null = ("project", "queue", MOMENT[self.name], *(("seq",) if self.name == MESSAGES else ()))
         fragments = [
@@ -231,6 +252,14 @@ class Table:
         """Return the addresses of the table's files, for readers of plain Parquet."""
         found: list[str] = self.open(version).file_uris()
         return found if _ADDRESS.match(self.uri) else [unquote(path) for path in found]
+
+
+def _as_written(field: pyarrow.Field) -> pyarrow.Field:
+    """Return a column with the type in which this package writes it, from the type that the log's reader gives it."""
+    import pyarrow as pa
+
+    kinds = {"string_view": pa.string(), "large_string": pa.string()}
+    return pa.field(field.name, kinds.get(str(field.type), field.type), field.nullable)
 
 
 def _guarantee(facts: Mapping[str, Any], schema: pyarrow.Schema, never_null: Sequence[str]) -> Any:

@@ -102,7 +102,7 @@ def old_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _few_statistics(part: parts._Part) -> str:
-    kept = ("project", "queue", "seq", MOMENT[part.table])
+    kept = ("project", "queue", "seq", *MOMENT.values())
     ends = [
         {name: parts._in_log(part.bounds[name][end], up=bool(end)) for name in kept if name in part.bounds}
         for end in (0, 1)
