@@ -11,7 +11,7 @@ from curbstone.core.engine.broker import Broker
 from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery, Message
-from curbstone.core.names import queue_name
+from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import MIB, QueueOptions, SyncMode
 from curbstone.core.values import Lease, Peeked
 from curbstone.core.wal.redo_format import RECORDS_AT
@@ -166,9 +166,17 @@ class Lab:
             raise found
         return list(found)
 
-    def bodies(self, queue: LocalQueue) -> list[bytes]:
-        """Return the bodies of all messages of a queue, in order."""
-        return [found.message.body for found in self.peek(queue)]
+    def bodies(self, queue: LocalQueue | str) -> list[bytes]:
+        """Return the bodies of all messages of a queue, or of the queue of this name, in order."""
+        return [found.message.body for found in self.peek(self.named(queue) if isinstance(queue, str) else queue)]
+
+    def named(self, name: str) -> LocalQueue:
+        """Return the queue of this name."""
+        return self.broker.get(queue_name(name))
+
+    def names(self) -> list[QueueName]:
+        """Return the names of all queues, private ones too."""
+        return [queue.name for queue in [*self.broker.queues(), *self.broker.private_queues()]]
 
     def lease(self, queue: LocalQueue, count: int = 1, ms: int = 30_000, group: str = "") -> list[Lease]:
         """Return leases of what is ready now."""

@@ -22,7 +22,7 @@ from curbstone.net.proxy_protocol import SIGNATURE
 from tests.kit.authority import Authority
 from tests.stomp.client import CONNECT, until
 from tests.stomp.client import Peer as Client
-from tests.stomp.test_engine import World, serving
+from tests.stomp.serving import World, serving
 
 SEND = b"SEND\ndestination:/queue/a\nreceipt:r\n\n%b\0"
 MIB = 1024 * 1024

@@ -16,7 +16,7 @@ import pytest
 
 from curbstone.gateway.resources.metrics.figures import BUILD
 from tests.kit.wheel import ROOT, copy_of_the_checkout
-from tests.stomp.test_engine import serving
+from tests.stomp.serving import serving
 from tests.stomp.test_way import traced
 from tests.test_tidy import SOURCES, facts, imported, relative
 

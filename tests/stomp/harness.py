@@ -1,22 +1,26 @@
-"""A STOMP client without a socket: it talks to a Session on a fake broker and reads its frames."""
+"""A STOMP client without a socket: it talks to a Session on an engine with a simulated disk and reads its frames."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
 
 from curbstone.access.authenticator import OpenAuthenticator
 from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.caller import Caller
 from curbstone.access.identity import Identity
 from curbstone.core import headers as blocks
+from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import parse_queue_name
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.session import Session
-from tests.stomp.fake_broker import FakeBroker
+from tests.kit.lab import Lab
 
 SUB = "SUBSCRIBE|id:0|destination:/queue/a|ack:client-individual"
 CLIENT_SUB = "SUBSCRIBE|id:0|destination:/queue/a|ack:client"
+
+Refuse = Callable[[str, CurbstoneError | None], None]
+"""The fixture `refuse`."""
 
 
 def send(body: str = "x", *headers: str, queue: str = "/queue/a") -> str:
@@ -59,20 +63,12 @@ def _no_quota(_project: str) -> None:
     """Nothing is counted."""
 
 
-class NoTime:
-    """A host for what asks only for the time."""
-
-    def wall_ms(self) -> int:
-        """Return none."""
-        return 0
-
-
 class Client:
     """Drives one session. Frames are written `LINE|LINE||body`, with `|` for LF; the NUL is added."""
 
     def __init__(
         self,
-        broker: FakeBroker | None = None,
+        lab: Lab | None = None,
         *,
         version: str | None = "1.2",
         limits: Limits | None = None,
@@ -82,16 +78,12 @@ class Client:
         identity: Identity | None = None,
     ) -> None:
         """`identity`: who has logged in, if anybody."""
-        self.broker = broker or FakeBroker()
+        self.lab = lab or Lab()
         self.changes = 0
         self.now_ms = 1_000_000
-        gate = OpenAuthenticator(cast(Any, self.broker), cast(Any, NoTime()))
+        gate = OpenAuthenticator(self.lab.broker, self.lab.host)
         everyone = gate.everyone
-        access = (
-            everyone
-            if identity is None
-            else AuthorizedBroker(gate.registries, cast(Any, self.broker), identity, _no_quota)
-        )
+        access = everyone if identity is None else AuthorizedBroker(gate.registries, self.lab.broker, identity, _no_quota)
         self.session = Session(
             gate,
             access,
@@ -112,12 +104,12 @@ class Client:
 
     def feed(self, data: bytes) -> None:
         """Hand bytes over without a turn of the engine."""
-        self.session.receive(data, self.now_ms, self.broker.now_ms)
+        self.session.receive(data, self.now_ms, self.lab.host.wall_ms())
 
     def send(self, *frames: str) -> list[Received]:
         """Send frames in one read, let the engine work, and return what comes back."""
         self.feed(b"".join([self.frame(text) for text in frames]))
-        self.broker.turn()
+        self.lab.settle()
         return self.read()
 
     def read(self) -> list[Received]:
@@ -126,7 +118,7 @@ class Client:
 
     def turn(self) -> list[Received]:
         """Let the engine work and return the frames that came."""
-        self.broker.turn()
+        self.lab.settle()
         return self.read()
 
     @staticmethod

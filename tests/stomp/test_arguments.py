@@ -11,7 +11,7 @@ from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions
 from curbstone.stomp.limits import Limits
 from tests.stomp.client import Peer, until
-from tests.stomp.test_engine import World, serving
+from tests.stomp.serving import World, serving
 
 
 def run(path: Path, *frames: str) -> tuple[dict[str, object] | None, str]:

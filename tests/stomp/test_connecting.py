@@ -8,9 +8,8 @@ from __future__ import annotations
 import pytest
 
 from curbstone.core.errors import QueueFull
-from curbstone.core.names import queue_name
 from curbstone.stomp.limits import Limits
-from tests.stomp.harness import SUB, Client, send
+from tests.stomp.harness import SUB, Client, Refuse, send
 
 
 def test_c01_stomp_is_connect() -> None:
@@ -57,7 +56,7 @@ def test_c07_a_second_connect() -> None:
 def test_c08_nothing_before_connect(frame: str) -> None:
     client = Client(version=None)
     assert "send CONNECT before" in client.error(frame).headers["message"]
-    assert not client.broker.all
+    assert not client.lab.names()
 
 
 def test_c09_receipt_on_connect_is_ignored() -> None:
@@ -171,9 +170,11 @@ def test_who_waits_too_long_for_the_disk_at_the_end_is_not_told_that_all_is_ther
     assert client.turn() == []  # what the disk says later: the socket's half is closed
 
 
-def test_what_is_refused_while_a_disconnect_waits_is_told_instead_of_its_receipt() -> None:
+def test_what_is_refused_while_a_disconnect_waits_is_told_instead_of_its_receipt(
+    refuse: Refuse,
+) -> None:
     client = Client()
-    client.broker.ensure(queue_name("a")).refuse = QueueFull("queue a is at its cap")
+    refuse("a", QueueFull("queue a is at its cap"))
     client.feed(client.frame(send("x")) + client.frame("DISCONNECT|receipt:2"))
     (error,) = client.turn()
     assert (error.command, error.headers["message"]) == ("ERROR", "queue a is at its cap")

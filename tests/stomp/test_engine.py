@@ -4,74 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import stomp
 
-from curbstone.access.authenticator import OpenAuthenticator
 from curbstone.access.private_queues import AT_ONCE
-from curbstone.core.disk import OsDisk
-from curbstone.core.engine.broker import Broker
-from curbstone.core.host import AsyncioHost
 from curbstone.core.names import QueueName
-from curbstone.core.options import QueueOptions, SyncMode
-from curbstone.stomp.limits import Limits
-from curbstone.stomp.server import StompServer
-from tests.kit.engine_end import end_engine
-from tests.stomp.client import Peer, exercise, until
-
-A = QueueName("default", "a")
-SUB = b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:client-individual\n\n\0"
-
-
-class World:
-    def __init__(self, broker: Broker, server: StompServer, address: tuple[str, int]) -> None:
-        self.broker = broker
-        self.server = server
-        self.address = address
-        self.peers: list[Peer] = []
-
-    async def peer(self) -> Peer:
-        peer = await Peer.open(self.address)
-        self.peers.append(peer)
-        await peer.connect()
-        return peer
-
-    def count(self, name: QueueName = A) -> int:
-        counts = self.broker.get(name).counts()
-        return counts.rdy + counts.wip + counts.delayed
-
-
-@asynccontextmanager
-async def serving(
-    path: Path, options: QueueOptions | None = None, limits: Limits | None = None
-) -> AsyncIterator[World]:
-    host = AsyncioHost(asyncio.get_running_loop())
-    broker = Broker.open(host, OsDisk(path), defaults=options or QueueOptions(), sync=SyncMode.parse("always"))
-    server = StompServer(OpenAuthenticator(broker, host), host, limits=limits)
-    world = World(broker, server, await server.start(("127.0.0.1", 0)))
-    try:
-        yield world
-    finally:
-        for peer in world.peers:
-            await peer.close()
-        await server.stop()
-        await end_engine(broker, host)
-
-
-def run(path: Path, *tests: Callable[[World], Awaitable[None]], options: QueueOptions | None = None) -> None:
-    """Run each test on a server of its own life, all on the same data."""
-
-    async def main() -> None:
-        for test in tests:
-            async with serving(path, options) as world:
-                await test(world)
-
-    asyncio.run(main())
+from curbstone.core.options import QueueOptions
+from tests.stomp.client import exercise, until
+from tests.stomp.serving import SUB, A, World, run
 
 
 def test_confirmed_messages_and_acks_survive_a_restart(tmp_path: Path) -> None:

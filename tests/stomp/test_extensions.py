@@ -6,10 +6,10 @@ import pytest
 
 from curbstone.access.identity import Identity
 from curbstone.access.rights import EVERYTHING
-from curbstone.core.errors import BadRequest, MessageTooLarge, QueueFull, Unavailable
+from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, QueueFull, Unavailable
 from curbstone.core.names import parse_queue_name
 from curbstone.stomp.limits import Limits
-from tests.stomp.harness import SUB, Client, send
+from tests.stomp.harness import SUB, Client, Refuse, send
 
 QUEUE = parse_queue_name("a")
 
@@ -30,25 +30,28 @@ def test_connected_names_what_the_server_has_of_what_was_asked_for() -> None:
     ("error", "code", "retry"),
     [(QueueFull("full"), "507", "1"), (MessageTooLarge("large"), "413", None), (Unavailable("disk"), "503", "5")],
 )
-def test_a_refused_send_is_answered_and_the_connection_goes_on(error: Exception, code: str, retry: str | None) -> None:
+def test_a_refused_send_is_answered_and_the_connection_goes_on(
+    refuse: Refuse, error: CurbstoneError, code: str, retry: str | None
+) -> None:
     asking = client("refusals")
     asking.send(send("1"))
-    queue = asking.broker.all[QUEUE]
-    queue.refuse = error  # type: ignore[assignment]
+    refuse("a", error)
     (refused,) = asking.send(send("2", "receipt:two"))
     assert refused.command == "RECEIPT"
     assert refused.headers["receipt-id"] == "two"
     assert refused.headers["x-error-code"] == code
     assert refused.headers["x-error"] == str(error)
     assert refused.headers.get("retry-after") == retry
-    queue.refuse = None
+    refuse("a", None)
     assert asking.receipts(send("3", "receipt:three")) == ["three"]
 
 
-def test_a_refused_send_without_a_receipt_ends_the_connection_as_ever_and_names_the_code() -> None:
+def test_a_refused_send_without_a_receipt_ends_the_connection_as_ever_and_names_the_code(
+    refuse: Refuse,
+) -> None:
     asking = client("refusals")
     asking.send(send("1"))
-    asking.broker.all[QUEUE].refuse = QueueFull("full")
+    refuse("a", QueueFull("full"))
     assert asking.error(send("2", "receipt:two"), send("3")).headers["x-error-code"] == "507"
 
 
@@ -71,7 +74,7 @@ def test_what_a_transaction_was_refused_for_is_told_by_its_commit() -> None:
     frames = ["BEGIN|transaction:t", send("in", "transaction:t", queue="/queue/b"), f"{ack}|transaction:t"]
     (refused,) = asking.send(*frames, "COMMIT|transaction:t|receipt:end")
     assert (refused.headers["receipt-id"], refused.headers["x-error-code"]) == ("end", "410")
-    assert asking.broker.bodies("b") == []
+    assert asking.lab.bodies("b") == []
     assert asking.receipts(send("out", "receipt:on")) == ["on"]
 
 
@@ -116,7 +119,7 @@ def test_a_second_subscribe_names_its_queue_as_the_first_did_also_if_the_user_is
     assert [frame.body for frame in received if frame.command == "MESSAGE"] == [b"0"]
     (*more, _receipt) = asking.send(f"{SUB}|prefetch-count:2|receipt:r") + asking.turn()
     assert [frame.command for frame in [*more, _receipt]].count("MESSAGE") == 1
-    assert parse_queue_name("shop/a") in asking.broker.all
+    assert parse_queue_name("shop/a") in asking.lab.names()
 
 
 def test_a_second_subscribe_elsewhere_breaks_a_rule() -> None:
@@ -126,8 +129,8 @@ def test_a_second_subscribe_elsewhere_breaks_a_rule() -> None:
     assert "another destination" in error.headers["message"]
 
 
-def test_errors_name_no_code_to_those_who_did_not_ask() -> None:
+def test_errors_name_no_code_to_those_who_did_not_ask(refuse: Refuse) -> None:
     plain = Client()
     plain.send(send("1"))
-    plain.broker.all[QUEUE].refuse = BadRequest("no")
+    refuse("a", BadRequest("no"))
     assert "x-error-code" not in plain.error(send("2")).headers

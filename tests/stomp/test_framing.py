@@ -35,9 +35,9 @@ def test_f04_a_backslash_means_itself_in_1_0() -> None:
     client.send(send("x", r"path:C:\new\temp"))
     frame = client.session
     client.feed(Client.frame("SUBSCRIBE|destination:/queue/a"))
-    client.broker.turn()
+    client.lab.settle()
     assert rb"path:C:\new\temp" + b"\n" in b"".join(frame.take_output())
-    other = Client(client.broker)
+    other = Client(client.lab)
     client.send(send("y", r"path:C:\new\temp", queue="/queue/b"))
     (message,) = other.send("SUBSCRIBE|id:0|destination:/queue/b")
     assert message.headers["path"] == r"C:\new\temp", "the same text in 1.2, escaped there"
@@ -133,7 +133,7 @@ def test_f34_a_body_where_none_belongs() -> None:
 def test_f35_each_frame_ends_with_one_line_feed() -> None:
     client = Client()
     client.feed(Client.frame(send("x", "receipt:1")) + Client.frame(SUB))
-    client.broker.turn()
+    client.lab.settle()
     assert b"".join(client.session.take_output()).count(b"\0\n") == 2
 
 
@@ -165,7 +165,7 @@ def test_f17_crlf_is_tolerated_until_the_version_is_known() -> None:
     client.feed(b"SEND\ndestination:/queue/a\nk:v\r\n\nx\0")
     client.turn()
     client.feed(Client.frame(SUB))
-    client.broker.turn()
+    client.lab.settle()
     out = b"".join(client.session.take_output())
     assert b"\nk:v \n" in out or b"\nk:v\r\n" in out, "there the CR is part of the value"
 
@@ -198,7 +198,7 @@ def test_f22_the_body_must_end_where_content_length_says() -> None:
 def test_f23_a_content_length_is_digits(value: str) -> None:
     client = Client()
     assert "content-length" in client.error(f"SEND|destination:/queue/a|content-length:{value}||abc").headers["message"]
-    assert not client.broker.all
+    assert not client.lab.names()
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])

@@ -95,24 +95,24 @@ def check_session(data: bytes, random: Random) -> None:
     for chunk in chunks(data, random):
         client.feed(chunk)
         if random.random() < 0.3:
-            client.broker.turn()
+            client.lab.settle()
         if random.random() < 0.1:
             random.choice((client.session.hold, client.session.resume))()
         output += b"".join(client.session.take_output())
     client.session.resume()
-    client.broker.advance(20_000)
+    client.lab.pass_time(20_000)
     client.session.tick(client.now_ms + 20_000)
     output += b"".join(client.session.take_output())
     if not output.startswith(b"HTTP/"):
         commands = [frame.command for frame in read_frames(output)]
         assert "ERROR" not in commands[:-1]
     client.session.lose()
-    client.broker.turn()
+    client.lab.settle()
     assert client.session.take_output() == []
-    assert not client.broker.private_queues()
-    for queue in client.broker.queues():
-        assert not queue.consumers and not queue.watchers
-        assert all(not item.wip for items in queue.items.values() for item in items.values())
+    assert not client.lab.broker.private_queues()
+    for queue in client.lab.broker.queues():
+        assert not queue.dispatcher.attached and not queue.wakeups.watchers
+        assert all(peeked.state != "wip" for peeked in client.lab.peek(queue))
 
 
 def run(random: Random, rounds: int) -> None:
@@ -172,9 +172,6 @@ def test_one_long_connection_does_not_grow() -> None:
                 messages = [frame for frame in got if frame.command == "MESSAGE"]
                 assert len(messages) == 2
                 client.send(*[f"ACK|id:{frame.headers['ack']}" for frame in messages], f"UNSUBSCRIBE|id:{n}")
-            client.broker.calls.clear()
-            for queue in client.broker.queues():
-                queue.consumers = [consumer for consumer in queue.consumers if not consumer.closed]
             gc.collect()
             sizes.append(tracemalloc.get_traced_memory()[0])
     finally:

@@ -76,7 +76,7 @@ def test_keuss04_a_destination_that_does_not_match(destination: str) -> None:
     error = client.error(keuss("x", "receipt:r", queue=destination))
     assert error.headers["receipt-id"] == "r"
     assert b"/q/<namespace>/<queue>" in error.body or b"/q/{project}/{queue}" in error.body
-    assert not client.broker.all
+    assert not client.lab.names()
 
 
 def test_keuss05_ack_modes() -> None:
@@ -101,9 +101,9 @@ def test_keuss07_a_plain_nack_comes_back_after_five_seconds() -> None:
     client = Client()
     (first,) = client.send(keuss("body"), SUB)
     assert client.send(nack(first)) == []
-    client.broker.advance(KEUSS_NACK_DELAY_MS - 1)
+    client.lab.pass_time(KEUSS_NACK_DELAY_MS - 1)
     assert client.read() == []
-    client.broker.advance(1)
+    client.lab.pass_time(1)
     (second,) = client.read()
     assert (second.body, second.headers["x-tries"]) == (b"body", "1")
     assert second.headers["message-id"] == first.headers["message-id"]
@@ -114,14 +114,14 @@ def test_keuss08_a_nack_with_a_delay() -> None:
     client = Client()
     (message,) = client.send(keuss(), SUB)
     client.send(nack(message, "x-delta-t:500"))
-    client.broker.advance(499)
+    client.lab.pass_time(499)
     assert client.read() == []
-    client.broker.advance(1)
+    client.lab.pass_time(1)
     (message,) = client.read()
-    client.send(nack(message, f"x-next-t:{client.broker.now_ms + 2000}"))
-    client.broker.advance(1999)
+    client.send(nack(message, f"x-next-t:{client.lab.host.now_ms() + 2000}"))
+    client.lab.pass_time(1999)
     assert client.read() == []
-    client.broker.advance(1)
+    client.lab.pass_time(1)
     (message,) = client.read()
     (again,) = client.send(nack(message, "x-delta-t:0"))
     assert again.headers["x-tries"] == "3", "no delay is possible too"
@@ -145,11 +145,11 @@ def test_keuss09_tries_count_up(server: ServerProcess) -> None:
 @pytest.mark.parametrize("absolute", [False, True])
 def test_keuss10_a_delayed_message(absolute: bool) -> None:
     client = Client()
-    due = client.broker.now_ms + 2000
+    due = client.lab.host.now_ms() + 2000
     client.send(SUB, keuss("late", f"x-next-t:{due}" if absolute else "x-delta-t:2000"))
-    client.broker.advance(1999)
+    client.lab.pass_time(1999)
     assert client.read() == []
-    client.broker.advance(1)
+    client.lab.pass_time(1)
     (message,) = client.read()
     assert message.body == b"late"
     assert message.headers["x-mature"] == "2023-11-14T22:13:22.000Z", "when it became due"

@@ -1,109 +1,23 @@
-"""The TCP server over real sockets, with the engine in memory: pressure, deadlines and the way it ends."""
+"""The TCP server over real sockets: pressure, deadlines and the way it ends."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import struct
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
 import pytest
 import stomp
 
-from curbstone.access.authenticator import OpenAuthenticator
+from curbstone.core.options import MIB, QueueOptions
 from curbstone.stomp.limits import Limits
-from curbstone.stomp.server import StompServer
-from tests.stomp.client import CONNECT, WAIT_S, Peer, exercise, until
-from tests.stomp.fake_broker import FakeBroker
+from tests.stomp.client import CONNECT, WAIT_S, exercise, until
+from tests.stomp.serving import World, run, serving
 
 
-class LiveBroker(FakeBroker):
-    """The fake engine with a turn of its own in each turn of the loop."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._loop = asyncio.get_running_loop()
-        self._woken = False
-
-    def wake(self) -> None:
-        if not self._woken:
-            self._woken = True
-            self._loop.call_soon(self._turn)
-
-    def _turn(self) -> None:
-        self._woken = False
-        self.turn()
-
-
-class Host:
-    """Real time; `shift_ms` makes it pass."""
-
-    shift_ms = 0
-
-    def now_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000 + self.shift_ms
-
-    def now_us(self) -> int:
-        return time.monotonic_ns() // 1000
-
-    def wall_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    def call_soon(self, fn: Callable[[], object]) -> object:
-        return asyncio.get_running_loop().call_soon(fn)
-
-    def call_later(self, delay_ms: int, fn: Callable[[], object]) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(delay_ms / 1000, fn)
-
-
-class World:
-    """A server and its peers."""
-
-    def __init__(self, server: StompServer, broker: LiveBroker, host: Host, address: tuple[str, int]) -> None:
-        self.server = server
-        self.broker = broker
-        self.host = host
-        self.address = address
-        self._peers: list[Peer] = []
-
-    async def peer(self, connect: bool = True) -> Peer:
-        peer = await Peer.open(self.address)
-        self._peers.append(peer)
-        if connect:
-            assert (await peer.connect()).command == "CONNECTED"
-        return peer
-
-    async def close(self) -> None:
-        """Close all peers, then the server."""
-        for peer in self._peers:
-            await peer.close()
-        await self.server.stop()
-
-
-@asynccontextmanager
-async def serving(limits: Limits | None = None) -> AsyncIterator[World]:
-    broker, host = LiveBroker(), Host()
-    server = StompServer(OpenAuthenticator(cast(Any, broker), cast(Any, host)), cast(Any, host), limits=limits)
-    address = await server.start(("127.0.0.1", 0))
-    world = World(server, broker, host, address)
-    try:
-        yield world
-    finally:
-        await world.close()
-
-
-def run(test: Callable[[World], Awaitable[None]], limits: Limits | None = None) -> None:
-    async def main() -> None:
-        async with serving(limits) as world:
-            await test(world)
-
-    asyncio.run(main())
-
-
-def test_a_message_goes_round() -> None:
+def test_a_message_goes_round(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
         await peer.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:client\n\n\0")
@@ -116,22 +30,24 @@ def test_a_message_goes_round() -> None:
         await peer.send(b"DISCONNECT\nreceipt:bye\n\n\0")
         assert [frame.headers for frame in await peer.rest()] == [{"receipt-id": "bye"}]
 
-    run(test)
+    run(tmp_path, test)
 
 
-def test_a_thousand_sends_in_one_write_get_their_receipts_in_order() -> None:
+def test_a_thousand_sends_in_one_write_get_their_receipts_in_order(
+    tmp_path: Path, calls: list[tuple[Any, ...]]
+) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
         await peer.send(b"".join(b"SEND\ndestination:/queue/a\nreceipt:%d\n\n%d\0" % (n, n) for n in range(1000)))
         for n in range(1000):
             assert (await peer.frame()).headers["receipt-id"] == str(n)
-        publishes = [call for call in world.broker.calls if call[0] == "publish"]
+        publishes = [call for call in calls if call[0] == "publish"]
         assert len(publishes) < 10, "together, not one by one"
 
-    run(test)
+    run(tmp_path, test)
 
 
-def test_m10_an_error_reaches_a_client_that_is_still_sending() -> None:
+def test_m10_an_error_reaches_a_client_that_is_still_sending(tmp_path: Path) -> None:
     """A reset of a socket with unread input used to destroy the ERROR before the client could read it."""
 
     async def test(world: World) -> None:
@@ -142,20 +58,20 @@ def test_m10_an_error_reaches_a_client_that_is_still_sending() -> None:
             assert error.command == "ERROR"
             peer.writer.close()
 
-    run(test)
+    run(tmp_path, test)
 
 
-def test_m07_send_and_close_at_once() -> None:
+def test_m07_send_and_close_at_once(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
         peer.writer.write(b"SEND\ndestination:/queue/a\n\n1\0" * 500)
         peer.writer.close()
-        await until(lambda: len(world.broker.all) == 1 and len(world.broker.bodies("a")) == 500)
+        await until(lambda: world.count() == 500)
 
-    run(test)
+    run(tmp_path, test)
 
 
-def test_a_client_may_close_its_half_and_still_get_its_receipts() -> None:
+def test_a_client_may_close_its_half_and_still_get_its_receipts(tmp_path: Path) -> None:
     """As in `printf ... | nc host 61613`."""
 
     async def test(world: World) -> None:
@@ -164,10 +80,10 @@ def test_a_client_may_close_its_half_and_still_get_its_receipts() -> None:
         peer.writer.write_eof()
         assert [frame.command for frame in await peer.rest()] == ["CONNECTED", "RECEIPT"]
 
-    run(test)
+    run(tmp_path, test)
 
 
-def test_a_client_that_does_not_read_is_not_sent_to() -> None:
+def test_a_client_that_does_not_read_is_not_sent_to(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         lazy = await world.peer()
         await lazy.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:auto\n\n\0")
@@ -178,48 +94,35 @@ def test_a_client_that_does_not_read_is_not_sent_to() -> None:
             if n % 100 == 99:
                 for _ in range(100):
                     await producer.frame()
-        assert len(world.broker.bodies("a")) > 0, "the socket is full, the rest stays in the queue"
+        assert world.count() > 0, "the socket is full, the rest stays in the queue"
         for _ in range(count):
             assert (await lazy.frame()).body == body
-        assert world.broker.bodies("a") == []
+        assert world.count() == 0
 
-    run(test)
+    run(tmp_path, test, options=QueueOptions(cap=64 * MIB))
 
 
-def test_reading_stops_while_too_much_is_unconfirmed() -> None:
-    class SlowBroker(LiveBroker):
-        slow = True
-
-        def _turn(self) -> None:
-            if not self.slow:
-                super()._turn()
-            self._woken = False
-
-    async def main() -> None:
-        broker, host = SlowBroker(), Host()
-        server = StompServer(
-            OpenAuthenticator(cast(Any, broker), cast(Any, host)), cast(Any, host), limits=Limits(unconfirmed_max=1000)
-        )
-        broker.slow = False
-        world = World(server, broker, host, await server.start(("127.0.0.1", 0)))
+def test_reading_stops_while_too_much_is_unconfirmed(tmp_path: Path, calls: list[tuple[Any, ...]]) -> None:
+    async def test(world: World) -> None:
         peer = await world.peer()
-        broker.slow = True
+        held: list[tuple[Any, ...]] = []
+        world.host.submit = lambda *job: held.append(job)  # type: ignore[method-assign]  # a disk that does nothing
         count = 100_000
         peer.writer.write(b"SEND\ndestination:/queue/a\n\n1\0" * count + b"DISCONNECT\nreceipt:r\n\n\0")
-        (client,) = server._clients
+        (client,) = world.server._clients
         await until(lambda: client._session.congested and not client.is_reading)
-        taken = len(broker.bodies("a"))
+        taken = sum(len(bodies) for what, _queue, bodies in calls if what == "publish")
         assert taken < count, "the rest waits in the socket"
-        broker.slow = False
-        broker.wake()
+        del world.host.submit
+        for job in held:
+            world.host.submit(*job)
         assert [frame.headers for frame in await peer.rest()] == [{"receipt-id": "r"}]
-        assert len(broker.bodies("a")) == count
-        await world.close()
+        assert world.count() == count
 
-    asyncio.run(main())
+    run(tmp_path, test, limits=Limits(unconfirmed_max=1000))
 
 
-def test_reading_stops_while_a_client_does_not_read_its_receipts() -> None:
+def test_reading_stops_while_a_client_does_not_read_its_receipts(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
         count, receipt = 30_000, "r" * 1000
@@ -228,25 +131,25 @@ def test_reading_stops_while_a_client_does_not_read_its_receipts() -> None:
         unsent = client._transport.get_write_buffer_size
         await until(lambda: unsent() > 1_000_000 and not client.is_reading)
         assert client._transport.get_write_buffer_size() < 4_000_000
-        assert len(world.broker.bodies("a")) < count
+        assert world.count() < count
         for _ in range(count):
             assert (await peer.frame()).headers["receipt-id"] == receipt
-        assert len(world.broker.bodies("a")) == count
+        assert world.count() == count
 
-    run(test, Limits(output_bytes_max=1_000_000))
+    run(tmp_path, test, limits=Limits(output_bytes_max=1_000_000, unconfirmed_max=1000))
 
 
-def test_c18_a_client_that_does_not_connect_is_closed() -> None:
+def test_c18_a_client_that_does_not_connect_is_closed(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer(connect=False)
         await peer.send(b"CONN")
         (error,) = await peer.rest()
         assert "CONNECT" in error.headers["message"]
 
-    run(test, Limits(connect_ms=1000))
+    run(tmp_path, test, limits=Limits(connect_ms=1000))
 
 
-def test_a_frame_that_trickles_in_is_given_up() -> None:
+def test_a_frame_that_trickles_in_is_given_up(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer()
         await peer.send(b"SEND\ndestination:/queue/a\n")
@@ -254,20 +157,20 @@ def test_a_frame_that_trickles_in_is_given_up() -> None:
         (error,) = await peer.rest()
         assert "complete frame" in error.headers["message"]
 
-    run(test, Limits(frame_ms=100))
+    run(tmp_path, test, limits=Limits(frame_ms=100))
 
 
-def test_c16_heart_beats_over_a_socket() -> None:
+def test_c16_heart_beats_over_a_socket(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer(connect=False)
         await peer.send(b"CONNECT\naccept-version:1.2\nheart-beat:0,100\n\n\0")
         assert (await peer.frame()).headers["heart-beat"] == "100,0"
         assert await asyncio.wait_for(peer.reader.readexactly(2), WAIT_S) == b"\n\n"
 
-    run(test)
+    run(tmp_path, test)
 
 
-def test_c17_a_peer_that_vanished_is_found_by_keepalive() -> None:
+def test_c17_a_peer_that_vanished_is_found_by_keepalive(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.peer()
         (client,) = world.server._clients
@@ -277,15 +180,15 @@ def test_c17_a_peer_that_vanished_is_found_by_keepalive() -> None:
             assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
         assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), "or small replies take 40 ms"
 
-    run(test)
+    run(tmp_path, test)
 
 
-def test_stopping_tells_the_clients() -> None:
+def test_stopping_tells_the_clients(tmp_path: Path) -> None:
     async def main() -> None:
-        async with serving() as world:
+        async with serving(tmp_path) as world:
             idle, busy = await world.peer(), await world.peer()
             busy.writer.write(b"SEND\ndestination:/queue/a\nreceipt:r\n\n1\0")
-            await until(lambda: bool(world.broker.all))
+            await until(lambda: bool(world.broker.queues()))
             stopping = asyncio.ensure_future(world.server.stop())
             (error,) = await idle.rest()
             assert error.headers["message"] == "the server is shutting down"
@@ -299,7 +202,7 @@ def test_stopping_tells_the_clients() -> None:
     asyncio.run(main())
 
 
-def test_a_reset_connection_returns_its_deliveries() -> None:
+def test_a_reset_connection_returns_its_deliveries(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         rude = await world.peer()
         await rude.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:client\n\n\0SEND\ndestination:/queue/a\n\n1\0")
@@ -312,13 +215,13 @@ def test_a_reset_connection_returns_its_deliveries() -> None:
         message = await other.frame()
         assert (message.headers["x-tries"], message.headers["redelivered"]) == ("1", "true")
 
-    run(test)
+    run(tmp_path, test)
 
 
 @pytest.mark.parametrize("kind", [stomp.Connection10, stomp.Connection11, stomp.Connection12])
-def test_stomp_py_in_every_version(kind: Any) -> None:
+def test_stomp_py_in_every_version(tmp_path: Path, kind: Any) -> None:
     async def test(world: World) -> None:
         await asyncio.to_thread(exercise, kind, world.address)
-        await until(lambda: len(world.broker.bodies("a")) == 1)
+        await until(lambda: world.count() == 1)
 
-    run(test)
+    run(tmp_path, test)

@@ -2,46 +2,49 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from curbstone.core.errors import QueueFull
-from curbstone.core.names import QueueName
 from curbstone.stomp.limits import Limits
-from tests.stomp.harness import SUB, Client, send
+from tests.stomp.harness import SUB, Client, Refuse, send
 
 
-def test_names_of_the_same_queue_keep_its_order() -> None:
+def test_names_of_the_same_queue_keep_its_order(calls: list[tuple[Any, ...]]) -> None:
     client = Client()
     client.send(send("1"), send("2", queue="a"), send("3"), send("4", queue="./a"), send("5", queue="/q/default/a"))
-    assert client.broker.calls == [("publish", "a", [b"1", b"2", b"3", b"4", b"5"])]
+    assert calls == [("publish", "a", [b"1", b"2", b"3", b"4", b"5"])]
 
 
-def test_sends_and_acks_of_different_queues_are_handed_over_together() -> None:
+def test_sends_and_acks_of_different_queues_are_handed_over_together(calls: list[tuple[Any, ...]]) -> None:
     client = Client()
     received = client.send(*[send(str(n)) for n in range(3)], SUB)
-    client.broker.calls.clear()
+    calls.clear()
     mixed = []
     for frame in received:
         mixed += [send(frame.body.decode(), queue="/queue/b"), f"ACK|id:{frame.headers['ack']}"]
     client.send(*mixed)
-    assert client.broker.calls == [("publish", "b", [b"0", b"1", b"2"]), ("ack", "a", [1, 2, 3])]
+    assert calls == [("publish", "b", [b"0", b"1", b"2"]), ("ack", "a", [1, 2, 3])]
 
 
-def test_sends_and_acks_of_one_queue_keep_their_order() -> None:
+def test_sends_and_acks_of_one_queue_keep_their_order(calls: list[tuple[Any, ...]]) -> None:
     """An ack makes room under the cap for the send behind it."""
     client = Client()
     one, two = client.send(send("1"), send("2"), SUB)
-    client.broker.calls.clear()
+    calls.clear()
     client.send(f"ACK|id:{one.headers['ack']}", send("3"), f"ACK|id:{two.headers['ack']}", send("4"))
-    assert [call[0] for call in client.broker.calls] == ["ack", "publish", "ack", "publish"]
+    assert [call[0] for call in calls] == ["ack", "publish", "ack", "publish"]
 
 
-def test_a_refused_publish_ends_the_connection_and_names_the_first_receipt() -> None:
+def test_a_refused_publish_ends_the_connection_and_names_the_first_receipt(
+    refuse: Refuse,
+) -> None:
     client = Client()
     client.send(send("1"))
-    client.broker.all[QueueName("default", "a")].refuse = QueueFull("queue default/a is at its cap")
+    refuse("a", QueueFull("queue default/a is at its cap"))
     error = client.error(send("2", "receipt:r2"), send("3", "receipt:r3"), send("4", "receipt:r4", queue="/queue/b"))
     assert error.headers["receipt-id"] == "r2"
     assert b"at its cap" in error.body
@@ -62,7 +65,7 @@ def test_congestion_comes_and_goes() -> None:
         client.feed(Client.frame(send()) * 11)
         assert client.session.congested
         before = client.changes
-        client.broker.turn()
+        client.lab.settle()
         assert not client.session.congested
         assert client.changes > before, "the owner of the socket hears of it"
 
@@ -84,7 +87,7 @@ def test_a_heavy_reader_of_plans_does_not_mix_up_heads() -> None:
     client = Client()
     for n in range(2000):
         client.feed(Client.frame(send(str(n), f"n:{n}", "x-delta-t:0" if n % 2 else "k:v")))
-    client.broker.turn()
+    client.lab.settle()
     received = client.send(f"{SUB}|x-wsize:5000")
     assert [(frame.body, frame.headers["n"]) for frame in received] == [(str(n).encode(), str(n)) for n in range(2000)]
 
@@ -94,9 +97,9 @@ def test_headers_cross_the_versions(version: str) -> None:
     """What 1.2 can say and the reader's version can't must not become another header there."""
     client = Client()
     client.send(send("x", r"evil:a\nack\cforged", r"na\nme\c:v", r"cr:a\rb", "plain:12:30"))
-    reader = Client(client.broker, version=version)
+    reader = Client(client.lab, version=version)
     reader.feed(Client.frame("SUBSCRIBE|id:0|destination:/queue/a"))
-    reader.broker.turn()
+    reader.lab.settle()
     head = b"".join(reader.session.take_output()).partition(b"\n\n")[0].decode()
     lines = head.split("\n")
     assert not [line for line in lines if line.startswith("ack")]
@@ -126,20 +129,20 @@ def test_whatever_comes_the_session_stands(pieces: list[str], connect: bool, jun
     client = Client(version="1.2" if connect else None)
     for piece in pieces:
         if piece == "turn":
-            client.broker.turn()
+            client.lab.settle()
         else:
             client.feed(junk if piece == "junk" else Client.frame(piece))
         client.session.tick(client.now_ms)
     was_closing = client.session.closing
-    client.broker.turn()
+    client.lab.settle()
     if client.session.ending:
         assert client.session.closing, "nothing is left to wait for"
     output = b"".join(client.session.take_output())
     if was_closing:
         assert output.count(b"ERROR\nmessage:") <= 1
     client.session.lose()
-    client.broker.turn()
+    client.lab.settle()
     assert client.session.take_output() == []
-    for queue in client.broker.all.values():
-        assert not queue.consumers
+    for queue in client.lab.broker.queues():
+        assert not queue.dispatcher.attached
         assert queue.counts().wip == 0

@@ -5,6 +5,8 @@ Each test is named by the number its pitfall has in the project's conformance li
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.stomp.harness import CLIENT_SUB, SUB, Client, send
@@ -14,16 +16,16 @@ def test_a01_1_2_acks_by_the_ack_header() -> None:
     client = Client()
     (message,) = client.send(send(), SUB)
     assert "[id]" in client.error(f"ACK|message-id:{message.headers['message-id']}").headers["message"]
-    (again,) = (other := Client(client.broker)).send(SUB)
+    (again,) = (other := Client(client.lab)).send(SUB)
     assert other.receipts(f"ACK|id:{again.headers['ack']}|receipt:r") == ["r"]
-    assert client.broker.bodies("a") == []
+    assert client.lab.bodies("a") == []
 
 
 def test_a02_1_1_acks_by_message_id_and_subscription() -> None:
     client = Client(version="1.1")
     one, _ = client.send(send("1"), send("2"), SUB)
     assert client.receipts(f"ACK|message-id:{one.headers['message-id']}|subscription:0|receipt:r") == ["r"]
-    assert client.broker.bodies("a") == [b"2"]
+    assert client.lab.bodies("a") == [b"2"]
     assert "[subscription]" in client.error(f"ACK|message-id:{one.headers['message-id']}").headers["message"]
 
 
@@ -31,7 +33,7 @@ def test_a02_1_0_acks_by_message_id() -> None:
     client = Client(version="1.0")
     one, _ = client.send(send("1"), send("2"), "SUBSCRIBE|destination:/queue/a|ack:client-individual")
     assert client.receipts(f"ACK|message-id:{one.headers['message-id']}|receipt:r") == ["r"]
-    assert client.broker.bodies("a") == [b"2"]
+    assert client.lab.bodies("a") == [b"2"]
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
@@ -47,24 +49,24 @@ def test_a03_client_mode_is_cumulative_within_its_subscription(version: str) -> 
         else f"message-id:{third.headers['message-id']}|subscription:0"
     )
     assert client.receipts(f"ACK|{by_id}|receipt:r") == ["r"]
-    assert client.broker.bodies("a") == [b"3"]
-    assert client.broker.bodies("b") == [b"0", b"1"]
+    assert client.lab.bodies("a") == [b"3"]
+    assert client.lab.bodies("b") == [b"0", b"1"]
 
 
-def test_a03_many_cumulative_acks_in_one_read_are_one_call() -> None:
+def test_a03_many_cumulative_acks_in_one_read_are_one_call(calls: list[tuple[Any, ...]]) -> None:
     client = Client()
     received = client.send(*[send(str(n)) for n in range(6)], CLIENT_SUB)
     ids = [frame.headers["ack"] for frame in received]
     assert client.receipts(f"ACK|id:{ids[1]}|receipt:1", f"ACK|id:{ids[4]}|receipt:4") == ["1", "4"]
-    assert client.broker.calls[-1] == ("ack", "a", [1, 2, 3, 4, 5])
+    assert calls[-1] == ("ack", "a", [1, 2, 3, 4, 5])
 
 
-def test_a04_individual_acks_of_one_read_are_one_call() -> None:
+def test_a04_individual_acks_of_one_read_are_one_call(calls: list[tuple[Any, ...]]) -> None:
     client = Client()
     received = client.send(*[send(str(n)) for n in range(4)], SUB)
     ids = [frame.headers["ack"] for frame in received]
     assert client.receipts(f"ACK|id:{ids[3]}|receipt:3", f"ACK|id:{ids[1]}|receipt:1") == ["3", "1"]
-    assert client.broker.calls[-1] == ("ack", "a", [4, 2])
+    assert calls[-1] == ("ack", "a", [4, 2])
 
 
 def test_a05_nack_is_cumulative_in_client_mode() -> None:
@@ -93,7 +95,7 @@ def test_a06_acking_twice() -> None:
         ack = f"ACK|id:{message.headers['ack']}"
         received = client.send(f"{ack}|receipt:1", f"{ack}|receipt:2")
         assert [(f.command, f.headers["receipt-id"]) for f in received] == [("RECEIPT", "1"), ("ERROR", "2")]
-        assert client.broker.bodies("a") == []
+        assert client.lab.bodies("a") == []
 
 
 def test_a06_an_ack_on_an_auto_subscription() -> None:
@@ -102,27 +104,26 @@ def test_a06_an_ack_on_an_auto_subscription() -> None:
     client.error("ACK|id:1.1.0")
 
 
-def test_a07_nack_with_a_delay_or_without_requeue() -> None:
+def test_a07_nack_with_a_delay_or_without_requeue(calls: list[tuple[Any, ...]]) -> None:
     client = Client()
     (first,) = client.send(send(), SUB)
     assert client.send(f"NACK|id:{first.headers['ack']}|x-delta-t:500") == []
-    client.broker.advance(499)
+    client.lab.pass_time(499)
     assert client.read() == []
-    client.broker.advance(1)
+    client.lab.pass_time(1)
     (second,) = client.read()
-    client.send(f"NACK|id:{second.headers['ack']}|x-next-t:{client.broker.now_ms + 2000}")
-    client.broker.advance(2000)
+    client.send(f"NACK|id:{second.headers['ack']}|x-next-t:{client.lab.host.now_ms() + 2000}")
+    client.lab.pass_time(2000)
     (third,) = client.read()
     assert third.headers["x-tries"] == "2"
     client.send(f"NACK|id:{third.headers['ack']}|requeue:false|error:why")
-    assert client.broker.calls[-1] == ("reject", "a", [1], "why")
+    assert calls[-1] == ("reject", "a", [1], "why")
 
 
-def test_a07_a_plain_nack_waits_five_seconds_only_on_keuss_destinations() -> None:
+def test_a07_a_plain_nack_waits_five_seconds_only_on_keuss_destinations(calls: list[tuple[Any, ...]]) -> None:
     client = Client()
-    plain, keuss = client.send(
-        send(), send(queue="/q/p/k"), SUB, "SUBSCRIBE|id:1|destination:/q/p/k|ack:client-individual"
-    )
+    (plain,) = client.send(send(), SUB)
+    (keuss,) = client.send(send(queue="/q/p/k"), "SUBSCRIBE|id:1|destination:/q/p/k|ack:client-individual")
     client.send(f"NACK|id:{plain.headers['ack']}", f"NACK|id:{keuss.headers['ack']}")
-    nacks = [call for call in client.broker.calls if call[0] == "nack"]
+    nacks = [call for call in calls if call[0] == "nack"]
     assert nacks == [("nack", "a", [1], None, ""), ("nack", "k", [1], 5000, "")]

@@ -10,7 +10,7 @@ import re
 import pytest
 
 from curbstone.stomp.limits import Limits
-from tests.stomp.fake_broker import FakeBroker
+from tests.kit.lab import Lab
 from tests.stomp.harness import CLIENT_SUB, SUB, Client, send
 
 
@@ -38,7 +38,7 @@ def test_s04_without_ack_a_message_is_settled_when_sent() -> None:
     client = Client()
     (message,) = client.send(send(), "SUBSCRIBE|id:0|destination:/queue/a")
     assert "ack" not in message.headers
-    assert client.broker.bodies("a") == []
+    assert client.lab.bodies("a") == []
 
 
 def test_s05_message_headers() -> None:
@@ -49,7 +49,7 @@ def test_s05_message_headers() -> None:
     assert message.headers == {
         "subscription": "0",
         "destination": "/queue/a",
-        "message-id": "u1-1",
+        "message-id": client.lab.named("a").message_id(1),
         "content-length": "4",
         "timestamp": "1700000000000",
         "redelivered": "false",
@@ -74,7 +74,7 @@ def test_s06_a_redelivery_has_the_same_id_and_a_new_ack() -> None:
 def test_s07_the_destination_is_written_as_subscribed(text: str) -> None:
     client = Client()
     client.feed(Client.frame(send(queue=text)) + Client.frame(f"SUBSCRIBE|id:0|destination:{text}"))
-    client.broker.turn()
+    client.lab.settle()
     assert f"\ndestination:{text}\n".encode() in b"".join(client.session.take_output())
 
 
@@ -93,10 +93,10 @@ def test_s10_after_unsubscribe_what_is_unsettled_can_be_settled() -> None:
     one, two = client.send(send("1"), send("2"), SUB)
     assert client.send("UNSUBSCRIBE|id:0", send("3")) == []
     assert client.receipts(f"ACK|id:{one.headers['ack']}|receipt:r") == ["r"]
-    assert client.broker.bodies("a") == [b"2", b"3"]
+    assert client.lab.bodies("a") == [b"2", b"3"]
     client.send(f"ACK|id:{two.headers['ack']}")
-    assert client.broker.bodies("a") == [b"3"]
-    assert not client.broker.all[next(iter(client.broker.all))].consumers, "nothing left to settle: it is gone"
+    assert client.lab.bodies("a") == [b"3"]
+    assert not client.lab.named("a").dispatcher.attached, "nothing left to settle: it is gone"
 
 
 def test_s10_the_end_of_the_connection_returns_them() -> None:
@@ -104,7 +104,7 @@ def test_s10_the_end_of_the_connection_returns_them() -> None:
     client.send(send("1"), SUB)
     client.send("UNSUBSCRIBE|id:0")
     client.session.lose()
-    (message,) = Client(client.broker).send(SUB)
+    (message,) = Client(client.lab).send(SUB)
     assert message.headers["x-tries"] == "1"
 
 
@@ -114,9 +114,9 @@ def test_s11_a_late_ack_is_judged_by_the_mode_of_its_delivery() -> None:
     client.send("UNSUBSCRIBE|id:0")
     client.send(CLIENT_SUB)
     client.send(f"ACK|id:{two.headers['ack']}")
-    assert client.broker.bodies("a") == [b"1"], "client-individual: only the second"
+    assert client.lab.bodies("a") == [b"1"], "client-individual: only the second"
     client.send(f"ACK|id:{one.headers['ack']}")
-    assert client.broker.bodies("a") == []
+    assert client.lab.bodies("a") == []
 
 
 @pytest.mark.parametrize("header", ["prefetch-count", "x-wsize"])
@@ -137,7 +137,7 @@ def test_curb_one_queue_for_every_destination() -> None:
     client = Client(single_queue="main")
     client.send(send("1", queue="foo"), send("2", queue="/anything/at all"))
     assert [f.body for f in client.send("SUBSCRIBE|id:0|destination:.|ack:client-individual")] == [b"1", b"2"]
-    assert [str(name) for name in client.broker.all] == ["default/main"]
+    assert [str(name) for name in client.lab.names()] == ["default/main"]
 
 
 @pytest.mark.parametrize("text", ["/queue/a/count", "a/count", "./a/count", "/queue/default/a/count"])
@@ -155,14 +155,14 @@ def test_a_count_is_sent_at_once_and_on_change(text: str) -> None:
 
 def test_keuss_delays() -> None:
     client = Client()
-    client.send(SUB, send("1", "x-delta-t:2000"), send("2", f"x-next-t:{client.broker.now_ms + 3000}"))
-    client.broker.advance(1999)
+    client.send(SUB, send("1", "x-delta-t:2000"), send("2", f"x-next-t:{client.lab.host.now_ms() + 3000}"))
+    client.lab.pass_time(1999)
     assert client.read() == []
-    client.broker.advance(1)
+    client.lab.pass_time(1)
     (first,) = client.read()
     assert first.body == b"1"
     assert not {"x-delta-t", "x-next-t"} & set(first.headers)
-    client.broker.advance(1000)
+    client.lab.pass_time(1000)
     (second,) = client.read()
     assert second.headers["x-mature"] == "2023-11-14T22:13:23.000Z"
 
@@ -185,7 +185,7 @@ def test_keuss_groups() -> None:
 def test_keuss_parallel_is_the_weight_in_the_round_robin() -> None:
     client = Client()
     client.send(f"{SUB}|x-parallel:3")
-    assert next(iter(client.broker.all.values())).consumers[0].weight == 3
+    assert client.lab.named("a").consumers()[0].weight == 3
 
 
 def test_keuss_headers_are_kept() -> None:
@@ -196,21 +196,21 @@ def test_keuss_headers_are_kept() -> None:
 
 
 def test_a_topic_has_a_queue_for_each_subscription() -> None:
-    broker = FakeBroker()
-    one, two = Client(broker, name="s1"), Client(broker, name="s2")
+    lab = Lab()
+    one, two = Client(lab, name="s1"), Client(lab, name="s2")
     for client in (one, two):
         client.send("SUBSCRIBE|id:0|destination:/topic/news")
     assert one.receipts(send("hot", "receipt:r", queue="/topic/news")) == ["r"]
     assert [f.body for f in two.read()] == [b"hot"]
     one.session.lose()
     two.send("DISCONNECT")
-    broker.turn()
-    assert not broker.all, "they go with their connections"
+    lab.settle()
+    assert not lab.names(), "they go with their connections"
 
 
 def test_a_temporary_queue_takes_the_reply() -> None:
-    broker = FakeBroker()
-    asker, server = Client(broker, name="s1"), Client(broker, name="s2")
+    lab = Lab()
+    asker, server = Client(lab, name="s1"), Client(lab, name="s2")
     asker.send("SUBSCRIBE|id:r|destination:/temp-queue/answers", send("?", "reply-to:/temp-queue/answers"))
     (question,) = server.send(SUB)
     reply_to = question.headers["reply-to"]
@@ -218,20 +218,20 @@ def test_a_temporary_queue_takes_the_reply() -> None:
     (answer,) = asker.turn()
     assert (answer.body, answer.headers["destination"]) == (b"!", "/temp-queue/answers")
     assert reply_to == "/reply-queue/s1.answers"
-    stranger = Client(broker, name="s3").error(f"SUBSCRIBE|id:0|destination:{reply_to}")
+    stranger = Client(lab, name="s3").error(f"SUBSCRIBE|id:0|destination:{reply_to}")
     assert "is for SEND" in stranger.headers["message"]
     asker.send(send("note to self", queue="/temp-queue/other"), "SUBSCRIBE|id:c|destination:/temp-queue/third/count")
     asker.session.lose()
-    broker.turn()
-    assert [str(name) for name in broker.all] == ["default/a"]
+    lab.settle()
+    assert [str(name) for name in lab.names()] == ["default/a"]
     assert server.receipts(send("!", "receipt:late", queue=reply_to)) == ["late"], "nobody waits for it any more"
     assert not server.session.ending
 
 
 def test_a_connection_has_so_many_private_queues_however_they_come() -> None:
     """Each SEND to another name made one more, so one connection could make any number of them."""
-    broker = FakeBroker()
-    client = Client(broker, limits=Limits(private_max=3))
+    lab = Lab()
+    client = Client(lab, limits=Limits(private_max=3))
     client.send("SUBSCRIBE|id:0|destination:/topic/news", "SUBSCRIBE|id:1|destination:/temp-queue/1")
     for name in ("2", "2", "1"):
         assert client.receipts(send("m", "receipt:r", queue=f"/temp-queue/{name}")) == ["r"]
@@ -239,14 +239,14 @@ def test_a_connection_has_so_many_private_queues_however_they_come() -> None:
     assert client.receipts(send("m", "receipt:r", queue="/temp-queue/3")) == ["r"]
     error = client.error(send("m", queue="/temp-queue/4"))
     assert error.headers["message"] == "a connection has at most 3 temporary queues and topics"
-    broker.turn()
-    assert not broker.all
+    lab.settle()
+    assert not lab.names()
 
 
 def test_a_reply_comes_also_to_who_only_named_a_temporary_queue() -> None:
     """RabbitMQ's way: the answer was dropped behind a RECEIPT."""
-    broker = FakeBroker()
-    asker, server = Client(broker, name="s1"), Client(broker, name="s2")
+    lab = Lab()
+    asker, server = Client(lab, name="s1"), Client(lab, name="s2")
     questions = server.send(SUB) + asker.send(send("1", "reply-to:/temp-queue/r"), send("2", "reply-to:/temp-queue/r"))
     questions += server.read()
     for question in questions:
@@ -261,8 +261,8 @@ def test_a_reply_comes_also_to_who_only_named_a_temporary_queue() -> None:
     (answer,) = asker.read()
     assert (answer.body, answer.headers["subscription"]) == (b"3", "mine"), "it has the queue to itself"
     asker.send("DISCONNECT")
-    broker.turn()
-    assert not broker.private_queues()
+    lab.settle()
+    assert not lab.broker.private_queues()
 
 
 @pytest.mark.parametrize("named", ["/temp-queue/", "/temp-queue/a/b", "/temp-queue/a b"])

@@ -10,24 +10,21 @@ from pathlib import Path
 import pytest
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull, Unavailable
-from curbstone.core.names import QueueName, reply_address
+from curbstone.core.names import reply_address
 from curbstone.core.options import QueueOptions
 from curbstone.stomp.limits import Limits
+from tests.kit.lab import Lab
+from tests.stomp import serving
 from tests.stomp.client import WAIT_S, Peer, until
-from tests.stomp.fake_broker import FakeBroker, FakeQueue
-from tests.stomp.harness import SUB, Client, send
-from tests.stomp.test_engine import World, serving
+from tests.stomp.harness import SUB, Client, Refuse, send
+from tests.stomp.serving import World
 
 LIMITS = Limits(private_cap_min=800_000, body_bytes_max=100_000)
 NEWS = b"SEND\ndestination:/topic/news\nreceipt:%d\n\n%b\0"
 
 
-def run(path: Path, test: Callable[[World], Awaitable[None]], limits: Limits = LIMITS) -> None:
-    async def main() -> None:
-        async with serving(path, QueueOptions(cap=64 * 1024), limits) as world:
-            await test(world)
-
-    asyncio.run(main())
+def run(path: Path, test: Callable[[World], Awaitable[None]]) -> None:
+    serving.run(path, test, options=QueueOptions(cap=64 * 1024), limits=LIMITS)
 
 
 async def subscribed(world: World, ack: bytes, destination: bytes = b"/topic/news") -> Peer:
@@ -123,49 +120,52 @@ def test_a_subscriber_with_room_is_never_too_slow(tmp_path: Path) -> None:
     [(QueueFull("full"), False, False), (NoSuchQueue("gone"), False, False), (QueueFull("full"), True, True),
      (Unavailable("no disk"), False, True)],
 )  # fmt: skip
-def test_what_a_private_queue_has_no_room_for_is_harmless(error: CurbstoneError, durable: bool, fails: bool) -> None:
-    broker = FakeBroker()
-    reader, writer = Client(broker, name="s1"), Client(broker, name="s2")
+def test_what_a_private_queue_has_no_room_for_is_harmless(
+    refuse: Refuse, error: CurbstoneError, durable: bool, fails: bool
+) -> None:
+    lab = Lab()
+    reader, writer = Client(lab, name="s1"), Client(lab, name="s2")
     reader.send("SUBSCRIBE|id:0|destination:/topic/news")
-    refusing: FakeQueue = broker.private_queues()[0]
+    refusing = lab.queue("kept") if durable else lab.broker.private_queues()[0]
     if durable:
-        refusing = broker.ensure(QueueName("default", "kept"))
-        broker.bind("news", refusing.name, on_done=lambda _error: None)
-    refusing.refuse = error
+        lab.answer(lambda done: lab.broker.bind("news", refusing.name, done))
+    refuse(refusing.name.queue, error)
     (answer,) = writer.send(send("hot", "receipt:r", queue="/topic/news"))
     assert (answer.command, answer.headers["receipt-id"]) == ("ERROR" if fails else "RECEIPT", "r")
 
 
-def test_a_subscriber_never_misses_a_message_in_silence() -> None:
-    broker = FakeBroker()
-    reader, writer = Client(broker, name="s1"), Client(broker, name="s2")
+def test_a_subscriber_never_misses_a_message_in_silence(refuse: Refuse) -> None:
+    lab = Lab()
+    reader, writer = Client(lab, name="s1"), Client(lab, name="s2")
     reader.send("SUBSCRIBE|id:0|destination:/topic/news")
-    broker.private_queues()[0].refuse = QueueFull("full")
+    refuse(lab.broker.private_queues()[0].name.queue, QueueFull("full"))
     assert writer.receipts(send("hot", "receipt:r", queue="/topic/news")) == ["r"]
     (told,) = reader.read()
     assert told.command == "ERROR" and "too slow" in told.headers["message"]
 
 
-def test_a_reply_in_a_transaction_reaches_who_asked_and_needs_nobody() -> None:
+def test_a_reply_in_a_transaction_reaches_who_asked_and_needs_nobody(
+    refuse: Refuse,
+) -> None:
     """The one who asked may be gone, or take nothing: that is no reason not to commit."""
     for state in ("there", "gone", "full"):
-        broker = FakeBroker()
-        asker, server = Client(broker, name="s1"), Client(broker, name="s2")
+        lab = Lab()
+        asker, server = Client(lab, name="s1"), Client(lab, name="s2")
         asker.send("SUBSCRIBE|id:r|destination:/temp-queue/r", send("?", "reply-to:/temp-queue/r"))
         (question,) = server.send(SUB)
         if state == "gone":
             asker.session.lose()
-            broker.turn()
+            lab.settle()
         elif state == "full":
-            broker.private_queues()[0].refuse = QueueFull("full")
+            refuse(lab.broker.private_queues()[0].name.queue, QueueFull("full"))
         reply = send("!", "transaction:t", queue=question.headers["reply-to"])
         assert server.send("BEGIN|transaction:t", f"ACK|id:{question.headers['ack']}|transaction:t", reply) == []
         assert asker.read() == []
         assert server.receipts("COMMIT|transaction:t|receipt:c") == ["c"]
-        assert broker.bodies("a") == [] and not server.session.ending
+        assert lab.bodies("a") == [] and not server.session.ending
         got = [frame.command for frame in asker.read()]
         assert got == {"there": ["MESSAGE"], "gone": [], "full": ["ERROR"]}[state]
-        assert bool(broker.private_queues()) == (state == "there")
+        assert bool(lab.broker.private_queues()) == (state == "there")
 
 
 def test_large_messages_pass_a_topic_and_close_nobody(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_large_messages_pass_a_topic_and_close_nobody(tmp_path: Path) -> None:
 
     async def main() -> None:
         limits = Limits(private_cap_min=100_000, body_bytes_max=largest)
-        async with serving(tmp_path, QueueOptions(max_message_size=largest), limits) as world:
+        async with serving.serving(tmp_path, QueueOptions(max_message_size=largest), limits) as world:
             await test(world)
 
     asyncio.run(main())
@@ -215,16 +215,16 @@ def test_the_mark_that_the_gateway_keeps_in_a_block_is_not_a_header() -> None:
     """It says how the bytes of HTTP headers were read; a STOMP client must neither see it nor set it."""
     from curbstone.core.message import Message
 
-    broker = FakeBroker()
-    queue = broker.ensure(QueueName("default", "a"))
+    lab = Lab()
+    queue = lab.queue("a")
     block = "x-msg-x-k:grün\nx-http-charset:utf-8\nx-http-charset-not:1\n".encode()
-    queue.publish([Message(b"1", block)], lambda _error, _first, _count: None)
+    lab.publish_messages(queue, [Message(b"1", block)])
     for version in ("1.0", "1.1", "1.2"):
-        client = Client(broker, version=version)
+        client = Client(lab, version=version)
         (message,) = client.send("SUBSCRIBE|id:0|destination:/queue/a|ack:client-individual")
         assert (message.headers["x-msg-x-k"], message.headers["x-http-charset-not"]) == ("grün", "1")
         assert "x-http-charset" not in message.headers
         client.session.lose()
-    Client(broker).send(send("2", "x-http-charset:utf-8", "x-msg-x-k:v", queue="/queue/b"))
-    item = broker.all[QueueName("default", "b")].items[""][1]
-    assert item.message.headers == b"x-msg-x-k:v\n"
+    Client(lab).send(send("2", "x-http-charset:utf-8", "x-msg-x-k:v", queue="/queue/b"))
+    (found,) = lab.peek(lab.named("b"))
+    assert found.message.headers == b"x-msg-x-k:v\n"

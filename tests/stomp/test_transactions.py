@@ -32,11 +32,11 @@ def test_t03_a_send_is_invisible_until_commit() -> None:
     client = Client()
     got = client.receipts("BEGIN|transaction:t", send("1", "transaction:t", "receipt:1"), send("2", "transaction:t"))
     assert got == ["1"], "accepted, not durable"
-    assert client.broker.bodies("a") == []
+    assert client.lab.bodies("a") == []
     client.feed(Client.frame("COMMIT|transaction:t|receipt:c"))
     assert client.read() == []
     assert [f.headers["receipt-id"] for f in client.turn()] == ["c"]
-    assert client.broker.bodies("a") == [b"1", b"2"]
+    assert client.lab.bodies("a") == [b"1", b"2"]
 
 
 def test_t03_a_send_to_a_topic_too() -> None:
@@ -46,7 +46,7 @@ def test_t03_a_send_to_a_topic_too() -> None:
     assert client.receipts(*frames, send("kept", "transaction:t")) == ["1"]
     got = client.send("COMMIT|transaction:t|receipt:c")
     assert sorted((frame.command, frame.body) for frame in got) == [("MESSAGE", b"hot"), ("RECEIPT", b"")]
-    assert client.broker.bodies("a") == [b"kept"]
+    assert client.lab.bodies("a") == [b"kept"]
     client.send("BEGIN|transaction:t", send("never", "transaction:t", queue="/topic/news"))
     assert client.send("ABORT|transaction:t") == []
 
@@ -56,7 +56,7 @@ def test_t04_an_ack_that_was_aborted_can_be_given_again() -> None:
     (message,) = client.send(send(), SUB)
     ack = f"ACK|id:{message.headers['ack']}"
     client.send("BEGIN|transaction:t", f"{ack}|transaction:t", "ABORT|transaction:t")
-    assert client.broker.bodies("a") == [b"x"]
+    assert client.lab.bodies("a") == [b"x"]
     assert client.receipts(f"{ack}|receipt:r") == ["r"]
 
 
@@ -69,10 +69,10 @@ def test_t04_ack_and_send_take_effect_together() -> None:
         send("out", "transaction:t", queue="/queue/b"),
         f"NACK|id:{two.headers['ack']}|transaction:t|x-delta-t:100",
     )
-    assert client.broker.bodies("a") == [b"1", b"2"]
+    assert client.lab.bodies("a") == [b"1", b"2"]
     assert client.receipts("COMMIT|transaction:t|receipt:c") == ["c"]
-    assert client.broker.bodies("a") == [b"2"]
-    assert client.broker.bodies("b") == [b"out"]
+    assert client.lab.bodies("a") == [b"2"]
+    assert client.lab.bodies("b") == [b"out"]
 
 
 def test_t04_the_same_ack_twice_in_a_transaction() -> None:
@@ -86,8 +86,8 @@ def test_t05_the_end_of_the_connection_aborts() -> None:
     client = Client()
     client.send("BEGIN|transaction:t", send("1", "transaction:t"))
     client.session.lose()
-    client.broker.turn()
-    assert client.broker.bodies("a") == []
+    client.lab.settle()
+    assert client.lab.bodies("a") == []
 
 
 def test_t06_transactions_are_limited() -> None:

@@ -64,7 +64,7 @@ def test_a_header_that_would_fail_in_silence_is_an_error(header: Header, command
     assert error.headers["message"] == f"{header.name} is not supported: {header.rule}"
     assert error.headers["receipt-id"] == "r"
     assert f"{header.name}:{value}" in error.body.decode()
-    assert not client.broker.all, "nothing is made or stored"
+    assert not client.lab.names(), "nothing is made or stored"
 
 
 @pytest.mark.parametrize(("header", "command", "place"), [case for case in cases() if case[0].value == "true"])
@@ -93,7 +93,7 @@ def test_a_destination_of_another_broker_names_the_nearest_one(name: str, comman
     client = Client()
     error = client.error(frame(command, name))
     assert NAMES[name] in error.headers["message"]
-    assert name in error.body.decode() and not client.broker.all
+    assert name in error.body.decode() and not client.lab.names()
 
 
 @pytest.mark.parametrize("name", GOOD_NAMES)
@@ -114,9 +114,9 @@ def test_every_shape_is_tried() -> None:
 def test_a_delay_and_a_time_to_live_by_the_names_of_other_brokers() -> None:
     client = Client()
     client.send(send("late", "AMQ_SCHEDULED_DELAY:500"), send("soon", "x-delta-t:100", "AMQ_SCHEDULED_DELAY:500"))
-    (queue,) = client.broker.all.values()
-    assert [item.message.delay_ms for item in queue.items[""].values()] == [500, 100]
-    assert not any(b"AMQ" in item.message.headers for item in queue.items[""].values()), "it is done"
+    found = client.lab.peek(client.lab.named("a"))
+    assert [each.message.delay_ms for each in found] == [500, 100]
+    assert not any(b"AMQ" in each.message.headers for each in found), "it is done"
 
 
 @pytest.mark.parametrize(
@@ -126,19 +126,17 @@ def test_a_delay_and_a_time_to_live_by_the_names_of_other_brokers() -> None:
 )  # fmt: skip
 def test_how_long_a_message_lives(headers: list[str], ttl_ms: int) -> None:
     client = Client()
-    client.send(send("x", *[header.replace("{now+90}", str(client.broker.now_ms + 90)) for header in headers]))
-    (queue,) = client.broker.all.values()
-    assert [item.message.ttl_ms for item in queue.items[""].values()] == [ttl_ms]
+    client.send(send("x", *[header.replace("{now+90}", str(client.lab.host.now_ms() + 90)) for header in headers]))
+    assert [found.message.ttl_ms for found in client.lab.peek(client.lab.named("a"))] == [ttl_ms]
 
 
 def test_a_moment_is_reckoned_anew_for_each_frame() -> None:
     client = Client()
-    text = send("x", f"expires:{client.broker.now_ms + 1000}")
+    text = send("x", f"expires:{client.lab.host.now_ms() + 1000}")
     client.send(text)
-    client.broker.now_ms += 400
+    client.lab.pass_time(400)
     client.send(text)
-    (queue,) = client.broker.all.values()
-    assert [item.message.ttl_ms for item in queue.items[""].values()] == [1000, 600]
+    assert [found.message.ttl_ms for found in client.lab.peek(client.lab.named("a"))] == [1000, 600]
 
 
 @pytest.mark.parametrize("header", ["AMQ_SCHEDULED_DELAY", "x-message-ttl", "expires", "expiration"])

@@ -13,7 +13,7 @@ from types import FrameType
 
 import pytest
 
-from tests.stomp.test_engine import SUB, World, serving
+from tests.stomp.serving import SUB, World, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
