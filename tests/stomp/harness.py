@@ -83,7 +83,9 @@ class Client:
         self.now_ms = 1_000_000
         gate = OpenAuthenticator(self.lab.broker, self.lab.host)
         everyone = gate.everyone
-        access = everyone if identity is None else AuthorizedBroker(gate.registries, self.lab.broker, identity, _no_quota)
+        access = (
+            everyone if identity is None else AuthorizedBroker(gate.registries, self.lab.broker, identity, _no_quota)
+        )
         self.session = Session(
             gate,
             access,
