@@ -37,7 +37,9 @@ def test_tables_made_from_the_code_are_up_to_date() -> None:
     made = {name for text in texts.values() for name in re.findall("<!-- table: ([\\w-]+) -->", text)}
     assert made == docs_tables.TABLES.keys()
     for path, text in texts.items():
-        assert docs_tables.updated(text) == text, f"{path.name} is out of date: run tools/ops/docs_tables.py"
+        assert docs_tables.updated(path.name, text) == text, (
+            f"{path.name} is out of date: `python -m tools.ops.docs_tables`"
+        )
 
 
 def test_every_page_is_in_the_navigation() -> None:

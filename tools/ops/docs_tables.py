@@ -1,4 +1,4 @@
-"""Write the tables in docs/ whose rows are in the code: `python tools/ops/docs_tables.py`.
+"""Write the tables and numbers in docs/ that the code has: `python -m tools.ops.docs_tables`.
 
 A page has a table between two comments, `<!-- table: NAME -->` and `<!-- end of table -->`. `TABLES` has the function
 that makes each of them. tests/repo/test_docs.py checks that the pages are up to date.
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from curbstone.gateway.http import problem_types
 from curbstone.stomp import unsupported
+from tools.ops import docs_limits
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n\n).*?(\n<!-- end of table -->)", re.S)
@@ -52,16 +53,17 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
-def updated(page: str) -> str:
-    """Return the text of a page with its tables made from the code."""
-    return _TABLE.sub(lambda match: match[1] + TABLES[match[2]]() + match[3], page)
+def updated(name: str, page: str) -> str:
+    """Return the text of a page with its tables and numbers taken from the code."""
+    page = _TABLE.sub(lambda match: match[1] + TABLES[match[2]]() + match[3], page)
+    return docs_limits.updated(page) if name == "limits.md" else page
 
 
 def main() -> None:
     """Write the tables of all pages."""
     for path in sorted(DOCS.glob("*.md")):
         text = path.read_text(encoding="utf-8")
-        if (new := updated(text)) != text:
+        if (new := updated(path.name, text)) != text:
             path.write_text(new, encoding="utf-8")
             print(path.name)
 
