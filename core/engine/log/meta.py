@@ -137,10 +137,10 @@ class Meta:
         line, _, crc = data.partition(b"\n")
         if crc.strip() != b"%08x" % crc32(line):
             raise MetaDamaged(f"{path} is damaged: its checksum does not match")
-        facts = json.loads(line)
-        if facts["format"] > META_FORMAT:
-            raise DataDirectoryError(f"{path}: format {facts['format']} is newer than this version reads")
         try:
+            facts = json.loads(line)
+            if facts["format"] > META_FORMAT:
+                raise DataDirectoryError(f"{path}: format {facts['format']} is newer than this version reads")
             name = stored_name(facts["queue"], sys.intern(facts["project"]))
             changes = facts["options"] | facts.get("later_options", {})
             groups, since = facts["groups"], facts.get("since")
@@ -157,7 +157,9 @@ class Meta:
                 facts.get("unused_s"),
                 str(facts.get("doubt", "")),
             )
-        except (KeyError, CurbstoneError) as error:
+        except DataDirectoryError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, CurbstoneError) as error:
             raise MetaDamaged(f"{path} is not understood: {error}") from error
 
 
