@@ -42,7 +42,7 @@ def check_metadata(fields: Mapping[str, Any], more: Collection[str] = ()) -> Non
     if (name := _unknown(fields, more)) is not None:
         raise BadRequest(f"unknown member {name[:80]!r}; {_A_MESSAGE}")
     if fields and not any([_says_something(name) or name in more for name in fields]):
-        raise BadRequest(f"member {next(iter(fields))!r} is not allowed without a message; {_A_MESSAGE}")
+        raise BadRequest(f"member {next(iter(fields))!r} needs a message; {_A_MESSAGE}")
 
 
 def _unknown(fields: Mapping[str, Any], more: Collection[str] = ()) -> str | None:

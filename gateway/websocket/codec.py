@@ -97,7 +97,10 @@ class Frames:
         self._skipped = 0
         self._partial: bytearray | None = None
         self._is_text = False
-        self._pinged: bytes | None = None
+        self._ping = b""
+        """The payload of the latest ping."""
+        self.is_pinged = False
+        """Whether that ping has not been answered."""
         self._tail = b""
         self.pieces = 0
         """How many pings, pongs and tiny fragments the last read had."""
@@ -175,7 +178,8 @@ class Frames:
                 messages.append(Inbound(first == TEXT, payload))
             elif first in (_PING, _PONG):
                 if first == _PING:
-                    self._pinged = apply_mask(data[body:stop], data[body - 4 : body])
+                    self._ping = apply_mask(data[body:stop], data[body - 4 : body])
+                    self.is_pinged = True
                 self.began_anew = self.began_anew or self._partial is None
                 self.pieces += 1
             elif first in _FRAGMENTS and (first & ~_FIN == 0) is (self._partial is not None):
@@ -274,8 +278,9 @@ class Frames:
 
     def take_pong(self) -> bytes:
         """Return the pong for the latest ping, or b"" if there was none."""
-        data, self._pinged = self._pinged, None
-        return b"" if data is None or self.is_closed else _head(_PONG, len(data)) + data
+        is_due = self.is_pinged and not self.is_closed
+        self.is_pinged = False
+        return _head(_PONG, len(self._ping)) + self._ping if is_due else b""
 
     def take_output(self) -> bytes:
         """Return what must be written now: the close frame."""

@@ -66,7 +66,7 @@ class ProducerSequence:
     def note(self, message: Message, fields: Mapping[str, Any]) -> None:
         """Note the numbers in a message's metadata; raise BadRequest."""
         if MEMBER in fields:
-            raise BadRequest(f"a numbered producer must not send {MEMBER}")
+            raise BadRequest(f"a numbered producer must not send an {MEMBER}")
         if _SEQ in fields or _AFTER in fields:
             self._given[id(message)] = fields.get(_SEQ), fields.get(_AFTER)
 

@@ -140,7 +140,8 @@ class WebSocketProtocol(TurnStream):
         begun = frames.unfinished_bytes
         if begun or self._message.is_begun:
             self._message.unfinished(begun, frames.began_anew, round(self._heard_at * 1000))
-        self._account.hold_input(begun + self._kept_bytes, frames.began_anew)
+        if (size := begun + self._kept_bytes) or self._account.input:
+            self._account.hold_input(size, frames.began_anew)
         if frames.pieces > PIECES_MAX:
             self._transport.abort()
             return
@@ -265,9 +266,11 @@ class WebSocketProtocol(TurnStream):
         self._flush_due = False  # output from `before` is part of this flush
         self._gathered_bytes = 0
         output, self._output = self._output, []
-        if not self.is_full:
-            output.append(self._frames.take_pong())
-        output.append(self._frames.take_output())
+        frames = self._frames
+        if frames.is_pinged and not self.is_full:
+            output.append(frames.take_pong())
+        if frames.is_closed:
+            output.append(frames.take_output())
         data = b"".join(output)
         if self._transport.is_closing():
             return
@@ -275,7 +278,7 @@ class WebSocketProtocol(TurnStream):
             self._transport.write(data)
             if self.is_full:
                 self._account.hold_output(self._transport.get_write_buffer_size())
-        if self._frames.peer_closed:
+        if frames.peer_closed:
             self._transport.close()
         elif not self.is_reading:
             self._steer()

@@ -17,8 +17,8 @@ from tests.stomp.test_way import Trace
 pytestmark = [pytest.mark.anyio, pytest.mark.source]
 
 PUBLISH_CALLS_MAX = 72
-DELIVERY_CALLS_MAX = 12
-ACK_CALLS_MAX = 21
+DELIVERY_CALLS_MAX = 10
+ACK_CALLS_MAX = 18
 
 PUBLISH = (
     f"POST {MESSAGES} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: test\r\nAccept: */*\r\n"

@@ -159,8 +159,8 @@ async def test_all_ways_to_write_a_message(gateway: Running) -> None:
     [
         ('{"order":1}', "unknown member 'order'"),
         ('{"Content-Type":"text/plain","order":1}', "unknown member 'order'"),
-        ('{"id":1}', "member 'id' says nothing about a message"),
-        ('{"timestamp":1,"redelivered":false}', "member 'timestamp' says nothing about a message"),
+        ('{"id":1}', "member 'id' needs a message"),
+        ('{"timestamp":1,"redelivered":false}', "member 'timestamp' needs a message"),
     ],
 )
 async def test_json_that_is_no_message_is_refused_and_swallows_nothing(gateway: Running, frame: str, rule: str) -> None:
