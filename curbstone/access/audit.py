@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curbstone.access import files
-from curbstone.access.login_throttle import source_of
 from curbstone.core.host import Host
+from curbstone.net.peer import source_of
 
 if TYPE_CHECKING:
     from curbstone.access.caller import Caller

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from hashlib import blake2b
-from ipaddress import IPv6Address, ip_address
+
+from curbstone.net import peer
+from curbstone.net.peer import source_of
 
 FREE_OF_USER, FREE_OF_ADDRESS = 5, 50
 """How many failures are free before tries must wait."""
@@ -24,26 +26,9 @@ KNOWN_MAX = 100_000
 _NAME = re.compile(r"[A-Za-z0-9._@:-]{1,128}")
 
 
-def source_of(address: str) -> str:
-    """Return the key under which failures of an address are counted: an IPv4 address, or the /64 of an IPv6 address."""
-    return _prefix(address, 32, 64)
-
-
 def network_of(address: str) -> str:
     """Return the network that takes turns with others: a /24 of IPv4, a /48 of IPv6. One client may have all of it."""
-    return _prefix(address, 24, 48)
-
-
-def _prefix(address: str, bits_of_4: int, bits_of_6: int) -> str:
-    try:
-        ip = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(ip, IPv6Address):
-        if ip.ipv4_mapped is None:
-            return f"{int(ip) >> (128 - bits_of_6):x}/{bits_of_6}"
-        ip = ip.ipv4_mapped
-    return str(ip) if bits_of_4 == 32 else f"{int(ip) >> (32 - bits_of_4):x}/{bits_of_4}"
+    return peer.network_of(address, 24, 48)
 
 
 class _Failures:

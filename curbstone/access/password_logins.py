@@ -11,11 +11,12 @@ from collections.abc import Callable
 
 from curbstone.access.caller import Caller, Credentials
 from curbstone.access.errors import TOO_MANY, TooMany
-from curbstone.access.login_throttle import LoginThrottle, network_of, source_of
+from curbstone.access.login_throttle import LoginThrottle, network_of
 from curbstone.access.passwords import Passwords
 from curbstone.access.users import User, Users
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host
+from curbstone.net.peer import source_of
 
 SOURCES_MAX = 256
 """Of how many addresses it is remembered that a user has logged in from there."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, NamedTuple
 
 from curbstone.access.issuers import BadIssuer, Issuer, issuer_of
@@ -18,6 +18,7 @@ from curbstone.access.rights import BadGrant, Grants
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.names import DEFAULT_PROJECT, queue_name
 from curbstone.core.options import parse_size
+from curbstone.net.peer import address_of
 
 ANONYMOUS = "anonymous"
 """The user of clients that present no credentials."""
@@ -60,12 +61,8 @@ class User(NamedTuple):
         """Return whether the user may log in from an address."""
         if not self.sources:
             return True
-        try:
-            ip = ip_address(address.partition("%")[0])
-        except ValueError:
-            return False
-        ip = getattr(ip, "ipv4_mapped", None) or ip
-        return any(ip in network for network in self.sources if network.version == ip.version)
+        ip = address_of(address)
+        return ip is not None and any(ip in network for network in self.sources)
 
 
 class Quota(NamedTuple):

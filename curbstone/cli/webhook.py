@@ -17,12 +17,13 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, ip_network
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from curbstone.exit_codes import WRONG, CommandFailed
 from curbstone.http_client import ERRORS, Connection, within
+from curbstone.net.peer import address_of
 
 if TYPE_CHECKING:
     from curbstone_client.sync import Message
@@ -171,12 +172,10 @@ class Sender:
 
 
 def _is_public(address: str) -> bool:
-    found = ip_address(address.partition("%")[0])
-    if isinstance(found, IPv6Address):
-        for network, shift in _EMBEDDED.items():
-            if found in network:
-                found = IPv4Address(int(found) >> shift & 0xFFFFFFFF)
-                break
-        else:
-            found = found.ipv4_mapped or found
-    return bool(found.is_global and not found.is_multicast and not any(found in network for network in _LOCAL))
+    found = address_of(address)
+    for network, shift in _EMBEDDED.items():
+        if found is not None and found in network:
+            found = IPv4Address(int(found) >> shift & 0xFFFFFFFF)
+    if found is None or found.is_multicast or any(found in network for network in _LOCAL):
+        return False
+    return found.is_global

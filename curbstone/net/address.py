@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from typing import NamedTuple
+
+from curbstone.net.peer import is_loopback
 
 LOOPBACK = "127.0.0.1"
 
@@ -29,10 +30,7 @@ class Address(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         """True when only this machine can connect. A name other than localhost could be anything: False."""
-        try:
-            return ip_address(self.host.partition("%")[0]).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return self.host == "localhost" or is_loopback(self.host)
 
 
 def parse_address(text: str) -> Address | None:

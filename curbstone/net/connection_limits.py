@@ -17,13 +17,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from ipaddress import IPv6Address, ip_address
 from typing import Any, Protocol
 
 from curbstone.net.budget import Budget
 from curbstone.net.limits import RESERVE
-from curbstone.net.peer import source_of
+from curbstone.net.peer import is_loopback, source_of
 
 MATTER = "connections"
 
@@ -231,21 +229,12 @@ class Slot:
                 return
 
 
-@lru_cache(maxsize=1024)
-def counted_as(address: str) -> object:
+def counted_as(address: str) -> str | None:
     """Return the key that an address is counted by, or None if it is this machine's.
 
     For IPv6 the key is the address's first 64 bits, because a single client has at least 2^64 addresses.
     """
-    try:
-        ip = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(ip, IPv6Address):
-        ip = ip.ipv4_mapped or ip
-    if ip.is_loopback:
-        return None
-    return int(ip) >> 64 if isinstance(ip, IPv6Address) else ip
+    return None if is_loopback(address) else source_of(address)
 
 
 def is_of_this_machine(address: tuple[str, int | None] | None) -> bool:

@@ -90,13 +90,24 @@ def plain_host(host: str) -> str:
     return str(address) if isinstance(address, IPv4Address) else host
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether this is an address of the machine itself."""
+    address = address_of(host)
+    return address is not None and address.is_loopback
+
+
 @lru_cache(maxsize=1024)
+def network_of(host: str, bits_of_4: int, bits_of_6: int) -> str:
+    """Return the network of an address, with so many bits for IPv4 and IPv6; `host` itself if it is not an address."""
+    address = address_of(host)
+    if address is None:
+        return host
+    return str(ip_network((address, bits_of_6 if isinstance(address, IPv6Address) else bits_of_4), strict=False))
+
+
 def source_of(host: str) -> str:
     """Return the text that a client's repeated failures are counted by; see `Peer.source`."""
-    address = address_of(host)
-    if isinstance(address, IPv6Address):
-        return f"{ip_address(int(address) >> 64 << 64)}/64"
-    return host
+    return network_of(host, 32, 64).removesuffix("/32")
 
 
 def certificate_of(fields: Mapping[str, Any]) -> Certificate:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from starlette.requests import Request
@@ -29,6 +28,7 @@ from curbstone.gateway.http.resource import Resource
 from curbstone.gateway.http.responses import FRESH, JsonResponse
 from curbstone.gateway.http.typed_body import Body, MaybeText, Seconds, Text, read_typed, rule
 from curbstone.gateway.limits import LOGIN_BYTES_MAX
+from curbstone.net.peer import is_loopback
 
 if TYPE_CHECKING:  # loaded only if there are users
     from curbstone.access.user_authenticator import UserAuthenticator
@@ -70,7 +70,7 @@ class Logins:
         if not access.identity.user:
             raise NotLoggedIn(WANTED)
         is_tls, port = request["scheme"] == "https", request["server"][1]
-        if not is_tls and not _is_loopback(request["server"][0]):
+        if not is_tls and not is_loopback(request["server"][0]):
             raise Problem(403, "a session for a browser needs TLS")
         secret, access = self._users().open_session(access, caller_of(request))
         return JsonResponse(self._who(access), 201, {"set-cookie": _cookie(is_tls, port, str(secret)), **FRESH})
@@ -257,10 +257,3 @@ def _presence(presence: Presence) -> dict[str, object]:
         "since": presence.since_ms,
         "unacked": presence.unacked(),
     }
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
