@@ -311,6 +311,10 @@ class LastNumber(NamedTuple):
     """Engine time when it was stored."""
 
 
+def ignore(*_outcome: object) -> None:
+    """Do nothing: the callback for an outcome that does not matter."""
+
+
 def producer_key(owner: str, name: str) -> bytes:
     """Return the key by which a producer is known. The same name of another owner is another producer."""
     return blake2b(f"{owner}\n{name}".encode(), digest_size=DIGEST_BYTES).digest()

@@ -13,6 +13,7 @@ from curbstone.access.caller import Caller, Credentials
 from curbstone.access.errors import NotAllowed, NotLoggedIn, TooMany
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Host, Timer
+from curbstone.core.values import ignore
 
 OF_USER_MAX = 1_000
 STREAMS_MAX = 100
@@ -30,14 +31,6 @@ Admit = Callable[[Credentials, Caller, Admitted], None]
 
 ENDED = "an administrator ended the connection"
 EXPIRED = "the login has expired"
-
-
-def _nothing() -> None:
-    """Do nothing: the connection is over."""
-
-
-def _nothing_more(_reason: CurbstoneError) -> None:
-    """Do nothing: the connection is over."""
 
 
 def _none() -> int:
@@ -123,8 +116,8 @@ class Presence:
             self._stop_timer()
             self._connections.left(self)
             # The callbacks refer to the connection, and so would keep it in memory.
-            self._unwatch = self._changed = _nothing
-            self._end = _nothing_more
+            self._unwatch = self._changed = ignore
+            self._end = ignore
             self.unacked = _none
 
     def end(self, reason: CurbstoneError) -> None:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from curbstone.access.rate_limit import Meter
 from curbstone.access.rights import EVERYTHING, ON_QUEUES, ON_SERVER, ON_TOPICS, Grants, Right
 from curbstone.core.names import DEFAULT_PROJECT, QueueName
+from curbstone.core.values import ignore
 
 KNOWN_MAX = 10_000
 
@@ -19,10 +20,6 @@ _K = TypeVar("_K")
 
 LOCAL = "local"
 """The user of every client if there are no users."""
-
-
-def _nothing() -> None:
-    """Do nothing: the watch has ended."""
 
 
 class Identity:
@@ -112,7 +109,7 @@ class Identity:
         def unwatch() -> None:
             nonlocal fn
             self._watchers.pop(fn, None)
-            fn = _nothing  # `unwatch` is mostly kept by the object that `fn` belongs to: this breaks the cycle
+            fn = ignore  # `unwatch` is mostly kept by the object that `fn` belongs to: this breaks the cycle
 
         self._watchers[fn] = None
         return unwatch

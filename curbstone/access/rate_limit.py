@@ -16,6 +16,7 @@ from curbstone.access.errors import TooFast
 from curbstone.core.errors import BadRequest
 from curbstone.core.host import Host, Timer
 from curbstone.core.options import parse_size
+from curbstone.core.values import ignore
 
 AT_ONCE_US = 1_000_000
 """A user that was silent for this long may send at once what its rate allows in that time."""
@@ -177,7 +178,7 @@ class Brake:
         if self._meter is not None:
             self._meter.let_go(self)
             self._meter = None
-        self._released = _nothing
+        self._released = ignore
 
 
 class Meters:
@@ -197,7 +198,3 @@ class Meters:
         if meter is None:
             meter = self._meters[user, rate] = Meter(rate, self._host, self.held_back)
         return meter
-
-
-def _nothing() -> None:
-    """Do nothing: the connection is over."""

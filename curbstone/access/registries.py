@@ -14,6 +14,7 @@ from curbstone.access.identity import Identity
 from curbstone.access.private_queues import PrivateQueues
 from curbstone.access.producer_claims import Key, ProducerClaims
 from curbstone.core.host import Host
+from curbstone.core.values import ignore
 
 
 class Registries:
@@ -45,17 +46,13 @@ class Registries:
         """Return a function that notes a change by the client whose request is carried out now, once it is made."""
         audit = self._audit
         if audit is None or not identity.owner:
-            return _nothing
+            return ignore
         peer, protocol = _asking()
         write = audit.note if identity.is_admin else audit.did
         user, credential = identity.user, identity.credential
         return lambda: write(
             action, "ok", user=user, credential=credential, peer=peer, protocol=protocol, target=target
         )
-
-
-def _nothing() -> None:
-    """Note nothing: there are no users."""
 
 
 def _asking() -> tuple[str, str]:

@@ -221,13 +221,12 @@ class Actions:
     def _delete_queue(self, request: Request) -> None:
         name = arguments.queue_of(arguments.text_of(arguments.only_word(request.rest, "queue")))
         name = self._in_home(name)
-        self._access.check(Right.MANAGE, name)
-        self._registry.forget(name)
 
         def start(done: Done) -> None:
             self._access.delete(name, lambda outcome: done(outcome if isinstance(outcome, CurbstoneError) else None))
 
-        self._session.start(request, start)
+        self._session.start(request, start)  # raises without the right
+        self._registry.forget(name)
 
     def _consumer(self, consumer_id: bytes) -> QueueConsumer:
         """Return the consumer with that id on this connection; raise RequestError."""

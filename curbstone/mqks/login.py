@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from curbstone.access.caller import NOTHING, Credentials, who_of
 from curbstone.access.errors import WANTED, Busy, TooMany
 from curbstone.core.errors import CurbstoneError
+from curbstone.core.values import ignore
 from curbstone.mqks.errors import RequestError
 
 if TYPE_CHECKING:
@@ -25,10 +26,6 @@ FAILURES_MAX = 3
 """How many failed logins end the connection."""
 
 AUTH = b"auth"
-
-
-def _ignore(*_: object) -> None:
-    """Do nothing: the connection is over."""
 
 
 def _no_deliveries() -> int:
@@ -138,5 +135,5 @@ class Login:
         if self._presence is not None:
             self._presence.leave()
         # The callbacks and this login would keep each other in memory.
-        self._end = self._changed = self._logged_in = _ignore
+        self._end = self._changed = self._logged_in = ignore
         self._unacked = _no_deliveries

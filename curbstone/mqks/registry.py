@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from curbstone.core.errors import NoSuchQueue
 from curbstone.core.names import QueueName
 from curbstone.core.traffic import Traffic
+from curbstone.core.values import ignore
 from curbstone.mqks import codec
 from curbstone.mqks.arguments import Unused
 from curbstone.mqks.consumer import QueueConsumer
@@ -198,14 +199,10 @@ class Registry:
         if self.engine.find(name).counts().consumers:
             self._look_later(name, USED_POLL_MS)
             return
-        self.engine.delete(name, _ignore)
+        self.engine.delete(name, ignore)
 
     def _uid(self, name: QueueName) -> str:
         try:
             return self.engine.find(name).uid
         except NoSuchQueue:
             return ""
-
-
-def _ignore(_outcome: object) -> None:
-    """Do nothing: nobody waits for the outcome."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from curbstone.access.caller import ASKING
 from curbstone.access.rate_limit import Brake
 from curbstone.core.errors import CurbstoneError
+from curbstone.core.values import ignore
 from curbstone.mqks import arguments, codec
 from curbstone.mqks.actions import PUBLISH, Actions
 from curbstone.mqks.codec import Line, LineReader, Request
@@ -45,10 +46,6 @@ _WITH_NAMES = (b"consume", b"rebind")
 Report = Callable[[str, bool], bytes]
 Later = Callable[[int, Callable[[], None]], object]
 HTTP_ANSWER = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-
-
-def _ignore(_more_bytes: int) -> None:
-    """Do nothing."""
 
 
 class Session:
@@ -212,7 +209,7 @@ class Session:
         self._login.leave()
         self._registry.sessions.discard(self)
         # The engine may still call back. What is dropped here would keep this session in memory.
-        self._changed = _ignore
+        self._changed = ignore
         del self._actions
 
     # --- lines

@@ -28,6 +28,7 @@ from curbstone.core.host import Job, JobDone, Timer
 from curbstone.core.options import SyncMode
 from curbstone.core.transactions.records import Recorded
 from curbstone.core.transactions.tx_log import read_journal
+from curbstone.core.values import ignore
 from curbstone.core.write_behind import WriteBehindDisk
 
 
@@ -63,7 +64,7 @@ class DryRecovery:
         log = Log(self._disk, directory, uid, cap=meta.options.cap, meta_bytes=0, salt=random_salt)
         host = FaultBarrier(self._shared, meta, _raise)
         state = QueueState(self._shared, meta, host)
-        wakeups = Wakeups(host, _nothing, lambda _turn: None)
+        wakeups = Wakeups(host, ignore, lambda _turn: None)
         index = Index(state, wakeups, log)
         found = Revived()
         with _quiet():
@@ -95,10 +96,6 @@ def _take_part(state: QueueState, index: Index, part: Recorded, found: Revived) 
 
 def _raise(error: Exception) -> None:
     raise error
-
-
-def _nothing() -> None:
-    """Do nothing between the turns of a replay, as nothing else runs here."""
 
 
 @contextmanager

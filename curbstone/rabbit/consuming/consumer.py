@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, StaleDelivery, Unavailable
 from curbstone.core.holders import Standing
 from curbstone.core.message import Delivery
-from curbstone.core.values import Done, Who
+from curbstone.core.values import Done, Who, ignore
 from curbstone.rabbit.amqp.port import AmqpError, Arrived, Channel
 from curbstone.rabbit.amqp.settling import Settling
 from curbstone.rabbit.consuming import dead_letters
@@ -97,7 +97,7 @@ class Consumer:
 
     def _opened(self, channel: Channel) -> None:
         if self.closed:
-            channel.close(_ignore)
+            channel.close(ignore)
             return
         self._settling = Settling(self.queue.engine.host, channel)
         channel.on_cancelled(self._cancelled)
@@ -110,9 +110,9 @@ class Consumer:
         """Start consuming. The window is shared out to as many RabbitMQ consumers as the weight says."""
         assert self._settling is not None
         self._prefetch = self._window
-        self._settling.set_window(-(-self._window // self._weight), _ignore)
+        self._settling.set_window(-(-self._window // self._weight), ignore)
         for number in range(self._weight):
-            self._consume(on_done if number == self._weight - 1 else _ignore)
+            self._consume(on_done if number == self._weight - 1 else ignore)
 
     def _consume(self, on_done: Callable[[AmqpError | None], None]) -> None:
         assert self._settling is not None
@@ -127,7 +127,7 @@ class Consumer:
         if self._settling is None:
             return
         for tag in self._taking:
-            self._settling.channel.cancel(tag, _ignore)
+            self._settling.channel.cancel(tag, ignore)
         self._taking.clear()
         for delivery in self._gathered:
             self._settling.give_back(self._tags.pop(delivery.message.seq))
@@ -140,7 +140,7 @@ class Consumer:
         if self.queue.options.paused:
             self._take_no_more()
         elif not self._taking:
-            self._take(_ignore)
+            self._take(ignore)
 
     def _consuming(self, error: AmqpError | None) -> None:
         if error is None:
@@ -167,7 +167,7 @@ class Consumer:
         self.unsettled.clear()
         self._gathered.clear()
         if self._settling is not None:
-            self._settling.channel.close(_ignore)
+            self._settling.channel.close(ignore)
         for on_open in self._on_open:
             on_open()
         self._on_open.clear()
@@ -238,8 +238,8 @@ class Consumer:
         more = self._window - self._prefetch
         if more > 0 and self._settling is not None and self._is_open and self._taking:
             self._prefetch = self._window
-            self._settling.set_window(more, _ignore)
-            self._consume(_ignore)
+            self._settling.set_window(more, ignore)
+            self._consume(ignore)
         self._later()
 
     def pause(self) -> None:
@@ -352,7 +352,7 @@ class Consumer:
         settling.flush()
         channel = settling.channel
         for tag in self._taking:
-            channel.cancel(tag, _ignore)
+            channel.cancel(tag, ignore)
         self.queue.engine.closing(channel)
         channel.qos(1, lambda _error: channel.close(partial(self.queue.engine.closed, channel)))
 
@@ -360,7 +360,3 @@ class Consumer:
 def gone(name: object) -> NoSuchQueue:
     """Return the error for the consumers of a deleted queue."""
     return NoSuchQueue(f"no such queue: {name}")
-
-
-def _ignore(*_outcome: object) -> None:
-    """Ignore an outcome; the end of the channel reports the same error."""

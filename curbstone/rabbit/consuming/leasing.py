@@ -10,7 +10,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.holders import waiting_call
 from curbstone.core.host import Timer
 from curbstone.core.message import Delivery
-from curbstone.core.values import UNNAMED, Answer, Done, Holder, Lease, Outcome, Who
+from curbstone.core.values import UNNAMED, Answer, Done, Holder, Lease, Outcome, Who, ignore
 from curbstone.rabbit.amqp.settling import Settling
 from curbstone.rabbit.consuming import dead_letters
 from curbstone.rabbit.consuming.pull import Pull, Pulled, Puller
@@ -131,7 +131,7 @@ class Leasing:
 
     def _run_out(self, held: _Held) -> None:
         if self._take(held.lease.token) is not None:
-            self._give_back(held, dead_letters.MAX_TRIES, 0, "the lease ran out", _ignore)
+            self._give_back(held, dead_letters.MAX_TRIES, 0, "the lease ran out", ignore)
 
     def _take(self, token: str, owner: str | None = None) -> _Held | None:
         """Take out and return a lease; None if it is stale, belongs to another owner, or its channel is lost."""
@@ -230,7 +230,3 @@ class Leasing:
         self._held.clear()
         for puller in self._pullers.values():
             puller.close(error)
-
-
-def _ignore(_error: CurbstoneError | None) -> None:
-    """Ignore an error, as the message is then held and tried again."""

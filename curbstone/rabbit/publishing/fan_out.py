@@ -17,7 +17,7 @@ from curbstone.core.errors import (
 from curbstone.core.headers import key_of
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
-from curbstone.core.values import Done, Published
+from curbstone.core.values import Done, Published, ignore
 from curbstone.rabbit.publishing.publish_job import PublishJob
 from curbstone.rabbit.publishing.publisher import Outgoing
 from curbstone.rabbit.shared import unsupported
@@ -40,7 +40,7 @@ def publish_event(engine: Engine, project: str, event: str, messages: list[Messa
         return
     now_ms = engine.host.wall_ms()
     first = engine.ids.take(len(messages))
-    job = PublishJob(engine.next_turn, len(messages), first, on_done, _nothing)
+    job = PublishJob(engine.next_turn, len(messages), first, on_done, ignore)
     for place, message in enumerate(messages):
         if message.delay_ms > 0:
             job.ended(place, NotSupported(unsupported.EVENT_DELAY))
@@ -88,13 +88,9 @@ def reply(engine: Engine, queue: Queue | None, name: QueueName, messages: list[M
         return
     now_ms = engine.host.wall_ms()
     first = engine.ids.take(len(messages))
-    job = PublishJob(engine.next_turn, len(messages), first, done, _nothing)
+    job = PublishJob(engine.next_turn, len(messages), first, done, ignore)
     for place, message in enumerate(messages):
         message.timestamp_ms = now_ms
         properties = properties_of(message, f"{EVENT_UID}-{first + place}", now_ms=now_ms)
         outgoing = Outgoing("", engine.names.queue(name), properties, message.body, True)
         engine.publisher.send(str(name), outgoing, partial(job.ended, place))
-
-
-def _nothing(_count: int) -> None:
-    """Do nothing, as no queue of this gateway counts these messages."""

@@ -17,9 +17,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull
-from curbstone.core.values import Done
+from curbstone.core.values import Done, ignore
 from curbstone.rabbit.amqp.link import Link
-from curbstone.rabbit.amqp.port import AmqpError, Arrived, Channel, Connection, Properties
+from curbstone.rabbit.amqp.port import Arrived, Channel, Connection, Properties
 from curbstone.rabbit.amqp.settling import Settling
 from curbstone.rabbit.publishing.batch_runner import BatchRunner
 from curbstone.rabbit.publishing.publisher import Outgoing
@@ -148,8 +148,8 @@ class Journal:
             settling = self._settling = Settling(self._engine.host, channel)
             taken: _Taken = {}
             channel.on_cancelled(lambda _tag: channel.close(again))
-            settling.set_window(WINDOW, _ignore)
-            channel.consume(self._engine.names.transactions, TAG, partial(self._arrived, settling, taken), _ignore)
+            settling.set_window(WINDOW, ignore)
+            channel.consume(self._engine.names.transactions, TAG, partial(self._arrived, settling, taken), ignore)
 
         def again(_error: object = None) -> None:
             self._engine.host.call_later(AGAIN_MS, partial(self._up, connection))
@@ -219,7 +219,7 @@ class Journal:
         """Begin no more units, and wait no longer for those that other gateways carry out."""
         settling = self._settling
         if settling is not None and settling.channel.is_open:
-            settling.channel.cancel(TAG, _ignore)
+            settling.channel.cancel(TAG, ignore)
         for number, begun in list(self._begun.items()):
             if begun.is_known:
                 self.carried_out(number)
@@ -233,7 +233,3 @@ class Journal:
         channel = settling.channel
         self._engine.closing(channel)
         channel.qos(1, lambda _error: channel.close(partial(self._engine.closed, channel)))
-
-
-def _ignore(_error: AmqpError | None) -> None:
-    """Ignore an error that the end of the channel reports, too."""
