@@ -165,6 +165,11 @@ class AtomicWrite(Publish):
         return [*self.settles, *self.releases]
 
     @property
+    def ended(self) -> int:
+        """How many deliveries it ends."""
+        return sum([len(end.deliveries) for end in self.ends])
+
+    @property
     def must_not_fail(self) -> bool:
         return bool(self.tx) or self.mark is not None
 

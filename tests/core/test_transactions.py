@@ -8,6 +8,7 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.broker import Broker
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull, StaleDelivery, Unavailable
 from curbstone.core.names import queue_name
+from curbstone.core.values import IdempotencyKey
 from tests.kit.lab import Lab, Peer, message, numbered
 from tests.kit.simulated import Crash, SimHost
 
@@ -425,3 +426,67 @@ def test_a_queue_deleted_while_a_transaction_waits_for_room_ends_it() -> None:
     assert len(answers) == 1
     assert lab.bodies(first) == ([b"a"] if answers[0] is None else [])
     assert first.log.room.reserved == 0
+
+
+def test_transactions_of_one_queue_share_a_commit() -> None:
+    """Each had a commit for itself."""
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, *numbered(60))
+    peer = Peer(lab, queue)
+    before = queue.writer.commits
+    answers: list[CurbstoneError | None] = []
+    for seq in range(1, 61):
+        transaction = lab.broker.transaction()
+        transaction.publish(queue, message(f"after {seq}"))
+        if seq % 3:
+            transaction.ack(peer.consumer, [seq])
+        else:
+            transaction.nack(peer.consumer, [seq], 60_000)
+        transaction.commit(answers.append)
+        queue.publish([message(f"alone {seq}")], lambda error, _first, _count: answers.append(error))
+    lab.settle()
+    assert answers == [None] * 120 and queue.writer.commits - before <= 3
+    lab.restart("kill")
+    queue = lab.again(queue)
+    waiting = [found for found in lab.peek(queue) if found.state == "delayed"]
+    assert [(found.message.seq, found.tries) for found in waiting] == [(seq, 1) for seq in range(3, 61, 3)]
+    expected = [b"%s %d" % (kind, seq) for seq in range(1, 61) for kind in (b"after", b"alone")]
+    assert lab.bodies(queue)[20:] == expected
+
+
+def test_atomic_writes_that_share_a_commit_fail_together_and_leave_nothing() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, *numbered(10))
+    peer = Peer(lab, queue)
+    answers: list[CurbstoneError | None] = []
+    lab.disk.eio_chance = 1
+    lab.expects_faults = True
+    for seq in range(1, 11):
+        transaction = lab.broker.transaction()
+        transaction.publish(queue, message("never"))
+        transaction.ack(peer.consumer, [seq])
+        transaction.commit(answers.append)
+    lab.host.settle()
+    assert [type(answer) for answer in answers] == 10 * [Unavailable]
+    assert sorted(peer.consumer.unsettled) == list(range(1, 11))
+    lab.disk.eio_chance = 0
+    lab.pass_time(5000)
+    lab.restart("power")
+    assert lab.bodies(lab.again(queue)) == numbered(10)
+
+
+def test_a_publish_that_is_repeated_in_the_same_turn_is_stored_once() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    answers: list[tuple[CurbstoneError | None, int]] = []
+    for _ in range(3):
+        for key in ("one", "two"):
+            queue.publish(
+                [message(key)],
+                lambda error, first, _count: answers.append((error, first)),
+                key=IdempotencyKey(key, b"content"),
+            )
+    lab.settle()
+    assert answers == 3 * [(None, 1), (None, 2)] and lab.bodies(queue) == [b"one", b"two"]

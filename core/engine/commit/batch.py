@@ -102,18 +102,16 @@ class Batch:
         self._cleaner.for_settles.recorded(taken=taken, left=is_left)
 
     def take_publishes(self) -> None:
-        """Take the publishes that fit; an atomic one may bring records of its own."""
+        """Take the publishes that fit; atomic ones may bring records of their own."""
         self.publishes.take(self.records.bytes if self.records is not None else 0)
-        whole = self.publishes.whole
-        if whole is None:
-            return
-        records = self._add_to()
-        for settle in whole.settles:
-            records.settle(settle.group, settle.reason, [each.message.seq for each in settle.deliveries])
-        for group, reason, seqs in whole.records:
-            records.settle(group, reason, seqs)
-        records.say_tries([record for release in whole.releases for record in release.records])
-        records.say_tries(whole.released)
+        for write in self.publishes.atomic:
+            records = self._add_to()
+            for settle in write.settles:
+                records.settle(settle.group, settle.reason, [each.message.seq for each in settle.deliveries])
+            for group, reason, seqs in write.records:
+                records.settle(group, reason, seqs)
+            records.say_tries([record for release in write.releases for record in release.records])
+            records.say_tries(write.released)
 
     def take_copy(self, copy: Copy) -> None:
         """Take what the cleaner copies: messages, which groups have settled them, and records of tries."""
@@ -205,7 +203,7 @@ class Batch:
         """Return the notes of the batch: where the log starts once segments are dropped, and the facts."""
         facts, groups = self._parts.facts, self._parts.index.groups
         publishes = self.publishes
-        new = publishes.facts() if publishes.whole is not None or publishes.numbering is not None else {}
+        new = publishes.facts() if publishes.atomic or publishes.numbering is not None else {}
         marks: dict[str, int] = {}
         for group in groups.values():
             mark = group.delivered

@@ -4,6 +4,9 @@ Publishes are taken in their order, and the first that has to wait makes all beh
 a write, because they are refused or stored already. Their answers keep the order, too: if the batch has taken something
 before them, they come after its answer, else at once. So a client can tell from the order alone which publish an
 answer belongs to.
+
+A batch is on disk whole or not at all. So atomic writes share it with each other and with other publishes, if all
+certainly fit; a write that must not fail has a batch for itself, because it may use room that others may not.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from curbstone.core.engine.commit.inspection import inspect
 from curbstone.core.engine.commit.producer_sequences import SequenceCheck
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.facts.facts import Changes, put
-from curbstone.core.engine.facts.kinds import Dedup, encode_producer, encode_staged
+from curbstone.core.engine.facts.kinds import KINDS, Dedup, encode_producer, encode_staged
 from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES, SEGMENT_BYTES, Note, entry_bytes, settled_bytes
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
@@ -35,6 +38,10 @@ NOTES_BYTES = 64
 """What the usual notes of a batch take: the oldest segment there must be, and how far messages were handed out."""
 GROUP_BYTES_MAX = 64
 """The most bytes of a group's name."""
+SETTLED_BYTES = settled_bytes("x" * GROUP_BYTES_MAX, 1)
+"""The most bytes that a batch says about one delivery that an atomic write ends."""
+KEY_BYTES = KINDS[Note.KEY].room
+"""The bytes of the note of an idempotency key."""
 
 
 class Taken(NamedTuple):
@@ -49,8 +56,8 @@ class Taken(NamedTuple):
 
 class Publishes:
     __slots__ = (
-        "_budget", "_cleaner", "_coming_groups", "_parts", "_records_bytes", "_room", "_space", "_state",
-        "_tries_bytes", "bytes", "is_plain", "messages", "numbering", "taken", "tx", "whole",
+        "_budget", "_cleaner", "_coming_groups", "_keys", "_parts", "_records_bytes", "_room", "_space", "_state",
+        "_tries_bytes", "atomic", "bytes", "ended", "is_plain", "messages", "numbering", "taken", "tx",
     )  # fmt: skip
 
     def __init__(self, parts: Parts, cleaner: Cleaner) -> None:
@@ -69,8 +76,12 @@ class Publishes:
         """Whether no message has a delay, an expiry or groups of its own."""
         self.tx = 0
         """If the batch is a part of a transaction over several queues: its number in the broker's journal, else 0."""
-        self.whole: AtomicWrite | None = None
-        """The publish, if it is an atomic one: that has the batch for itself."""
+        self.atomic: list[AtomicWrite] = []
+        """The atomic writes among them."""
+        self.ended = 0
+        """How many deliveries these settle and give back."""
+        self._keys: set[bytes] | None = None
+        """The idempotency keys of these; None if there are none."""
         self._tries_bytes = 0
         """Bytes that first records of the tries of these messages may take later."""
         self._space = 0
@@ -88,13 +99,13 @@ class Publishes:
         if self.numbering is not None:
             for producer, last in self.numbering.coming.items():
                 put(facts, Note.PRODUCER, encode_producer(producer, last))
-        if self.whole is not None and self.whole.mark is not None:
-            put(facts, Note.STAGED, encode_staged(*self.whole.mark))
-        if self.whole is not None and self.whole.key is not None:
-            key, state = self.whole.key, self._state
-            end_ms = state.host.now_ms() + round(state.options.idempotency_window * 1000)
-            dedup = Dedup(end_ms, state.next_seq, len(self.messages), key.hashed, key.digest)
-            put(facts, Note.KEY, dedup.encode())
+        for write in self.atomic:
+            if write.mark is not None:
+                put(facts, Note.STAGED, encode_staged(*write.mark))
+            if write.key is not None:
+                end_ms = self._state.host.now_ms() + round(self._state.options.idempotency_window * 1000)
+                messages, key = write.messages, write.key
+                put(facts, Note.KEY, Dedup(end_ms, messages[0].seq, len(messages), key.hashed, key.digest).encode())
         return facts
 
     def take(self, records_bytes: int) -> None:
@@ -205,10 +216,12 @@ class Publishes:
     # --- all or nothing
 
     def _take_whole(self, publish: AtomicWrite) -> bool:
-        """Take an atomic publish unless it has to wait: it goes into a batch without any other."""
+        """Take an atomic write unless it has to wait; return whether to go on with the next publish."""
         if isinstance(publish, Reservation):
             return self._reserve(publish)
         if publish.key is not None:
+            if self._keys and (publish.key.hashed in self._keys or self._has_most_keys):
+                return False  # that follows from keys in this very batch, whose commit may fail: wait for its end
             known = self._parts.facts.published_under(publish.key)
             if isinstance(known, CurbstoneError):
                 return self._refuse(publish, known)
@@ -218,7 +231,8 @@ class Publishes:
         if publish.on_room is not None:
             return self._keep_room(publish, publish.on_room)
         size = publish.atomic_bytes
-        if self.messages:
+        is_first = not self.messages and not self.atomic
+        if publish.must_not_fail and not is_first:
             return False
         if publish.mark is not None:
             # It was promised, so it is never refused. Settles and releases may have used up what was granted to it:
@@ -228,24 +242,51 @@ class Publishes:
             ):
                 return False
         elif not publish.tx:
+            if not is_first and not self._fits_beside(publish):
+                return False
             error = self._crowded(publish.messages)
             if error is not None:
                 return self._refuse(publish, error)
-            if not self._has_room(size):
+            if is_first and not self._has_room(size):
                 return self._blocked(publish, size)
-            ended = sum([len(end.deliveries) for end in publish.ends])
-            if ended * settled_bytes("x" * GROUP_BYTES_MAX, 1) > self._room.slack_bytes:
+            if publish.ended * SETTLED_BYTES > self._room.slack_bytes:
                 text = "the transaction settles more than the queue's cap has room to log"
                 return self._refuse(publish, QueueFull(text))
         self._parts.write_queue.publishes.popleft()
-        self.whole, self.tx = publish, publish.tx
+        self.atomic.append(publish)
+        self.tx = publish.tx
+        self.ended += publish.ended
+        before = self.bytes
         self._put_in(publish, publish.messages[publish.next :])
-        return False
+        self._tries_bytes += max(size - (self.bytes - before), 0)
+        if publish.key is not None:
+            if self._keys is None:
+                self._keys = set()
+            self._keys.add(publish.key.hashed)
+            self._space -= KEY_BYTES
+            self._budget -= 2 * KEY_BYTES  # the note is written once more when its segment goes
+        return not publish.must_not_fail
+
+    @property
+    def _has_most_keys(self) -> bool:
+        """Whether the queue knows as many idempotency keys as it may, once this batch is on disk."""
+        facts = self._parts.facts
+        return facts.count(Note.KEY) + len(self._keys or ()) >= facts.most(Note.KEY)
+
+    def _fits_beside(self, publish: AtomicWrite) -> bool:
+        """Return whether an atomic write certainly fits into the batch beside what is there."""
+        size = self.bytes + publish.atomic_bytes + (self.ended + publish.ended) * SETTLED_BYTES
+        size += 2 * KEY_BYTES * (publish.key is not None)
+        return (
+            size <= self._space
+            and size + self._tries_bytes <= min(self._budget, self._room.segment_bytes)
+            and (self.ended + publish.ended) * SETTLED_BYTES <= self._room.slack_bytes // 2
+        )
 
     def _reserve(self, wanted: Reservation) -> bool:
         """Grant room to publishes that will come; as long as room is being made, all behind it wait."""
         size = wanted.atomic_bytes
-        if self.messages:  # the room does not know of them yet
+        if self.messages or self.atomic:  # the room does not know of them yet
             return False
         if self._room.grant(size, wanted.largest):
             self._say(wanted, 0, None, 0)
@@ -260,7 +301,7 @@ class Publishes:
     def _keep_room(self, publish: AtomicWrite, on_room: Callable[[], None]) -> bool:
         """Grant room to a transaction over several queues; it keeps its place, and all behind it wait."""
         size = publish.atomic_bytes
-        if self.messages or publish.has_room:
+        if self.messages or self.atomic or publish.has_room:
             return False
         error = self._crowded(publish.messages)
         if error is not None:

@@ -314,8 +314,8 @@ class Writer:
             parts.index.add(Placed(publishes.messages, *where, publishes.is_plain))
             state.committed_end = publishes.messages[-1].seq + 1
             parts.wakeups.all_are_woken = True
-        if publishes.whole is not None:
-            self._end_deliveries(publishes.whole)
+        for write in publishes.atomic:
+            self._end_deliveries(write)
         if batch.restore is not None:
             parts.index.revive(batch.restore.group, batch.restore.piece, Where(segment, batch.start, batch.end))
             state.stats.undone += batch.restore.written()
@@ -341,15 +341,15 @@ class Writer:
             self._popping.written(pops)
         parts.wakeups.changed()
 
-    def _end_deliveries(self, whole: AtomicWrite) -> None:
+    def _end_deliveries(self, write: AtomicWrite) -> None:
         """End the deliveries that a transaction settles or gives back, because it is on disk now."""
-        for settle in whole.settles:
+        for settle in write.settles:
             self._state.stats.acked += len(settle.deliveries) * settle.reason.is_done
             self._parts.index.clear(settle.group, [delivery.message for delivery in settle.deliveries])
             self._parts.wakeups.wake(settle.group)
-        for release in whole.releases:
+        for release in write.releases:
             self._dispatcher.requeue.released(release)
-        self._log.tx = whole.tx or self._log.tx
+        self._log.tx = write.tx or self._log.tx
 
     def _commit_failed(self, batch: Batch, commit: Commit, error: BaseException) -> None:
         """Confirm nothing of the batch, put back what must be written, and go on in a new segment.

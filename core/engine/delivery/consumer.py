@@ -86,7 +86,7 @@ class Consumer:
             dispatcher.acks.put_back(self.group, deliveries)
             return
         if not self.auto:
-            unsettled, in_flight = self.unsettled, dispatcher.parts.index.group(self.group).in_flight
+            unsettled, in_flight = self.unsettled, dispatcher.parts.index.groups[self.group].in_flight
             now_ms = dispatcher.parts.state.host.now_ms()
             for delivery in deliveries:
                 seq = delivery.message.seq

@@ -190,7 +190,7 @@ class Dispatcher(dict[str, RoundRobin]):
         if self._state.options.paused:
             round_robin.none_ready()
             return
-        group = self._index.group(name)
+        group = self._index.groups[name]  # it is kept as long as it has a receiver
         most = min(group.rdy, DISPATCH_MAX)
         rooms = round_robin.rooms(most) if most else {}
         if not rooms:
