@@ -17,11 +17,11 @@ from tests.stomp.serving import SUB, World, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
-SEND_CALLS_MAX = 149
-SEND_CORE_CALLS_MAX = 107
+SEND_CALLS_MAX = 147
+SEND_CORE_CALLS_MAX = 105
 SEND_CORE_FILES_MAX = 24
-ACK_CALLS_MAX = 138
-ACK_CORE_CALLS_MAX = 96
+ACK_CALLS_MAX = 137
+ACK_CORE_CALLS_MAX = 95
 ACK_CORE_FILES_MAX = 22
 
 
