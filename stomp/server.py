@@ -80,7 +80,7 @@ class _Client(Connection[Session]):
 
     def open(self) -> Session:
         server = self._server
-        self._session = Session(
+        self.session = Session(
             server.authenticator,
             server.authenticator.nobody,
             server.limits,
@@ -93,29 +93,29 @@ class _Client(Connection[Session]):
             single_queue=server.single_queue,
             traffic=server.traffic,
         )
-        self._pulse = TickTimer(self._host, self._session.tick)
+        self._pulse = TickTimer(self._host, self.session.tick)
         self._pulse.look()
-        self._session.on_connected = self._on_connected
-        return self._session
+        self.session.on_connected = self._on_connected
+        return self.session
 
     def _on_connected(self, user: str) -> None:
         self._pulse.look()  # CONNECT may have changed the interval
         self.slot.logged_in(user)
 
     def receive(self, data: bytes) -> None:
-        self._session.receive(data, self._host.now_ms(), self._host.wall_ms())
+        self.session.receive(data, self._host.now_ms(), self._host.wall_ms())
 
     def reading(self, on: bool) -> None:
-        self._session.reading(on, self._host.now_ms())
+        self.session.reading(on, self._host.now_ms())
 
     def shutdown(self) -> None:
-        self._session.shut_down("the server is shutting down")
+        self.session.shut_down("the server is shutting down")
 
     def refuse_client(self, reason: str) -> None:
-        self._session.shut_down(reason)
+        self.session.shut_down(reason)
 
     def ended(self) -> None:
         self._pulse.stop()
-        if not self._ended and self._parting and self._session.failure:
-            self._server.failures.info(self.peer, self.peer.source, one_line(self._session.failure))
+        if not self._ended and self._parting and self.session.failure:
+            self._server.failures.info(self.peer, self.peer.source, one_line(self.session.failure))
         self._ended = True

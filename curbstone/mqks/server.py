@@ -89,26 +89,26 @@ class _Client(Connection[Session]):
         return session
 
     def receive(self, data: bytes) -> None:
-        session = self._session
+        session = self.session
         session.receive(data, self._host.now_ms())
         if self._timer is None and session.tick_ms:
             self._timer = self._host.call_later(session.tick_ms, self._tick)
 
     def reading(self, on: bool) -> None:
-        self._session.reading(on, self._host.now_ms())
+        self.session.reading(on, self._host.now_ms())
 
     def ended(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
     def shutdown(self) -> None:
-        self._session.shut_down()
+        self.session.shut_down()
 
     def refuse_client(self, reason: str) -> None:
-        self._session.refuse_client(reason)
+        self.session.refuse_client(reason)
 
     def _tick(self) -> None:
-        session = self._session
+        session = self.session
         session.tick(self._host.now_ms())
         self._timer = self._host.call_later(session.tick_ms, self._tick) if session.tick_ms else None
 

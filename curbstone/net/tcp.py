@@ -79,7 +79,7 @@ class TcpServer(ABC):
         self.turns = turns
         self.acceptor = acceptor or Acceptor()
         self._listeners: list[Listener] = []
-        self._clients: ConnectionSet[Connection[Any]] = ConnectionSet()
+        self.clients: ConnectionSet[Connection[Any]] = ConnectionSet()
         self._stopping = False
 
     @abstractmethod
@@ -92,7 +92,7 @@ class TcpServer(ABC):
 
     def connections(self) -> Mapping[str, int]:
         """Return the number of connections, under the key "": all are of this server's protocol."""
-        return {"": len(self._clients)}
+        return {"": len(self.clients)}
 
     async def start(self, address: tuple[str, int] | Address) -> tuple[str, int]:
         """Listen on one more address; return the host and port bound. Raise OSError if that is impossible."""
@@ -105,17 +105,17 @@ class TcpServer(ABC):
         self._stopping = True
         for listener in self._listeners:
             listener.close()
-        await self._clients.leave(STOP_S)
+        await self.clients.leave(STOP_S)
 
     def joined(self, client: Connection[Any]) -> None:
         """Add a client that has connected."""
-        self._clients.add(client)
+        self.clients.add(client)
         if self._stopping:
             client.shutdown()
 
     def left(self, client: Connection[Any]) -> None:
         """Remove a client that has left."""
-        self._clients.discard(client)
+        self.clients.discard(client)
 
 
 class Connection(TurnStream, asyncio.Protocol, Generic[S]):
@@ -130,7 +130,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
         self._tcp_server = server
         self._unsent_bytes_max = output_bytes_max
         self._transport: asyncio.Transport
-        self._session: S
+        self.session: S
         self._linger: Linger | None = None
         self._parting = False
         self._eof = False
@@ -163,13 +163,13 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
         # A cast, because uvloop's transports have the methods of asyncio's type but do not inherit from it.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        self._session = self.open()
+        self.session = self.open()
         self._tcp_server.joined(self)
         self._account.begin(self)
 
     def data_received(self, data: bytes) -> None:
         """Take input from the socket, and stop reading if there is too much of it."""
-        session = self._session
+        session = self.session
         if session.ending:
             return
         self._intake.receive(data)
@@ -181,7 +181,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
         self._eof = True
         if self._parting:
             return False
-        self._session.end_input()
+        self.session.end_input()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -190,7 +190,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
             self._linger.close()
         self._intake.close()
         self.ended()
-        self._session.lose()
+        self.session.lose()
         self.slot.leave()
         self._tcp_server.left(self)
 
@@ -198,7 +198,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
 
     def take(self, data: bytes) -> None:
         """Hand input to the session, unless the session is ending."""
-        session = self._session
+        session = self.session
         if not session.ending:
             self.receive(data)
             self._account.hold_input(session.unfinished_bytes, session.began_anew)
@@ -208,24 +208,24 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
         self.refuse_client(REFUSED)
 
     def _hold(self) -> None:
-        if not self._session.ending:
-            self._session.hold()
+        if not self.session.ending:
+            self.session.hold()
 
     def _go_on(self) -> None:
-        if not self._session.ending:
-            self._session.resume()
+        if not self.session.ending:
+            self.session.resume()
 
     def _has_too_much(self) -> bool:
-        return self._session.congested
+        return self.session.congested
 
     def _steer(self) -> None:
-        if not self._session.ending:
+        if not self.session.ending:
             super()._steer()
 
     def _flush(self) -> None:
         self._flush_due = False
         self._gathered_bytes = 0
-        session = self._session
+        session = self.session
         output = session.take_output()
         if output and not self._transport.is_closing():
             self._transport.write(b"".join(output))

@@ -71,7 +71,7 @@ async def serving(path: Path, protocol: str) -> AsyncIterator[tuple[Broker, tupl
         address = await server.start(("127.0.0.1", 0))
 
         def connection() -> Any:
-            (found,) = server.clients if isinstance(server, GatewayServer) else server._clients
+            (found,) = server.clients
             return found
 
         yield broker, address, connection

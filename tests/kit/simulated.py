@@ -426,6 +426,10 @@ class SimHost:
                 timer.fn()
         self._now_ms = end
 
+    def jump(self, ms: int) -> None:
+        """Let time pass without anything happening, as when the process is stopped."""
+        self._now_ms += ms
+
     def settle(self) -> None:
         """Go on until nothing is left to do but wait for time to pass."""
         while self.turn() or self.work():

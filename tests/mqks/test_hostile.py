@@ -103,9 +103,9 @@ def test_costly_requests_of_one_connection_let_others_between_them(tmp_path: Pat
         greedy.send(
             *[f"r{n} rebind --confirm q --{'remove' if n % 2 else 'add'} x" for n in range(count)], "p ping end"
         )
-        await until(lambda: any(client._session._waiting for client in world.server._clients))
+        await until(lambda: any(client.session._waiting for client in world.server.clients))
         assert await other.ask("p ping between") == "p ok between"
-        assert any(client._session._waiting for client in world.server._clients), "it was answered in between"
+        assert any(client.session._waiting for client in world.server.clients), "it was answered in between"
         lines = await greedy.lines(count + 1)
         assert sorted(lines) == sorted([*[f"r{n} ok " for n in range(count)], "p ok end"])
 
@@ -129,7 +129,7 @@ def test_of_updates_that_a_client_does_not_read_the_latest_is_kept(tmp_path: Pat
 
     async def test(world: World) -> None:
         lazy = await world.peer("c consume --confirm q e")
-        (session,) = [client._session for client in world.server._clients]
+        (session,) = [client.session for client in world.server.clients]
         session.hold()
         other = await world.peer()
         for n in range(100):

@@ -80,7 +80,7 @@ def test_a_long_line_that_came_in_time_is_not_late_afterwards(tmp_path: Path) ->
         keeper = await world.peer("c consume --confirm q e")
         peer = await world.peer()
         peer.writer.write(b"m publish e " + b"x" * 100_000)
-        sessions = [client._session for client in world.server._clients]
+        sessions = [client.session for client in world.server.clients]
         await until(lambda: any(session._reader.unfinished_bytes > 100_000 for session in sessions))
         (session,) = [session for session in sessions if session.tick_ms]
         session.tick(world.host.now_ms() + 29_000)
@@ -109,7 +109,7 @@ def test_who_never_says_anything_is_sent_away(tmp_path: Path, sent: bytes) -> No
         assert (await rest(peer.reader)).startswith(b"None error ")
         await peer.close()
         talker = await world.peer("r rebind --confirm q e")
-        (session,) = [client._session for client in world.server._clients]
+        (session,) = [client.session for client in world.server.clients]
         assert session.tick_ms == 0, "who has spoken may be silent"
         await talker.quiet()
 
@@ -205,7 +205,7 @@ def test_a_deaf_consumer_holds_nobody_up_and_its_messages_stay_on_disk(tmp_path:
         for n in range(40):
             await writer.confirm(f"m{n} publish --confirm e {'x' * 500_000}")
         (queue,) = world.broker.queues()
-        await until(lambda: any(client.is_full for client in world.server._clients))
+        await until(lambda: any(client.is_full for client in world.server.clients))
         counts = queue.counts()
         assert counts.rdy > 0, "not all of it lies in the server's memory"
         await world.leave(deaf)
@@ -218,7 +218,7 @@ def test_a_client_that_never_reads_its_answers_is_not_read(tmp_path: Path) -> No
     async def test(world: World) -> None:
         peer = await world.peer()
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        (client,) = world.server._clients
+        (client,) = world.server.clients
         line = b"p ping " + b"x" * 100_000 + b"\n"
         async with asyncio.timeout(WAIT_S):
             while client.is_reading:
@@ -264,7 +264,7 @@ def test_when_the_server_stops_confirms_come_and_the_connections_end(tmp_path: P
 def test_keepalive_finds_peers_that_vanished(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.peer()
-        (client,) = world.server._clients
+        (client,) = world.server.clients
         raw = client._transport.get_extra_info("socket")
         assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 

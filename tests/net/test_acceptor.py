@@ -60,7 +60,7 @@ class Gate:
 
     async def peers(self) -> list[Peer]:
         """Return who is connected, as the server knows them."""
-        return [client.peer for client in self.world.server._clients]
+        return [client.peer for client in self.world.server.clients]
 
     async def empty(self) -> None:
         """Wait until nobody is counted any more."""
@@ -186,7 +186,7 @@ def test_who_says_nothing_or_no_tls_is_gone_in_time_and_is_counted_until_then(
         await wrong.close()
         await gate.empty()
         assert gate.acceptor.admission.refused == {"late": 2, "tls": 1}
-        assert not gate.world.server._clients
+        assert not gate.world.server.clients
 
     run(test)
 

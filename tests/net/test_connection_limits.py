@@ -205,7 +205,7 @@ def test_the_peer_of_a_connection_is_known_when_it_is_let_in(tmp_path: Path) -> 
     async def test(world: World) -> None:
         world.server.acceptor.admission = door = admission()
         await world.peer("r rebind --confirm q e")
-        (client,) = world.server._clients
+        (client,) = world.server.clients
         assert socket.inet_aton(client.peer.host) == bytes((127, 0, 0, 1))
         assert door.slots == {client.slot}
 

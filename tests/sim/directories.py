@@ -161,7 +161,7 @@ class Directories:
                 raise Violation(f"a lease of the deleted queue {queue.name} settled a message of the new one")
 
         def try_on_the_new() -> None:
-            new = run.broker._queues.get(queue.name)
+            new = next((each for each in run.broker.queues() if each.name == queue.name), None)
             if new is not None and new is not queue and stale:
                 new.settle_leases([lease.token for lease in stale], Outcome.ACK, settled)
 
@@ -188,7 +188,7 @@ class Directories:
         broker = self._run.broker
 
         def declared(error: CurbstoneError | None) -> None:
-            if error is None and broker._queues.get(name) is queue:
+            if error is None and queue in broker.queues():
                 before = self._allowed.get(queue.log.directory, cap)
                 # Once it was too large for a smaller default, it may lack room to copy its largest segment.
                 self._allowed[queue.log.directory] = max(cap, before) if self._restarts_smaller else cap

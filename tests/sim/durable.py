@@ -72,7 +72,9 @@ class Durable:
             if not left and self._queue is queue:
                 self._is_confirmed = True
 
-        if NAME not in broker._queues:  # to ask again for one that a crash left is no use of it
+        if NAME not in [
+            queue.name for queue in broker.queues()
+        ]:  # to ask again for one that a crash left is no use of it
             self._used_ms = self._run.host.now_ms()
         queue = self._queue = broker.ensure(NAME)
         self._is_confirmed = False
@@ -125,7 +127,7 @@ class Durable:
         if queue is None:
             return
         run = self._run
-        is_there = run.broker._queues.get(NAME) is queue
+        is_there = queue in run.broker.queues()
         idle_ms = 0 if self._consumer is not None else run.host.now_ms() - self._used_ms
         if not is_there:
             if idle_ms < UNUSED_MS and self._is_confirmed:
@@ -149,7 +151,7 @@ class Durable:
     def started(self) -> None:
         """After a start: what was confirmed is there, and its time begins anew."""
         run = self._run
-        found = run.broker._queues.get(NAME)
+        found = next((queue for queue in run.broker.queues() if queue.name == NAME), None)
         self._consumer = None
         self._used_ms = run.host.now_ms()
         if self._queue is None or not self._is_confirmed:
@@ -168,6 +170,6 @@ class Durable:
         self.look()
         if self._consumer is not None:
             self._consumer.close()
-        if NAME in self._run.broker._queues:
+        if NAME in [queue.name for queue in self._run.broker.queues()]:
             self._run.directories.declare(NAME, {"unused": None})
         self._queue = None

@@ -109,8 +109,8 @@ def test_reading_stops_while_too_much_is_unconfirmed(tmp_path: Path, calls: list
         world.host.submit = lambda *job: held.append(job)  # type: ignore[method-assign]  # a disk that does nothing
         count = 100_000
         peer.writer.write(b"SEND\ndestination:/queue/a\n\n1\0" * count + b"DISCONNECT\nreceipt:r\n\n\0")
-        (client,) = world.server._clients
-        await until(lambda: client._session.congested and not client.is_reading)
+        (client,) = world.server.clients
+        await until(lambda: client.session.congested and not client.is_reading)
         taken = sum(len(bodies) for what, _queue, bodies in calls if what == "publish")
         assert taken < count, "the rest waits in the socket"
         del world.host.submit
@@ -127,7 +127,7 @@ def test_reading_stops_while_a_client_does_not_read_its_receipts(tmp_path: Path)
         peer = await world.peer()
         count, receipt = 30_000, "r" * 1000
         peer.writer.write(f"SEND\ndestination:/queue/a\nreceipt:{receipt}\n\n1\0".encode() * count)
-        (client,) = world.server._clients
+        (client,) = world.server.clients
         unsent = client._transport.get_write_buffer_size
         await until(lambda: unsent() > 1_000_000 and not client.is_reading)
         assert client._transport.get_write_buffer_size() < 4_000_000
@@ -173,7 +173,7 @@ def test_c16_heart_beats_over_a_socket(tmp_path: Path) -> None:
 def test_c17_a_peer_that_vanished_is_found_by_keepalive(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.peer()
-        (client,) = world.server._clients
+        (client,) = world.server.clients
         raw: socket.socket = client._transport.get_extra_info("socket")
         assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         if hasattr(socket, "TCP_KEEPIDLE"):

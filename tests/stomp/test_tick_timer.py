@@ -28,7 +28,7 @@ def test_it_looks_when_it_was_asked_to() -> None:
 
 def test_a_timer_that_comes_late_waits_once_before_it_judges() -> None:
     watched = Watched()
-    watched.host._now_ms += 5_000  # the process was stopped
+    watched.host.jump(5_000)  # the process was stopped
     watched.host.pass_time(0)
     assert watched.looks == [0]
     watched.host.pass_time(AGAIN_MS)
@@ -38,7 +38,7 @@ def test_a_timer_that_comes_late_waits_once_before_it_judges() -> None:
 def test_it_judges_at_last_also_where_it_is_always_late() -> None:
     watched = Watched()
     for _ in range(4):
-        watched.host._now_ms += 1_000
+        watched.host.jump(1_000)
         watched.host.pass_time(0)
     assert len(watched.looks) == 3
 
