@@ -62,7 +62,7 @@ def test_the_last_address_that_is_no_proxys_is_who_asks(chain: str, host: str, p
 )
 def test_what_is_no_list_of_pairs_is_refused_at_once(value: str) -> None:
     """Each was read in quadratic time: one head of 16 kB stopped the server for seven seconds."""
-    with pytest.raises(Problem, match="no list of name=value"):
+    with pytest.raises(Problem, match="must be a list of name=value"):
         ask(forwarded=value)
 
 
@@ -92,7 +92,7 @@ def test_the_scheme_is_what_the_proxy_says_its_client_used() -> None:
 
 def test_two_kinds_of_fields_that_name_two_clients_are_refused() -> None:
     """A proxy writes one of them, and the other is as the client sent it."""
-    with pytest.raises(Problem, match="name two clients"):
+    with pytest.raises(Problem, match="name different clients"):
         ask(x_forwarded_for="192.0.2.7", forwarded="for=6.6.6.6")
     assert ask(x_forwarded_for="192.0.2.7", forwarded="for=192.0.2.7;proto=https") == Peer("192.0.2.7", 0, True)
 
