@@ -116,13 +116,13 @@ interop-deps: ## Install the clients that tests/interop talks to: npm packages, 
 spark-deps: ## Install what tests/spark needs: the extra `spark`, and Java
 cluster-deps: ## Install what tests/cluster needs: RabbitMQ
 postgres-deps: ## Install what tests/examples/test_outbox.py needs: PostgreSQL
-power-deps: ## Install what tests/power needs: FUSE and python3-pyfuse3
+power-deps: ## Install what tests/power and tests/models need: FUSE, python3-pyfuse3, spin
 INSTALL_interop := tests/interop/setup.sh
 INSTALL_spark := tests/spark/install.sh $(BIN)/python
 INSTALL_cluster := tests/cluster/install.sh
 INSTALL_postgres := { command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 \
 	|| tests/apt_get.sh postgresql PostgreSQL outbox; }
-INSTALL_power := tests/apt_get.sh "fuse3 python3-pyfuse3" FUSE power
+INSTALL_power := tests/apt_get.sh "fuse3 python3-pyfuse3 spin" "FUSE and Spin" power
 $(SETS:%=%-deps): %-deps: $(VENV)/.installed-%
 $(VENV)/.installed-interop: tests/interop/package-lock.json tests/interop/setup.sh
 $(VENV)/.installed-spark: $(INPUTS) tests/spark/install.sh tests/spark/connect-requirements.txt tests/spark/frames-requirements.txt tests/spark/s3-requirements.txt | $(DEV)
