@@ -23,7 +23,7 @@ from curbstone.spark.client import Client
 from curbstone.spark.failure import PipelineError, Refused
 from curbstone.spark.gaps import Gap
 from curbstone.spark.journal_stream import JournalStreamReader
-from curbstone.spark.lake_columns import COLUMNS, JOURNAL, MESSAGES, TABLES
+from curbstone.spark.lake_columns import COLUMNS, DAY, JOURNAL, MESSAGES, QUEUE, TABLES
 from curbstone.spark.options import ReadOptions, read_options
 from curbstone.spark.places import Offset, Place
 from curbstone.spark.status import GROUP, Metrics
@@ -70,13 +70,15 @@ def archive(
     checkpoint: str = "",
     stop: threading.Event | None = None,
     columns: str = "",
+    by_queue: bool = False,
     done: Archived | None = None,
 ) -> Archived:
     """Archive until there is nothing more (`once`), or until `stop` is set. Return how much was stored.
 
     `options` are those of the data source; the group is `archive` unless they name another. `spark` is not used, and
-    may be None. `checkpoint` is that of an earlier release, if it was not in the lake. `columns` are
-    typed columns; see `typed`. The counts in `done` grow meanwhile. Raise PipelineError.
+    may be None. `checkpoint` is that of an earlier release, if it was not in the lake. `columns` are typed columns; see
+    `typed`. `by_queue` partitions a new lake by queue and day. The counts in `done` grow meanwhile. Raise
+    PipelineError.
     """
     lake = absolute(lake_path)
     for table in [Table(lake, name) for name in TABLES]:
@@ -96,6 +98,8 @@ def archive(
         feeds.append(_journal(lake, read_options(of_journal | {"mode": JOURNAL}, stream=True), base))
     try:
         for feed in feeds:
+            if by_queue:
+                feed.table.partition_by_queue()
             feed.begin(once=once)
         while not stopped.is_set():
             began = time.monotonic()
@@ -146,7 +150,7 @@ class _Feed:
     ) -> None:
         self.reader = reader
         self._typed = _Typed(table, options, columns) if columns else None
-        self._table = table
+        self.table = table
         self._options = options
         self._checkpoint = checkpoint
         self._at: Offset = {}
@@ -157,17 +161,17 @@ class _Feed:
 
     def begin(self, *, once: bool) -> None:
         """Find the place in each queue: in the table, in the checkpoint of an earlier release, or by the group."""
-        if self._table.exists:
-            self._table.sync()  # a process that was killed may not have done so, and what is stored is acked now
-        known = positions.stored(self._table)
-        self._stored = positions.transactions(self._table, known)
-        if self._table.name == MESSAGES:
+        if self.table.exists:
+            self.table.sync()  # a process that was killed may not have done so, and what is stored is acked now
+        known = positions.stored(self.table)
+        self._stored = positions.transactions(self.table, known)
+        if self.table.name == MESSAGES:
             self._counts = {queue: Counts.taken_from(at) for queue, at in known.items()}
-        known = known or positions.of_checkpoint(self._table, self._checkpoint)
+        known = known or positions.of_checkpoint(self.table, self._checkpoint)
         self._at = {queue: self._completed(queue, at) for queue, at in known.items() if self._options.reads(queue)}
         if isinstance(self.reader, StreamReader):
             self.reader.stored = self._rows_in
-            gaps.remove_after(self._table.lake, {queue: counts.gap for queue, counts in self._counts.items()})
+            gaps.remove_after(self.table.lake, {queue: counts.gap for queue, counts in self._counts.items()})
         if not self._at:
             self._at = self.reader.initialOffset()
             self._early = gaps.gaps_in(self._at)
@@ -176,7 +180,7 @@ class _Feed:
 
     def _completed(self, queue: str, at: dict[str, Any]) -> dict[str, Any]:
         """Return a place with what the group had lost. An earlier release did not store it, and a journal has none."""
-        if self._table.name == JOURNAL or "lost" in at:
+        if self.table.name == JOURNAL or "lost" in at:
             return at
         server = Client(self._options.address)
         try:
@@ -195,20 +199,20 @@ class _Feed:
         tasks = self.reader.partitions(start, end)
         if self._typed:
             self._typed.prepare(end)
-        parts, counts = _written(self._table, self.reader, tasks, self._typed)
+        parts, counts = _written(self.table, self.reader, tasks, self._typed)
         rows = sum(counts.values())
         found, self._early = self._early + (gaps.gaps_in(end) if end != start else []), []
         numbered = self._count(start, end, counts, found)
         if numbered:
-            gaps.record(self._table.lake, numbered)
-        if parts or found or self._table.exists:
+            gaps.record(self.table.lake, numbered)
+        if parts or found or self.table.exists:
             places = {
                 queue: at | (asdict(self._counts[queue]) if queue in self._counts else {}) for queue, at in end.items()
             }
-            sets = positions.transactions(self._table, places)
+            sets = positions.transactions(self.table, places)
             sets = {name: value for name, value in sets.items() if self._stored.get(name) != value}
             if parts or sets:
-                self._table.commit(parts, sets, self._stored)
+                self.table.commit(parts, sets, self._stored)
                 done.committed_at = time.time()
             self._stored |= sets
         self._at = end
@@ -228,7 +232,7 @@ class _Feed:
     ) -> list[tuple[int, Gap]]:
         """Count what a batch has, and what was lost before it. Return the gaps with their numbers."""
         numbered: list[tuple[int, Gap]] = []
-        if self._table.name == JOURNAL:
+        if self.table.name == JOURNAL:
             return numbered
         for queue, at in end.items():
             since = start.get(queue, {})
@@ -250,7 +254,7 @@ class _Feed:
 
         project, _, name = queue.partition("/")
         is_of = (pc.field("project") == project) & (pc.field("queue") == name) & (pc.field("epoch") == epoch)
-        found: int = self._table.dataset().count_rows(is_of & (pc.field("seq") >= low) & (pc.field("seq") < high))
+        found: int = self.table.dataset().count_rows(is_of & (pc.field("seq") >= low) & (pc.field("seq") < high))
         return found
 
 
@@ -316,7 +320,7 @@ def _written(
     """Read the tasks of a batch into files of the table. Return the files, and how many rows each queue has."""
     from curbstone.spark.parts import PartWriter, in_project_and_queue
 
-    writer = PartWriter(table.uri, table.name, table.more)
+    writer = PartWriter(table.uri, table.name, table.more, by_queue=QUEUE in table.partition)
     rows: dict[str, int] = {}
     try:
         for task in tasks:
@@ -359,6 +363,12 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--fail-on-data-loss", action="store_true", help="end if messages were lost, instead of recording the gap"
+    )
+    parser.add_argument(
+        "--partition",
+        choices=(DAY, QUEUE),
+        default=DAY,
+        help="how a new lake is partitioned: by date, or by queue and date, for queries of single queues",
     )
     parser.add_argument(
         "--columns",
@@ -405,6 +415,7 @@ def _job(known: argparse.Namespace) -> str:
             checkpoint=known.checkpoint,
             stop=stop,
             columns=known.columns,
+            by_queue=known.partition == QUEUE,
             done=done,
         )
     return str(done)

@@ -7,6 +7,7 @@ a while.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.spark import jobs
 from curbstone.spark.failure import PipelineError, last_line
-from curbstone.spark.lake_columns import DAY, ORDER, TABLES
+from curbstone.spark.lake_columns import DAY, NESTED, ORDER, TABLES
 from curbstone.spark.table import KEEP_HOURS, Table
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 KEEP_HOURS_MIN = 1
 """Younger files may belong to a batch under way, and must not be taken for files that a killed batch has left."""
+_ARCHIVED = re.compile(r"/part-[0-9a-f]{32}\.parquet$")
+"""The names of files that an archive has written. Those of compacted files are longer."""
 LOG_HOURS = 30 * 24
 """For so long the log keeps versions by default. It keeps replaced files for KEEP_HOURS."""
 
@@ -51,8 +54,12 @@ class Compacted:
         return f"{text}, {self.removed:,} removed from the disk"
 
 
-def compact(lake: str, *, keep_hours: int = KEEP_HOURS, before: date | None = None) -> list[Compacted]:
+def compact(
+    lake: str, *, keep_hours: int = KEEP_HOURS, before: date | None = None, sort_by: Sequence[str] = ()
+) -> list[Compacted]:
     """Compact all tables of a lake, and return what was done. Rows of days before `before` are deleted.
+
+    With `sort_by`, days that have new files are sorted by these columns, in tables that have them.
 
     Replaced files are removed after `keep_hours`; for that long, older versions can be read. Raises PipelineError.
     """
@@ -61,6 +68,7 @@ def compact(lake: str, *, keep_hours: int = KEEP_HOURS, before: date | None = No
     if keep_hours < KEEP_HOURS_MIN:
         raise PipelineError(f"what was replaced is kept for {KEEP_HOURS_MIN} hour at least")
     done = []
+    _check_columns(lake, sort_by)
     for name in TABLES:
         if not Table(lake, name).exists:
             continue
@@ -72,7 +80,8 @@ def compact(lake: str, *, keep_hours: int = KEEP_HOURS, before: date | None = No
             forgotten = 0
             if before is not None:
                 forgotten = int(table.delete(f"{DAY} < '{before.isoformat()}'")["num_removed_files"])
-            changed = table.optimize.compact()
+            changed = _sorted(table, sort_by) if sort_by else None
+            changed = changed or table.optimize.compact()
             completed = _complete(table, name)
             stored.sync()  # before the files go that were replaced
             removed = table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
@@ -86,6 +95,33 @@ def compact(lake: str, *, keep_hours: int = KEEP_HOURS, before: date | None = No
     jobs.say_done()
     if not done:
         raise PipelineError(f"there is no lake at {lake}")
+    return done
+
+
+def _check_columns(lake: str, columns: Sequence[str]) -> None:
+    """Raise PipelineError if no table has a column."""
+    tables = [table for table in (Table(lake, name) for name in TABLES) if table.exists]
+    known = {field.name for table in tables for field in table.open().schema().fields} - {DAY, *NESTED}
+    for column in columns:
+        if tables and column not in known:
+            raise PipelineError(f"--sort-by: can't sort by {column!r}; there are: {', '.join(sorted(known))}")
+
+
+def _sorted(table: DeltaTable, columns: Sequence[str]) -> dict[str, int] | None:
+    """Sort the rows of each day that has files of an archive. Return the counts, or None if a column is missing.
+
+    Several columns are interleaved, as a Z-order, so that a query by any of them reads few files.
+    """
+    import pyarrow as pa
+
+    if not set(columns) <= {field.name for field in table.schema().fields}:
+        return None
+    facts = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    days = {facts[f"partition.{DAY}"].isoformat() for facts in facts if _ARCHIVED.search(facts["path"])}
+    done = {"numFilesRemoved": 0, "numFilesAdded": 0}
+    for day in sorted(days):
+        changed = table.optimize.z_order(list(columns), partition_filters=[(DAY, "=", day)])
+        done = {name: count + int(changed[name]) for name, count in done.items()}
     return done
 
 
@@ -136,6 +172,12 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
         metavar="DAY",
         help="delete the rows of days before this one: 2026-01-31 (in UTC), or 90d for 90 days ago",
     )
+    parser.add_argument(
+        "--sort-by",
+        default="",
+        metavar="COLUMNS",
+        help="sort the rows of days with new files by these columns, such as key or queue,seq",
+    )
     return parser.parse_args(given)
 
 
@@ -147,7 +189,8 @@ def _day(text: str) -> date:
 
 
 def _job(known: argparse.Namespace) -> str:
-    done = compact(known.lake, keep_hours=known.keep_hours, before=known.delete_before)
+    columns = [name.strip() for name in known.sort_by.split(",") if name.strip()]
+    done = compact(known.lake, keep_hours=known.keep_hours, before=known.delete_before, sort_by=columns)
     return "\n".join(str(one) for one in done)
 
 

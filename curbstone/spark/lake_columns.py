@@ -20,8 +20,9 @@ COLUMNS = {
 A new column must be added at the end: an existing table gets it with its next batch, with null in its older rows (see
 `table`).
 """
-DAY = "date"
-"""The column that the table is partitioned by. It is not in the files."""
+DAY, QUEUE = "date", "queue"
+"""The columns that a table may be partitioned by: the day, which is not in the files, and the queue if wanted."""
+NESTED = ("headers", "groups")
 MOMENT = {MESSAGES: "timestamp", JOURNAL: "time"}
 """The column that determines the day of a row, by table."""
 ORDER = {MESSAGES: "seq", JOURNAL: "position"}

@@ -13,15 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs, parquet
 
 from curbstone.spark.arrow import TYPES
-from curbstone.spark.lake_columns import COLUMNS, DAY, MOMENT
+from curbstone.spark.lake_columns import COLUMNS, DAY, MOMENT, NESTED, QUEUE
 
-_NESTED = ("headers", "groups")
 _TEXT_MAX = 128
 """The most characters of a text in the table's log."""
 _GROUP_BYTES = 64 << 20
@@ -38,10 +38,13 @@ def stored_schema(table: str) -> pa.Schema:
 
 @dataclass(frozen=True)
 class Part:
-    """A file: its `path` below the table, and the facts that the table's log keeps of it."""
+    """A file: its `path` below the table, and the facts that the table's log keeps of it.
+
+    `values` are those of the columns that the table may be partitioned by.
+    """
 
     path: str
-    day: str
+    values: dict[str, str]
     size: int
     rows: int
     stats: str
@@ -64,12 +67,16 @@ def text_of(files: fs.FileSystem, path: str) -> str | None:
 class PartWriter:
     """Writes rows of one table, a file for each day. Call `close` at the end, or `drop` if something went wrong."""
 
-    def __init__(self, uri: str, table: str, more: Sequence[pa.Field] = ()) -> None:
-        """`uri` is the absolute path or the address of the table, and `more` are columns that not all tables have."""
+    def __init__(self, uri: str, table: str, more: Sequence[pa.Field] = (), *, by_queue: bool = False) -> None:
+        """`uri` is the absolute path or the address of the table, and `more` are columns that not all tables have.
+
+        With `by_queue`, write a file for each day of each queue; then a batch has rows of one queue.
+        """
+        self._by_queue = by_queue
         self._files, self._root = filesystem(uri)
         self._table = table
         self._schema = pa.schema([*stored_schema(table), *more])
-        self._open: dict[date, _Part] = {}
+        self._open: dict[tuple[str, date], _Part] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows with the stored columns. Columns that they lack are null."""
@@ -80,8 +87,9 @@ class PartWriter:
         rows = rows.select(self._schema.names).cast(self._schema)
         moments = rows.column(MOMENT[self._table]).cast(pa.int64())
         days = pc.floor(pc.divide(moments.cast(pa.float64()), _DAY_US)).cast(pa.int32()).cast(pa.date32())
+        queue = rows.column(QUEUE)[0].as_py() if self._by_queue else ""
         for day in pc.unique(days).to_pylist():
-            part = self._open.get(day) or self._new(day)
+            part = self._open.get((queue, day)) or self._new(queue, day)
             part.add(rows.filter(pc.equal(days, pa.scalar(day, pa.date32()))))
 
     def close(self) -> list[Part]:
@@ -93,9 +101,11 @@ class PartWriter:
         for part in self._open.values():
             part.drop()
 
-    def _new(self, day: date) -> _Part:
-        path = f"{DAY}={day.isoformat()}/part-{uuid.uuid4().hex}.parquet"
-        self._open[day] = part = _Part(self._files, self._root, path, self._schema, day)
+    def _new(self, queue: str, day: date) -> _Part:
+        folder = f"{QUEUE}={quote(queue, safe='')}/" if queue else ""
+        path = f"{folder}{DAY}={day.isoformat()}/part-{uuid.uuid4().hex}.parquet"
+        values = {QUEUE: queue, DAY: day.isoformat()}
+        self._open[queue, day] = part = _Part(self._files, self._root, path, self._schema, values)
         return part
 
 
@@ -107,7 +117,7 @@ class _Part:
     root: str
     path: str
     schema: pa.Schema
-    day: date
+    values: dict[str, str]
     rows: int = 0
     bounds: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     nulls: dict[str, int] = field(default_factory=dict)
@@ -132,7 +142,7 @@ class _Part:
         self._bytes += rows.nbytes
         self.rows += rows.num_rows
         # All columns: some readers take a missing statistic for one that excludes the file.
-        for name in (name for name in self.schema.names if name not in _NESTED):
+        for name in (name for name in self.schema.names if name not in NESTED):
             column = rows.column(name)
             self.nulls[name] = self.nulls.get(name, 0) + column.null_count
             if name == "body" or pa.types.is_boolean(column.type):
@@ -153,7 +163,7 @@ class _Part:
         self._write()
         self._writer.close()
         size = self.files.get_file_info(self._where).size
-        return Part(self.path, self.day.isoformat(), size, self.rows, self._stats())
+        return Part(self.path, self.values, size, self.rows, self._stats())
 
     def drop(self) -> None:
         self._writer.close()

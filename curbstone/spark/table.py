@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from curbstone.spark import delta_log
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.lake_columns import DAY, JOURNAL, MESSAGES, MOMENT
+from curbstone.spark.lake_columns import DAY, JOURNAL, MESSAGES, MOMENT, QUEUE
 from curbstone.spark.options import moment_ms
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Table:
         self._synced = -1
         self.more: Sequence[pyarrow.Field] = ()
         """Columns that files have which are committed from now on, beside those of every table."""
+        self._partition: tuple[str, ...] = ()
 
     @property
     def exists(self) -> bool:
@@ -75,6 +76,20 @@ class Table:
     def plain_headers(self) -> bool:
         """Return whether headers have the names that clients gave them. In tables of earlier releases they do not."""
         return not self.exists or self.open().metadata().description == _PLAIN
+
+    @property
+    def partition(self) -> tuple[str, ...]:
+        """Return the columns by which the table is partitioned, or will be."""
+        if not self._partition:
+            self._partition = tuple(self.open().metadata().partition_columns) if self.exists else (DAY,)
+        return self._partition
+
+    def partition_by_queue(self) -> None:
+        """Partition a new table by queue, too. Raise PipelineError if the table exists and is not."""
+        if not self.exists:
+            self._partition = (QUEUE, DAY)
+        elif QUEUE not in self.partition:
+            raise PipelineError(f"the lake {self.lake} is partitioned by date alone; only a new lake can be by queue")
 
     def lacking(self) -> PipelineError:
         """Return the error that says that nothing was ever stored."""
@@ -162,9 +177,9 @@ class Table:
         now_ms = time.time_ns() // 1_000_000
         adds = [
             AddAction(
-                path=quote(part.path, safe="/=-_."),
+                path=part.path,  # encoded by deltalake
                 size=part.size,
-                partition_values={DAY: part.day},
+                partition_values={name: part.values[name] for name in self.partition},
                 modification_time=now_ms,
                 data_change=True,
                 stats=part.stats,
@@ -188,7 +203,7 @@ class Table:
                 schema,
                 adds,
                 "error",
-                [DAY],
+                list(self.partition),
                 name=self.name,
                 description=self.DESCRIPTION,
                 commit_properties=whose,
@@ -199,7 +214,12 @@ class Table:
         if added := [field for field in schema.fields if field.name not in known]:
             table.alter.add_columns(added)
         table.create_write_transaction(
-            adds, "append", table.schema(), [DAY], commit_properties=whose, post_commithook_properties=hook
+            adds,
+            "append",
+            table.schema(),
+            list(self.partition),
+            commit_properties=whose,
+            post_commithook_properties=hook,
         )
 
     def typed(self, table: DeltaTable | None = None) -> dict[str, pyarrow.Field]:
@@ -250,8 +270,13 @@ class Table:
 
     def files(self, *, version: int | str | None = None) -> list[str]:
         """Return the addresses of the table's files, for readers of plain Parquet."""
-        found: list[str] = self.open(version).file_uris()
-        return found if _ADDRESS.match(self.uri) else [unquote(path) for path in found]
+        import pyarrow as pa
+
+        table = self.open(version)
+        if _ADDRESS.match(self.uri):
+            found: list[str] = table.file_uris()
+            return found
+        return [f"{self.uri}/{unquote(path)}" for path in pa.table(table.get_add_actions()).column("path").to_pylist()]
 
 
 def _as_written(field: pyarrow.Field) -> pyarrow.Field:
@@ -271,6 +296,8 @@ def _guarantee(facts: Mapping[str, Any], schema: pyarrow.Schema, never_null: Seq
     import pyarrow.compute as pc
 
     known = pc.field(DAY) == pa.scalar(facts[f"partition.{DAY}"], pa.date32())
+    if f"partition.{QUEUE}" in facts:
+        known &= pc.field(QUEUE) == facts[f"partition.{QUEUE}"]
     for column in schema:
         least, most = facts.get(f"min.{column.name}"), facts.get(f"max.{column.name}")
         has_null = column.name not in never_null and facts.get(f"null_count.{column.name}") != 0
