@@ -208,6 +208,7 @@ def _own_scope(scope: Scope) -> dict[str, Any]:
     if base and (path == base or path.startswith(base + "/")):
         path = path[len(base) :] or "/"
     host, port = scope.get("client") or ("?", 0)
+    server, server_port = scope.get("server") or ("", None)
     is_tls = scope.get("scheme") in ("https", "wss")
     length = fields.value(b"content-length")
     return {
@@ -222,7 +223,7 @@ def _own_scope(scope: Scope) -> dict[str, Any]:
         "fields": fields,
         "length": int(length) if length.isdigit() else -1,
         "client": (host, port),
-        "server": scope.get("server"),
+        "server": ("", 0) if server_port is None else (server, server_port),  # a Unix socket has no port
         "peer": Peer(plain_host(host), port or 0, is_tls),
         BASE: base,
     }

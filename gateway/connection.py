@@ -215,16 +215,13 @@ class HttpConnection(Stream, asyncio.Protocol):
 
     # ------------------------------------------------------------ bytes, a request at a time
 
-    def _may_begin(self) -> bool:
-        """Return whether a request would be answered at once if it came now."""
-        return self._answering is None and not self.is_full
-
     def _parse(self) -> None:
         data = self.held
         size = len(data)
         pieces = 0
         while (start := self._held_from) < size:
-            if pieces == PIECES_MAX or not (self._in_body or self._may_begin()):
+            # Outside a body, what follows is a request. It waits for the answer to the one before, and for its reading.
+            if pieces == PIECES_MAX or not (self._in_body or (self._answering is None and not self.is_full)):
                 self._steer()
                 if not (self._in_body or self._account.input):
                     self._account.hold_input(size - start, is_complete=True)

@@ -73,23 +73,25 @@ class Cycle:
             self.body = bytearray(self.body + piece)
         else:
             self.body += piece
-        self._wake()
+        if self._waiting is not None:
+            self._wake()
 
     def finish(self) -> None:
         """The body is complete."""
         self.more_body = False
-        self._wake()
+        if self._waiting is not None:
+            self._wake()
 
     def lose(self) -> None:
         """The client is gone, or its request was refused."""
         self.disconnected = True
-        self._wake()
+        if self._waiting is not None:
+            self._wake()
 
     def _wake(self) -> None:
-        if self._waiting is not None:
-            waiting, self._waiting = self._waiting, None
-            if not waiting.done():
-                waiting.set_result(None)
+        waiting, self._waiting = self._waiting, None
+        if not waiting.done():
+            waiting.set_result(None)
 
     async def run(self, app: ASGIApp) -> None:
         """Run the application. If it does not complete an answer, this is logged and the connection closes."""
@@ -180,7 +182,8 @@ class Cycle:
             self._write(b"")
         if is_last:
             self.response_complete = True
-            self._wake()
+            if self._waiting is not None:
+                self._wake()
             if not self.keep_alive:
                 self._connection.end()
             self._connection.on_response_complete()

@@ -16,7 +16,7 @@ from tests.stomp.test_way import Trace
 
 pytestmark = [pytest.mark.anyio, pytest.mark.source]
 
-PUBLISH_CALLS_MAX = 72
+PUBLISH_CALLS_MAX = 68
 DELIVERY_CALLS_MAX = 10
 ACK_CALLS_MAX = 18
 

@@ -384,3 +384,22 @@ class FakeSession:
 
     def stop(self) -> None:
         raise AssertionError
+
+
+async def test_a_server_on_a_unix_socket_has_no_port(tmp_path: Path) -> None:
+    users = tmp_path / "users.toml"
+    users.write_text('[users.ada]\ngrants = ["admin server"]\n')
+    users.chmod(0o600)
+    app = create_app(data=tmp_path / "data", users=users)
+    config = uvicorn.Config(app, uds=str(tmp_path / "socket"), log_config=None, lifespan="on")
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    transport = httpx.AsyncHTTPTransport(uds=str(tmp_path / "socket"))
+    async with asyncio.timeout(60), httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        while not server.started:
+            await asyncio.sleep(0.01)
+        assert (await client.get("/healthz")).status_code == 200
+        refused = await client.post("/v2/session", headers={"x-curbstone-console": "1"})
+        assert refused.status_code in (401, 403)
+    server.should_exit = True
+    await serving
