@@ -16,6 +16,7 @@ from curbstone.core.engine.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX, 
 from curbstone.core.engine.disk_alarms import AlarmingHost
 from curbstone.core.engine.log.log import Log, Salt, random_salt
 from curbstone.core.engine.log.meta import Meta, load_meta, meta_reserve, store_meta
+from curbstone.core.engine.queue import Queue
 from curbstone.core.engine.recovery.chain import holds_something, last_commit_ms
 from curbstone.core.engine.recovery.replay import Replay
 from curbstone.core.engine.shared import Shared
@@ -32,7 +33,7 @@ from curbstone.core.errors import (
     client_text,
     shutting_down,
 )
-from curbstone.core.events.events import Bindings, Fanout, Fanouts, Target, binding_of
+from curbstone.core.events.events import Bindings, Fanout, Fanouts, binding_of
 from curbstone.core.host import Host
 from curbstone.core.message import Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName, event_name
@@ -42,7 +43,7 @@ from curbstone.core.staging.staging import BYTES_MAX, TTL_MS, Staging
 from curbstone.core.stats import Stats
 from curbstone.core.transactions.recovery import MissingParts, replay_transactions
 from curbstone.core.transactions.transaction import Transaction, TransactionMover
-from curbstone.core.transactions.tx_log import Journal
+from curbstone.core.transactions.tx_log import TxLog
 from curbstone.core.values import Capability, Done, EngineInfo, Health, Published
 from curbstone.core.wal.kept import KeptFiles, recover_redo
 from curbstone.core.wal.sync_group import SyncGroup
@@ -79,7 +80,7 @@ class Broker:
         self.alarms = self.shared.alarms
         self.commits = self.shared.commits
         self.leased = self.shared.leased
-        self.journal = Journal(AlarmingHost(host, self.alarms, "the journal"), disk)
+        self.tx_log = TxLog(AlarmingHost(host, self.alarms, "the journal"), disk)
         self.missing_parts = MissingParts()
         self.past = Stats()
         """Counts of what has happened, since the start, in queues that are gone."""
@@ -122,8 +123,8 @@ class Broker:
             broker.syncer.files_made = broker.kept_redo.highest
             for entry in sorted(disk.list_dir(QUEUES)):
                 broker._recover(entry)
-            broker.missing_parts = replay_transactions(broker.journal, broker._queues.values(), broker.left)
-            broker.commits.journal_damage = len(broker.journal.damage)
+            broker.missing_parts = replay_transactions(broker.tx_log, broker._queues.values(), broker.left)
+            broker.commits.journal_damage = len(broker.tx_log.damage)
             broker.staging.recover()
             for queue in broker.queues():
                 if queue.log.is_above_cap:
@@ -344,14 +345,14 @@ class Broker:
         elif not self._directories.when_removed(name, lambda error: on_done(error or True)):
             self.host.call_soon(partial(on_done, False))
 
-    def left_out(self, queue: Target, error: CurbstoneError) -> bool:
+    def left_out(self, queue: Queue, error: CurbstoneError) -> bool:
         """See `core.events.events.IsLeftOut`. A private queue that is full is deleted."""
         if queue.name.is_private and isinstance(error, QueueFull):
             self._end(queue, error)
             return True
         return isinstance(error, NoSuchQueue)
 
-    def _end(self, queue: Target, reason: CurbstoneError) -> None:
+    def _end(self, queue: Queue, reason: CurbstoneError) -> None:
         """Delete a queue in a later turn, if it is still there then."""
 
         def end() -> None:
@@ -371,7 +372,7 @@ class Broker:
 
         That erases what redo files and the journal have of the queue, too, and then calls `on_done`.
         """
-        on_done = _if_well(partial(self.journal.erase, uid, is_deleted=is_deleted), on_done)
+        on_done = _if_well(partial(self.tx_log.erase, uid, is_deleted=is_deleted), on_done)
         return _if_well(partial(self.syncer.erase, uid), on_done)
 
     def _forget(self, queue: LocalQueue) -> None:
@@ -469,7 +470,7 @@ class Broker:
     def health(self) -> Health:
         reasons = ["shutting down"] if self.shared.is_stopping else []
         reasons += self.alarms.reasons
-        reasons += [f"damaged: {text}" for text in [*self.kept_redo.texts, *self.journal.damage]]
+        reasons += [f"damaged: {text}" for text in [*self.kept_redo.texts, *self.tx_log.damage]]
         reasons += [f"a queue is not served: {text}" for text in self.left.values()]
         for queue in self._queues.values():
             label = "a private queue" if queue.name.is_private else f"queue {queue.name}"
@@ -490,14 +491,14 @@ class Broker:
 
     def _shutdown(self, on_done: Callable[[], None]) -> None:
         working = [q for q in self._queues.values() if q.is_working or not (q.writer.owes_nothing or q.state.failure)]
-        others = (self._directories, self.staging, self.journal)
+        others = (self._directories, self.staging, self.tx_log)
         if working or self._turns or any(each.is_working for each in others) or not self.syncer.is_cleared():
             self.host.call_later(CLOSE_POLL_MS, lambda: self._shutdown(on_done))
             return
         for queue in list(self._queues.values()):
             queue.close(shutting_down())
             queue.log.close()
-        self.journal.close()
+        self.tx_log.close()
         self.staging.close()
         self.disk.close()
         self.host.call_soon(on_done)

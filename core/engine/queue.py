@@ -20,7 +20,7 @@ from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.engine.delivery.dead_letters import DeadLetters, Mover
 from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.delivery.leases import Leases
-from curbstone.core.engine.delivery.pop import Popped, Popping, PopWaiter
+from curbstone.core.engine.delivery.pop import PopPull, Pops
 from curbstone.core.engine.delivery.pull import Pull, waiting
 from curbstone.core.engine.delivery.requeue import Requeue
 from curbstone.core.engine.delivery.timers import IDLE_MS, Timers
@@ -35,7 +35,7 @@ from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.shared import Shared
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.turns import Turn, Wakeups
-from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite, Hold, Publish, WriteQueue
+from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite, Hold, Popped, Publish, WriteQueue
 from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, Unavailable
 from curbstone.core.holders import holders
 from curbstone.core.message import Delivery, Message
@@ -68,7 +68,7 @@ class Queue:
     __slots__ = (
         "_auto_delete", "_delete", "_is_resting", "_timers", "_when_idle", "acks", "cleaner", "damaged", "dispatcher",
         "facts", "give_back", "host", "index", "lease", "leases", "log", "message_id", "meta_writer", "name", "parts",
-        "popping", "refusal", "requeue", "settle_by_id", "settle_leases", "space", "state", "stats", "uid", "wakeups",
+        "pops", "refusal", "requeue", "settle_by_id", "settle_leases", "space", "state", "stats", "uid", "wakeups",
         "watch", "write_queue", "writer",
     )  # fmt: skip
 
@@ -115,9 +115,9 @@ class Queue:
         self.lease = self.leases.lease
         self.settle_leases = self.leases.settle
         self.give_back = self.leases.give_back
-        self.popping = Popping(self.dispatcher)
+        self.pops = Pops(self.dispatcher)
         self._timers = Timers(parts, dead_letters, self.leases)
-        self.writer = Writer(parts, self.cleaner, self.dispatcher, self.popping, self.turn)
+        self.writer = Writer(parts, self.cleaner, self.dispatcher, self.pops, self.turn)
         self.space = self.writer.space
         self._delete = delete
         self._auto_delete: AutoDelete | None = None
@@ -231,7 +231,7 @@ class Queue:
     def pop(
         self, on_done: Popped, *, group: str = UNNAMED, wait_ms: int = 0, is_wanted: Callable[[], bool] | None = None
     ) -> Pull:
-        return PopWaiter(self.dispatcher, self.popping, group, wait_ms, on_done, is_wanted).begin()
+        return PopPull(self.dispatcher, self.pops, group, wait_ms, on_done, is_wanted).begin()
 
     def extend(self, tokens: list[str], duration_ms: int, on_done: Stale, owner: str = NOBODY) -> None:
         self.host.call_soon(partial(on_done, None, self.leases.extend(tokens, duration_ms, owner)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from curbstone.core.engine.compaction.restore import Restore
 from curbstone.core.engine.log.format import Reason, Released
@@ -22,6 +22,9 @@ SETTLE_BYTES = 96
 """The most bytes that the log needs for one delivery that a transaction ends."""
 EXPIRY_BYTES = 8
 """Room for an expiry, which an entry may get from the queue's default only when it is put into a batch."""
+
+
+Popped = Callable[[Delivery | None | CurbstoneError], None]
 
 
 class Settle(NamedTuple):
@@ -192,16 +195,19 @@ class Reservation(AtomicWrite):
         """The most bytes of one of these messages."""
 
 
-class Pop(Protocol):
+class Pop:
     """A message that somebody takes for good, and is given when its settle is on disk."""
 
-    group: str
-    delivery: Delivery
-    on_done: Callable[[Delivery | None | CurbstoneError], None]
-    is_wanted: Callable[[], bool] | None
-    """Asked just before the settle is written: whether anybody is left to take the message."""
-    is_in_doubt: bool
-    """Whether a commit with its settle has failed and none has succeeded since, so that the settle may be on disk."""
+    __slots__ = ("delivery", "group", "is_in_doubt", "is_wanted", "on_done")
+
+    def __init__(self, group: str, delivery: Delivery, on_done: Popped, is_wanted: Callable[[], bool] | None) -> None:
+        self.group = group
+        self.delivery = delivery
+        self.on_done = on_done
+        self.is_wanted = is_wanted
+        """Asked just before the settle is written: whether anybody is left to take the message."""
+        self.is_in_doubt = False
+        """Whether a commit with its settle has failed and none has succeeded since, so that it may be on disk."""
 
 
 _NOTHING: deque[Publish] = deque(maxlen=0)

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Protocol
 
+from curbstone.core.engine.queue import Queue
 from curbstone.core.engine.write_queue import Hold
 from curbstone.core.errors import BadRequest, CurbstoneError, EventRefused
 from curbstone.core.host import Host
@@ -85,16 +85,7 @@ class Bindings:
                 del self._masks[project]
 
 
-class Target(Protocol):
-    """A queue that is bound to an event."""
-
-    name: QueueName
-
-    def publish(self, messages: list[Message], on_done: Published, *, hold: Hold | None = None) -> None:
-        """See `core.engine.queue.Queue.publish`."""
-
-
-IsLeftOut = Callable[[Target, CurbstoneError], bool]
+IsLeftOut = Callable[[Queue, CurbstoneError], bool]
 """Returns whether a queue that refused a message simply does not get it, so that the publisher is not told.
 
 That is so for a queue that was deleted meanwhile, because it is not bound any more; and for a subscriber's private
@@ -142,7 +133,7 @@ class Fanout:
     """
 
     def __init__(
-        self, queues: Sequence[Target], messages: list[Message], is_left_out: IsLeftOut, on_done: Published
+        self, queues: Sequence[Queue], messages: list[Message], is_left_out: IsLeftOut, on_done: Published
     ) -> None:
         self._queues = sorted(queues, key=lambda queue: queue.name.is_private)
         durable = sum([not queue.name.is_private for queue in queues])
@@ -174,7 +165,7 @@ class Fanout:
             queue.publish(copies_of(self._messages), partial(self._done, queue), hold=hold)
         return copies
 
-    def _done(self, queue: Target, error: CurbstoneError | None, _first: int, count: int) -> None:
+    def _done(self, queue: Queue, error: CurbstoneError | None, _first: int, count: int) -> None:
         """Take in that a queue has stored or refused the next `count` messages."""
         first = self._answered.get(queue.name, 0)
         self._answered[queue.name] = first + count

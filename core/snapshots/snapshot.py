@@ -43,7 +43,7 @@ def contents(broker: Broker) -> list[Content]:
             found.append(Content(f"{queue.log.directory}/meta"))
             found += [Content(segment.path, segment.end) for segment in queue.log.segments]
     found += [Content(f"{QUEUES}/{uid}{suffix}") for uid in broker.left for suffix in ("", TWIN_SUFFIX)]
-    journal_bytes = broker.journal.needed_until
+    journal_bytes = broker.tx_log.needed_until
     if journal_bytes:
         found.append(Content(JOURNAL, journal_bytes, is_rewritten=True))
     # Redo files are left out: once the disk has caught up, the segments have everything that is in them.

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import Protocol
 
-from curbstone.core.engine.index.index import Index
-from curbstone.core.engine.log.log import Log
-from curbstone.core.engine.write_queue import AtomicWrite, WriteQueue
+from curbstone.core.engine.queue import Queue
+from curbstone.core.engine.write_queue import AtomicWrite
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.transactions.records import Recorded
-from curbstone.core.transactions.tx_log import Journal
-
-
-class Member(Protocol):
-    """A queue that was recovered."""
-
-    uid: str
-    log: Log
-    index: Index
-    write_queue: WriteQueue
+from curbstone.core.transactions.tx_log import TxLog
 
 
 class MissingParts:
@@ -54,25 +43,25 @@ class MissingParts:
                 fn()
 
 
-def replay_transactions(journal: Journal, queues: Iterable[Member], left: Collection[str]) -> MissingParts:
+def replay_transactions(tx_log: TxLog, queues: Iterable[Queue], left: Collection[str]) -> MissingParts:
     """Have each queue write the parts that its log lacks; parts of queues that can't be served (`left`) are kept."""
     missing = MissingParts()
     by_uid = {int(queue.uid, 16): queue for queue in queues}
-    for part in journal.recover():
+    for part in tx_log.recover():
         queue = by_uid.get(part.uid)
         if queue is None and f"{part.uid:012x}" in left:
-            journal.keep(part)
+            tx_log.keep(part)
         elif queue is not None and part.tx > queue.log.tx:
-            journal.keep(part)
-            _write(journal, queue, part, missing)
+            tx_log.keep(part)
+            _write(tx_log, queue, part, missing)
     highest = max([queue.log.tx for queue in by_uid.values()], default=0)
-    journal.next_tx = max(journal.next_tx, highest + 1)
+    tx_log.next_tx = max(tx_log.next_tx, highest + 1)
     return missing
 
 
-def _write(journal: Journal, queue: Member, part: Recorded, missing: MissingParts) -> None:
+def _write(tx_log: TxLog, queue: Queue, part: Recorded, missing: MissingParts) -> None:
     missing.added()
-    publish = AtomicWrite(part.messages, partial(_written, journal, part, missing), 1)
+    publish = AtomicWrite(part.messages, partial(_written, tx_log, part, missing), 1)
     publish.tx = part.tx
     publish.records = [queue.index.settle_replayed(settled) for settled in part.settled]
     publish.released = [each for item in part.released for each in queue.index.release_replayed(item)]
@@ -82,8 +71,8 @@ def _write(journal: Journal, queue: Member, part: Recorded, missing: MissingPart
 
 
 def _written(
-    journal: Journal, part: Recorded, missing: MissingParts, error: CurbstoneError | None, _first: int, _count: int
+    tx_log: TxLog, part: Recorded, missing: MissingParts, error: CurbstoneError | None, _first: int, _count: int
 ) -> None:
     if not isinstance(error, Unavailable):  # if it is, the next start writes the part
-        journal.part_done(part.tx, part.uid)
+        tx_log.part_done(part.tx, part.uid)
     missing.written()

@@ -9,17 +9,16 @@ from typing import Protocol
 from curbstone.core import port
 from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.engine.delivery.dead_letters import count_dead, dead_letter, dead_letter_queue
-from curbstone.core.engine.log.format import BATCH_BYTES, Reason, entry_bytes
-from curbstone.core.engine.log.room import RELEASE_BYTES
+from curbstone.core.engine.log.format import Reason
 from curbstone.core.engine.queue import Queue
-from curbstone.core.engine.write_queue import SETTLE_BYTES, AtomicWrite, Release, Settle
+from curbstone.core.engine.write_queue import AtomicWrite, Release, Settle
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, StaleDelivery
-from curbstone.core.events.events import EventKey, IsLeftOut, Target, copy_of
+from curbstone.core.events.events import EventKey, copy_of
 from curbstone.core.host import Host
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName
-from curbstone.core.transactions.two_phase import Spread
-from curbstone.core.transactions.tx_log import Journal
+from curbstone.core.transactions.two_phase import MultiQueueCommit, Participant
+from curbstone.core.transactions.tx_log import TxLog
 from curbstone.core.values import Done
 
 Undo = Callable[[list[Delivery]], None]
@@ -29,49 +28,16 @@ class Server(Protocol):
     """The part of the broker that a transaction needs."""
 
     host: Host
-    journal: Journal
+    tx_log: TxLog
 
     def ensure(self, name: QueueName) -> port.Queue:
         """Return a queue, creating it if necessary."""
 
-    def left_out(self, queue: Target, error: CurbstoneError) -> bool:
+    def left_out(self, queue: Queue, error: CurbstoneError) -> bool:
         """See `core.events.events.IsLeftOut`."""
 
     def bound(self, event: str, project: str) -> Sequence[Queue]:
         """Return the queues that are bound to an event now."""
-
-
-class Share:
-    """What a transaction does to one queue."""
-
-    def __init__(self, queue: Queue, left_out: IsLeftOut) -> None:
-        self.messages: list[Message] = []
-        self.settles: list[Settle] = []
-        self.releases: list[Release] = []
-        self.is_only_bound = True
-        """Whether it only gets messages of events, so that nobody has named the queue."""
-        self._queue = queue
-        self._left_out = left_out
-
-    def may_miss(self, error: CurbstoneError) -> bool:
-        """Return whether the transaction goes on without this queue (see `core.events.events.IsLeftOut`)."""
-        return self.is_only_bound and not self.ends and self._left_out(self._queue, error)
-
-    @property
-    def size(self) -> int:
-        """The most bytes that its messages take in one batch, with one record of the tries of each in each group."""
-        states = RELEASE_BYTES * sum(map(self._queue.index.entitled_count, self.messages))
-        return BATCH_BYTES + sum(map(entry_bytes, self.messages)) + 16 * len(self.messages) + states
-
-    @property
-    def ends(self) -> list[Settle | Release]:
-        """The settles and releases of deliveries that it ends."""
-        return [*self.settles, *self.releases]
-
-    @property
-    def ends_bytes(self) -> int:
-        """The most bytes that its settles and releases take."""
-        return SETTLE_BYTES * sum(len(end.deliveries) for end in self.ends)
 
 
 class _Wish:
@@ -96,7 +62,7 @@ class Transaction:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._shares: dict[Queue, Share] = {}
+        self._participants: dict[Queue, Participant] = {}
         self._publishes: list[tuple[Queue | EventKey, Message]] = []
         """Each message with the queue or the event that it is published to."""
         self._wishes: list[_Wish] = []
@@ -111,7 +77,7 @@ class Transaction:
     def publish_event(self, event: str, message: Message, project: str = DEFAULT_PROJECT) -> None:
         """Add a publish to every queue that is bound to `event` when the transaction is committed.
 
-        If one of them refuses it, the transaction is refused, unless `Share.may_miss` lets it go on without that queue.
+        If one of them refuses it, so is the transaction, unless `Participant.may_miss` lets it go on without it.
         """
         self._publishes.append(((project, event), message))
 
@@ -129,7 +95,7 @@ class Transaction:
 
     def settle(self, queue: Queue, group: str, deliveries: list[Delivery], reason: Reason, undo: Undo) -> None:
         """Add a settle of deliveries that the caller holds. If the transaction fails they are given to `undo`."""
-        self._share(queue).settles.append(Settle(group, deliveries, reason, undo))
+        self._participant(queue).settles.append(Settle(group, deliveries, reason, undo))
 
     def _wish(self, consumer: port.Consumer, seqs: Sequence[int], kind: str, delay_ms: int | None, error: str) -> None:
         assert isinstance(consumer, Consumer)
@@ -145,11 +111,11 @@ class Transaction:
         asked.update(deliveries)
         self._wishes.append(_Wish(consumer, deliveries, kind, delay_ms, error))
 
-    def _share(self, queue: Queue) -> Share:
-        share = self._shares.get(queue)
-        if share is None:
-            share = self._shares[queue] = Share(queue, self._server.left_out)
-        return share
+    def _participant(self, queue: Queue) -> Participant:
+        participant = self._participants.get(queue)
+        if participant is None:
+            participant = self._participants[queue] = Participant(queue, self._server.left_out)
+        return participant
 
     # --- commit
 
@@ -164,23 +130,23 @@ class Transaction:
             self.give_up(error, on_done)
             return
         done = self._counting(on_done)
-        shares = {queue: share for queue, share in self._shares.items() if share.messages or share.ends}
-        if not shares:
+        participants = {queue: each for queue, each in self._participants.items() if each.messages or each.ends}
+        if not participants:
             self._server.host.call_soon(lambda: done(None))
-        elif len(shares) == 1:
-            ((queue, share),) = shares.items()
-            publish = AtomicWrite(share.messages, partial(self._written, share, done), share.size)
-            publish.settles, publish.releases = share.settles, share.releases
+        elif len(participants) == 1:
+            ((queue, participant),) = participants.items()
+            publish = AtomicWrite(participant.messages, partial(self._written, participant, done), participant.size)
+            publish.settles, publish.releases = participant.settles, participant.releases
             queue.write_queue.publish(publish)
         else:
-            Spread(self._server.host, self._server.journal, shares, done).begin()
+            MultiQueueCommit(self._server.host, self._server.tx_log, participants, done).begin()
 
     @staticmethod
-    def _written(share: Share, done: Done, error: CurbstoneError | None, _first: int, _count: int) -> None:
-        done(None if error is not None and share.may_miss(error) else error)
+    def _written(participant: Participant, done: Done, error: CurbstoneError | None, _first: int, _count: int) -> None:
+        done(None if error is not None and participant.may_miss(error) else error)
 
     def _address(self) -> None:
-        """Put each message into the shares of the queues that get it."""
+        """Put each message into the participants of the queues that get it."""
         publishes, self._publishes = self._publishes, []
         for target, message in publishes:
             if isinstance(target, Queue):
@@ -188,35 +154,36 @@ class Transaction:
                 continue
             project, event = target
             for queue in self._server.bound(event, project):
-                self._share(queue).messages.append(copy_of(message))
+                self._participant(queue).messages.append(copy_of(message))
 
     def _add(self, queue: Queue, message: Message) -> None:
-        share = self._share(queue)
-        share.messages.append(message)
-        share.is_only_bound = False
+        participant = self._participant(queue)
+        participant.messages.append(message)
+        participant.is_only_bound = False
 
     def _check(self) -> CurbstoneError | None:
-        for queue, share in list(self._shares.items()):
-            error = self._refusal(queue, share)
+        for queue, participant in list(self._participants.items()):
+            error = self._refusal(queue, participant)
             if error is None:
                 continue
-            if not share.may_miss(error):
+            if not participant.may_miss(error):
                 return error
-            del self._shares[queue]
+            del self._participants[queue]
         return None
 
     @staticmethod
-    def _refusal(queue: Queue, share: Share) -> CurbstoneError | None:
-        refusal = queue.state.publish_refusal() if share.messages else queue.refusal()
+    def _refusal(queue: Queue, participant: Participant) -> CurbstoneError | None:
+        refusal = queue.state.publish_refusal() if participant.messages else queue.refusal()
         if refusal is not None:
             return refusal
-        for message in share.messages:
+        for message in participant.messages:
             if (too_large := queue.state.too_large(message)) is not None:
                 return too_large
-        if share.size > queue.options.cap // 2:
+        if participant.size > queue.options.cap // 2:
             cap = queue.options.cap
-            return MessageTooLarge(f"a transaction of {share.size} bytes can't fit the queue's cap of {cap} bytes")
-        if share.ends_bytes > queue.log.room.slack_bytes:
+            size = participant.size
+            return MessageTooLarge(f"a transaction of {size} bytes can't fit the queue's cap of {cap} bytes")
+        if participant.ends_bytes > queue.log.room.slack_bytes:
             return QueueFull(f"the transaction settles more than queue {queue.name} has room to log at once")
         return None
 
@@ -243,7 +210,7 @@ class Transaction:
         now_ms = queue.host.now_ms()
         for delay_ms, some in queue.requeue.delayed(alive, wish.delay_ms) if alive else ():
             due_ms = now_ms + delay_ms if delay_ms > 0 else 0
-            self._share(queue).releases.append(Release(consumer.group, some, due_ms, consumer.unclaim))
+            self._participant(queue).releases.append(Release(consumer.group, some, due_ms, consumer.unclaim))
 
     def _bury(self, consumer: Consumer, deliveries: list[Delivery], reason: Reason, error: str) -> None:
         queue = _local(consumer.queue)
@@ -259,8 +226,8 @@ class Transaction:
 
     def give_up(self, error: CurbstoneError, on_done: Done) -> None:
         """Refuse the transaction before anything of it was written; deliveries that it would have ended stay."""
-        for share in self._shares.values():
-            for end in share.ends:
+        for participant in self._participants.values():
+            for end in participant.ends:
                 end.undo(end.deliveries)
         self._server.host.call_soon(lambda: on_done(error))
 

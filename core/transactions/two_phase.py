@@ -8,68 +8,70 @@ part.
 from __future__ import annotations
 
 from functools import partial
-from typing import Generic, Protocol, TypeVar
 
-from curbstone.core.engine.log.log import Log
-from curbstone.core.engine.turns import Wakeups
-from curbstone.core.engine.write_queue import AtomicWrite, Release, Settle, WriteQueue
+from curbstone.core.engine.log.format import BATCH_BYTES, entry_bytes
+from curbstone.core.engine.log.room import RELEASE_BYTES
+from curbstone.core.engine.queue import Queue
+from curbstone.core.engine.write_queue import SETTLE_BYTES, AtomicWrite, Release, Settle
 from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.events.events import IsLeftOut
 from curbstone.core.host import Host
 from curbstone.core.message import Message
 from curbstone.core.transactions.records import encode_part
-from curbstone.core.transactions.tx_log import Journal
+from curbstone.core.transactions.tx_log import TxLog
 from curbstone.core.values import Done
 
 
-class Member(Protocol):
-    """A queue that takes part in the transaction."""
+class Participant:
+    """What a transaction does to one queue."""
 
-    log: Log
-    wakeups: Wakeups
-    write_queue: WriteQueue
+    def __init__(self, queue: Queue, left_out: IsLeftOut) -> None:
+        self.messages: list[Message] = []
+        self.settles: list[Settle] = []
+        self.releases: list[Release] = []
+        self.is_only_bound = True
+        """Whether it only gets messages of events, so that nobody has named the queue."""
+        self._queue = queue
+        self._left_out = left_out
 
-    def refusal(self) -> CurbstoneError | None:
-        """Return why nothing can be written there now, or None."""
-
-
-class Share(Protocol):
-    """What the transaction does to one queue."""
-
-    messages: list[Message]
-    settles: list[Settle]
-    releases: list[Release]
+    def may_miss(self, error: CurbstoneError) -> bool:
+        """Return whether the transaction goes on without this queue (see `core.events.events.IsLeftOut`)."""
+        return self.is_only_bound and not self.ends and self._left_out(self._queue, error)
 
     @property
     def size(self) -> int:
-        """The most bytes that its batch takes, with the records of its messages' tries that may follow."""
+        """The most bytes that its messages take in one batch, with one record of the tries of each in each group."""
+        states = RELEASE_BYTES * sum(map(self._queue.index.entitled_count, self.messages))
+        return BATCH_BYTES + sum(map(entry_bytes, self.messages)) + 16 * len(self.messages) + states
 
     @property
     def ends(self) -> list[Settle | Release]:
-        """The deliveries that it ends."""
+        """The settles and releases of deliveries that it ends."""
+        return [*self.settles, *self.releases]
 
-    def may_miss(self, error: CurbstoneError) -> bool:
-        """Return whether the transaction goes on without this queue if it refuses with `error`."""
+    @property
+    def ends_bytes(self) -> int:
+        """The most bytes that its settles and releases take."""
+        return SETTLE_BYTES * sum(len(end.deliveries) for end in self.ends)
 
 
-Q = TypeVar("Q", bound=Member)
-S = TypeVar("S", bound=Share)
+class MultiQueueCommit:
+    """See the module's docstring."""
 
-
-class Spread(Generic[Q, S]):
-    def __init__(self, host: Host, journal: Journal, shares: dict[Q, S], on_done: Done) -> None:
+    def __init__(self, host: Host, tx_log: TxLog, participants: dict[Queue, Participant], on_done: Done) -> None:
         self._host = host
-        self._journal = journal
-        self._shares = shares
+        self._tx_log = tx_log
+        self._participants = participants
         self._on_done = on_done
-        self._places: dict[Q, AtomicWrite] = {}
-        self._left = len(shares)
+        self._places: dict[Queue, AtomicWrite] = {}
+        self._left = len(participants)
         self._has_ended = False
         self._tx = 0
 
     def begin(self) -> None:
         """Wait for room in every queue."""
-        for queue, share in self._shares.items():
-            place = AtomicWrite(share.messages, partial(self._refused, queue), share.size)
+        for queue, participant in self._participants.items():
+            place = AtomicWrite(participant.messages, partial(self._refused, queue), participant.size)
             place.on_room = self._room
             self._places[queue] = place
             queue.write_queue.publish(place)
@@ -79,28 +81,28 @@ class Spread(Generic[Q, S]):
         self._left -= 1
         if self._left or self._has_ended:
             return
-        if not self._shares:
+        if not self._participants:
             self._has_ended = True
             self._host.call_soon(lambda: self._on_done(None))
             return
         parts: dict[int, bytes] = {}
-        for queue, share in self._shares.items():
+        for queue, participant in self._participants.items():
             uid = queue.log.uid
-            parts[uid] = encode_part(uid, share.messages, share.settles, share.releases)
-        tx = self._tx = self._journal.write(parts, self._journaled)
+            parts[uid] = encode_part(uid, participant.messages, participant.settles, participant.releases)
+        tx = self._tx = self._tx_log.write(parts, self._decided)
         for place in self._places.values():
             place.tx = tx
 
-    def _refused(self, queue: Q, error: CurbstoneError | None, _first: int, _count: int) -> None:
+    def _refused(self, queue: Queue, error: CurbstoneError | None, _first: int, _count: int) -> None:
         """A queue has no room, can't write, or has ended. Only the end can come while the journal is being written."""
         place = self._places[queue]
         if place.tx:
             del self._places[queue]
         elif error is not None and not self._has_ended:
-            if not self._shares[queue].may_miss(error):
+            if not self._participants[queue].may_miss(error):
                 self._end(error)
                 return
-            del self._places[queue], self._shares[queue]
+            del self._places[queue], self._participants[queue]
             queue.log.room.give_back(place.reserved)
             if not place.has_room:  # else `_room` has been called for it, or is about to be
                 self._room()
@@ -114,30 +116,30 @@ class Spread(Generic[Q, S]):
             place.tx = 0
             place.refusal = error
             queue.wakeups.dirty()
-        for share in self._shares.values():
-            for end in share.ends:
+        for participant in self._participants.values():
+            for end in participant.ends:
                 end.undo(end.deliveries)
         self._host.call_soon(lambda: self._on_done(error))
 
-    def _journaled(self, error: CurbstoneError | None) -> None:
+    def _decided(self, error: CurbstoneError | None) -> None:
         if error is not None:
             self._end(error)
             return
-        self._left = len(self._shares)
-        for queue, share in self._shares.items():
+        self._left = len(self._participants)
+        for queue, participant in self._participants.items():
             done = partial(self._part_done, queue.log.uid)
             place = self._places.get(queue)
             if place is None:  # the queue has ended meanwhile
                 done(queue.refusal(), 0, 0)
                 continue
-            place.settles, place.releases = share.settles, share.releases
+            place.settles, place.releases = participant.settles, participant.releases
             place.on_room = None
             place.on_done = done
             queue.wakeups.dirty()
 
     def _part_done(self, uid: int, error: CurbstoneError | None, _first: int, _count: int) -> None:
         if not isinstance(error, Unavailable):  # else the journal keeps the part, and the next start writes it
-            self._journal.part_done(self._tx, uid)
+            self._tx_log.part_done(self._tx, uid)
         self._left -= 1
         if not self._left:
             self._on_done(None)

@@ -74,8 +74,8 @@ class _Erasing(NamedTuple):
     on_done: Done
 
 
-class Journal:
-    """The file is opened and written by jobs, one at a time."""
+class TxLog:
+    """The log of transactions over several queues, in the file `journal`. Jobs open and write it, one at a time."""
 
     def __init__(self, host: Host, disk: Disk) -> None:
         self._host = host

@@ -325,7 +325,7 @@ def test_a_start_tells_when_a_transaction_that_a_crash_has_left_in_half_is_whole
     for queue in queues:
         transaction.publish(queue, message("m"))
     transaction.commit(lambda error: None)
-    while not lab.broker.journal.needed_until:  # until its record is on disk
+    while not lab.broker.tx_log.needed_until:  # until its record is on disk
         assert lab.host.turn() or lab.host.work()
     lab.host = SimHost(lab.rng, lab.host.wall_ms())
     lab.broker = Broker.open(lab.host, lab.disk, defaults=lab.defaults, sync=lab.sync)

@@ -55,19 +55,19 @@ class HttpClient(Client):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.leases: list[LeaseHolder] = []
-        self._popping: tuple[str, str] | None = None
+        self._pops: tuple[str, str] | None = None
 
     def begin(self) -> None:
         self._answer: Answer | None = None
 
     def forget(self) -> None:
-        self._answer = self._popping = None
+        self._answer = self._pops = None
 
     def give_up(self) -> None:
         """Whatever was asked, its answer will not be seen."""
-        if self._popping:
-            self.history.orphans[self._popping] += 1
-            self._popping = None
+        if self._pops:
+            self.history.orphans[self._pops] += 1
+            self._pops = None
 
     def do_die(self) -> None:
         self.give_up()
@@ -147,7 +147,7 @@ class HttpClient(Client):
             queue, group = self.rng.choice(self.world.queues), self.rng.choice(self.world.readers)
             holder = LeaseHolder(self, f"{self.name}/pop", queue, group, 1 << 60)
             wait = self.rng.choice(("", "&wait=1", "&wait=10"))
-            self._popping = queue, group
+            self._pops = queue, group
             self._ask(
                 "DELETE", f"{queue}/messages?group={group}{wait}".replace("group=&", ""), partial(self._popped, holder)
             )
@@ -252,7 +252,7 @@ class HttpClient(Client):
             data[:] = rest[length:]
             self.world.steps_done += 1
             answer, self._answer = self._answer, None
-            self._popping = None
+            self._pops = None
             if answer is None and " 408 " in first:
                 return  # it was silent for too long
             if answer is None:

@@ -171,7 +171,7 @@ class ServerRun:
         watch(queue.acks, "settle_now", partial(partial, settled))
         watch(queue.acks, "put_back", partial(partial, returned))
         watch(queue.writer, "flush", partial(partial, popped))
-        watch(queue.popping, "failed", partial(partial, refused))
+        watch(queue.pops, "failed", partial(partial, refused))
 
     def _set_up(self) -> None:
         self._begin()

@@ -25,7 +25,7 @@ from curbstone.core.engine.write_queue import Publish, WriteQueue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.host import Job
 from curbstone.core.names import QueueName
-from curbstone.core.transactions.tx_log import Journal
+from curbstone.core.transactions.tx_log import TxLog
 from curbstone.core.values import Numbered
 from tests.kit.simulated import SimFile
 from tests.sim.run import Run
@@ -184,8 +184,8 @@ def test_the_simulator_sees_a_group_that_loses_without_saying(monkeypatch: pytes
 
 def test_the_simulator_sees_half_of_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the journal has is not written again after a crash."""
-    original = Journal.recover
-    monkeypatch.setattr(Journal, "recover", lambda self: original(self)[:0])
+    original = TxLog.recover
+    monkeypatch.setattr(TxLog, "recover", lambda self: original(self)[:0])
     assert finds_something(range(80, 160))
 
 

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from curbstone.core.engine.delivery.consumer import Consumer
-from curbstone.core.engine.delivery.pop import Popping
+from curbstone.core.engine.delivery.pop import Pops
 from curbstone.core.engine.log.format import Reason
 from curbstone.core.engine.write_queue import Pop, WriteQueue
 from curbstone.core.errors import CurbstoneError
@@ -129,7 +129,7 @@ def test_it_sees_a_window_that_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> N
 def test_it_sees_a_refused_pop_that_takes_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model took a popped message for settled when it was handed out, and saw none of this."""
 
-    def failed(self: Popping, pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
+    def failed(self: Pops, pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
         for pop in pops:
             message = pop.delivery.message
             self._index.clear(pop.group, [message])
@@ -139,7 +139,7 @@ def test_it_sees_a_refused_pop_that_takes_its_message(monkeypatch: pytest.Monkey
     def noticed(seed: int) -> bool:
         return isinstance(failure_of(seed, plan(seed, STEPS), faults=True), Violation)
 
-    monkeypatch.setattr(Popping, "failed", failed)
+    monkeypatch.setattr(Pops, "failed", failed)
     assert any(noticed(seed) for seed in range(1, 80, 2))
 
 

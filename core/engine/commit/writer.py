@@ -23,7 +23,7 @@ from curbstone.core.engine.commit.space import space_of
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.compaction.relocate import Copy
 from curbstone.core.engine.delivery.dispatch import Dispatcher
-from curbstone.core.engine.delivery.pop import Popping
+from curbstone.core.engine.delivery.pop import Pops
 from curbstone.core.engine.index.copies import Where
 from curbstone.core.engine.index.index import Placed
 from curbstone.core.engine.log.commit import Commit
@@ -49,7 +49,7 @@ class Writer:
     """The writing side of one queue."""
 
     __slots__ = (
-        "_cleaner", "_dispatcher", "_has_copied", "_is_troubled", "_log", "_parts", "_popping", "_started_us", "_state",
+        "_cleaner", "_dispatcher", "_has_copied", "_is_troubled", "_log", "_parts", "_pops", "_started_us", "_state",
         "_sync_is_late", "_syncer", "_turn", "_unsynced", "_write_queue", "commits", "disk_is_full", "is_busy",
         "missed", "under_way",
     )  # fmt: skip
@@ -59,7 +59,7 @@ class Writer:
         parts: Parts,
         cleaner: Cleaner,
         dispatcher: Dispatcher,
-        popping: Popping,
+        pops: Pops,
         turn: Callable[[], object],
     ) -> None:
         """`turn` is the queue's own, in which it hands out what is ready and calls `flush`."""
@@ -69,7 +69,7 @@ class Writer:
         self._write_queue = parts.write_queue
         self._cleaner = cleaner
         self._dispatcher = dispatcher
-        self._popping = popping
+        self._pops = pops
         self._turn = turn
         self._syncer = parts.state.shared.syncer
         self.is_busy = False
@@ -120,7 +120,7 @@ class Writer:
         """
         self._refuse_publishes(error)
         self._end_restore(error)
-        self._popping.refuse_all(error)
+        self._pops.refuse_all(error)
         write_queue = self._write_queue
         if self._state.is_closed:
             callbacks = write_queue.end(error)
@@ -197,7 +197,7 @@ class Writer:
         batch = Batch(self._parts, cleaner, self._dispatcher, self.missed, disk_is_full=self.disk_is_full)
         self.under_way = batch
         if write_queue.pops:
-            self._popping.drop_unwanted()
+            self._pops.drop_unwanted()
         batch.take_records()
         if copy is not None:
             batch.take_copy(copy)
@@ -338,7 +338,7 @@ class Writer:
             parts.facts.logged(batch.facts, segment.number)
         pops = records.pops if records is not None else []
         if pops or self._write_queue.pops:
-            self._popping.written(pops)
+            self._pops.written(pops)
         parts.wakeups.changed()
 
     def _end_deliveries(self, write: AtomicWrite) -> None:
@@ -372,7 +372,7 @@ class Writer:
             self._write_queue.callbacks = [*batch.callbacks, *self._write_queue.callbacks]
             self._write_queue.pop_first(batch.pops)
         else:
-            self._popping.failed(batch.pops, answer, is_undone=no_space)
+            self._pops.failed(batch.pops, answer, is_undone=no_space)
             for callback in batch.callbacks:
                 self._state.host.tell(callback, answer)
         for part in batch.publishes.taken:

@@ -15,14 +15,12 @@ from functools import partial
 
 from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.delivery.pull import Pull
-from curbstone.core.engine.write_queue import Pop
+from curbstone.core.engine.write_queue import Pop, Popped
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Delivery, Message
 
-Popped = Callable[[Delivery | None | CurbstoneError], None]
 
-
-class Popping:
+class Pops:
     """The pops of one queue that have a message which is not settled on disk yet; they are kept in its write queue."""
 
     __slots__ = ("_acks", "_index", "_state", "_wakeups", "_write_queue")
@@ -102,33 +100,32 @@ class Popping:
         return [pop for pop in pops if pop.delivery.message.seq in self._index.group(pop.group).in_flight]
 
 
-class PopWaiter(Pull):
-    """One pop: it waits for a message, then for the disk."""
+class PopPull(Pull):
+    """The pull of a pop: it waits for a message, then for the disk."""
 
     def __init__(
         self,
         dispatcher: Dispatcher,
-        popping: Popping,
+        pops: Pops,
         group: str,
         wait_ms: int,
         on_done: Popped,
         is_wanted: Callable[[], bool] | None,
     ) -> None:
         super().__init__(dispatcher, group, 1, wait_ms, self._given, on_done)
-        self._popping = popping
-        self.on_done = on_done
-        self.is_wanted = is_wanted
-        self.is_in_doubt = False
-        self.delivery: Delivery
-        """What it has been given; not there before."""
+        self._pops = pops
+        self._on_done = on_done
+        self._is_wanted = is_wanted
+        self._pop: Pop | None = None
+        """What it has been given."""
 
     def _given(self, deliveries: list[Delivery]) -> None:
         if deliveries:
-            self.delivery = deliveries[0]
-            self._popping.settle(self)
+            self._pop = Pop(self.group, deliveries[0], self._on_done, self._is_wanted)
+            self._pops.settle(self._pop)
         else:
-            self._state.host.call_soon(partial(self.on_done, None))
+            self._state.host.call_soon(partial(self._on_done, None))
 
     def cancel(self) -> bool:
         """See `Pull.cancel`. It is too late once the settle is being written."""
-        return super().cancel() or self._popping.withdraw(self)
+        return super().cancel() or (self._pop is not None and self._pops.withdraw(self._pop))

@@ -112,9 +112,9 @@ def test_many_rejects_take_few_transactions_and_keep_their_order() -> None:
     bodies = numbered(1000, 100)
     lab.publish(queue, *bodies)
     peer = Peer(lab, queue)
-    before = lab.broker.journal.next_tx
+    before = lab.broker.tx_log.next_tx
     peer.reject(*peer.seqs)
-    assert lab.broker.journal.next_tx - before <= 1 + 1000 // 100 + 1
+    assert lab.broker.tx_log.next_tx - before <= 1 + 1000 // 100 + 1
     assert lab.bodies(dead) == bodies and queue.stats.dead_lettered == 1000 and sum(queue.counts()[:3]) == 0
 
 

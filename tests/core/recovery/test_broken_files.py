@@ -237,7 +237,7 @@ def test_a_damaged_record_of_the_journal_is_reported_and_the_transactions_behind
     queues = [lab.queue(name) for name in ("a", "b")]
     for text in numbered(3):
         parts = {queue.log.uid: encode_part(queue.log.uid, [message(text)], [], []) for queue in queues}
-        assert lab.answer(partial(lab.broker.journal.write, parts)) == (None,)
+        assert lab.answer(partial(lab.broker.tx_log.write, parts)) == (None,)
     journal = lab.disk.names["journal"].cache
     journal[len(journal) // 2] ^= 1
     damage: list[str] = []

@@ -162,7 +162,7 @@ def test_a_damaged_journal_costs_no_confirmed_message_and_makes_no_wrong_one() -
     transact("confirmed")
     lab.broker.disk.catch_up()
     logs = {path: bytes(inode.cache) for path, inode in lab.disk.names.items() if path != "journal"}
-    held = lab.broker.journal
+    held = lab.broker.tx_log
     held._needed[0] = {}  # the file is not used from its beginning again
     transact("first")
     transact("second")
