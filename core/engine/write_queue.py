@@ -187,12 +187,14 @@ class Reservation(AtomicWrite):
     Whoever gets it counts it in those publishes (`reserved`), and gives back what is left.
     """
 
-    __slots__ = ("largest",)
+    __slots__ = ("largest", "tried_in")
 
     def __init__(self, size: int, largest: int, on_done: Published) -> None:
         super().__init__([], on_done, size)
         self.largest = largest
         """The most bytes of one of these messages."""
+        self.tried_in = 0
+        """The batch in which there was no room for it last."""
 
 
 class Pop:

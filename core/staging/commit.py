@@ -16,7 +16,7 @@ from functools import partial
 from curbstone.core.disk import replace_file
 from curbstone.core.engine.queue import Queue
 from curbstone.core.engine.write_queue import Reservation
-from curbstone.core.errors import Conflict, CurbstoneError, MessageTooLarge, shutting_down
+from curbstone.core.errors import Conflict, CurbstoneError, MessageTooLarge, QueueFull, shutting_down
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.staging.apply import Target, windows_of
 from curbstone.core.staging.files import MARKER, Marker, Part, check_part, disk_error
@@ -25,6 +25,8 @@ from curbstone.core.staging.transaction import StagedTransaction
 from curbstone.core.values import State
 
 RETRY_MS = 1000
+ROOM_MS_MAX = 10_000
+"""How long a commit waits for room that is being made."""
 
 logger = logging.getLogger("curbstone.core")
 
@@ -52,8 +54,8 @@ class StagedCommit:
         self._area = transaction.area
         self._host = transaction.area.host
         self._targets: list[Target] = []
-        self._asked = 0
-        """How many queues have not granted or refused room yet."""
+        self._asked: dict[Target, Reservation] = {}
+        """What was asked of the queues that have not granted or refused it yet."""
         self._refusal: CurbstoneError | None = None
         """Why one of them refused."""
 
@@ -89,18 +91,26 @@ class StagedCommit:
             self._mark()
             return
         windows = windows_of(self._marker.files)
-        self._asked = len(self._targets)
         for target in self._targets:
-            assert target.queue is not None
             wanted = target.wanted_bytes(windows)
-            granted = partial(self._granted, target, wanted)
-            target.queue.write_queue.publish(Reservation(wanted, target.share.largest, granted))
+            self._asked[target] = Reservation(wanted, target.share.largest, partial(self._answered, target))
+        for target, asked in self._asked.items():
+            assert target.queue is not None
+            target.queue.write_queue.publish(asked)
+        self._host.call_later(ROOM_MS_MAX, self._stop_waiting)
 
-    def _granted(self, target: Target, wanted: int, error: CurbstoneError | None, _first: int, _count: int) -> None:
-        """A queue has room, or has refused it."""
-        self._asked -= 1
+    def _stop_waiting(self) -> None:
+        """Have what was asked for and not granted refused."""
+        for target, asked in self._asked.items():
+            assert target.queue is not None
+            asked.refusal = QueueFull(f"queue {target.queue.name} has made no room in {ROOM_MS_MAX // 1000} s")
+            target.queue.wakeups.dirty()
+
+    def _answered(self, target: Target, error: CurbstoneError | None, _first: int, _count: int) -> None:
+        """A queue has granted or refused room."""
+        asked = self._asked.pop(target)
         if error is None:
-            target.reserved = wanted
+            target.reserved = asked.atomic_bytes
         self._refusal = self._refusal or error
         if self._asked:
             return

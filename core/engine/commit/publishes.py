@@ -119,8 +119,8 @@ class Publishes:
             self._measure(inbox[0])
             while inbox and len(self.messages) < BATCH_MESSAGES_MAX and self._take_next(inbox[0]):
                 pass
-        if self.messages or not inbox:  # so the next publish that has to wait gets a whole turn of the cleaner
-            self._cleaner.unblocked()
+        if not inbox or (self.messages and not isinstance(inbox[-1], Reservation)):
+            self._cleaner.unblocked()  # so the next publish that has to wait gets a whole turn of the cleaner
 
     def _measure(self, first: Publish) -> None:
         """Find out how many bytes this batch may take: `_space` in its segment, and `_budget` under the cap."""
@@ -284,7 +284,7 @@ class Publishes:
         )
 
     def _reserve(self, wanted: Reservation) -> bool:
-        """Grant room to publishes that will come; as long as room is being made, all behind it wait."""
+        """Grant room to publishes that will come."""
         size = wanted.atomic_bytes
         if self.messages or self.atomic:  # the room does not know of them yet
             return False
@@ -292,7 +292,12 @@ class Publishes:
             self._say(wanted, 0, None, 0)
             return True
         if self._cleaner.make_room(size + self._room.reserved, wanted.largest):
-            return False
+            # What fits goes first: to make room for a transaction as large as the log may take a turn over all of it.
+            inbox, batch = self._parts.write_queue.publishes, self._parts.log.next_batch
+            is_new = wanted.tried_in != batch
+            wanted.tried_in = batch
+            inbox.rotate(-1)
+            return is_new
         cap = self._state.options.cap
         return self._refuse(
             wanted, QueueFull(f"queue {self._state.name} has no room for {size} bytes under its cap of {cap} bytes")

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from curbstone.core.admin.queue import LocalQueue
+from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.errors import (
     AlreadyCommitted,
     BadRequest,
@@ -22,6 +23,7 @@ from curbstone.core.errors import (
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import MIB
+from curbstone.core.staging.commit import ROOM_MS_MAX
 from curbstone.core.staging.committed import KEPT_MS
 from tests.core.commit.test_faults import FailingSyncs
 from tests.core.staging.lab import commit, drop, frames_of, stage, staged_files, state, upload
@@ -267,6 +269,38 @@ def test_a_commit_waits_for_the_room_that_the_cleaner_makes_and_not_for_time() -
     assert bodies(lab, "b") == [b"too"]
     assert all(each.log.room.reserved == 0 for each in lab.broker.queues())
     check_room(queue)
+
+
+def test_what_fits_does_not_wait_behind_a_commit_that_waits_for_room() -> None:
+    lab = start(cap=128 * 1024)
+    queue = scattered(lab, "a")
+    lab.pop_all(queue)
+    while queue.log.room.budget > 3000:
+        lab.publish(queue, b"x" * 1000)
+        lab.pop(queue)
+    stage(lab, "t", "0", {"a": [b"staged" * 100] * 40})
+    order: list[str] = []
+    lab.broker.staging.commit("default", "t", None, lambda error, *_: order.append(f"staged {error}"))
+    queue.publish([Message(b"behind it")], lambda error, *_: order.append(f"published {error}"))
+    while not order:
+        if not lab.host.turn():
+            assert lab.host.work()
+    assert order == ["published None"] and not queue.log.room.reserved, "it was granted at once"
+    lab.settle()
+    assert order == ["published None", "staged None"]
+
+
+def test_a_commit_does_not_wait_for_room_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = start(cap=128 * 1024)
+    queue = scattered(lab, "a")
+    stage(lab, "t", "0", {"a": [b"staged" * 100] * 40, "b": [b"too"]})
+    monkeypatch.setattr(Cleaner, "make_room", lambda *_: True)
+    error, _, _ = commit(lab, "t", passing_ms=ROOM_MS_MAX)
+    assert str(error) == "queue default/a has made no room in 10 s" and isinstance(error, QueueFull)
+    assert all(each.log.room.reserved == 0 for each in lab.broker.queues())
+    monkeypatch.undo()
+    lab.publish(queue, "after it")
+    assert commit(lab, "t")[0] is None
 
 
 @pytest.mark.parametrize("how", ["delete", "shutdown"])
