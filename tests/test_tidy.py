@@ -111,6 +111,7 @@ EXTRAS = {
     "rabbit": ("cluster",),
     "spark": ("spark", "sql"),
     "access/jwt_verifier.py": ("oidc",),
+    "curbstone/dlt.py": ("dlt",),
     **dict.fromkeys([f"curbstone/tracing/{name}.py" for name in ("engine", "export", "queue", "spans")], ("otel",)),
     **dict.fromkeys(["curbstone/cli/push.py", "curbstone/cli/webhook.py"], ("client",)),
 }

@@ -16,6 +16,7 @@ apart() {
 }
 apart connect
 apart frames
+apart dlt
 apart s3
 
 java_found='import sys
