@@ -20,17 +20,13 @@ import pytest
 from curbstone.access import tokens
 from curbstone.access.authenticator import Authenticator, OpenAuthenticator
 from curbstone.access.user_authenticator import UserAuthenticator
-from curbstone.core.disk import OsDisk
-from curbstone.core.engine.broker import Broker
-from curbstone.core.host import AsyncioHost
-from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.gateway.app import create_app
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.server import StompServer
 from tests.access.ways import WAYS, Way
-from tests.kit.engine_end import end_engine
+from tests.kit.engine import engine
 from tests.stomp.test_way import ours
 
 USERS = '[users.ann]\ngrants = ["send,receive,peek,manage default/*"]\n'
@@ -79,25 +75,24 @@ class Meter:
 async def serving(path: Path, *, users: bool) -> AsyncIterator[tuple[dict[str, tuple[str, int]], str]]:
     """Give the addresses of the listeners, and the token of a user: one that means nothing if there are none."""
     path.mkdir(mode=0o700)
-    host = AsyncioHost(asyncio.get_running_loop(), threads=2)
-    broker = Broker.open(host, OsDisk(path), defaults=QueueOptions(), sync=SyncMode.parse("never"))
-    gate: Authenticator = OpenAuthenticator(broker, host)
-    secret, kept = tokens.new_token("ann", host.wall_ms(), grants=None, expires_ms=0, label="")
-    if users:
-        file = path.with_suffix(".toml")
-        file.write_text(USERS, encoding="utf-8")
-        tokens.write(path, [kept])
-        logins = UserAuthenticator(broker, host, file, path)
-        logins.open()
-        gate = logins
-    stomp = StompServer(gate, host, limits=Limits())
-    http = GatewayServer(create_app(gate, host, GatewaySettings()))
-    try:
-        yield {"stomp": await stomp.start(("127.0.0.1", 0)), "http": await http.start(("127.0.0.1", 0))}, str(secret)
-    finally:
-        await stomp.stop()
-        await http.stop()
-        await end_engine(broker, host)
+    async with engine(path) as (broker, host):
+        gate: Authenticator = OpenAuthenticator(broker, host)
+        secret, kept = tokens.new_token("ann", host.wall_ms(), grants=None, expires_ms=0, label="")
+        if users:
+            file = path.with_suffix(".toml")
+            file.write_text(USERS, encoding="utf-8")
+            tokens.write(path, [kept])
+            logins = UserAuthenticator(broker, host, file, path)
+            logins.open()
+            gate = logins
+        stomp = StompServer(gate, host, limits=Limits())
+        http = GatewayServer(create_app(gate, host, GatewaySettings()))
+        addresses = {"stomp": await stomp.start(("127.0.0.1", 0)), "http": await http.start(("127.0.0.1", 0))}
+        try:
+            yield addresses, str(secret)
+        finally:
+            await stomp.stop()
+            await http.stop()
 
 
 async def work_of(path: Path, way: Way, *, users: bool) -> Work:

@@ -22,7 +22,7 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions, SyncMode
 from curbstone.core.snapshots.snapshot import hold
-from tests.kit.engine_end import end_engine
+from tests.kit.engine import end_engine
 
 BODY = 4000
 CAP = 256 * 1024

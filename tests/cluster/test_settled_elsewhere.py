@@ -26,7 +26,7 @@ from tests.cross_protocol.test_settled_elsewhere import (
     test_what_stomp_delivered_is_settled_over_http_and_makes_room_in_its_window,
     told,
 )
-from tests.stomp.client import WAIT_S
+from tests.kit.engine import WAIT_S
 
 __all__ = [
     "place",

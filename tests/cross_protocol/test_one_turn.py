@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 
 from curbstone.access.authenticator import OpenAuthenticator
-from curbstone.core.disk import OsDisk
 from curbstone.core.engine.broker import Broker
-from curbstone.core.host import AsyncioHost
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
-from curbstone.core.options import MIB, QueueOptions, SyncMode
+from curbstone.core.options import MIB, QueueOptions
 from curbstone.gateway.app import create_app
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
@@ -26,8 +24,7 @@ from curbstone.mqks.server import MqksServer
 from curbstone.net.limits import TURN_OUTPUT_BYTES_MAX
 from curbstone.stomp.server import StompServer
 from curbstone.stomp.websocket import StompSockets
-from tests.kit.engine_end import end_engine
-from tests.stomp.client import WAIT_S, until
+from tests.kit.engine import WAIT_S, engine, until
 
 pytestmark = pytest.mark.anyio
 
@@ -57,27 +54,24 @@ def masked(text: str) -> bytes:
 @asynccontextmanager
 async def serving(path: Path, protocol: str) -> AsyncIterator[tuple[Broker, tuple[str, int], Callable[[], Any]]]:
     """Give the engine, the address that speaks a protocol, and a function that returns its one connection."""
-    host = AsyncioHost(asyncio.get_running_loop(), threads=2)
-    options = QueueOptions(cap=8 * MIB)
-    broker = Broker.open(host, OsDisk(path), defaults=options, sync=SyncMode.parse("never"))
-    gate = OpenAuthenticator(broker, host)
-    server: StompServer | MqksServer | GatewayServer
-    if protocol == "websocket":
-        sockets = StompSockets(gate, host, text=text_frame, binary=binary_frame)
-        server = GatewayServer(create_app(gate, host, GatewaySettings(), more_sockets={"/stomp": sockets.open}))
-    else:
-        server = StompServer(gate, host) if protocol == "stomp" else MqksServer(gate, host)
-    try:
+    async with engine(path, QueueOptions(cap=8 * MIB)) as (broker, host):
+        gate = OpenAuthenticator(broker, host)
+        server: StompServer | MqksServer | GatewayServer
+        if protocol == "websocket":
+            sockets = StompSockets(gate, host, text=text_frame, binary=binary_frame)
+            server = GatewayServer(create_app(gate, host, GatewaySettings(), more_sockets={"/stomp": sockets.open}))
+        else:
+            server = StompServer(gate, host) if protocol == "stomp" else MqksServer(gate, host)
         address = await server.start(("127.0.0.1", 0))
 
         def connection() -> Any:
             (found,) = server.clients
             return found
 
-        yield broker, address, connection
-    finally:
-        await server.stop()
-        await end_engine(broker, host)
+        try:
+            yield broker, address, connection
+        finally:
+            await server.stop()
 
 
 @pytest.mark.parametrize("protocol", ["stomp", "websocket", "mqks"])

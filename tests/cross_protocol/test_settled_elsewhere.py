@@ -14,8 +14,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from tests.kit.doors import Doors, doors
+from tests.kit.engine import WAIT_S
 from tests.kit.server import ServerProcess
-from tests.stomp.client import WAIT_S, Peer
+from tests.stomp.client import Peer
 from tests.stomp.harness import Received
 
 pytestmark = pytest.mark.anyio

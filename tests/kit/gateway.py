@@ -14,14 +14,12 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Origin, Subprotocol
 
 from curbstone.access.authenticator import OpenAuthenticator
-from curbstone.core.disk import OsDisk
 from curbstone.core.engine.broker import Broker
-from curbstone.core.host import AsyncioHost
-from curbstone.core.options import QueueOptions, SyncMode
+from curbstone.core.options import QueueOptions
 from curbstone.gateway.app import create_app
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
-from tests.kit.engine_end import end_engine
+from tests.kit.engine import engine
 
 QUEUE = "/v2/p1/queues/q"
 MESSAGES = QUEUE + "/messages"
@@ -110,12 +108,10 @@ async def json_from(socket: ClientConnection) -> Any:
 @asynccontextmanager
 async def running(data_dir: Path, settings: GatewaySettings, options: QueueOptions) -> AsyncIterator[Running]:
     """Run a gateway; the queue p1/q exists."""
-    host = AsyncioHost(asyncio.get_running_loop(), threads=2)
-    broker = Broker.open(host, OsDisk(data_dir), defaults=options, sync=SyncMode.parse("never"))
-    server = GatewayServer(create_app(OpenAuthenticator(broker, host), host, settings))
-    address = await server.start(("127.0.0.1", 0))
-    async with httpx.AsyncClient(base_url=f"http://{address[0]}:{address[1]}", trust_env=False, timeout=60) as http:
-        assert (await http.put(QUEUE)).status_code == 201
-        yield Running(broker, server, address, http)
-    await server.stop()
-    await end_engine(broker, host)
+    async with engine(data_dir, options) as (broker, host):
+        server = GatewayServer(create_app(OpenAuthenticator(broker, host), host, settings))
+        address = await server.start(("127.0.0.1", 0))
+        async with httpx.AsyncClient(base_url=f"http://{address[0]}:{address[1]}", trust_env=False, timeout=60) as http:
+            assert (await http.put(QUEUE)).status_code == 201
+            yield Running(broker, server, address, http)
+        await server.stop()

@@ -8,7 +8,8 @@ import pytest
 
 from curbstone.core.names import QueueName
 from curbstone.mqks.limits import Limits
-from tests.mqks.world import World, run, until
+from tests.kit.engine import until
+from tests.mqks.world import World, run
 
 FIVE = "--delete-queue-when-unused=5.0"
 TOGGLES = [f"r{n} rebind --confirm q --{'remove' if n % 2 else 'add'} x" for n in range(500)]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from curbstone.core.options import QueueOptions
-from tests.mqks.world import World, run, until
+from tests.kit.engine import until
+from tests.mqks.world import World, run
 
 FIVE = "--delete-queue-when-unused=5.0"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from tests.kit.engine import WAIT_S, until
 from tests.kit.server import ServerProcess
 from tests.mqks.reference_client import ReferenceClient
-from tests.mqks.world import WAIT_S, Peer, until
+from tests.mqks.world import Peer
 
 
 def test_it_pings_reconnects_and_consumes_on_with_the_events_of_the_last_update(tmp_path: Path) -> None:

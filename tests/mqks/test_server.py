@@ -15,8 +15,9 @@ from curbstone.core.options import QueueOptions
 from curbstone.mqks.limits import Limits
 from curbstone.mqks.server import MqksServer
 from curbstone.mqks.session import HTTP_ANSWER
+from tests.kit.engine import WAIT_S, until
 from tests.kit.server import ServerProcess
-from tests.mqks.world import ERROR_ID, MIB, WAIT_S, Peer, World, run, until
+from tests.mqks.world import ERROR_ID, MIB, Peer, World, run
 
 BIG = QueueOptions(cap=64 * MIB)
 

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from curbstone.access.authenticator import OpenAuthenticator
-from curbstone.core.disk import OsDisk
 from curbstone.core.engine.broker import Broker
-from curbstone.core.host import AsyncioHost
 from curbstone.core.names import QueueName
-from curbstone.core.options import QueueOptions, SyncMode
+from curbstone.core.options import QueueOptions
 from curbstone.mqks.limits import Limits
 from curbstone.mqks.server import MqksServer
-from tests.kit.engine_end import end_engine
+from tests.kit import engine
+from tests.kit.engine import WAIT_S, until
 
-WAIT_S = 60
 ERROR_ID = re.compile(r"\d{20}[0-9A-Za-z]{4}")
 MIB = 1024 * 1024
 
 
-class Peer:
-    """A raw client."""
+class Peer(engine.Peer):
+    """A client that reads lines."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    @classmethod
-    async def open(cls, address: tuple[str, int]) -> Peer:
-        return cls(*await asyncio.open_connection(*address, limit=4 * MIB))
+    buffer_bytes = 4 * MIB
 
     def send(self, *lines: str) -> None:
         """Send requests."""
@@ -66,35 +58,17 @@ class Peer:
         """Nothing more has come, and the connection is alive."""
         assert await self.ask("quiet ping ?") == "quiet ok ?"
 
-    async def close(self) -> None:
-        self.writer.close()
-        with suppress(OSError):
-            await self.writer.wait_closed()
 
-
-class Host(AsyncioHost):
-    """Real time; `shift_ms` makes it pass."""
-
-    shift_ms = 0
-
-    def now_ms(self) -> int:
-        return super().now_ms() + self.shift_ms
-
-
-class World:
+class World(engine.World[MqksServer, Peer]):
     """What a test needs of the server, and its clients."""
 
-    def __init__(self, broker: Broker, host: Host, server: MqksServer, address: tuple[str, int]) -> None:
-        self.broker = broker
-        self.host = host
-        self.server = server
-        self.address = address
-        self._peers: list[Peer] = []
+    def __init__(self, limits: Limits | None, broker: Broker, host: engine.Host) -> None:
+        server = MqksServer(OpenAuthenticator(broker, host), host, limits=limits or Limits())
+        super().__init__(broker, host, server, Peer)
 
     async def peer(self, *requests: str) -> Peer:
         """Connect, and send requests that are confirmed."""
-        peer = await Peer.open(self.address)
-        self._peers.append(peer)
+        peer = await self.open()
         await peer.confirm(*requests)
         return peer
 
@@ -110,31 +84,6 @@ class World:
     def events(self, queue: str) -> set[str]:
         return set(self.broker.bindings(QueueName("default", queue)))
 
-    async def close(self) -> None:
-        for peer in self._peers:
-            await peer.close()
-        await self.server.stop()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that the server's own turns bring about."""
-    async with asyncio.timeout(WAIT_S):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
-@asynccontextmanager
-async def serving(path: Path, limits: Limits, options: QueueOptions) -> AsyncIterator[World]:
-    host = Host(asyncio.get_running_loop(), threads=2)
-    broker = Broker.open(host, OsDisk(path), defaults=options, sync=SyncMode.parse("never"))
-    server = MqksServer(OpenAuthenticator(broker, host), host, limits=limits)
-    world = World(broker, host, server, await server.start(("127.0.0.1", 0)))
-    try:
-        yield world
-    finally:
-        await world.close()
-        await end_engine(broker, host)
-
 
 def run(
     path: Path,
@@ -143,10 +92,4 @@ def run(
     options: QueueOptions | None = None,
 ) -> None:
     """Run each test on a server of its own life, all on the same data."""
-
-    async def main() -> None:
-        for test in tests:
-            async with serving(path / "data", limits or Limits(), options or QueueOptions()) as world:
-                await test(world)
-
-    asyncio.run(main())
+    engine.run(partial(engine.serving, path / "data", options, partial(World, limits)), *tests)

@@ -20,7 +20,8 @@ from curbstone.net.connection_limits import Bounds
 from curbstone.net.peer import Networks, Peer
 from curbstone.net.proxy_protocol import SIGNATURE
 from tests.kit.authority import Authority
-from tests.stomp.client import CONNECT, until
+from tests.kit.engine import until
+from tests.stomp.client import CONNECT
 from tests.stomp.client import Peer as Client
 from tests.stomp.serving import World, serving
 

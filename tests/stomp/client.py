@@ -4,35 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import stomp
 from stomp.utils import Frame
 
+from tests.kit import engine
+from tests.kit.engine import WAIT_S
 from tests.stomp.harness import Received, read_frames
 
 CONNECT = b"CONNECT\naccept-version:1.2\nhost:x\n\n\0"
-WAIT_S = 60
 
 
-class Peer:
-    """A raw client."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    @classmethod
-    async def open(cls, address: tuple[str, int]) -> Peer:
-        return cls(*await asyncio.open_connection(*address))
-
-    async def close(self) -> None:
-        self.writer.close()
-        with suppress(OSError):
-            await self.writer.wait_closed()
+class Peer(engine.Peer):
+    """A client that reads frames."""
 
     async def send(self, data: bytes) -> None:
         self.writer.write(data)
@@ -55,14 +41,6 @@ class Peer:
     async def connect(self) -> Received:
         await self.send(CONNECT)
         return await self.frame()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that the server's own turns bring about."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        await asyncio.sleep(0.001)
 
 
 class Listener(stomp.ConnectionListener):  # type: ignore[misc]

@@ -6,7 +6,7 @@ import socket
 from collections import deque
 from types import TracebackType
 
-from tests.stomp.client import WAIT_S
+from tests.kit.engine import WAIT_S
 from tests.stomp.harness import Received, read_frames
 
 CONNECTED = "CONNECT|accept-version:1.2|host:/"

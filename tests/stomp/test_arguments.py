@@ -10,7 +10,8 @@ import pytest
 from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions
 from curbstone.stomp.limits import Limits
-from tests.stomp.client import Peer, until
+from tests.kit.engine import until
+from tests.stomp.client import Peer
 from tests.stomp.serving import World, serving
 
 

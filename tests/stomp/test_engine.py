@@ -13,8 +13,9 @@ import stomp
 from curbstone.access.private_queues import AT_ONCE
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
-from tests.stomp.client import exercise, until
-from tests.stomp.serving import SUB, A, World, run
+from tests.kit.engine import A, until
+from tests.stomp.client import exercise
+from tests.stomp.serving import SUB, World, run
 
 
 def test_confirmed_messages_and_acks_survive_a_restart(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from curbstone.stomp.subscription import KEUSS_NACK_DELAY_MS
+from tests.kit.engine import WAIT_S
 from tests.kit.server import ServerProcess
-from tests.stomp.client import WAIT_S
 from tests.stomp.harness import Client, Received, send
 from tests.stomp.raw import Raw
 

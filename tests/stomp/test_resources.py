@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.engine import WAIT_S
 from tests.kit.server import ServerProcess
-from tests.stomp.client import WAIT_S
 from tests.stomp.harness import read_frames, send
 from tests.stomp.raw import CONNECTED, Raw, encode
 

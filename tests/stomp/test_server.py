@@ -13,7 +13,8 @@ import stomp
 
 from curbstone.core.options import MIB, QueueOptions
 from curbstone.stomp.limits import Limits
-from tests.stomp.client import CONNECT, WAIT_S, exercise, until
+from tests.kit.engine import WAIT_S, until
+from tests.stomp.client import CONNECT, exercise
 from tests.stomp.serving import World, run, serving
 
 

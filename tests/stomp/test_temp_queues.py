@@ -13,9 +13,10 @@ from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull, Unavai
 from curbstone.core.names import reply_address
 from curbstone.core.options import QueueOptions
 from curbstone.stomp.limits import Limits
+from tests.kit.engine import WAIT_S, until
 from tests.kit.lab import Lab
 from tests.stomp import serving
-from tests.stomp.client import WAIT_S, Peer, until
+from tests.stomp.client import Peer
 from tests.stomp.harness import SUB, Client, Refuse, send
 from tests.stomp.serving import World
 

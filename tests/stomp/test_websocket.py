@@ -16,19 +16,16 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
 from curbstone.access.authenticator import OpenAuthenticator
-from curbstone.core.disk import OsDisk
 from curbstone.core.engine.broker import Broker
-from curbstone.core.host import AsyncioHost
 from curbstone.core.names import QueueName
-from curbstone.core.options import QueueOptions, SyncMode
+from curbstone.core.options import QueueOptions
 from curbstone.gateway.app import create_app
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import binary_frame, text_frame
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.websocket import StompSockets
-from tests.kit.engine_end import end_engine
-from tests.stomp.client import WAIT_S, until
+from tests.kit.engine import WAIT_S, engine, until
 from tests.stomp.harness import Received, read_frames
 
 A = QueueName("default", "a")
@@ -94,17 +91,16 @@ class World:
 
 @asynccontextmanager
 async def serving(path: Path, limits: Limits, options: QueueOptions) -> AsyncIterator[World]:
-    host = AsyncioHost(asyncio.get_running_loop(), threads=2)
-    broker = Broker.open(host, OsDisk(path), defaults=options, sync=SyncMode.parse("never"))
-    gate = OpenAuthenticator(broker, host)
-    sockets = StompSockets(gate, host, text=text_frame, binary=binary_frame, limits=limits)
-    app = create_app(gate, host, GatewaySettings(max_message_size=65_536), more_sockets={"/stomp": sockets.open})
-    server = GatewayServer(app)
-    try:
-        yield World(broker, server, await server.start(("127.0.0.1", 0)))
-    finally:
-        await server.stop()
-        await end_engine(broker, host)
+    async with engine(path, options) as (broker, host):
+        gate = OpenAuthenticator(broker, host)
+        sockets = StompSockets(gate, host, text=text_frame, binary=binary_frame, limits=limits)
+        app = create_app(gate, host, GatewaySettings(max_message_size=65_536), more_sockets={"/stomp": sockets.open})
+        server = GatewayServer(app)
+        address = await server.start(("127.0.0.1", 0))
+        try:
+            yield World(broker, server, address)
+        finally:
+            await server.stop()
 
 
 def run(
