@@ -1,6 +1,7 @@
 """Makes a golden data directory: one that an earlier version wrote, with all that it could write, up to a power cut.
 
-It runs with that version's own engine, lab and simulated disk, so it is not for the versions of today::
+It runs with that version's own engine, lab and simulated disk. So all names in it are those of that version, and stay
+when something of today gets another name::
 
     git worktree add --detach /tmp/old 9a684ab
     PYTHONPATH=/tmp/old python tests/core/recovery/golden.py tests/core/recovery/golden-0.1.0
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+LAB = "tests.core.lab"
 KIB = 1024
 HOUR_MS = 3_600_000
 KEYS = [("keyed", "one", "content of one"), ("keyed", "three", "content of three"), ("wrapped", "old", "content")]
@@ -35,7 +37,7 @@ STAGED = ["open", "done", "cut", "job@1", "job@2", "unknown"]
 
 def main(target: str) -> None:
     """Write `target`.tar.gz and `target`.json."""
-    lab = importlib.import_module("tests.kit.lab").Lab(seed=14, cap=256 * KIB, max_message_size=64 * KIB)
+    lab = importlib.import_module(LAB).Lab(seed=14, cap=256 * KIB, max_message_size=64 * KIB)
     fill(lab)
     cut_staged(lab)
     cut_transactions(lab)
@@ -53,7 +55,7 @@ def main(target: str) -> None:
 
 def fill(lab: Any) -> None:
     """Use everything that leaves something in a queue's log."""
-    tests = importlib.import_module("tests.kit.lab")
+    tests = importlib.import_module(LAB)
     peer_of, message = tests.Peer, tests.message
     values = importlib.import_module("curbstone.core.values")
 
@@ -157,7 +159,7 @@ def cut_staged(lab: Any) -> None:
 
 def cut_transactions(lab: Any) -> None:
     """Stop a transaction between its two parts and another while its record is written, then cut the power."""
-    tests = importlib.import_module("tests.kit.lab")
+    tests = importlib.import_module(LAB)
     one, other = lab.queue("one"), lab.queue("other")
     lab.publish(other, "settled by the transaction", "never acked")
     peer = tests.Peer(lab, other)
@@ -246,7 +248,7 @@ def describe(lab: Any) -> dict[str, Any]:
     by_name = {str(queue.name).rpartition("/")[2]: queue for queue in lab.broker.queues()}
     for name, key, content in KEYS:
         queue, idempotency = by_name[name], values.IdempotencyKey(key, content.encode())
-        message = importlib.import_module("tests.kit.lab").message("a repeat that must not be stored")
+        message = importlib.import_module("curbstone.core.message").Message(b"a repeat that must not be stored")
         answer = lab.answer(lambda done, q=queue, m=message, k=idempotency: q.publish([m], done, key=k))
         found["keys"].append([name, key, content, *answer[:2]])
     if hasattr(values, "Numbered"):

@@ -18,11 +18,11 @@ import pytest
 
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import FORMAT, FORMAT_WITHOUT_REDO, SEGMENT_BYTES, decode_segment_header
-from curbstone.core.errors import CurbstoneError, NumberGap
+from curbstone.core.errors import CurbstoneError, NoSuchTransaction, NumberGap
 from curbstone.core.names import queue_name
 from curbstone.core.options import KIB
-from curbstone.core.values import IdempotencyKey, Numbered, producer_key
-from tests.core.recovery.golden import KEYS, PRODUCERS, describe
+from curbstone.core.values import IdempotencyKey, Numbered, Peeked, producer_key
+from tests.core.recovery.golden import KEYS, PRODUCERS, STAGED, text
 from tests.core.staging.lab import commit, stage
 from tests.kit.books import check_room
 from tests.kit.lab import Lab, Peer, message
@@ -67,6 +67,51 @@ def opened(version: str) -> Lab:
 
 def queue_of(lab: Lab, name: str) -> LocalQueue:
     return lab.broker.get(queue_name(name))
+
+
+def describe(lab: Lab) -> dict[str, Any]:
+    """Return what is found, in the form of the JSON file."""
+    found: dict[str, Any] = {"queues": {}, "keys": [], "producers": [], "staged": {}}
+    for queue in sorted(lab.broker.queues(), key=lambda queue: str(queue.name)):
+        groups: dict[str, Any] = {}
+        for info in [*queue.reading.infos(), None]:
+            name = info.group if info is not None else ""
+            groups[name] = {
+                "position": [*info[2:6], *info[6:9]] if info is not None else [],
+                "messages": [as_json(each) for each in peeked(lab, queue, name)],
+            }
+        events = sorted(lab.broker.bindings(queue.name))
+        found["queues"][str(queue.name)] = {"id": queue.uid, "next": queue.reading.next, "events": events, **groups}
+    for name, key, content in KEYS:
+        error, first, _ = publish_under(lab, queue_of(lab, name), IdempotencyKey(key, content.encode()))
+        found["keys"].append([name, key, content, error, first])
+    for name, producer in PRODUCERS:
+        last = queue_of(lab, name).last_number(producer_key("", producer))
+        if last is not None:
+            found["producers"].append([name, producer, *last[:2]])
+    for identifier in STAGED:
+        try:
+            look = lab.broker.staging.look("default", identifier)
+        except NoSuchTransaction:
+            found["staged"][identifier] = None
+        else:
+            found["staged"][identifier] = [look.state.value, look.parts, look.messages]
+    return found
+
+
+def peeked(lab: Lab, queue: LocalQueue, group: str) -> list[Peeked]:
+    (found,) = lab.answer(lambda done: queue.peek(1000, done, group=group))
+    return list(found)
+
+
+def as_json(found: Peeked) -> list[object]:
+    message = found.message
+    return [message.seq, text(message), found.tries, found.state, found.due_ms, message.expires_ms]
+
+
+def publish_under(lab: Lab, queue: LocalQueue, key: IdempotencyKey) -> tuple[Any, ...]:
+    """Publish under a key that was used; return the answer."""
+    return lab.answer(lambda done: queue.publish([message("?")], done, key=key))
 
 
 def formats(lab: Lab) -> set[int]:
@@ -118,7 +163,7 @@ def test_repeats_of_what_an_earlier_version_stored_are_recognised(version: str) 
     for name, key, content in KEYS:
         queue = queue_of(lab, name)
         again = IdempotencyKey(key, content.encode()), IdempotencyKey(key, b"other content")
-        first, other = [lab.answer(lambda d, q=queue, k=k: q.publish([message("?")], d, key=k))[0] for k in again]  # type: ignore[misc]
+        first, other = [publish_under(lab, queue, each)[0] for each in again]
         assert first is None and isinstance(other, CurbstoneError)
     for name, producer in PRODUCERS if version == LAST else []:
         queue, who = queue_of(lab, name), producer_key("", producer)
