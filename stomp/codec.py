@@ -6,7 +6,8 @@ end of a head is bounded.
 
 The speed comes from one observation: the heads of a client's frames are all the same except for `receipt` (and the id
 of an ACK). So the parser takes the receipt out and looks the rest up in a table of heads that it has parsed before.
-Only a new head is parsed.
+Only a new head is parsed. If a SEND has headers whose values differ in each message (`VARIED`), these are taken out,
+too, and the rest is looked up.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ _END = re.compile(rb"\n\n|\0")
 _END_CRLF = re.compile(rb"\n\r?\n|\0")
 _EOLS = re.compile(rb"\n*+(?:\r\n++)*+")  # (\r?\n)*, but with possessive quantifiers: no step for each LF of a flood
 _DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
+VARIED = ("x-key", "JMSXGroupID", "correlation-id", "traceparent")
+"""Headers of a SEND that tell messages apart, and mean nothing to the rest of its head."""
+# Only values that need no decoding in any version; a line with another value is parsed with the rest of the head.
+_VARIED = re.compile(rb"\n((?:%b):[!-\[\]-~][ -\[\]-~]*)(?=\n|\Z)" % "|".join(VARIED).encode())
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
 
 PLAIN = bytes(c for c in range(0x20, 0x7F) if c != 0x5C)
@@ -41,6 +46,8 @@ _HEADS_MAX = 2048
 _HEADS_BYTES_MAX = 256 * 1024
 """The bytes of all remembered heads together."""
 _HEAD_CACHED_BYTES_MAX = 1024
+_COMMON_MAX = 256
+"""How many heads without their `VARIED` headers are remembered, of at most `_HEAD_CACHED_BYTES_MAX` each."""
 _LINES_MAX = 1024
 _LINE_CACHED_BYTES_MAX = 128
 
@@ -52,7 +59,7 @@ class Head:
     came, without CR. `receipt` is in neither.
     """
 
-    __slots__ = ("command", "content_length", "headers", "lines", "plan")
+    __slots__ = ("command", "common", "content_length", "headers", "lines", "plan", "varied")
 
     def __init__(self, command: str, headers: dict[str, str], lines: dict[str, bytes], length: int | None) -> None:
         self.command = command
@@ -61,6 +68,10 @@ class Head:
         self.content_length = length
         self.plan: Any = None
         """The `SendPlan` of this head, set by the session; None at first."""
+        self.common: Head | None = None
+        """The head without its `VARIED` headers, if it has any; the heads of many messages share it."""
+        self.varied = b""
+        """The lines of those headers, each with its LF."""
 
     def __repr__(self) -> str:
         return f"Head({self.command}, {self.headers})"
@@ -89,6 +100,7 @@ class FrameParser:
         self._body_bytes_max = min(limits.connect_body_bytes_max, limits.body_bytes_max)
         self._heads: dict[bytes, Head] = {}
         self._heads_bytes = 0
+        self._common: dict[bytes, Head] = {}
         self._lines: dict[bytes, tuple[str, str]] = {}
         self._end = _END_CRLF
         self._blank_is_lf = True
@@ -109,6 +121,7 @@ class FrameParser:
         self._version = version
         self._body_bytes_max = self._limits.body_bytes_max
         self._forget_heads()
+        self._common.clear()
         self._lines.clear()
         # Only 1.2 allows CRLF; in 1.0 and 1.1 a CR belongs to the value (C2 of their grammar).
         self._end = _END_CRLF if version == V12 else _END
@@ -224,13 +237,38 @@ class FrameParser:
         try:
             if len(self._heads) >= _HEADS_MAX or self._heads_bytes + len(key) > _HEADS_BYTES_MAX:
                 self._forget_heads()
-            head, _ = self._head("SEND", key)
+            head = self._varied_head(key) or self._head("SEND", key)[0]
         except ProtocolError as error:
             error.receipt = receipt
             raise
         self._heads[key] = head
         self._heads_bytes += len(key)
         return True
+
+    def _varied_head(self, key: bytes) -> Head | None:
+        """Return the head of a SEND that has `VARIED` headers; None if it has none, or must be parsed as a whole."""
+        parts = _VARIED.split(key)
+        if len(parts) == 1:
+            return None
+        rest = b"".join(parts[::2])
+        common = self._common.get(rest)
+        if common is None:
+            if len(self._common) >= _COMMON_MAX:
+                self._common.clear()
+            common = self._common[rest] = self._head("SEND", rest)[0]
+        varied = parts[1::2]
+        headers, lines = common.headers.copy(), common.lines.copy()
+        for line in varied:
+            name, _, value = line.decode().partition(":")
+            headers[name] = value
+            lines[name] = line
+        count = len(headers)
+        if count != len(common.headers) + len(varied) or count > self._limits.headers_max:
+            return None  # of two headers with one name the first counts, wherever it is
+        head = Head("SEND", headers, lines, common.content_length)
+        head.common = common
+        head.varied = b"\n".join((*varied, b""))
+        return head
 
     def _forget_heads(self) -> None:
         self._heads.clear()

@@ -145,6 +145,20 @@ class Publisher:
 
     def plan(self, head: Head) -> tuple[SendPlan, bool]:
         """Return the plan for a SEND's head, and whether later frames with it can use it too; raise ProtocolError."""
+        common = head.common
+        if common is None:
+            return self._plan(head)
+        plan = common.plan
+        if plan is None:
+            plan, is_lasting = self._plan(common)
+            if is_lasting and plan.transaction is None:
+                common.plan = plan
+        block = plan.block + head.varied + header_values.ordering_key(head, *ORDERING_KEYS)
+        own = SendPlan(plan.target, block, plan.options, plan.transaction, plan.key)
+        own.numbers = plan.numbers
+        return own, common.plan is not None
+
+    def _plan(self, head: Head) -> tuple[SendPlan, bool]:
         headers = head.headers
         destination = header_values.required(head, "destination")
         target = self._destinations.get(destination)

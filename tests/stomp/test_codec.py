@@ -267,6 +267,25 @@ def frames(draw: st.DrawFn) -> tuple[bytes, Parsed]:
     return data, (command, headers, None if receipt is None else escaped(receipt).encode(), body)
 
 
+LINES = [
+    *(b"x-key:1", b"x-key:2", b"x-key:a\\cb", b"x-key:", b"x-key: 1", "x-key:é".encode(), b"JMSXGroupID:g:h"),
+    *(b"correlation-id:c ", b"traceparent:00-1", b"traceparent:bad\\q", b"a:b", b"a:c", b"receipt:7", b":x"),
+    *(b"content-length:2", b"x-keys:1", b"no colon", *[b"n%d:1" % n for n in range(9)]),
+]
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.2"])
+@given(heads=st.lists(st.lists(st.sampled_from(LINES), max_size=12), min_size=1, max_size=4))
+def test_varied_headers_are_read_as_all_others(version: str, heads: list[list[bytes]]) -> None:
+    quick, thorough = parser_of(version), parser_of(version)
+    setattr(thorough, "_varied_head", lambda _key: None)  # noqa: B010
+    data = b"".join([b"\n".join([b"SEND", *lines, b"", b"hi\0"]) for lines in heads])
+    found, expected = quick.feed(data), thorough.feed(data)
+    assert [plain(frame) for frame in found] == [plain(frame) for frame in expected]
+    assert [head.lines for head, _, _ in found] == [head.lines for head, _, _ in expected]
+    assert str(quick.error) == str(thorough.error)
+
+
 @given(st.lists(frames(), max_size=6), st.data())
 def test_any_cut_gives_the_same_frames(made: list[tuple[bytes, Parsed]], data: st.DataObject) -> None:
     wire = b"".join(each for each, _ in made)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from curbstone.stomp.codec import Head
+from curbstone.stomp.send import Publisher, SendPlan
 from tests.stomp.harness import SUB, Client, send
 
 
@@ -96,3 +98,33 @@ def test_frames_before_a_bad_one_still_count_and_get_their_receipts() -> None:
     received = client.send(send("1", "receipt:1"), "BOGUS", send("2"))
     assert [frame.command for frame in received] == ["RECEIPT", "ERROR"]
     assert client.lab.bodies("a") == [b"1"]
+
+
+@pytest.mark.parametrize("name", ["x-key", "JMSXGroupID", "correlation-id", "traceparent"])
+def test_a_head_that_differs_in_each_message_is_planned_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[Head] = []
+    plan = Publisher._plan
+
+    def note(self: Publisher, head: Head) -> tuple[SendPlan, bool]:
+        planned.append(head)
+        return plan(self, head)
+
+    monkeypatch.setattr(Publisher, "_plan", note)
+    client = Client()
+    client.send(*[send(f"{n}", f"{name}:v-{n}", "a:b") for n in range(50)])
+    assert len(planned) == 1
+    keys = {"JMSXGroupID": ("JMSXGroupID", "x-key")}.get(name, (name,))
+    for n, message in enumerate(client.send(SUB)):
+        assert message.body == b"%d" % n and message.headers["a"] == "b"
+        assert {key: message.headers[key] for key in keys} == dict.fromkeys(keys, f"v-{n}")
+
+
+def test_varied_headers_keep_the_rules_of_the_rest_of_the_head() -> None:
+    client = Client()
+    assert "256 bytes at most" in client.error(send("x", "x-key:" + "k" * 257)).headers["message"]
+    client = Client()
+    sends = [send("0", "x-key:k", "idempotency-key:same", "receipt:r"), send("1", "x-key:l", "idempotency-key:other")]
+    assert client.receipts(*sends, sends[0]) == ["r", "r"]
+    assert [message.body for message in client.send(SUB)] == [b"0", b"1"]
+    client.send("BEGIN|transaction:t", send("t", "transaction:t", "x-key:a"), send("u", "transaction:t", "x-key:b"))
+    assert [message.body for message in client.send("COMMIT|transaction:t")] == [b"t", b"u"]
