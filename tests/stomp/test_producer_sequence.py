@@ -192,7 +192,7 @@ def test_what_can_not_be_numbered_is_said() -> None:
         "SEND\ndestination:/queue/q\nx-producer:p\nreceipt:1.0\n\nx": "after the last dot",
         "SEND\ndestination:/queue/q\nx-producer:p\nx-seq:-1\n\nx": "x-seq must be a whole number",
         "SEND\ndestination:/queue/q\nx-producer:p\nx-seq:3\nx-after:3\n\nx": "bad x-after: 3 is not below",
-        "SEND\ndestination:/queue/q\nx-producer:a b\nx-seq:3\n\nx": "name of a producer",
+        "SEND\ndestination:/queue/q\nx-producer:a b\nx-seq:3\n\nx": "bad producer name",
         "SEND\ndestination:/topic/q\nx-producer:p\nx-seq:3\n\nx": "only a SEND to a queue",
         "SEND\ndestination:/queue/q\ntransaction:t\nx-producer:p\nx-seq:3\n\nx": "transaction can't be numbered",
     }
