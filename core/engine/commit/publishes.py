@@ -120,7 +120,7 @@ class Publishes:
             while inbox and len(self.messages) < BATCH_MESSAGES_MAX and self._take_next(inbox[0]):
                 pass
         if not inbox or (self.messages and not isinstance(inbox[-1], Reservation)):
-            self._cleaner.unblocked()  # so the next publish that has to wait gets a whole turn of the cleaner
+            self._cleaner.unblocked()  # so the next publish that has to wait gets a whole pass of the cleaner
 
     def _measure(self, first: Publish) -> None:
         """Find out how many bytes this batch may take: `_space` in its segment, and `_budget` under the cap."""

@@ -368,13 +368,20 @@ class Writer:
         self.under_way = None
         for callback in batch.after_settles:
             self._state.host.tell(callback, answer)
+        # The in-doubt rule: nobody is refused whose settle may be on the disk all the same, as a crash would show.
         if no_space and not self.disk_is_full and not self._state.is_closed:
+            # The batch is certainly not there. Its records are tried once more, in the room that is kept for them, and
+            # those who wait for them get the answer of that commit.
             self._write_queue.callbacks = [*batch.callbacks, *self._write_queue.callbacks]
             self._write_queue.pop_first(batch.pops)
         else:
+            # Unless it was undone, the pops stay in doubt, and are tried until a commit has succeeded. Acks get an
+            # error: their messages are settled in memory in any case, and the records are written again.
             self._pops.failed(batch.pops, answer, is_undone=no_space)
             for callback in batch.callbacks:
                 self._state.host.tell(callback, answer)
+        # Publishes are refused, which says that they are not confirmed. If they are on the disk, a crash may bring them
+        # back until the next segment says that the log ends before them.
         for part in batch.publishes.taken:
             if not part.publish.must_not_fail:
                 self._refuse_taken(part, answer)
@@ -383,7 +390,7 @@ class Writer:
             self.refuse_all(self._state.refusal() or answer)
             self._turn()
             return
-        if self.disk_is_full or (commit.rolled and not no_space):
+        if self.disk_is_full or (commit.rolled and not no_space):  # the second attempt has failed, too
             self._fail(text, answer)
             return
         if no_space:

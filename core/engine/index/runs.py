@@ -151,20 +151,24 @@ class Runs:
         self.bytes_live -= run.bytes_live
         run.bytes_live = 0
         run.is_indexed = False
+        assert run.segment.runs >= 0 and (self.bytes_live >= 0 if self._runs else self.bytes_live == 0)
 
     def shrink(self, run: Run, size: int) -> None:
         """Count `size` bytes of a run as no longer live."""
+        assert size >= 0
         size = min(size, run.bytes_live)
         run.bytes_live -= size
         self.bytes_live -= size
 
     def grow(self, run: Run, size: int) -> None:
         """Count `size` more bytes of a run as live."""
+        assert size >= 0
         run.bytes_live += size
         self.bytes_live += size
 
     def move(self, run: Run, segment: Segment, offset: int, end: int, size: int) -> None:
         """Give a run another place: its live messages, of `size` bytes, were copied there."""
+        assert run.is_indexed and run.segment.runs > 0
         run.segment.runs -= 1
         segment.runs += 1
         run.segment, run.offset, run.end = segment, offset, end
@@ -174,6 +178,8 @@ class Runs:
     def insert(self, run: Run) -> None:
         """Add a run at its place in the order. Copies that are not behind all others need that; see `placing`."""
         index = bisect_right(self._firsts, run.first)
+        assert not index or self._runs[index - 1].last < run.first, "runs do not overlap"
+        assert index == len(self._runs) or run.last < self._runs[index].first, "runs do not overlap"
         self._runs.insert(index, run)
         self._firsts.insert(index, run.first)
         run.is_indexed = True

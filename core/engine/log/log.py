@@ -306,6 +306,8 @@ class Log:
         return self.bytes + growth if growth else 0
 
     def _drop(self, commit: Commit, dropped: list[Segment]) -> None:
+        # The commit says in its batch where the log starts then, and removes the files only when that is durable: a
+        # start would take a missing segment for damage. Until it has ended, readers may find that a file is gone.
         commit.dropped = dropped
         if not commit.erases:
             commit.kept = self._worth_keeping(dropped)
@@ -334,8 +336,16 @@ class Log:
     def _prepare(self, commit: Commit, tail: int | None) -> None:
         """Grow the commit's file past its end, as far as the cap allows, so that a tail for settles is left.
 
-        If the cap has no room for the commit itself, the spare file is given up, then the reserve.
+        If the cap has no room for the commit itself, the spare file is given up, then the reserve. ::
+
+            new segment  disk         the file grows                                  what was prepared in the old one
+            no           has room     to twice its size, up to a segment and a tail   -
+            no           full         as far as the batch                             -
+            yes          has room     likewise, if the cap has room for both files    is cut off afterwards
+            yes          has room     only as far as beside it, if that is enough     is cut off afterwards
+            yes          either       else as if it were cut off                      is cut off first
         """
+        # The old segment keeps its contents in any case. What it has prepared behind them is looked at below.
         room = self._file_room() - (self.active.end if commit.rolled else 0)
         if (room < commit.end or self.room.excess) and self._spare:
             commit.remove_first(self._spare.path, self._spare.size)
@@ -347,12 +357,15 @@ class Log:
             commit.give_up_reserve()
         wanted = least = commit.end + (tail or 0)
         if tail is not None and commit.size - least < HEADROOM_BYTES:
+            # Zeros ahead make later syncs cheap. Behind a large commit they would cost more than they save.
             is_large = commit.added >= LARGE_COMMIT_BYTES
             growth = 0 if is_large else min(max(GROWTH_BYTES_FIRST, commit.size), GROWTH_BYTES_MAX)
             most = self.room.segment_bytes + (self._tail_bytes + HEADROOM_BYTES if tail else 0)
             wanted = max(min(commit.size + growth, most), least)
-        size = max(commit.end, commit.size, min(wanted, room))
+        size = max(commit.end, commit.size, min(wanted, room))  # the batch itself comes first, whatever the cap says
         prepared = self.active.size - self.active.end
+        # Both files are there until the commit is durable. If the cap has no room for that, the new one gets less, and
+        # if it would not get what it needs, the old one is cut before anything is written: that costs a sync more.
         if commit.rolled and (tail is None or size > room - prepared):
             if tail is None or room - prepared < max(least, commit.size):
                 commit.cut_first()

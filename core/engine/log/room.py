@@ -84,6 +84,7 @@ class Room:
 
     def suit(self, live_bytes: int) -> None:
         """Choose the size of segments by how much of the log is live. Large ones take no room that is promised."""
+        assert self.kept >= 0 <= self.reserved, "what is promised was counted when it was promised"
         before, left = self.segment_bytes, self.left
         is_ample = 2 * (live_bytes + self.pending * RETRY_BYTES + self.notes_bytes) <= self.cap
         self.segment_bytes = self.ample_bytes if is_ample else self.small_bytes
@@ -115,12 +116,16 @@ class Room:
     def ends(self, end: int) -> None:
         """Take in where the contents of the active segment end now."""
         grown = end - self._end
+        assert grown >= 0
         self._end = end
         if end > self.segment_bytes:
             self._weigh()
         else:  # a copy takes as much as before: a whole segment, or the longest of the sealed ones
             self.free -= grown
             self.left -= grown
+            # The other way to the same sum; see `_weigh`.
+            held = self._aside_bytes + self._sealed_bytes + self._end
+            assert self.free == self.cap + self.excess - self.meta_bytes - held
 
     def exceed_by(self, excess: int) -> None:
         """Let the log go `excess` bytes above its cap."""
@@ -160,6 +165,7 @@ class Room:
         """Count messages that became pending in a group, or, as a negative number, that are not pending any more."""
         self.pending += messages
         self.kept += messages * RETRY_BYTES
+        assert self.pending >= 0
 
     def recorded(self, records: int) -> None:
         """Count records of tries that are in the log now, or, as a negative number, that do not count any more."""
@@ -184,15 +190,18 @@ class Room:
         """Keep `size` bytes for batches that will come, if there is room now; no message of them exceeds `largest`."""
         if size and not self.fits_pieces(size + self.promised, largest):
             return False
+        assert size >= 0
         self.reserved += size
         return True
 
     def grant_known(self, size: int) -> None:
         """Keep bytes without asking: they are known to be free, or were granted before a restart."""
+        assert size >= 0
         self.reserved += size
 
     def give_back(self, size: int) -> None:
         """Give back granted bytes, because they were written or never will be."""
+        assert 0 <= size <= self.reserved, "what was granted is given back once"
         self.reserved -= size
 
     # --- what may be taken
