@@ -51,7 +51,7 @@ class NoSchemas:
         raise NotSupported(NO_PACKAGE)
 
 
-class Door:
+class BodyRule:
     """The rule of one queue. It is made when the first message comes, so that a start does not wait for it.
 
     If the schema can't be used, no body may come in.

@@ -201,12 +201,14 @@ class _Settled:
             item for item in decode_settled(batch.data, batch.settles_at, batch.notes_at) if item.group == wish.group
         ]
         if header.flags & Flag.COPY and seqs:
-            stay = {seq for item in settled if item.reason == Reason.STATE for seq in self._span(item.first, item.span)}
+            stay = {
+                seq for item in settled if item.reason == Reason.COPIED for seq in self._span(item.first, item.span)
+            }
             for seq, _ in decode_seqs(batch.data, batch.messages_at, header.messages, header.first_seq):
                 if seq not in stay:  # the copy does not say that it is settled: it has been pending since
                     seqs.pop(seq, None)
         for item in settled:
-            if item.reason == Reason.STATE:
+            if item.reason == Reason.COPIED:
                 continue
             is_back = item.reason in _UNDONE and header.time_ms >= self._since_ms
             for seq in self._span(item.first, item.span):

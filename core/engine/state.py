@@ -18,7 +18,7 @@ from curbstone.core.errors import (
 )
 from curbstone.core.message import Message
 from curbstone.core.options import QueueOptions
-from curbstone.core.schemas import Door
+from curbstone.core.schemas import BodyRule
 from curbstone.core.stats import LastMinute, Stats
 
 logger = logging.getLogger("curbstone.core")
@@ -28,8 +28,8 @@ class QueueState:
     """See the module's docstring. It only holds facts, and asks no other room."""
 
     __slots__ = (
-        "_meta_bytes", "broken", "committed_end", "damaged", "door", "host", "is_closed", "is_private", "meta", "name",
-        "next_seq", "options", "refusals", "shared", "stats", "syncs", "uid", "write_failure",
+        "_meta_bytes", "body_rule", "broken", "committed_end", "damaged", "host", "is_closed", "is_private", "meta",
+        "name", "next_seq", "options", "refusals", "shared", "stats", "syncs", "uid", "write_failure",
     )  # fmt: skip
 
     def __init__(self, shared: Shared, meta: Meta, host: FaultBarrier) -> None:
@@ -47,7 +47,7 @@ class QueueState:
         """The options in force: those of `meta`, and the server's defaults for the rest."""
         self._meta_bytes = 0
         """0 until somebody has asked for `meta_bytes`."""
-        self.door: Door | None
+        self.body_rule: BodyRule | None
         """The rule that bodies have to satisfy, or None if there is none."""
         self.change(meta)
         self.stats = Stats()
@@ -69,7 +69,7 @@ class QueueState:
         """Take over a changed `meta`."""
         self.meta = meta
         self.options = meta.options
-        self.door = Door(lambda: self.shared.schemas, self.options.schema) if self.options.schema else None
+        self.body_rule = BodyRule(lambda: self.shared.schemas, self.options.schema) if self.options.schema else None
         self._meta_bytes = 0
 
     @property

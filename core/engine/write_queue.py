@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from curbstone.core.engine.compaction.restore import Restore
-from curbstone.core.engine.log.format import Reason, Released
+from curbstone.core.engine.log.format import Reason, TriesRecord
 from curbstone.core.engine.turns import Wakeups
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery, Message
@@ -46,9 +46,9 @@ class Release(NamedTuple):
     undo: Callable[[list[Delivery]], None]
 
     @property
-    def records(self) -> list[Released]:
+    def records(self) -> list[TriesRecord]:
         """The records of tries that are written for it."""
-        return [Released(self.group, d.message.seq, 1, d.tries + 1, self.due_ms) for d in self.deliveries]
+        return [TriesRecord(self.group, d.message.seq, 1, d.tries + 1, self.due_ms) for d in self.deliveries]
 
 
 class StagedMark(NamedTuple):
@@ -144,7 +144,7 @@ class AtomicWrite(Publish):
         self.records: list[tuple[str, Reason, list[int]]] = []
         """Settles by group that have already taken effect in memory. They must go into the same batch."""
         self.releases: list[Release] = []
-        self.released: list[Released] = []
+        self.released: list[TriesRecord] = []
         """Releases that have already taken effect in memory. They must go into the same batch, too."""
         self.tx = 0
         """Its number in the broker's journal, or 0. With a number it is promised, or may be, and is never refused."""
@@ -233,9 +233,9 @@ class WriteQueue:
         """Settles of many messages at once, such as those of a purge, as (first, count)."""
         self.lazy_acks: dict[str, list[int]] = {}
         """The seqs of what was acked and needs no commit of its own, by group: they go into the next one there is."""
-        self.releases: list[Released] = []
+        self.releases: list[TriesRecord] = []
         """Records of messages that were given back, in order."""
-        self.redelivery_records: dict[tuple[str, int], Released] = {}
+        self.redelivery_records: dict[tuple[str, int], TriesRecord] = {}
         """By group and seq, records of messages that were handed out again: their tries as a crash has to find them."""
         self.pops: dict[Pop, None] = {}
         """The pops whose settles are not in a commit yet, in order."""
@@ -286,7 +286,7 @@ class WriteQueue:
         self.ranges.setdefault((group, reason), []).extend(ranges)
         self._wakeups.dirty()
 
-    def released(self, released: Released) -> None:
+    def released(self, released: TriesRecord) -> None:
         """Write that messages were given back; what was to be written of their being handed out is no longer true."""
         if self.redelivery_records:
             for seq in range(released.first, released.first + released.span):
@@ -301,7 +301,7 @@ class WriteQueue:
         self.releases.append(released)
         self._wakeups.dirty()
 
-    def record_redeliveries(self, states: list[Released]) -> None:
+    def record_redeliveries(self, states: list[TriesRecord]) -> None:
         """Write the tries of messages that were handed out, and not for the first time, as a crash has to find them."""
         for state in states:
             self.redelivery_records[state.group, state.first] = state

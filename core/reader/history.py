@@ -25,8 +25,8 @@ from curbstone.core.engine.log.format import (
     Reason,
     decode_batch_header,
     decode_groups,
-    decode_released,
     decode_settled,
+    decode_tries,
 )
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.scan import Scan
@@ -185,7 +185,7 @@ def _events_of(batch: Batch, position: int) -> Iterator[Event]:
     if not header.flags & Flag.COPY:
         for number, (seq, timestamp_ms, body_bytes, groups) in enumerate(_published(batch), 1):
             yield Event(position + number - 1, PUBLISHED, seq, 1, timestamp_ms, 0, groups, body_bytes)
-    for group, first, span, tries, due_ms in decode_released(
+    for group, first, span, tries, due_ms in decode_tries(
         batch.data, batch.releases_at, batch.settles_at, with_state=False
     ):
         yield Event(position + number, RELEASED, first, span, header.time_ms, tries, group, due_ms)

@@ -21,14 +21,14 @@ from zlib import crc32
 
 from curbstone.core.engine.log.format import (
     BATCH_BYTES,
-    Released,
     Settled,
+    TriesRecord,
     decode_entries,
-    decode_released,
     decode_settled,
+    decode_tries,
     encode_entries,
-    encode_released,
     encode_settled,
+    encode_tries,
     entry_bytes,
     runs_of,
 )
@@ -47,7 +47,7 @@ class Recorded(NamedTuple):
     uid: int
     messages: list[Message]
     settled: list[Settled]
-    released: list[Released]
+    released: list[TriesRecord]
     data: bytes
     """The part as it was encoded."""
 
@@ -66,7 +66,7 @@ def encode_part(uid: int, messages: list[Message], settles: Sequence[Settle], re
     encode_entries(messages, 0, entries)
     entries_bytes = sum(map(len, entries))
     timed = [_TIMED.pack(n, m.delay_ms, m.ttl_ms) for n, m in enumerate(messages) if m.delay_ms or m.ttl_ms]
-    released = encode_released([record for release in releases for record in release.records])
+    released = encode_tries([record for release in releases for record in release.records])
     settled = b"".join(
         encode_settled(each.group, each.reason, runs_of([d.message.seq for d in each.deliveries])) for each in settles
     )
@@ -136,14 +136,14 @@ def _is_record_behind(data: bytes, offset: int, tx: int) -> bool:
 
 
 def _decode_part(data: bytes, start: int, tx: int) -> Recorded:
-    uid, count, messages_bytes, timed, released_bytes, settles_bytes = _PART.unpack_from(data, start)
+    uid, count, messages_bytes, timed, tries_bytes_of, settles_bytes = _PART.unpack_from(data, start)
     offset = start + _PART.size
     messages = decode_entries(data, offset, count, 0)
     offset += messages_bytes
     for place, delay_ms, ttl_ms in _TIMED.iter_unpack(data[offset : offset + timed * _TIMED.size]):
         messages[place].delay_ms, messages[place].ttl_ms = delay_ms, ttl_ms
     offset += timed * _TIMED.size
-    released = list(decode_released(data, offset, offset + released_bytes))
-    offset += released_bytes
+    released = list(decode_tries(data, offset, offset + tries_bytes_of))
+    offset += tries_bytes_of
     end = offset + settles_bytes
     return Recorded(tx, uid, messages, list(decode_settled(data, offset, end)), released, data[start:end])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from curbstone.core.engine.log.format import Released
+from curbstone.core.engine.log.format import TriesRecord
 from curbstone.core.engine.log.room import Room
 from curbstone.core.errors import BadRequest, Conflict, EventRefused, MessageTooLarge, NoSuchQueue, Unavailable
 from curbstone.core.names import private_name, queue_name
@@ -408,7 +408,7 @@ def test_shutdown_does_not_wait_for_room_to_say_how_often_messages_were_tried(mo
     lab.publish(queue, "a")
     peer = Peer(lab, queue)
     monkeypatch.setattr(Room, "records_left", property(lambda _room: 0))
-    queue.write_queue.record_redeliveries([Released("", peer.seqs[0], 1, 1, 0)])
+    queue.write_queue.record_redeliveries([TriesRecord("", peer.seqs[0], 1, 1, 0)])
     lab.settle()
     assert not queue.writer.is_idle  # else it has nothing left to say
     lab.shutdown()

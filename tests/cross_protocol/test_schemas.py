@@ -1,4 +1,4 @@
-"""JSON Schemas at the door of a queue: what breaks them is refused over every protocol, and so are hostile ones."""
+"""JSON Schemas at the rule of a queue: what breaks them is refused over every protocol, and so are hostile ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from curbstone.core.errors import BadRequest, NotSupported, SchemaViolation
-from curbstone.core.schemas import Door, NoSchemas
+from curbstone.core.schemas import BodyRule, NoSchemas
 from curbstone.schemas import JsonSchemas
 from curbstone_client.errors import Refused
 from curbstone_client.sync import Client
@@ -115,9 +115,9 @@ def test_a_pattern_takes_no_longer_for_what_almost_matches() -> None:
 
 
 def test_without_the_package_nothing_comes_in_and_a_start_succeeds() -> None:
-    door = Door(NoSchemas, "{}")
-    assert door.most_ms(b"{}") == 0
-    found = door.check(b"{}")
+    rule = BodyRule(NoSchemas, "{}")
+    assert rule.most_ms(b"{}") == 0
+    found = rule.check(b"{}")
     assert isinstance(found, NotSupported) and "pip install jsonschema-rs" in str(found)
 
 

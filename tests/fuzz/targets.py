@@ -21,9 +21,9 @@ from curbstone.core.engine.log.batches import batches_in
 from curbstone.core.engine.log.format import (
     decode_entries,
     decode_notes,
-    decode_released,
     decode_segment_header,
     decode_settled,
+    decode_tries,
 )
 from curbstone.core.engine.log.meta import Meta
 from curbstone.core.errors import CurbstoneError, MetaDamaged
@@ -229,7 +229,7 @@ def segment(data: bytes) -> None:
 @target
 def batch_parts(data: bytes) -> None:
     """What stands behind the checksum of a batch: whoever can write the file can make one that checks."""
-    for decode in (decode_settled, decode_released, decode_notes):
+    for decode in (decode_settled, decode_tries, decode_notes):
         with suppress(struct.error, ValueError, IndexError):
             list(islice(decode(data, 0, len(data)), 10_000))
     with suppress(struct.error, ValueError, IndexError):

@@ -110,14 +110,14 @@ def test_the_simulator_sees_the_first_message_of_a_producer_overtaken_by_its_sec
 
 def test_the_simulator_sees_an_answer_that_comes_before_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A repeat is confirmed at once, though nothing of what was published before it is on disk."""
-    original = Publishes._say
+    original = Publishes._answer
 
     def say(self: Publishes, publish: Publish, count: int, error: CurbstoneError | None, first_seq: int) -> None:
         taken, self.taken = self.taken, []
         original(self, publish, count, error, first_seq)
         self.taken = taken
 
-    monkeypatch.setattr(Publishes, "_say", say)
+    monkeypatch.setattr(Publishes, "_answer", say)
     assert finds_something(range(40), focus="numbers")
 
 

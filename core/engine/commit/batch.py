@@ -25,7 +25,7 @@ from curbstone.core.engine.log.format import (
     Flag,
     Note,
     Reason,
-    Released,
+    TriesRecord,
     encode_batch,
     encode_entries,
     encode_log_start,
@@ -110,16 +110,16 @@ class Batch:
                 records.settle(settle.group, settle.reason, [each.message.seq for each in settle.deliveries])
             for group, reason, seqs in write.records:
                 records.settle(group, reason, seqs)
-            records.say_tries([record for release in write.releases for record in release.records])
-            records.say_tries(write.released)
+            records.add_tries([record for release in write.releases for record in release.records])
+            records.add_tries(write.released)
 
     def take_copy(self, copy: Copy) -> None:
         """Take what the cleaner copies: messages, which groups have settled them, and records of tries."""
         self.copies = copy.messages
         records = self._add_to()
         for group, seqs in self._parts.index.settled_of(copy.messages).items():
-            records.settle(group, Reason.STATE, seqs)
-        records.copy_states(copy.states)
+            records.settle(group, Reason.COPIED, seqs)
+        records.repeat_tries(copy.tries_records)
         self._empties = copy.is_last
 
     def take_restored(self, restore: Restore) -> bool:
@@ -132,8 +132,8 @@ class Batch:
         self.copies = restore.piece
         for group, seqs in parts.index.settled_of(restore.piece).items():
             if group != restore.group:
-                records.settle(group, Reason.STATE, seqs)
-        records.say_tries(restore.records() if self.copies else [])
+                records.settle(group, Reason.COPIED, seqs)
+        records.add_tries(restore.records() if self.copies else [])
         return True
 
     # --- the batch
@@ -193,11 +193,11 @@ class Batch:
         delayed = [message for message in self.publishes.messages if message.delay_ms]
         now_ms = self._parts.state.host.now_ms()
         released = [
-            Released(group, message.seq, 1, 0, now_ms + message.delay_ms)
+            TriesRecord(group, message.seq, 1, 0, now_ms + message.delay_ms)
             for message in delayed
             for group in self._parts.index.entitled(message)
         ]
-        self._add_to().say_tries(sorted(released, key=lambda item: item.group), state=True)
+        self._add_to().add_tries(sorted(released, key=lambda item: item.group), state=True)
 
     def _notes(self, drops: int) -> bytes:
         """Return the notes of the batch: where the log starts once segments are dropped, and the facts."""

@@ -8,10 +8,10 @@ from typing import Any
 from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.write_queue import Inspection, Publish
 from curbstone.core.errors import CurbstoneError, Unavailable
-from curbstone.core.schemas import AT_ONCE_MS, UNPLACED, Door
+from curbstone.core.schemas import AT_ONCE_MS, UNPLACED, BodyRule
 
 
-def inspect(parts: Parts, door: Door, publish: Publish) -> Inspection:
+def inspect(parts: Parts, rule: BodyRule, publish: Publish) -> Inspection:
     """Check more messages of a publish; return how far that is. If some are left, the queue gets another turn."""
     found = publish.inspection
     if found is None:
@@ -22,10 +22,10 @@ def inspect(parts: Parts, door: Door, publish: Publish) -> Inspection:
         if not checks.has_time():
             parts.state.host.call_soon(parts.wakeups.dirty)
             break
-        refusal = door.check(body) if door.most_ms(body) <= AT_ONCE_MS else UNPLACED
+        refusal = rule.check(body) if rule.most_ms(body) <= AT_ONCE_MS else UNPLACED
         if refusal is UNPLACED:
             found.is_apart = True
-            checks.submit(partial(door.check_apart, body), partial(_checked, parts, found))
+            checks.submit(partial(rule.check_apart, body), partial(_checked, parts, found))
         else:
             _note(found, refusal)
     return found

@@ -26,7 +26,7 @@ from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite, Publish, Reservation
 from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.message import Message
-from curbstone.core.schemas import Door
+from curbstone.core.schemas import BodyRule
 from curbstone.core.values import LastNumber, Numbered
 
 BATCH_BYTES_MAX = 2 * 1024 * 1024
@@ -50,7 +50,7 @@ class Taken(NamedTuple):
     publish: Publish
     first: int
     span: int
-    said: tuple[CurbstoneError | None, int] | None = None
+    answer: tuple[CurbstoneError | None, int] | None = None
     """Their answer, error and first seq, if nothing of them is written; it does not depend on how the commit ends."""
 
 
@@ -147,20 +147,20 @@ class Publishes:
             answer = self._look_up(publish, publish.numbered)
             if answer is not None:
                 return answer
-        if self._state.door is not None and not publish.must_not_fail:
-            answer = self._inspect(publish, self._state.door)
+        if self._state.body_rule is not None and not publish.must_not_fail:
+            answer = self._inspect(publish, self._state.body_rule)
             if answer is not None:
                 return answer
         else:
             publish.inspection = None
         return self._take_whole(publish) if isinstance(publish, AtomicWrite) else self._take_some(publish)
 
-    def _inspect(self, publish: Publish, door: Door) -> bool | None:
+    def _inspect(self, publish: Publish, rule: BodyRule) -> bool | None:
         """Check messages of the first publish against the queue's schema, and refuse those that break it.
 
         Return None if it, or the next of its messages, can be taken now, else whether to go on with the next publish.
         """
-        found = inspect(self._parts, door, publish)
+        found = inspect(self._parts, rule, publish)
         is_whole = isinstance(publish, AtomicWrite)
         error = found.refusal
         if error is not None and is_whole:
@@ -168,14 +168,14 @@ class Publishes:
         if error is not None and found.fit == publish.next:
             found.refusal = None
             found.fit += 1
-            self._say(publish, 1, error, 0)
+            self._answer(publish, 1, error, 0)
             return True
         is_known = found.fit == len(publish.messages) if is_whole else found.fit > publish.next
         return None if is_known else False
 
     # --- what is said at once, or in turn
 
-    def _say(self, publish: Publish, count: int, error: CurbstoneError | None, first_seq: int) -> None:
+    def _answer(self, publish: Publish, count: int, error: CurbstoneError | None, first_seq: int) -> None:
         """Answer, in their turn, the next `count` messages of the first publish: nothing of them is written."""
         first = publish.next
         publish.next += count
@@ -190,7 +190,7 @@ class Publishes:
         """Refuse all that is left of the first publish. Deliveries that it would have settled stay as they are."""
         publish.abort()
         self._state.refused(error, len(publish.messages) - publish.next)
-        self._say(publish, len(publish.messages) - publish.next, error, 0)
+        self._answer(publish, len(publish.messages) - publish.next, error, 0)
         return True
 
     def _look_up(self, publish: Publish, numbered: Numbered) -> bool | None:
@@ -205,7 +205,7 @@ class Publishes:
         if found.gap:
             return self._refuse(publish, found.gap)
         if found.repeats:
-            self._say(publish, found.repeats, None, 0)
+            self._answer(publish, found.repeats, None, 0)
             if publish.next == len(publish.messages):
                 return True
         noted = numbering.note_bytes(numbered)
@@ -226,7 +226,7 @@ class Publishes:
             if isinstance(known, CurbstoneError):
                 return self._refuse(publish, known)
             if known is not None:
-                self._say(publish, len(publish.messages), None, known)
+                self._answer(publish, len(publish.messages), None, known)
                 return True
         if publish.on_room is not None:
             return self._keep_room(publish, publish.on_room)
@@ -289,7 +289,7 @@ class Publishes:
         if self.messages or self.atomic:  # the room does not know of them yet
             return False
         if self._room.grant(size, wanted.largest):
-            self._say(wanted, 0, None, 0)
+            self._answer(wanted, 0, None, 0)
             return True
         if self._cleaner.make_room(size + self._room.reserved, wanted.largest):
             # What fits goes first: to make room for a transaction as large as the log may take a turn over all of it.
@@ -350,7 +350,7 @@ class Publishes:
                 return False
             if error is None:
                 return self._blocked(publish, size + tries)
-            self._say(publish, 1, error, 0)
+            self._answer(publish, 1, error, 0)
             return True
         self._put_in(publish, messages)
         if publish.next == len(publish.messages):

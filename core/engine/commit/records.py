@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from curbstone.core.engine.log.format import (
     Reason,
-    Released,
-    encode_released,
+    TriesRecord,
     encode_settled,
-    released_bytes,
+    encode_tries,
     runs_of,
     settled_bytes,
+    tries_bytes_of,
 )
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
@@ -34,9 +34,9 @@ class Records:
         self.settled: dict[tuple[str, Reason], list[int]] = {}
         self.ranges: dict[tuple[str, Reason], list[tuple[int, int]]] = {}
         self.pops: list[Pop] = []
-        self.released: list[Released] = []
-        self.handed: list[Released] = []
-        self.tries: list[Released] = []
+        self.released: list[TriesRecord] = []
+        self.handed: list[TriesRecord] = []
+        self.tries: list[TriesRecord] = []
         """All records of tries in the batch, in order; a later one of the same message replaces an earlier one."""
         self.bytes = 0
         """Bytes of all records."""
@@ -59,12 +59,12 @@ class Records:
             self._take_pops(settles_limit)
         if write_queue.releases:
             self.released, write_queue.releases = self._affordable(write_queue.releases, limit, settles_limit)
-            self.say_tries(self.released)
+            self.add_tries(self.released)
         if write_queue.redelivery_records and not write_queue.releases and not self._is_needed_for_publishes:
             # Only if no release was left over: these must come behind earlier releases of the same messages.
             self.handed, rest = self._affordable(list(write_queue.redelivery_records.values()), limit, 0)
             write_queue.redelivery_records = {(item.group, item.first): item for item in rest}
-            self.say_tries(self.handed, state=True)
+            self.add_tries(self.handed, state=True)
 
     def put_back(self) -> None:
         """Put back in the write queue what was taken from it, but for pops: the commit has failed."""
@@ -105,7 +105,7 @@ class Records:
             else:
                 del waiting[key]
             self.settled[key] = seqs
-            self._say_settled(*key, runs)
+            self._add_settled(*key, runs)
 
     def _take_ranges(self, limit: int) -> None:
         waiting = self._parts.write_queue.ranges
@@ -119,7 +119,7 @@ class Records:
             else:
                 del waiting[key]
             self.ranges[key] = taken
-            self._say_settled(*key, taken)
+            self._add_settled(*key, taken)
 
     def _take_pops(self, limit: int) -> None:
         """Take the settles of pops; after the commit their messages are given away, or go back to their place."""
@@ -133,7 +133,9 @@ class Records:
         for pop in self.pops:
             del self._parts.write_queue.pops[pop]
 
-    def _affordable(self, waiting: list[Released], limit: int, kept: int) -> tuple[list[Released], list[Released]]:
+    def _affordable(
+        self, waiting: list[TriesRecord], limit: int, kept: int
+    ) -> tuple[list[TriesRecord], list[TriesRecord]]:
         """Split releases into those that go into this batch and those that go on waiting.
 
         The first record of a message uses the room that was kept for it, up to `kept` bytes in all. Further records
@@ -148,7 +150,7 @@ class Records:
             retry = group.retries.get(item.first) if group is not None else None
             is_first = bool(kept) and retry is not None and not retry.is_record_head
             if index == 0 or item.group != waiting[index - 1].group:
-                size += released_bytes(item.group, 0)
+                size += tries_bytes_of(item.group, 0)
             size += RELEASE_BYTES
             spent += 0 if is_first else RELEASE_BYTES
             if spent > max(limit, self.bytes) or size > max(limit, kept):
@@ -161,25 +163,25 @@ class Records:
     def settle(self, group: str, reason: Reason, seqs: list[int]) -> None:
         """Write that messages are settled; `seqs` is sorted in place."""
         if seqs:
-            self._say_settled(group, reason, runs_of(seqs))
+            self._add_settled(group, reason, runs_of(seqs))
 
-    def say_tries(self, released: list[Released], *, state: bool = False) -> None:
+    def add_tries(self, released: list[TriesRecord], *, state: bool = False) -> None:
         """Write how often messages were tried. With `state` the records say how it stands, not what just happened."""
         if released:
-            data = encode_released(released, state=state)
+            data = encode_tries(released, state=state)
             self.tries += released
             self._releases.append(data)
             self.bytes += len(data)
 
-    def copy_states(self, states: list[Released]) -> None:
+    def repeat_tries(self, states: list[TriesRecord]) -> None:
         """Repeat records of a segment that goes: before all others of this batch, because those are newer and count."""
         if states:
-            data = encode_released(states, state=True)
+            data = encode_tries(states, state=True)
             self.tries = states + self.tries
             self._releases.insert(0, data)
             self.bytes += len(data)
 
-    def _say_settled(self, group: str, reason: Reason, runs: Sequence[tuple[int, int]]) -> None:
+    def _add_settled(self, group: str, reason: Reason, runs: Sequence[tuple[int, int]]) -> None:
         data = encode_settled(group, reason, runs)
         self._settles.append(data)
         self.bytes += len(data)

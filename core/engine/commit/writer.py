@@ -160,8 +160,8 @@ class Writer:
 
     def _refuse_taken(self, part: Taken, error: CurbstoneError) -> None:
         """Refuse the part of a publish that is in a batch. If its answer was known before, it gets that instead."""
-        if part.said is not None:
-            self._state.host.tell(part.publish.on_done, *part.said, part.span)
+        if part.answer is not None:
+            self._state.host.tell(part.publish.on_done, *part.answer, part.span)
             return
         part.publish.abort()
         self._state.refused(error, part.span)

@@ -245,7 +245,7 @@ class Cleaner:
     def may_help_publish(self) -> bool:
         """Whether cleaning may bring back room for a publish; nothing begins."""
         oldest = self._log.segments[0]
-        can_drop = len(self._log.segments) > 1 and not (oldest.runs or oldest.states)
+        can_drop = len(self._log.segments) > 1 and not (oldest.runs or oldest.tries_records)
         return can_drop or self._publish.gains(self._parts.index.runs.bytes_live)
 
     def unblocked(self) -> None:
@@ -323,7 +323,7 @@ class Cleaner:
         """Return how many of the oldest segments have nothing live, without asking about those before `first`."""
         segments = self._log.segments
         count = first
-        while count < len(segments) - 1 and not segments[count].runs and not segments[count].states:
+        while count < len(segments) - 1 and not segments[count].runs and not segments[count].tries_records:
             count += 1
         return count
 

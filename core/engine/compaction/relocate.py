@@ -16,7 +16,7 @@ from typing import NamedTuple
 from curbstone.core.engine.index.copies import Where
 from curbstone.core.engine.index.runs import Run, seqs_of
 from curbstone.core.engine.log.commit import Segment
-from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, Released, entry_bytes
+from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, TriesRecord, entry_bytes
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
 from curbstone.core.message import Message
@@ -30,7 +30,7 @@ class Copy(NamedTuple):
     """What one batch copies: messages, and records of the tries of messages, which may lie in other segments."""
 
     messages: list[Message]
-    states: list[Released]
+    tries_records: list[TriesRecord]
     is_last: bool
     """Whether nothing else is left to copy from the segment."""
 
@@ -56,7 +56,7 @@ class Relocation:
             return None
         oldest = self._parts.log.segments[0]
         if not oldest.runs:
-            return self._states_of(oldest) if oldest.states else None
+            return self._states_of(oldest) if oldest.tries_records else None
         todo = self._todo
         while todo and not self._is_left(todo[-1]):
             todo.pop()
@@ -98,11 +98,11 @@ class Relocation:
                 group.lose_records(oldest)
             return None
         states = self._states_in(oldest)
-        is_last = len(states) <= most and sum([state.span for state in states]) == oldest.states
+        is_last = len(states) <= most and sum([state.span for state in states]) == oldest.tries_records
         return Copy([], states[:most], is_last)
 
-    def _states_in(self, oldest: Segment) -> list[Released]:
-        return [state for group in self._parts.index.groups.values() for state in group.states_in(oldest)]
+    def _states_in(self, oldest: Segment) -> list[TriesRecord]:
+        return [state for group in self._parts.index.groups.values() for state in group.tries_records_in(oldest)]
 
     def _most_states(self, span: int, beside: int = 0) -> int:
         """Return how many records fit into `span` bytes of a batch, with `beside` bytes of messages in it."""
@@ -135,13 +135,13 @@ class Relocation:
             self._under_way.append((run, size))
             self._todo.pop()
         copies.sort(key=lambda message: message.seq)
-        states = self._states_in(oldest) if oldest.states and not self._todo else []
+        states = self._states_in(oldest) if oldest.tries_records and not self._todo else []
         segment_bytes = self._parts.log.room.segment_bytes
         if len(states) > max(self._most_states(max(segment_bytes - total, segment_bytes // 8), total), 0):
             states = []
         # Runs that came into the segment since they were listed are copied by the next batch.
         has_all = not self._todo and oldest.runs == len(self._under_way)
-        is_last = has_all and sum([state.span for state in states]) == oldest.states
+        is_last = has_all and sum([state.span for state in states]) == oldest.tries_records
         return Copy(copies, states, is_last) if copies else None
 
     def written(self, segment: Segment, start: int, end: int) -> None:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from curbstone.core.engine.index.index import Index
-from curbstone.core.engine.log.format import BATCH_BYTES, Released, entry_bytes, runs_of, settled_bytes
+from curbstone.core.engine.log.format import BATCH_BYTES, TriesRecord, entry_bytes, runs_of, settled_bytes
 from curbstone.core.engine.log.room import RELEASE_BYTES, RETRY_BYTES, Room
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Message
@@ -65,10 +65,11 @@ class Restore:
         self.piece = piece
         return bool(piece) or not left
 
-    def records(self) -> list[Released]:
+    def records(self) -> list[TriesRecord]:
         """Return the records of tries for the piece: its messages count as never tried."""
         return [
-            Released(self.group, first, span, 0, 0) for first, span in runs_of([message.seq for message in self.piece])
+            TriesRecord(self.group, first, span, 0, 0)
+            for first, span in runs_of([message.seq for message in self.piece])
         ]
 
     def written(self) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from curbstone.core.engine.log.format import Reason, Released
+from curbstone.core.engine.log.format import Reason, TriesRecord
 from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import Unavailable
 from curbstone.core.message import Delivery
@@ -90,7 +90,7 @@ class Acks:
         held = self._index.group(group)
         for delivery in deliveries:
             held.release(delivery.message, delivery.tries, 0, delivery.mature_ms)
-        states = [Released(group, each.message.seq, 1, each.tries, 0) for each in deliveries if each.tries]
+        states = [TriesRecord(group, each.message.seq, 1, each.tries, 0) for each in deliveries if each.tries]
         if states:
             self._write_queue.record_redeliveries(states)
         self._wakeups.wake(group)

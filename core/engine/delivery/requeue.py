@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from curbstone.core.engine.delivery.acks import Acks
 from curbstone.core.engine.delivery.dead_letters import DeadLetters
-from curbstone.core.engine.log.format import Reason, Released
+from curbstone.core.engine.log.format import Reason, TriesRecord
 from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.write_queue import Release
 from curbstone.core.errors import CurbstoneError
@@ -96,7 +96,7 @@ class Requeue:
                 self._dead_letters.expire(group, delivery.message)
                 continue
             group.release(delivery.message, tries, due_ms, wall_ms + delay_ms)
-            self._write_queue.released(Released(name, delivery.message.seq, 1, tries, due_ms))
+            self._write_queue.released(TriesRecord(name, delivery.message.seq, 1, tries, due_ms))
         self._wakeups.wake(name)
         self._wakeups.changed()
 

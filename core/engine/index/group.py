@@ -19,7 +19,7 @@ from curbstone.core.engine.index.ordering import Ordering
 from curbstone.core.engine.index.reader import Reader
 from curbstone.core.engine.index.runs import Run, seqs_of
 from curbstone.core.engine.log.commit import Segment
-from curbstone.core.engine.log.format import Released
+from curbstone.core.engine.log.format import TriesRecord
 from curbstone.core.headers import key_of
 from curbstone.core.message import Delivery, Message
 
@@ -66,7 +66,7 @@ class Taken:
         self.deliveries: list[Delivery] = []
         self.dead: list[Delivery] = []
         """Dead messages, which are to be ended instead of delivered."""
-        self.handed: list[Released] = []
+        self.handed: list[TriesRecord] = []
         """Records for the log, of deliveries that were not the first: their tries as they would stand after a crash."""
 
 
@@ -181,24 +181,24 @@ class Group:
             retry.segment, retry.is_record_head = old.segment, old.is_record_head
         self.retries[seq] = retry
 
-    def stored(self, released: Released, segment: Segment) -> None:
+    def stored(self, released: TriesRecord, segment: Segment) -> None:
         """Take in that a record of tries is on disk, in that segment."""
         for seq in range(released.first, released.first + released.span):
             retry = self.retries.get(seq)
             if retry is None:
                 continue
             if retry.segment is not None:
-                retry.segment.states -= 1
-            segment.states += 1
+                retry.segment.tries_records -= 1
+            segment.tries_records += 1
             retry.segment = segment
             is_head = seq == released.first
             if is_head != retry.is_record_head:
                 self._room.recorded(1 if is_head else -1)
                 retry.is_record_head = is_head
 
-    def states_in(self, segment: Segment) -> list[Released]:
+    def tries_records_in(self, segment: Segment) -> list[TriesRecord]:
         """Return records to replace those in a segment that still count; they say how things stand now."""
-        states: list[Released] = []
+        states: list[TriesRecord] = []
         for seq in sorted([seq for seq, retry in self.retries.items() if retry.segment is segment]):
             retry = self.retries[seq]
             tries = retry.tries + (seq in self.in_flight)
@@ -206,7 +206,7 @@ class Group:
             if last and last.first + last.span == seq and (last.tries, last.due_ms) == (tries, retry.due_ms):
                 states[-1] = last._replace(span=last.span + 1)
             else:
-                states.append(Released(self.name, seq, 1, tries, retry.due_ms))
+                states.append(TriesRecord(self.name, seq, 1, tries, retry.due_ms))
         return states
 
     def recover(self, seq: int, tries: int, due_ms: int) -> None:
@@ -258,7 +258,7 @@ class Group:
 
     def _lose_record(self, retry: Retry) -> None:
         if retry.segment is not None:
-            retry.segment.states -= 1
+            retry.segment.tries_records -= 1
             retry.segment = None
         if retry.is_record_head:
             self._room.recorded(-1)
@@ -479,7 +479,7 @@ class Group:
         if tries or (retry is not None and retry.segment is not None):  # the mark does not cover messages with a record
             if retry is None:
                 self._remember(seq, Retry(tries, 0, mature_ms))
-            taken.handed.append(Released(self.name, seq, 1, tries + 1, 0))
+            taken.handed.append(TriesRecord(self.name, seq, 1, tries + 1, 0))
         taken.deliveries.append(Delivery(message, tries, mature_ms))
 
     def _leave(self) -> None:

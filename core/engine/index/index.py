@@ -15,7 +15,7 @@ from curbstone.core.engine.index.ordering import Ordering
 from curbstone.core.engine.index.reader import Reader
 from curbstone.core.engine.index.runs import Run, mask_of, ranges_of, seqs_of
 from curbstone.core.engine.log.commit import Segment
-from curbstone.core.engine.log.format import ENTRY_BYTES, Reason, Released, Settled
+from curbstone.core.engine.log.format import ENTRY_BYTES, Reason, Settled, TriesRecord
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.turns import Wakeups
@@ -299,7 +299,7 @@ class Index:
                     settled.setdefault(name, []).append(seq)
         return settled
 
-    def stored(self, released: list[Released], segment: Segment) -> None:
+    def stored(self, released: list[TriesRecord], segment: Segment) -> None:
         """Take in that records of tries are on disk, in that segment."""
         for item in released:
             group = self.groups.get(item.group)
@@ -318,7 +318,7 @@ class Index:
                 seqs.append(seq)
         return settled.group, Reason(settled.reason), seqs
 
-    def release_replayed(self, released: Released) -> list[Released]:
+    def release_replayed(self, released: TriesRecord) -> list[TriesRecord]:
         """Give back in memory what the broker's journal releases and the log does not; return what to write to it."""
         written = []
         group = self.group(released.group)

@@ -30,7 +30,8 @@ class Segment:
     """One file of the ring."""
 
     __slots__ = (
-        "damaged", "dead_ms", "end", "file", "is_redoable", "number", "path", "redo", "runs", "salt", "size", "states",
+        "damaged", "dead_ms", "end", "file", "is_redoable", "number", "path", "redo", "runs", "salt", "size",
+        "tries_records",
     )  # fmt: skip
 
     def __init__(
@@ -47,7 +48,7 @@ class Segment:
         """Open while the segment is written to."""
         self.runs = 0
         """How many runs have live messages here."""
-        self.states = 0
+        self.tries_records = 0
         """How many pending messages have the latest record of their tries here."""
         self.dead_ms = 0
         """Engine time when it was first seen without runs and states; 0 if nobody has looked yet."""

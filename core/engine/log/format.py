@@ -65,7 +65,7 @@ class Flag(IntEnum):
 class Reason(IntEnum):
     """Why a message was settled."""
 
-    STATE = 0  # it was settled earlier; this is repeated because its message was copied forward
+    COPIED = 0  # it was settled earlier; this is repeated because its message was copied forward
     ACK = 1
     REJECT = 2
     MAX_TRIES = 3
@@ -139,10 +139,10 @@ class Settled(NamedTuple):
     span: int
 
 
-class Released(NamedTuple):
+class TriesRecord(NamedTuple):
     """Seqs `first` to `first + span - 1` are ready again in `group` from `due_ms` on, after `tries` deliveries.
 
-    The cleaner repeats such records for messages to which nothing has happened since; see `encode_released`.
+    The cleaner repeats such records for messages to which nothing has happened since; see `encode_tries`.
     """
 
     group: str
@@ -355,7 +355,7 @@ def decode_settled(data: bytes, offset: int, end: int) -> Iterator[Settled]:
         offset += count * _SETTLED.size
 
 
-def encode_released(released: Sequence[Released], *, state: bool = False) -> bytes:
+def encode_tries(released: Sequence[TriesRecord], *, state: bool = False) -> bytes:
     """Return release lists of these records, one list for each stretch of records of the same group.
 
     With `state` the lists repeat what is known. Otherwise they say what has just happened.
@@ -374,7 +374,7 @@ def encode_released(released: Sequence[Released], *, state: bool = False) -> byt
     return b"".join(parts)
 
 
-def decode_released(data: bytes, offset: int, end: int, *, with_state: bool = True) -> Iterator[Released]:
+def decode_tries(data: bytes, offset: int, end: int, *, with_state: bool = True) -> Iterator[TriesRecord]:
     """Yield what the release lists between `offset` and `end` say, without lists of `state` if not `with_state`."""
     while offset < end:
         is_state, name_bytes, _, count = _LIST.unpack_from(data, offset)
@@ -383,11 +383,11 @@ def decode_released(data: bytes, offset: int, end: int, *, with_state: bool = Tr
         offset += name_bytes
         if with_state or not is_state:
             for values in _RELEASED.iter_unpack(data[offset : offset + count * _RELEASED.size]):
-                yield Released(group, *values)
+                yield TriesRecord(group, *values)
         offset += count * _RELEASED.size
 
 
-def released_bytes(group: str, count: int) -> int:
+def tries_bytes_of(group: str, count: int) -> int:
     """Return the most bytes that `count` releases in `group` take."""
     return _LIST.size + len(group.encode()) + count * _RELEASED.size
 

@@ -419,7 +419,7 @@ class Log:
     def let_go(self, commit: Commit) -> None:
         """Take the segments that a commit drops out of the log. The commit is on disk, and nothing in them is live."""
         for segment in commit.dropped:
-            assert self.segments[0] is segment and segment.runs == 0 and segment.states == 0
+            assert self.segments[0] is segment and segment.runs == 0 and segment.tries_records == 0
             del self.segments[0]
             if segment.damaged:
                 self.room.set_aside(segment.size)

@@ -12,11 +12,11 @@ from curbstone.core.engine.log.commit import ASIDE_SUFFIX, RESERVE_NAME, SEGMENT
 from curbstone.core.engine.log.format import (
     Flag,
     Note,
-    Released,
+    TriesRecord,
     decode_log_start,
     decode_notes,
-    decode_released,
     decode_settled,
+    decode_tries,
     time_of,
 )
 from curbstone.core.engine.log.scan import Scan
@@ -206,13 +206,13 @@ class Replay:
         elif header.messages:
             self._apply_messages(batch, segment)
         earlier = {name for name, number in self._state.meta.since.items() if header.number < number}
-        for name, first, count, tries, due_ms in decode_released(batch.data, batch.releases_at, batch.settles_at):
+        for name, first, count, tries, due_ms in decode_tries(batch.data, batch.releases_at, batch.settles_at):
             if name in earlier:
                 continue
             group = self._index.replayed(name)
             for seq in range(first, first + count):
                 group.recover(seq, tries, due_ms)
-            group.stored(Released(name, first, count, tries, due_ms), segment)
+            group.stored(TriesRecord(name, first, count, tries, due_ms), segment)
         for name, _reason, first, count in decode_settled(batch.data, batch.settles_at, batch.notes_at):
             if name not in earlier:
                 self._settle(name, first, count)

@@ -11,7 +11,7 @@ from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, MessageT
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
-from curbstone.core.schemas import Door, Schemas
+from curbstone.core.schemas import BodyRule, Schemas
 from curbstone.rabbit.shared import unsupported
 from curbstone.rabbit.shared.registry import Known
 
@@ -28,7 +28,7 @@ class PublishChecks:
         text = f"queue {name} takes no messages until its option publish_paused is false"
         self._paused = PublishPaused(text) if options.publish_paused else None
         self._bytes_max = options.max_message_size
-        self._door = Door(lambda: schemas, options.schema) if options.schema else None
+        self._door = BodyRule(lambda: schemas, options.schema) if options.schema else None
 
     def refusal(self) -> CurbstoneError | None:
         """Return why the queue takes no messages at all, or None if it does."""

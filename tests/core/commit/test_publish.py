@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from curbstone.core.engine.log.format import Released
+from curbstone.core.engine.log.format import TriesRecord
 from curbstone.core.engine.write_queue import AtomicWrite, Publish, Release, StagedMark
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue
 from curbstone.core.message import Delivery, Message
@@ -204,4 +204,4 @@ def test_what_a_transaction_gives_back_has_one_more_try() -> None:
     held = message(b"")
     held.seq = 7
     release = Release("g", [Delivery(held, 2, 0)], 99, lambda _: None)
-    assert release.records == [Released("g", 7, 1, 3, 99)]
+    assert release.records == [TriesRecord("g", 7, 1, 3, 99)]

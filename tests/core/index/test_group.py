@@ -9,7 +9,7 @@ import pytest
 
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.index.group import HELD_BYTES_MAX, HELD_MESSAGES_MAX, Group
-from curbstone.core.engine.log.format import Released
+from curbstone.core.engine.log.format import TriesRecord
 from curbstone.core.engine.log.room import RETRY_BYTES
 from curbstone.core.message import Message
 from curbstone.core.options import MIB
@@ -39,7 +39,7 @@ def check_books(queue: LocalQueue) -> None:
     check_room(queue)
     for segment in queue.log.segments:
         states = [retry for group in groups for retry in group.retries.values() if retry.segment is segment]
-        assert segment.states == len(states)
+        assert segment.tries_records == len(states)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -135,10 +135,10 @@ def test_what_the_log_says_of_many_is_said_in_one_record_where_it_is_the_same() 
     peer.nack(1, 2, 3)
     peer.nack(5)
     group, segment = unnamed(queue), queue.log.active
-    assert group.states_in(segment) == [Released("", 1, 3, 1, 0), Released("", 5, 1, 1, 0)]
-    assert (queue.log.room.kept, segment.states) == (4 * RETRY_BYTES, 4)  # of six, two records say of four
+    assert group.tries_records_in(segment) == [TriesRecord("", 1, 3, 1, 0), TriesRecord("", 5, 1, 1, 0)]
+    assert (queue.log.room.kept, segment.tries_records) == (4 * RETRY_BYTES, 4)  # of six, two records say of four
     group.lose_records(segment)
-    assert (queue.log.room.kept, segment.states, group.states_in(segment)) == (6 * RETRY_BYTES, 0, [])
+    assert (queue.log.room.kept, segment.tries_records, group.tries_records_in(segment)) == (6 * RETRY_BYTES, 0, [])
 
 
 def test_the_first_pending_is_the_lowest_whoever_holds_it() -> None:

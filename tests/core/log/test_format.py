@@ -13,9 +13,9 @@ from curbstone.core.engine.log.format import (
     SEGMENT_BYTES,
     BatchHeader,
     Note,
-    Released,
     SegmentHeader,
     Settled,
+    TriesRecord,
     UnknownFormat,
     batch_is_whole,
     decode_batch_header,
@@ -23,25 +23,25 @@ from curbstone.core.engine.log.format import (
     decode_groups,
     decode_log_start,
     decode_notes,
-    decode_released,
     decode_segment_header,
     decode_seqs,
     decode_settled,
+    decode_tries,
     encode_batch,
     encode_entries,
     encode_extras,
     encode_filler,
     encode_log_start,
     encode_note,
-    encode_released,
     encode_segment_header,
     encode_settled,
+    encode_tries,
     entry_bytes,
     may_be_batch,
-    released_bytes,
     runs_of,
     settled_bytes,
     time_of,
+    tries_bytes_of,
 )
 from curbstone.core.message import Message
 
@@ -91,23 +91,23 @@ def test_messages_come_back_and_take_the_bytes_that_were_told(given_messages: li
 
 @given(st.lists(st.tuples(GROUP, U64, U32, U32, U64), max_size=8))
 def test_releases_come_back(values: list[tuple[str, int, int, int, int]]) -> None:
-    released = [Released(*value) for value in values]
-    data = encode_released(released)
-    assert list(decode_released(data, 0, len(data))) == released
-    assert len(data) <= sum(released_bytes(item.group, 1) for item in released)
+    released = [TriesRecord(*value) for value in values]
+    data = encode_tries(released)
+    assert list(decode_tries(data, 0, len(data))) == released
+    assert len(data) <= sum(tries_bytes_of(item.group, 1) for item in released)
 
 
 def test_what_is_only_known_is_told_from_what_has_happened() -> None:
-    happened, known = Released("g", 1, 2, 3, 4), Released("", 5, 6, 7, 8)
-    data = b"junk" + encode_released([happened]) + encode_released([known, known], state=True)
-    assert list(decode_released(data, 4, len(data))) == [happened, known, known]
-    assert list(decode_released(data, 4, len(data), with_state=False)) == [happened]
+    happened, known = TriesRecord("g", 1, 2, 3, 4), TriesRecord("", 5, 6, 7, 8)
+    data = b"junk" + encode_tries([happened]) + encode_tries([known, known], state=True)
+    assert list(decode_tries(data, 4, len(data))) == [happened, known, known]
+    assert list(decode_tries(data, 4, len(data), with_state=False)) == [happened]
 
 
 @pytest.mark.parametrize("group", ["", "g", "x" * 64])
 def test_lists_take_the_bytes_that_were_told(group: str) -> None:
     for count in range(1, 4):
-        assert len(encode_released([Released(group, 1, 1, 1, 1)] * count)) == released_bytes(group, count)
+        assert len(encode_tries([TriesRecord(group, 1, 1, 1, 1)] * count)) == tries_bytes_of(group, count)
         assert len(encode_settled(group, 1, [(1, 1)] * count)) == settled_bytes(group, count)
 
 
@@ -145,7 +145,7 @@ def small_batch(salt: int = 99) -> bytes:
     message.seq, message.expires_ms = 41, 123
     entries: list[bytes] = []
     encode_entries([message], 41, entries)
-    releases = encode_released([Released("g", 40, 1, 2, 5)])
+    releases = encode_tries([TriesRecord("g", 40, 1, 2, 5)])
     settles = encode_settled("", 1, [(1, 39)])
     notes = encode_log_start(2)
     parts = [*entries, releases, settles, notes]

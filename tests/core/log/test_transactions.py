@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from curbstone.core.engine.log.format import Reason, Released, Settled
+from curbstone.core.engine.log.format import Reason, Settled, TriesRecord
 from curbstone.core.engine.write_queue import Release, Settle
 from curbstone.core.message import Delivery
 from curbstone.core.transactions.records import decode_records, encode_part, encode_record
@@ -29,7 +29,7 @@ def held(seq: int, tries: int = 0) -> Delivery:
 
 
 def parts() -> list[bytes]:
-    settle = Settle("", [held(seq) for seq in (1, 2, 3, 7)], Reason.STATE, lambda _: None)
+    settle = Settle("", [held(seq) for seq in (1, 2, 3, 7)], Reason.COPIED, lambda _: None)
     release = Release("g", [held(4, 1)], 99, lambda _: None)
     messages = [message("one"), message("two", delay_ms=1000, ttl_ms=5000)]
     return [encode_part(FIRST, messages, [settle], [release]), encode_part(SECOND, [message("three")], [], [])]
@@ -45,8 +45,8 @@ def test_what_earlier_releases_wrote_is_read() -> None:
     assert (first.tx, first.uid, second.tx, second.uid) == (7, FIRST, 7, SECOND)
     assert [(m.body, m.delay_ms, m.ttl_ms) for m in first.messages] == [(b"one", 0, 0), (b"two", 1000, 5000)]
     assert [bytes(m.body) for m in second.messages] == [b"three"]
-    assert first.settled == [Settled("", Reason.STATE, 1, 3), Settled("", Reason.STATE, 7, 1)]
-    assert first.released == [Released("g", 4, 1, 2, 99)]
+    assert first.settled == [Settled("", Reason.COPIED, 1, 3), Settled("", Reason.COPIED, 7, 1)]
+    assert first.released == [TriesRecord("g", 4, 1, 2, 99)]
     assert [first.data, second.data] == parts()
 
 
