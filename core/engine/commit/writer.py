@@ -18,8 +18,7 @@ from enum import Enum
 from functools import partial
 
 from curbstone.core.engine.commit.batch import Batch
-from curbstone.core.engine.commit.publishes import Taken
-from curbstone.core.engine.commit.space import space_of
+from curbstone.core.engine.commit.publishes import NOTES_BYTES, Taken
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.compaction.relocate import Copy
 from curbstone.core.engine.delivery.dispatch import Dispatcher
@@ -27,8 +26,10 @@ from curbstone.core.engine.delivery.pop import Pops
 from curbstone.core.engine.index.copies import Where
 from curbstone.core.engine.index.index import Placed
 from curbstone.core.engine.log.commit import Commit
+from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES
+from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
-from curbstone.core.engine.write_queue import AtomicWrite
+from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite
 from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable, client_text
 from curbstone.core.values import Space
 
@@ -110,7 +111,23 @@ class Writer:
         return not (self.is_busy or self._write_queue.is_owed)
 
     def space(self) -> Space:
-        return space_of(self._parts, self._cleaner, disk_is_full=self.disk_is_full)
+        state, room = self._state, self._log.room
+        refused = state.refusals.last_minute(state.host.now_ms()) if state.refusals is not None else 0
+        available = 0 if self.disk_is_full or state.publish_refusal() is not None else self._largest_message()
+        return Space(room.kept_free + room.meta_bytes - state.meta_bytes, available, refused)
+
+    def _largest_message(self) -> int:
+        """Return the bytes of the largest body, without headers, that is accepted now, perhaps after cleaning."""
+        state, room, index = self._state, self._log.room, self._parts.index
+        size = room.largest_now(BATCH_BYTES + NOTES_BYTES)
+        live = index.runs.bytes_live
+        if state.options.drops_oldest:  # what nobody holds gives way
+            held = sum([len(group.in_flight) for group in index.groups.values()])
+            live = live * held // max(room.pending, 1)
+        if state.options.drops_oldest or self._cleaner.may_help_publish:
+            size = max(size, room.largest_compacted(live + room.tries_bytes) - room.reserved)
+        groups = 1 + len(state.meta.groups)
+        return max(0, min(size - ENTRY_BYTES - EXPIRY_BYTES - RELEASE_BYTES * groups, state.options.max_message_size))
 
     def refuse_all(self, error: CurbstoneError) -> None:
         """Refuse the publishes, pops and callbacks that wait.
