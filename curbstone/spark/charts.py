@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from html import escape
 
 WIDTH, HEIGHT = 640, 200
@@ -79,6 +79,7 @@ class _Frame:
         self._ticks = ticks(most)
         self._label = label
         self._days = (moments[-1] - moments[0]).days
+        self._time = "%H:%M:%S" if moments[-1] - moments[0] < timedelta(minutes=10) else "%H:%M"
         self.step = (WIDTH - LEFT - RIGHT) / len(moments)
 
     def x(self, index: float) -> float:
@@ -103,7 +104,7 @@ class _Frame:
             + "</g>"
         )
         for index in _marks(len(self.moments)):
-            text = self.moments[index].strftime("%d %b %H:%M" if self._days >= 2 else "%H:%M")
+            text = self.moments[index].strftime("%d %b %H:%M" if self._days >= 2 else self._time)
             x = max(self.x(index), LEFT + 16)
             parts.append(f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 7}" text-anchor="middle">{text}</text>')
         return "".join(parts)
@@ -125,6 +126,8 @@ def lines(moments: Sequence[datetime], series: Sequence[Series], label: Format, 
     values = [value for one in series for value in one.values if value is not None]
     frame = _Frame(moments, max(values, default=0.0), label)
     parts = [frame.axes(values)]
+    drawn: dict[str, int] = {}
+    """How often each line was drawn. One that is the same as another is dashed, so that both are seen."""
     for one in series:
         told = ",".join(f"{value:.6g}" for value in one.values if value is not None)
         parts.append(f'<g class="series" data-v="{told}">')
@@ -136,7 +139,9 @@ def lines(moments: Sequence[datetime], series: Sequence[Series], label: Format, 
                 base = frame.y(0)
                 corners = f"{points[0][0]:.1f},{base:.1f} {path} {points[-1][0]:.1f},{base:.1f}"
                 parts.append(f'<polygon class="area c{one.colour}" points="{corners}"/>')
-            parts.append(f'<polyline class="line c{one.colour}" points="{path}"/>')
+            dashes = f' stroke-dasharray="6 {6 * drawn[path]}"' if path in drawn else ""
+            drawn[path] = drawn.get(path, 0) + 1
+            parts.append(f'<polyline class="line c{one.colour}"{dashes} points="{path}"/>')
         parts += [*_labels(frame, one, label), "</g>"]
     return _svg(parts, series)
 
@@ -193,7 +198,7 @@ def _labels(frame: _Frame, one: Series, label: Format) -> list[str]:
 
 
 def _title(frame: _Frame, one: Series, index: int, label: Format) -> str:
-    moment = frame.moments[index].strftime("%Y-%m-%d %H:%M")
+    moment = frame.moments[index].strftime("%Y-%m-%d %H:%M:%S")
     return f"<title>{moment} UTC · {escape(one.name)}: {label(one.values[index] or 0.0)}</title>"
 
 

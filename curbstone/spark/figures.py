@@ -2,8 +2,9 @@
 
 A message counts as published once for each group that reads the queue (the unnamed group always does), because each of
 them has to settle it. A message that names its groups counts for those. Latency is the exact time from publish to
-settle. The backlog is the number of messages published and not yet settled, rejected, expired, purged or skipped, since
-the beginning of the journal and the lake.
+settle; that of a named group leaves out messages from before its first settle, because a group that was declared late
+finds a backlog whose age says nothing about it. The backlog is the number of messages published and not yet settled,
+rejected, expired, purged or skipped, since the beginning of the journal and the lake.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ MINUTES_MAX = 500_000
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """The figures of one minute. `p50` and so on are latencies in ms, None if nothing was settled.
+    """The figures of one minute, or of another stretch of time that begins at `minute`.
 
-    `rejected` counts dead letters. `skipped` counts messages that a group lost because it was overtaken in a full
-    queue.
+    `p50` and so on are latencies in ms, None if nothing was settled. `rejected` counts dead letters. `skipped` counts
+    messages that a group lost because it was overtaken in a full queue.
     """
 
     project: str
@@ -89,16 +90,20 @@ def minutes(
     queues: Sequence[str] = (),
     since_ms: int | None = None,
     until_ms: int | None = None,
+    step_s: int = 60,
 ) -> list[Minute]:
     """Return the figures in the order of project, queue, group and time. Raise PipelineError if there are too many.
 
+    Each row covers `step_s` seconds.
+
     `queues` (`project/queue`) and the times limit what is returned, not what is counted.
     """
-    base.execute(_MINUTES)
-    wanted = """
-        SELECT * FROM minutes
+    step_ms = step_s * 1000
+    base.execute(_MINUTES.format(step_s=step_s, step_ms=step_ms))
+    wanted = f"""
+        SELECT * FROM figures_{step_s}
         WHERE (len($queues) = 0 OR list_contains($queues, project || '/' || queue))
-          AND ($since IS NULL OR epoch_ms(minute) >= $since // 60000 * 60000)
+          AND ($since IS NULL OR epoch_ms(minute) >= $since // {step_ms} * {step_ms})
           AND ($until IS NULL OR epoch_ms(minute) < $until)
         ORDER BY project, queue, "group", minute
     """
@@ -107,6 +112,24 @@ def minutes(
     if len(rows) > MINUTES_MAX:
         raise PipelineError(f"more than {MINUTES_MAX:,} rows; report on fewer queues or a shorter time")
     return [Minute(**row) for row in rows]
+
+
+def range_s(
+    base: duckdb.DuckDBPyConnection,
+    *,
+    queues: Sequence[str] = (),
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+) -> float:
+    """Return how many seconds lie between the first and the last event of these queues and times; 0 without events."""
+    query = """
+        SELECT (max(epoch_ms("time")) - min(epoch_ms("time"))) / 1000 FROM events
+        WHERE (len($queues) = 0 OR list_contains($queues, project || '/' || queue))
+          AND ($since IS NULL OR epoch_ms("time") >= $since) AND ($until IS NULL OR epoch_ms("time") < $until)
+    """
+    limits = {"queues": list(queues), "since": since_ms, "until": until_ms}
+    found = base.execute(query, limits).fetchone()
+    return float(found[0] or 0) if found else 0.0
 
 
 _EVENT = (
@@ -137,20 +160,21 @@ _OLDER = """
 """
 
 _MINUTES = """
-    CREATE TEMP TABLE IF NOT EXISTS minutes AS
+    CREATE OR REPLACE TEMP MACRO begin_of(moment, step) AS make_timestamptz(epoch_ms(moment) // step * step * 1000);
+    CREATE TEMP TABLE IF NOT EXISTS figures_{step_s} AS
     WITH readers AS (
         SELECT project, queue, "group" FROM events WHERE event <> 'published'
         UNION SELECT project, queue, '' FROM published
     ),
     came AS (
-        SELECT readers.project, readers.queue, readers."group", date_trunc('minute', "time") AS minute,
+        SELECT readers.project, readers.queue, readers."group", begin_of("time", {step_ms}) AS minute,
             count(*) AS published, sum(bytes) AS bytes
         FROM published JOIN readers ON published.project = readers.project AND published.queue = readers.queue
             AND published."group" IN ('', readers."group")
         GROUP BY ALL
     ),
     went AS (
-        SELECT project, queue, "group", date_trunc('minute', "time") AS minute,
+        SELECT project, queue, "group", begin_of("time", {step_ms}) AS minute,
             sum("count") FILTER (event = 'settled') AS settled,
             sum("count") FILTER (event = 'released') AS retried,
             sum("count") FILTER (event IN ('rejected', 'dead')) AS rejected,
@@ -165,10 +189,12 @@ _MINUTES = """
         FROM events WHERE event = 'settled'
     ),
     first AS (SELECT project, queue, epoch, seq, min("time") AS "time" FROM published GROUP BY ALL),
+    starts AS (SELECT project, queue, "group", min(settled_at) AS began FROM settled GROUP BY ALL),
     ranks AS (
-        SELECT project, queue, settled."group", date_trunc('minute', settled_at) AS minute,
+        SELECT project, queue, settled."group", begin_of(settled_at, {step_ms}) AS minute,
             quantile_cont(epoch_ms(settled_at) - epoch_ms("time"), [0.5, 0.95, 0.99]) AS ranks
-        FROM settled JOIN first USING (project, queue, epoch, seq) GROUP BY ALL
+        FROM settled JOIN first USING (project, queue, epoch, seq) JOIN starts USING (project, queue, "group")
+        WHERE settled."group" = '' OR first."time" >= began GROUP BY ALL
     )
     SELECT project, queue, "group", minute,
         coalesce(published, 0)::BIGINT AS published, coalesce(bytes, 0)::BIGINT AS bytes,

@@ -23,11 +23,15 @@ KINDS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """An example of a dead letter: the id that the message had in its queue, and the beginning of its body."""
+    """An example of a dead letter: the id that the message had in its queue, and the beginning of its body.
+
+    `place` is the queue that the letter was in (`project/queue`).
+    """
 
     message_id: str
     tries: str
     body: str
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ def _exists(server: Client, queue: str) -> bool:
 def _sample(found: dict[str, object]) -> Sample:
     body = found["body"]
     assert isinstance(body, bytes)
-    return Sample(str(found["id"]), str(found["tries"]), body.decode("utf-8", "replace"))
+    return Sample(str(found["id"]), str(found["tries"]), body.decode("utf-8", "replace"), str(found["place"]))
 
 
 _TABLE = """
@@ -119,7 +123,9 @@ letters always give the same samples.
 """
 _KINDS = f"""
     SELECT came_from AS queue, reason, error, count(*) AS "count", max(died) AS last,
-        arg_max({{'id': id, 'tries': tries, 'body': body}}, {_AGE}, {SAMPLES}) AS samples
+        arg_max(
+            {{'id': id, 'tries': tries, 'body': body, 'place': project || '/' || queue}}, {_AGE}, {SAMPLES}
+        ) AS samples
     FROM (SELECT DISTINCT ON (project, queue, epoch, seq) * FROM letters)
     WHERE (len($queues) = 0 OR list_contains($queues, came_from))
       AND ($since IS NULL OR epoch_ms(died) >= $since) AND ($until IS NULL OR epoch_ms(died) < $until)

@@ -7,17 +7,18 @@ from datetime import UTC, datetime, timedelta
 from html import escape
 from itertools import groupby
 from pathlib import Path
+from urllib.parse import quote
 
 from curbstone.spark import charts
 from curbstone.spark.charts import Series
 from curbstone.spark.figures import Minute
 from curbstone.spark.gaps import Gap
-from curbstone.spark.letters import KINDS_MAX, Letters
+from curbstone.spark.letters import KINDS_MAX, Letters, Sample
 from curbstone.spark.tables import Cell, beside, number, table
 
 POINTS_MAX = 120
-STEPS_MIN = (1, 5, 15, 60, 180, 720, 1440, 10_080)
-"""How many minutes one point of a chart may stand for."""
+STEPS_S = (1, 5, 10, 30, 60, 300, 900, 3600, 10_800, 21_600, 43_200, 86_400, 604_800)
+"""How many seconds one point of a chart may stand for."""
 SPARK_POINTS = 40
 COMPARED = 6
 """The most queues and groups in one chart, which is the number of colours."""
@@ -36,9 +37,13 @@ def page(
     gaps: Sequence[Gap] = (),
     letters: Sequence[Letters] = (),
     before: Sequence[Minute] | None = None,
+    *,
+    step_s: int = 60,
+    console: str = "",
 ) -> str:
     """Return the page. `minutes` are in the order of project, queue, group and time; `gaps` are those of the lake.
 
+    Each of them covers `step_s` seconds. `console` is the address of the server's console, "" if it is not known.
     `before` has the minutes of the equally long range before this one, for comparison; None if there is no such range.
     """
     places = [list(rows) for _, rows in groupby(minutes, _key)]
@@ -46,13 +51,13 @@ def page(
     if places or gaps:
         body.append(_losses(places, gaps))
     if letters:
-        body.append(_dead_letters(letters))
+        body.append(_dead_letters(letters, console))
     if places:
         busiest = sorted(places, key=lambda rows: -sum(row.published + row.settled for row in rows))
-        compared = _compared(busiest[:COMPARED])
-        taken = len(_overview(busiest, len(busiest), before)) + len(compared) + sum(map(len, body))
-        sections = _within((_section(rows, place) for place, rows in enumerate(busiest)), BYTES_MAX - taken)
-        body += [_TOOLS, _overview(busiest, len(sections), before), compared, *sections]
+        compared = _compared(busiest[:COMPARED], step_s)
+        taken = len(_overview(busiest, len(busiest), before, step_s)) + len(compared) + sum(map(len, body))
+        sections = _within((_section(rows, place, step_s) for place, rows in enumerate(busiest)), BYTES_MAX - taken)
+        body += [_TOOLS, _overview(busiest, len(sections), before, step_s), compared, *sections]
     else:
         body.append('<p class="card empty">Nothing happened in these queues as far as the journal goes back.</p>')
     body.append(f"<footer>{_EXPLAINED}</footer>")
@@ -112,12 +117,12 @@ _TOOLS = (
 )
 
 
-def _dead_letters(letters: Sequence[Letters]) -> str:
+def _dead_letters(letters: Sequence[Letters], console: str) -> str:
     """Return the section on why messages died, each reason with the last examples."""
     rows: list[list[Cell]] = []
     for one in letters:
         shown = "".join(
-            f"<p>{escape(sample.message_id)}, tries: {escape(sample.tries or '0')}</p><pre>{escape(sample.body)}</pre>"
+            f"<p>{_linked(sample, console)}, tries: {escape(sample.tries or '0')}</p><pre>{escape(sample.body)}</pre>"
             for sample in one.samples
         )
         when = (f"{one.last:%Y-%m-%d %H:%M:%S}", one.last.timestamp())
@@ -129,10 +134,20 @@ def _dead_letters(letters: Sequence[Letters]) -> str:
     return f'<h2>Dead letters</h2>{note}<div class="card scroll">{table(heads, rows)}</div>'
 
 
+def _linked(sample: Sample, console: str) -> str:
+    """Return the id of a message, as a link to its dead letter in the console if that is known."""
+    if not (console and sample.place):
+        return escape(sample.message_id)
+    project, _, queue = sample.place.partition("/")
+    where = f"{console}#{quote(project)}/{quote(queue, safe='')}?{quote(sample.message_id, safe='')}"
+    return f'<a href="{escape(where)}">{escape(sample.message_id)}</a>'
+
+
 _EXPLAINED = (
     "Times are UTC. Latency is the time from publish to settle; p95 means that 95 of 100 messages took no longer."
     " The backlog is what was published and not yet settled, rejected, expired, purged or given up. A point that stands"
-    " for several minutes shows the sum of counts, the worst of latencies, and the last backlog."
+    " for several stretches shows the sum of counts, the worst of latencies, and the last backlog. The latency of a"
+    " named group leaves out what was published before the group first settled a message."
 )
 
 
@@ -148,7 +163,7 @@ def _name(row: Minute) -> str:
     return f"{escape(row.project)}/{escape(row.queue)}"
 
 
-def _overview(places: Sequence[Sequence[Minute]], drawn: int, before: Sequence[Minute] | None) -> str:
+def _overview(places: Sequence[Sequence[Minute]], drawn: int, before: Sequence[Minute] | None, step_s: int) -> str:
     earlier = {key: list(rows) for key, rows in groupby(before or (), _key)}
 
     def counted(minutes: Sequence[Minute], name: str) -> Cell:
@@ -159,7 +174,7 @@ def _overview(places: Sequence[Sequence[Minute]], drawn: int, before: Sequence[M
     rows = []
     for place, minutes in enumerate(places[:ROWS_MAX]):
         name = _place(minutes[0])
-        published = _thinned([float(sum(row.published for row in rows)) for rows in _points(minutes)[2]])
+        published = _thinned([float(sum(row.published for row in rows)) for rows in _points(minutes, step_s)[2]])
         cells: list[Cell] = [
             f'<a href="#q{place}">{name}</a>' if place < drawn else name,
             (charts.spark(published), max(published)),
@@ -189,7 +204,7 @@ def _worst(minutes: Sequence[Minute], name: str) -> str:
     return charts.milliseconds(max(values)) if values else "–"
 
 
-def _compared(places: Sequence[Sequence[Minute]]) -> str:
+def _compared(places: Sequence[Sequence[Minute]], step_s: int) -> str:
     """Return charts that compare several queues and groups; nothing if there is only one."""
     if len(places) < 2:
         return ""
@@ -197,7 +212,7 @@ def _compared(places: Sequence[Sequence[Minute]]) -> str:
     span = min(row.minute for row in within), max(row.minute for row in within)
     published, settled, latency, backlog = [], [], [], []
     for colour, minutes in enumerate(places):
-        step, moments, points = _points(minutes, span)
+        step, moments, points = _points(minutes, step_s, span)
         name = f"{minutes[0].project}/{minutes[0].queue}" + (f" · {minutes[0].group}" if minutes[0].group else "")
         published.append(Series(name, _total(points, "published"), colour))
         settled.append(Series(name, _total(points, "settled"), colour))
@@ -228,11 +243,20 @@ def _backlog(points: Sequence[Sequence[Minute]]) -> list[float | None]:
     return backlog
 
 
-def _per(step: int) -> str:
-    return "per minute" if step == 1 else f"per {step} minutes"
+def _per(step_s: int) -> str:
+    for unit_s, unit in ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second")):
+        if step_s % unit_s == 0:
+            count = step_s // unit_s
+            return f"per {unit}" if count == 1 else f"per {count} {unit}s"
+    raise AssertionError("not reached")
 
 
-def _section(minutes: Sequence[Minute], place: int) -> str:
+def step_of(range_s: float) -> int:
+    """Return how many seconds a point of a chart stands for, if the chart covers this range."""
+    return next((step for step in STEPS_S if range_s / step < POINTS_MAX), STEPS_S[-1])
+
+
+def _section(minutes: Sequence[Minute], place: int, step_s: int) -> str:
     reader = f"group {escape(minutes[0].group)}" if minutes[0].group else "ordinary consumers"
     tiles = [
         (f"{sum(row.published for row in minutes):,}", "published"),
@@ -248,16 +272,16 @@ def _section(minutes: Sequence[Minute], place: int) -> str:
     return (
         f'<section data-queue="{_name(minutes[0])}">'
         f'<h2 id="q{place}">{_name(minutes[0])} <small>{reader}</small></h2><div class="tiles">{shown}</div>'
-        f'<div class="charts">{"".join(_charts(minutes))}</div></section>'
+        f'<div class="charts">{"".join(_charts(minutes, step_s))}</div></section>'
     )
 
 
 TROUBLES = (("retried", 2), ("rejected", 3), ("expired", 4), ("purged", 5), ("skipped", 1))
 
 
-def _charts(minutes: Sequence[Minute]) -> list[str]:
+def _charts(minutes: Sequence[Minute], step_s: int) -> list[str]:
     """Return the cards with the charts of one place."""
-    step, moments, points = _points(minutes)
+    step, moments, points = _points(minutes, step_s)
     per, backlog = _per(step), _backlog(points)
     flow = [Series(name, _total(points, name), colour) for colour, name in enumerate(("published", "settled"))]
     ranks = ((50, 1), (95, 2), (99, 3))
@@ -287,20 +311,21 @@ def _card(title: str, content: str) -> str:
 
 
 def _points(
-    minutes: Sequence[Minute], within: tuple[datetime, datetime] | None = None
+    minutes: Sequence[Minute], step_s: int, within: tuple[datetime, datetime] | None = None
 ) -> tuple[int, list[datetime], list[list[Minute]]]:
-    """Return how many minutes a point stands for, the moments of the points without gaps, and the rows of each point.
+    """Return how many seconds a point stands for, the moments of the points without gaps, and the rows of each point.
 
-    The points reach from the first row to the last, or over the range `within`.
+    Each row covers `step_s` seconds. The points reach from the first row to the last, or over the range `within`.
     """
-    first, last = within or (minutes[0].minute, minutes[-1].minute)
-    span = int((last - first).total_seconds() // 60) + 1
-    step = next((step for step in STEPS_MIN if span / step <= POINTS_MAX), STEPS_MIN[-1])
-    start = int(first.replace(tzinfo=first.tzinfo or UTC).timestamp()) // 60 // step * step
-    count = (int(last.replace(tzinfo=last.tzinfo or UTC).timestamp()) // 60 - start) // step + 1
-    points: list[list[Minute]] = [[] for _ in range(count)]
+    first, last = (_seconds(moment) for moment in within or (minutes[0].minute, minutes[-1].minute))
+    step = max(step_s, step_of(last - first))
+    start = first // step * step
+    points: list[list[Minute]] = [[] for _ in range((last - start) // step + 1)]
     for row in minutes:
-        at = int(row.minute.replace(tzinfo=row.minute.tzinfo or UTC).timestamp()) // 60
-        points[(at - start) // step].append(row)
-    zero = datetime.fromtimestamp(start * 60, UTC)
-    return step, [zero + timedelta(minutes=step * index) for index in range(count)], points
+        points[(_seconds(row.minute) - start) // step].append(row)
+    zero = datetime.fromtimestamp(start, UTC)
+    return step, [zero + timedelta(seconds=step * index) for index in range(len(points))], points
+
+
+def _seconds(moment: datetime) -> int:
+    return int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp())

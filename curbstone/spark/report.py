@@ -12,12 +12,12 @@ from pathlib import Path
 from curbstone.spark import checks, jobs
 from curbstone.spark.client import Address
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.figures import Minute, gather, minutes
+from curbstone.spark.figures import Minute, gather, minutes, range_s
 from curbstone.spark.gaps import gaps_of
 from curbstone.spark.lake_columns import JOURNAL
 from curbstone.spark.letters import dead_letters
 from curbstone.spark.options import moment_ms, read_options
-from curbstone.spark.page import page
+from curbstone.spark.page import page, step_of
 from curbstone.spark.sql import database, first_line
 
 PAGE, TABLE = "report.html", "report.parquet"
@@ -50,6 +50,8 @@ def report(
             gather(base, server=server, queues=queues, lake=lake_path)
             jobs.say("counting")
             rows = minutes(base, queues=queues, since_ms=since_ms, until_ms=until_ms)
+            step_s = step_of(range_s(base, queues=queues, since_ms=since_ms, until_ms=until_ms))
+            drawn = minutes(base, queues=queues, since_ms=since_ms, until_ms=until_ms, step_s=step_s)
             if since_ms is not None:
                 length_ms = (until_ms or int(made.timestamp() * 1000)) - since_ms
                 before = minutes(base, queues=queues, since_ms=since_ms - length_ms, until_ms=since_ms)
@@ -64,7 +66,8 @@ def report(
     out.mkdir(parents=True, exist_ok=True)
     _write_table(rows, out / TABLE)
     gaps = [gap for gap in gaps_of(lake_path) if not queues or gap.queue in queues] if lake_path else []
-    _replace(out / PAGE, page(rows, title, made, gaps, letters, before).encode())
+    console = f"{server.url}/console" if server is not None else ""
+    _replace(out / PAGE, page(drawn, title, made, gaps, letters, before, step_s=step_s, console=console).encode())
     return rows
 
 

@@ -63,10 +63,11 @@ function showTotals() {
   document.getElementById('totals').hidden = !(page instanceof QueueList) || history.look?.isWhole === false
 }
 
-/** Return the page that the address names. */
+/** Return the page that the address names: `#project/queue`, with `?text` the messages in which that is found. */
 function named() {
-  const [project, ...rest] = location.hash.slice(1).split('/').map(decoded)
-  if (rest.length) return new QueuePage({ project, queue: rest.join('/') }, history)
+  const [path, text = ''] = location.hash.slice(1).split('?')
+  const [project, ...rest] = path.split('/').map(decoded)
+  if (rest.length) return new QueuePage({ project, queue: rest.join('/') }, history, decoded(text))
   return project === LOGINS ? new LoginsPage(me) : new QueueList(history, look, project)
 }
 

@@ -14,7 +14,7 @@ const COLUMNS = [['', 'box'], ['Id', 'text wide'], ['State', 'text'], ['Tries', 
 
 export class MessageList {
   /** `found` is called with the messages whenever they were loaded. */
-  constructor(name, found) {
+  constructor(name, found, text = '') {
     this.name = name
     this.found = found
     this.last = ''
@@ -29,7 +29,7 @@ export class MessageList {
     this.nothing = h('p', { class: 'empty' }, 'No messages.')
     this.more = h('button', { type: 'button', click: () => this.goOn() }, 'More')
     this.again = h('button', { type: 'button', click: () => this.load() }, 'Refresh')
-    this.text = h('input', { type: 'search', placeholder: 'Search bodies and headers', 'aria-label': 'Search bodies and headers' })
+    this.text = h('input', { type: 'search', placeholder: 'Search bodies and headers', 'aria-label': 'Search bodies and headers', value: text })
     this.looked = h('p', { class: 'looked', role: 'status' })
     this.element = h('section', {},
       h('div', { class: 'bar' }, h('h2', {}, 'Messages'), this.bulk.cause,

@@ -42,7 +42,7 @@ function duration(seconds) {
 }
 
 export class QueuePage {
-  constructor(name, history) {
+  constructor(name, history, text) {
     this.name = name
     this.history = history
     this.looks = 0
@@ -58,7 +58,7 @@ export class QueuePage {
     this.about = h('details', {}, h('summary', {}, 'Options, groups and events'))
     this.trouble = h('p', { class: 'trouble' })
     this.holders = new Holders(name)
-    this.messages = new MessageList(name, messages => { this.redriveButton.hidden = !messages.some(message => message.dead) })
+    this.messages = new MessageList(name, messages => { this.redriveButton.hidden = !messages.some(message => message.dead) }, text)
     const button = (text, act, danger) => h('button', { type: 'button', class: danger ? 'danger' : null, click: act }, text)
     this.halt = button('Pause', () => this.pause())
     this.redriveButton = button('Redrive …', () => this.redrive())

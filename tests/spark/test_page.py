@@ -16,7 +16,7 @@ from curbstone.spark.charts import Series
 from curbstone.spark.figures import Minute
 from curbstone.spark.gaps import Gap
 from curbstone.spark.letters import Letters, Sample
-from curbstone.spark.page import page
+from curbstone.spark.page import page, step_of
 
 START = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 
@@ -60,7 +60,8 @@ def test_what_was_lost_comes_first() -> None:
     made = page([minute(0), lost], "", START, [gap])
     first = made[made.index("<h2>Losses") : made.index("<h2>Queues")]
     assert re.findall(r"<td[^>]*>([^<]*)</td>", first) == ["shop/&lt;orders&gt;", "3", "2,000", "1", "–"]
-    assert "shop/&lt;orders&gt;: messages lost from 2 to 8: unknown, at least 4 (the queue was deleted)" in first
+    count = "unknown, at least 4 and at most 7"
+    assert f"shop/&lt;orders&gt;: messages lost from 2 to 8: {count} (the queue was deleted)" in first
     assert "Nothing was lost, purged, rejected or expired" in page([minute(0)], "", START)
     assert "messages lost" in page([], "", START, [gap])
 
@@ -72,6 +73,36 @@ def test_dead_letters_are_told_by_reason_with_the_last_of_them() -> None:
     assert "shop/&lt;orders&gt;" in told and "no &lt;price&gt;" in told and ">1,200<" in told
     assert "<p>e-7, tries: 3</p><pre>&lt;b&gt;body&lt;/b&gt;</pre>" in told
     assert "Dead letters</h2>" not in page([minute(0)], "", START)
+
+
+def test_a_dead_letter_links_to_itself_in_the_console() -> None:
+    sample = Sample("e-7", "3", "body", "shop/dead:a")
+    letters = [Letters("shop/a", "rejected", "", 1, START, (sample,))]
+    made = page([minute(0)], "", START, letters=letters, console="http://h:1/console")
+    assert '<a href="http://h:1/console#shop/dead%3Aa?e-7">e-7</a>' in made
+    assert "href=" not in page([minute(0)], "", START, letters=letters).partition("<h2>Queues")[0]
+
+
+def test_two_series_that_are_the_same_are_both_seen() -> None:
+    """One line lay under the other."""
+    moments = [START + timedelta(minutes=number) for number in range(2)]
+    same = [Series(name, [1.0, 2.0], colour) for colour, name in enumerate("abc")]
+    drawn = charts.lines(moments, [*same, Series("d", [2.0, 2.0], 3)], charts.short)
+    assert re.findall(r'<polyline class="line c(\d)"( stroke-dasharray="[^"]*")?', drawn) == [
+        *(("0", ""), ("1", ' stroke-dasharray="6 6"'), ("2", ' stroke-dasharray="6 12"'), ("3", "")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("range_s", "step_s", "shown"),
+    [(59, 1, "per second"), (3600, 60, "per minute"), (1800, 30, "per 30 seconds"), (29 * 86400, 21600, "per 6 hours")],
+)
+def test_the_resolution_follows_the_range(range_s: int, step_s: int, shown: str) -> None:
+    assert step_of(range_s) == step_s
+    rows = [replace(minute(0), minute=START + timedelta(seconds=at)) for at in range(0, range_s + 1, step_s)]
+    made = page(rows, "", START, step_s=step_s)
+    assert f"Messages {shown}" in made
+    assert max(len(points.split()) for points in re.findall(r'class="line c0" points="([^"]*)"', made)) <= 2 * 120
 
 
 def test_a_range_is_told_beside_the_one_before() -> None:
