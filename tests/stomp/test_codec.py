@@ -274,6 +274,7 @@ LINES = [
 ]
 
 
+@pytest.mark.source
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
 @given(heads=st.lists(st.lists(st.sampled_from(LINES), max_size=12), min_size=1, max_size=4))
 def test_varied_headers_are_read_as_all_others(version: str, heads: list[list[bytes]]) -> None:

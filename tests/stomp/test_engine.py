@@ -168,6 +168,7 @@ def test_stomp_py_in_every_version(tmp_path: Path, kind: Any) -> None:
     run(tmp_path, test)
 
 
+@pytest.mark.source
 def test_the_private_queues_of_a_connection_are_deleted_over_several_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def test_frames_before_a_bad_one_still_count_and_get_their_receipts() -> None:
     assert client.lab.bodies("a") == [b"1"]
 
 
+@pytest.mark.source
 @pytest.mark.parametrize("name", ["x-key", "JMSXGroupID", "correlation-id", "traceparent"])
 def test_a_head_that_differs_in_each_message_is_planned_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planned: list[Head] = []
