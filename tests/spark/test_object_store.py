@@ -33,7 +33,7 @@ BUCKET = "lakes"
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What says where the store is and who asks, as docs/spark.md has it."""
+    """What says where the store is and who asks, as docs/data-lake.md has it."""
     if not PACKAGES.is_dir() and os.environ.get("CURBSTONE_REQUIRE_SPARK") != "1":
         pytest.skip("there is no server that speaks S3; `make spark-deps` brings it")
     log = tmp_path_factory.mktemp("s3") / "log"
