@@ -95,7 +95,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         self._trusted = server.acceptor.trusted_proxies if peer.host in server.acceptor.trusted_proxies else None
         """All trusted proxies if the peer is one of them; else None."""
         self._is_strict = False
-        """Whether browsers are told to use only TLS from now on."""
+        """Whether answers require browsers to use only TLS from now on."""
         self._linger: Linger | None = None
         """Set when our half is closed."""
         self._is_gone = False

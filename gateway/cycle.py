@@ -63,7 +63,7 @@ class Cycle:
         self._waiting: Any = None
         """The future on which the application waits for more of the body, or for the client to leave."""
 
-    # ------------------------------------------------------------ what the connection tells
+    # ------------------------------------------------------------ what the connection calls
 
     def take(self, piece: bytes) -> None:
         """Add a piece of the body."""

@@ -53,7 +53,7 @@ class Holder(Protocol):
         """Go on after `pause_input`."""
 
     def evict(self) -> None:
-        """Drop the unfinished input, tell the client so, and end the connection."""
+        """Drop the unfinished input, send the client the reason, and end the connection."""
 
 
 class _Nobody:

@@ -10,7 +10,7 @@ class Client(Protocol):
     """A connection."""
 
     def shutdown(self) -> None:
-        """Finish what is under way, tell the client, and close."""
+        """Finish what is under way, notify the client, and close."""
 
     def abort(self) -> None:
         """Close at once."""

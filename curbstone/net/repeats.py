@@ -1,7 +1,7 @@
 """Log lines that clients can cause at will: the first of a kind is written, and those like it are counted.
 
 Anybody can open thousands of bad connections in a second, and the log must not grow by that much. So a line that
-comes again from the same source within `INTERVAL_MS` is only counted, and the count is told once that time is over. A
+comes again from the same source within `INTERVAL_MS` is only counted, and the count is logged once that time is over. A
 source has a bounded number of different lines in that time, and so have all sources together; all others count as one.
 """
 
@@ -53,10 +53,10 @@ class Entry:
 class Repeats:
     """The lines of the last `INTERVAL_MS`; see the module's docstring."""
 
-    def __init__(self, call_later: CallLater, tell: Callable[[Entry, int], None]) -> None:
-        """`tell(entry, more)` is called when the time of a line is over that came `more` times after the first."""
+    def __init__(self, call_later: CallLater, report: Callable[[Entry, int], None]) -> None:
+        """`report(entry, more)` is called when the time of a line is over that came `more` times after the first."""
         self._call_later = call_later
-        self._tell = tell
+        self._report = report
         self._entries: dict[tuple[str, str], Entry] = {}
         self._kinds: Counter[str] = Counter()
 
@@ -91,7 +91,7 @@ class Repeats:
         if entry.timer is not None:
             entry.timer.cancel()
         if entry.count > 1:
-            self._tell(entry, entry.count - 1)
+            self._report(entry, entry.count - 1)
 
 
 class BriefLog:

@@ -151,7 +151,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
 
     @abstractmethod
     def refuse_client(self, reason: str) -> None:
-        """End the connection, and tell the client the reason if the protocol has a way to do so."""
+        """End the connection, with the reason if the protocol has a way to send it."""
 
     def ended(self) -> None:
         """The last output was sent, or the socket was closed. May be called twice."""

@@ -237,7 +237,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
         return self._protocol
 
     def _say_goodbye(self) -> None:
-        """Send close_notify, which tells the client that nothing was cut off by somebody else."""
+        """Send close_notify, by which the client knows that nothing was cut off on the way."""
         if self._is_deaf or self._socket.is_closing():
             return
         self._is_deaf = True

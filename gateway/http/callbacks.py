@@ -46,21 +46,21 @@ async def answers_for(count: int, start: Callable[[Published], object]) -> list[
     If there were errors, the first is raised then.
     """
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    told: list[tuple[int, int]] = []
+    outcomes: list[tuple[int, int]] = []
     errors: list[CurbstoneError] = []
 
     def on_done(error: CurbstoneError | None, first_seq: int, covered: int) -> None:
-        told.append((first_seq, covered))
+        outcomes.append((first_seq, covered))
         if error is not None:
             errors.append(error)
-        if sum([each for _, each in told]) >= count and not future.done():
+        if sum([each for _, each in outcomes]) >= count and not future.done():
             future.set_result(None)
 
     start(on_done)
     await future
     if errors:
         raise errors[0]
-    return told
+    return outcomes
 
 
 async def all_answers(starts: Sequence[Callable[[Callable[..., None]], object]]) -> None:

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope
 from curbstone.gateway.http.scope import AnyScope
 
 GONE = "is_gone"
-"""The key in a request's `state` under which the HTTP server puts a function that tells whether its client is gone."""
+"""The key in a request's `state` under which the HTTP server puts a function; it returns whether the client is gone."""
 
 
 def is_gone(scope: AnyScope) -> bool:
@@ -20,7 +20,7 @@ def is_gone(scope: AnyScope) -> bool:
 
 
 def is_wanted(scope: AnyScope) -> Callable[[], bool]:
-    """Return a function that tells, at any time, whether the client is still there to be answered."""
+    """Return a function that returns, at any time, whether the client can still be answered."""
     return lambda: not is_gone(scope)
 
 

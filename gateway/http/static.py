@@ -1,6 +1,6 @@
 """Pages for browsers and their files, which ship with the server.
 
-Nothing is loaded from elsewhere, and the browser is told to allow nothing else.
+Nothing is loaded from elsewhere, and the browser allows nothing else.
 """
 
 from __future__ import annotations

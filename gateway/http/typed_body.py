@@ -64,7 +64,7 @@ def typed(value: object, kind: type[B]) -> B:
     try:
         body = msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
-        told = str(error)
+        reason = str(error)
     else:
         for name, member in _members(kind):
             if name not in value or (value[name] is None and name in kind.may_be_null):
@@ -72,10 +72,10 @@ def typed(value: object, kind: type[B]) -> B:
             if value[name] is None or not _is_meant(value[name], getattr(body, member)):
                 raise _bad(kind, name, value)
         return body
-    if at := _AT_MEMBER.search(told):
+    if at := _AT_MEMBER.search(reason):
         raise _bad(kind, at[1], value)
-    missing = _MISSING.search(told)
-    assert missing, told
+    missing = _MISSING.search(reason)
+    assert missing, reason
     raise BadRequest(f"{missing[1]} is missing: {_rule_of(kind, missing[1])}")
 
 

@@ -85,8 +85,8 @@ class Frames:
 
     `receive` takes bytes as they come and returns the complete messages among them, in order. After each call,
     `take_output` has what must be written in answer (the close frame), and `take_pong` what may be written when there
-    is room. Once `is_closed` is true, nothing more is received. `too_big` tells that a message above the limit has
-    begun: it is not read, and the owner must tell the peer so and `close`.
+    is room. Once `is_closed` is true, nothing more is received. `too_big` says that a message above the limit has
+    begun: it is not read, and the owner must send the peer the reason and `close`.
     """
 
     def __init__(self, message_bytes_max: int) -> None:

@@ -6,7 +6,7 @@ the client settles: `{"ackId"}`, `{"ackToId"}`, `{"nackId"}`, `{"rejectId"}`. An
 
 With `confirm=json` settling is answered: by `{"settled": [ids]}` when it is on disk, or by `{"stale": [ids]}` if a
 delivery has ended; and `{"window"}` changes how many deliveries may be unsettled. With `lease` in addition, a delivery
-ends after so many seconds, which is told as `stale`; `{"extendId", "seconds"}` prolongs it.
+ends after so many seconds, which is reported as `stale`; `{"extendId", "seconds"}` prolongs it.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class PublishSession:
         self._login.begin(self._end)
         if self._numbers is not None:
             wire.send(self._numbers.begin(self._end))
-        # The watch also tells when the queue is deleted, which a silent producer would not notice otherwise.
+        # The watch also notifies when the queue is deleted, which a silent producer would not notice otherwise.
         self._unwatch = self._target.watch(self._look)
 
     def receive(self, messages: list[Inbound]) -> None:

@@ -7,8 +7,8 @@ subscription, and is answered by `{"unsubscribed"}`. Deliveries are those of a c
 addition, and settling is the same as there with `confirm=json`. `{"publish": queue, "message"}` is answered by
 `{"published", "id"}`, in the order of the messages.
 
-A refusal is told as an error with the member that named it. It ends neither the other subscriptions nor the socket. If
-a subscription can't go on, it is told as `unsubscribed` with the reason.
+A refusal is sent as an error with the member that named it. It ends neither the other subscriptions nor the socket. If
+a subscription can't go on, it is sent `unsubscribed` with the reason.
 """
 
 from __future__ import annotations
@@ -253,13 +253,13 @@ class QueuesSession:
 
     def _opened(self, key: str, subscription: Subscription) -> None:
         if self._subscriptions.get(key) is subscription:
-            self._tell({"subscribed": key})
+            self._send({"subscribed": key})
 
     def _unsubscribe(self, command: dict[str, Any]) -> None:
         check_members(command, (_UNSUBSCRIBE,), "an unsubscribe")
         self._subscription(command[_UNSUBSCRIBE]).flush()
         self._drop(command[_UNSUBSCRIBE])
-        self._tell({"unsubscribed": command[_UNSUBSCRIBE]})
+        self._send({"unsubscribed": command[_UNSUBSCRIBE]})
 
     def _subscription(self, key: object) -> Subscription:
         name = self._queue_name(key)
@@ -279,7 +279,7 @@ class QueuesSession:
         """End a subscription that can't go on; all others do."""
         self._drop(key)
         self._traffic.refuse(error)
-        self._tell({"unsubscribed": key, "code": status_of(error), "error": str(error)})
+        self._send({"unsubscribed": key, "code": status_of(error), "error": str(error)})
 
     def _settle(self, command: dict[str, Any]) -> None:
         named = _named(command)
@@ -355,14 +355,14 @@ class QueuesSession:
             self._wire.send(_refusal(error, {_PUBLISH: batch.place}) * count)
         return True
 
-    # ------------------------------------------------------------ what ends, and what is told
+    # ------------------------------------------------------------ what ends, and what the client is sent
 
     def _queue_name(self, text: object) -> QueueName:
         if not isinstance(text, str):
             raise BadRequest("bad queue: it must be a string")
         return queue_name(text, self._project)
 
-    def _tell(self, fields: dict[str, Any]) -> None:
+    def _send(self, fields: dict[str, Any]) -> None:
         self._wire.send(text_frame(orjson.dumps(fields)))
 
     def _look(self, access: AuthorizedBroker) -> None:

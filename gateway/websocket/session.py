@@ -88,7 +88,7 @@ Opener = Callable[[SocketRequest], Session]
 
 
 def error_frame(code: int, text: str) -> bytes:
-    """Return the frame that tells an error."""
+    """Return the frame of an error."""
     return text_frame(orjson.dumps({"code": code, "error": text}))
 
 

@@ -225,7 +225,7 @@ class Subscription:
             self._settle(consumer, command)
 
     def flush(self) -> None:
-        """Hand the acks of this read to the engine, together; tell which of its commands named nothing."""
+        """Hand the acks of this read to the engine, together; report which of its commands named nothing."""
         self._flush_acks()
         if self._stale:
             stale, self._stale = self._stale, []
@@ -245,7 +245,7 @@ class Subscription:
         self._wire.send(text_frame(orjson.dumps({"extended": [ack_id]})))
 
     def _ran_out(self, numbers: list[int]) -> None:
-        """Give back deliveries that were not settled in time, and tell the client."""
+        """Give back deliveries that were not settled in time, and notify the client."""
         consumer = self._consumer
         if consumer is None:
             return
@@ -258,7 +258,7 @@ class Subscription:
             self._fail(error)
 
     def _is_stale(self, consumer: Consumer, command: dict[str, Any]) -> bool:
-        """Return whether a command names a delivery that has ended. If so, this is told at the end of the read."""
+        """Return whether a command names a delivery that has ended. If so, this is reported at the end of the read."""
         ack_id = next((command[name] for name in SETTLING if isinstance(command.get(name), str)), None)
         if ack_id is None or self._seqs.get(self.number(ack_id)) in consumer.unsettled:
             return False
@@ -401,7 +401,7 @@ def _nobody_hears(_error: CurbstoneError) -> None:
 
 
 def stale_frame(ack_ids: list[str]) -> bytes:
-    """Return the frame that tells of deliveries that have ended."""
+    """Return the frame that reports deliveries that have ended."""
     return text_frame(orjson.dumps({"stale": ack_ids}))
 
 

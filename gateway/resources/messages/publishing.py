@@ -70,10 +70,10 @@ async def publish(queue: Queue, scope: AnyScope, messages: list[Message], *, ato
 
 async def _publish_numbered(queue: Queue, messages: list[Message], numbered: Numbered, *, atomic: bool) -> Stored:
     """Publish, and wait for both answers: for the messages stored before, and for the rest."""
-    told = await answers_for(
+    outcomes = await answers_for(
         len(messages), lambda done: queue.publish(messages, done, atomic=atomic, numbered=numbered)
     )
-    seqs = [seq for first, count in told if first for seq in range(first, first + count)]
+    seqs = [seq for first, count in outcomes if first for seq in range(first, first + count)]
     repeats = len(messages) - len(seqs)
     last = queue.last_number(numbered.producer)
     if repeats == 1 == len(messages) and last is not None and last.number == numbered.first:
@@ -91,8 +91,8 @@ class Producers:
         last = queue.last_number(access.producer(name))
         if last is None:
             raise Problem(404, f"queue {queue.name} has no producer {name}")
-        told = {"producer": name, "seq": last.number, "id": queue.message_id(last.seq), "timestamp": last.time_ms}
-        return JsonResponse(told)
+        members = {"producer": name, "seq": last.number, "id": queue.message_id(last.seq), "timestamp": last.time_ms}
+        return JsonResponse(members)
 
 
 async def read_message(scope: AnyScope, receive: Receive, settings: GatewaySettings, bytes_max: int) -> Message:

@@ -82,12 +82,12 @@ class Requests:
         """POST: reply to a request. Everybody who knows its address may."""
         message = await read_message(request, request.receive, self._settings, self._settings.max_message_size)
         box = reply_queue(request.path_params["id"])
-        if not await _tell(access_of(request), box, message):
+        if not await _deliver_answer(access_of(request), box, message):
             raise Problem(404, "no request waits for this answer")
         return Response(status_code=204)
 
 
-async def _tell(access: AuthorizedBroker, box: QueueName, message: Message) -> bool:
+async def _deliver_answer(access: AuthorizedBroker, box: QueueName, message: Message) -> bool:
     """Send a reply to the waiting client; return False if nobody waits."""
     waits = True
 

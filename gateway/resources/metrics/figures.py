@@ -323,8 +323,8 @@ class Figures:
             rates = tuple([1000 * count / max(now_ms - self._began_ms, 1000) for count in counted])
         # Rounded to thousandths, so that the rate of what has ended becomes 0 within a minute and does not shrink for
         # ever.
-        told = dict(zip(RATES, [round(rate, 3) for rate in rates], strict=True))
-        return {**told, "messages_per_second": round(sum(rates), 3)}
+        members = dict(zip(RATES, [round(rate, 3) for rate in rates], strict=True))
+        return {**members, "messages_per_second": round(sum(rates), 3)}
 
 
 async def in_turns(queues: list[Queue]) -> AsyncIterator[Queue]:

@@ -55,8 +55,8 @@ class Statistics:
             # The largest first; queues with the same value stay in the order of their names.
             chosen.sort(key=lambda queue: _value(queue, order), reverse=True)
         page = [_queue(queue) for queue in chosen[offset : offset + limit]]
-        told = {**(_server(now) if now.is_whole else {}), "queues_chosen": len(chosen), "queues": page}
-        return JsonResponse(told, 200, FRESH)
+        members = {**(_server(now) if now.is_whole else {}), "queues_chosen": len(chosen), "queues": page}
+        return JsonResponse(members, 200, FRESH)
 
 
 def _chosen(queues: list[QueueFigures], query: Mapping[str, str]) -> list[QueueFigures]:

@@ -41,10 +41,10 @@ class StatsHistory:
         if ring is None:
             raise BadRequest(f"bad span {query['span'][:80]!r}: {' or '.join(SPANS)}")
         times = self._times(ring, query)
-        told: dict[str, object] = {}
+        members: dict[str, object] = {}
         if "queue" not in query:
             if access.identity.on_server() & Right.METRICS:
-                (told["server"],) = await self._read(ring, times, [SERVER])
+                (members["server"],) = await self._read(ring, times, [SERVER])
         else:
             names = [parse_queue_name(name, access.home) for name in dict.fromkeys(query["queue"].split(","))]
             if len(names) * len(times) > VALUES_MAX:
@@ -53,11 +53,11 @@ class StatsHistory:
                 )
             queues = [access.queue(name, Right.PEEK) for name in names]
             courses = await self._read(ring, times, [queue.uid for queue in queues])
-            told["queues"] = [
+            members["queues"] = [
                 {"project": queue.name.project, "queue": queue.name.queue, **course}
                 for queue, course in zip(queues, courses, strict=True)
             ]
-        body = {"step": ring.step_s, "from": 1000 * times.start, **told}
+        body = {"step": ring.step_s, "from": 1000 * times.start, **members}
         return await in_thread(lambda: JsonResponse(body, 200, FRESH))
 
     def _times(self, ring: Ring, query: Mapping[str, str]) -> range:

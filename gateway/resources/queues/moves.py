@@ -1,7 +1,7 @@
 """Where a message came from, and where it went: as a dead letter, and by a redrive. Read from the logs of both queues.
 
 A dead letter says in its headers where it died. A redrive leaves no header: it is a transaction over both queues, whose
-number their logs have. Nothing is said of a queue that the caller may not look into.
+number their logs have. Queues at which the caller may not peek are left out.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _place(queue: Queue, seq: int) -> Place:
 
 def _death(block: bytes) -> Place | None:
     """Return what the headers of a dead letter say of its death; None for another message."""
-    said = {name.removeprefix(_DEAD): value for name, value in headers.decode(block) if name.startswith(_DEAD)}
-    if "id" not in said or "queue" not in said:
+    dead = {name.removeprefix(_DEAD): value for name, value in headers.decode(block) if name.startswith(_DEAD)}
+    if "id" not in dead or "queue" not in dead:
         return None
-    return {name: int(value) if name in _NUMBERS else value for name, value in said.items()}
+    return {name: int(value) if name in _NUMBERS else value for name, value in dead.items()}

@@ -166,12 +166,12 @@ def _info(request: Request, queue: Queue, group: str = "") -> dict[str, object]:
 def engine_json(access: AuthorizedBroker) -> dict[str, object]:
     """Return the engine's name, and which optional parts it has."""
     name, version, nodes = access.engine
-    told: dict[str, object] = {"name": name}
+    members: dict[str, object] = {"name": name}
     if version:
-        told["version"] = version
+        members["version"] = version
     if nodes:
-        told["nodes"] = list(nodes)
-    return {**told, "capabilities": sorted(capability.value for capability in access.capabilities)}
+        members["nodes"] = list(nodes)
+    return {**members, "capabilities": sorted(capability.value for capability in access.capabilities)}
 
 
 def _by_name(queue: Queue) -> str:

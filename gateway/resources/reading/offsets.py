@@ -62,8 +62,8 @@ def standing(queue: Queue, group: str, after: int, bytes_max: int | None) -> dic
     reading = queue.reading
     first = reading.position(group) if group else reading.first()
     floor = reading.floor(group) if group else first
-    told: dict[str, object] = {"epoch": queue.uid, "first": first, "next": reading.next, "floor": floor}
+    members: dict[str, object] = {"epoch": queue.uid, "first": first, "next": reading.next, "floor": floor}
     if bytes_max is not None:
         found = reading.stretch(group, after, bytes_max)
-        told |= {"until": found.until, "bytes": found.size, "bytes_max": bytes_max}
-    return told
+        members |= {"until": found.until, "bytes": found.size, "bytes_max": bytes_max}
+    return members

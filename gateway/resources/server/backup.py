@@ -79,7 +79,7 @@ async def _pieces(request: Request, archive: Archive) -> AsyncIterator[bytes]:
     try:
         while not is_gone(request) and (piece := await in_thread(archive.read)):
             yield piece
-    except OSError as error:  # too late for another status: the last entry is missing, which tells the client
+    except OSError as error:  # too late for another status: the last entry is missing, which shows it to the client
         logger.error("a backup ended before its end: %s", error)
     finally:
         archive.close()

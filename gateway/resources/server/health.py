@@ -21,7 +21,7 @@ class Health:
         self._max_ttl_s = max_ttl_s
 
     async def alive(self, request: Request) -> Response:
-        """GET /healthz: 200 as long as the process answers. What is wrong is told to those with the right `metrics`."""
+        """GET /healthz: 200 as long as the process answers. The right `metrics` shows what is wrong."""
         access = access_of(request)
         health = access.health()
         body = {
@@ -34,7 +34,7 @@ class Health:
         return JsonResponse(body, 200, FRESH)
 
     async def ready(self, request: Request) -> Response:
-        """GET /readyz: 503 with the reasons while messages can't be taken. The body also tells what else is wrong.
+        """GET /readyz: 503 with the reasons while messages can't be taken. The body also says what else is wrong.
 
         With `for=consume` it is 503 only while consumers are not served: they must reach a server whose disk is full.
         """
@@ -43,7 +43,7 @@ class Health:
             raise BadRequest(f"bad for {purpose[:80]!r}: publish or consume")
         health = access_of(request).health()
         if health.delivers if purpose == "consume" else health.ok:
-            told = {"reasons": health.reasons} if health.reasons else {}
-            return JsonResponse({"status": "ready", **told, "sync": health.sync}, 200, FRESH)
+            reasons = {"reasons": health.reasons} if health.reasons else {}
+            return JsonResponse({"status": "ready", **reasons, "sync": health.sync}, 200, FRESH)
         body = {"status": "not ready", "reasons": health.reasons, "sync": health.sync}
         return JsonResponse(body, 503, {**FRESH, "retry-after": str(RETRY_AFTER_S[503])})

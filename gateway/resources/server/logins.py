@@ -236,14 +236,14 @@ def _check_login(access: AuthorizedBroker) -> None:
 
 
 def _token(token: Token) -> dict[str, object]:
-    told: dict[str, object] = {"id": token.id, "user": token.user, "label": token.label, "created": token.created_ms}
+    members: dict[str, object] = {"id": token.id, "user": token.user, "label": token.label, "created": token.created_ms}
     if token.grants is not None:
-        told["grants"] = list(token.grants)
+        members["grants"] = list(token.grants)
     if token.expires_ms:
-        told["expires"] = token.expires_ms
+        members["expires"] = token.expires_ms
     if token.used_day:
-        told["used"] = token.used_day * DAY_MS
-    return told
+        members["used"] = token.used_day * DAY_MS
+    return members
 
 
 def _presence(presence: Presence) -> dict[str, object]:
