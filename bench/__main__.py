@@ -1,6 +1,6 @@
 """`python -m bench`: starts the server, loads it, prints what it did beside what the machine could do.
 
-Figures never fail; a message that is lost, comes twice or differs does: then the exit code is 1.
+Figures never fail; a message that is lost, duplicated or changed does: then the exit code is 1.
 """
 
 import argparse

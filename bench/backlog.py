@@ -17,7 +17,7 @@ from bench.measure import Target
 from bench.server import Server, curbstone_command
 from bench.stomp_load import Account, DrainJob, SendJob
 from bench.wire import BenchError
-from bench.workers import Gate, Outcome, run_roles
+from bench.workers import Outcome, Stopwatch, run_roles
 
 WINDOW = 10_000
 BLOCK = 200_000
@@ -115,13 +115,13 @@ def _drain_some(server: Server, count: int, figures: dict[str, Any]) -> Tally:
     return tally + Tally(left=wrong) if wrong else tally
 
 
-def drain_first(job: DrainJob, gate: Gate) -> Outcome:
+def drain_first(job: DrainJob, stopwatch: Stopwatch) -> Outcome:
     """Settle exactly the first messages. Others that are delivered go back when the connection closes."""
     total = sum(job.sent)
     checker = Checker(job.size, prepare=total)
     wire = job.account.connect()
     incoming = stomp_load.Frames()
-    gate.open()
+    stopwatch.start()
     stomp_load.subscribe(wire, job)
     while checker.received < total:
         arrived = stomp_load.read_messages(incoming.complete(wire.receive()))[: total - checker.received]
@@ -132,6 +132,6 @@ def drain_first(job: DrainJob, gate: Gate) -> Outcome:
         wire.send(stomp_load.ack_frames(acks, last=checker.received == total))
     while stomp_load.LAST_ACK not in incoming.complete(wire.receive()):
         pass
-    gate.close()
+    stopwatch.stop()
     wire.close()
     return Outcome(checker.received, tally=checker.tally(job.sent))

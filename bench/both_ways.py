@@ -22,7 +22,7 @@ from bench.stomp_load import (
     subscribe,
 )
 from bench.wire import BenchError
-from bench.workers import Gate, Outcome
+from bench.workers import Outcome, Stopwatch
 
 SILENCE_S = 15
 BYE = b"DISCONNECT\nreceipt:bye\n\n\0"
@@ -77,7 +77,7 @@ class Duplex:
     def check_confirmed(self, silence_s: int) -> None:
         if self.confirmed < self.sent:
             missing = self.sent - self.confirmed
-            raise BenchError(f"{missing} messages are not confirmed, and nothing came for {silence_s} s")
+            raise BenchError(f"{missing} messages are not confirmed, and nothing arrived for {silence_s} s")
 
     def close(self) -> Tally:
         """Close the connections with a DISCONNECT, whose receipt means that all earlier acks are settled."""
@@ -97,16 +97,16 @@ class PacedJob:
     rate: float
     """Messages a second."""
     silence_s: int = SILENCE_S
-    """If nothing comes for so long, nothing more is expected."""
+    """If nothing arrives for so long, nothing more is expected."""
 
 
-def paced(job: PacedJob, gate: Gate) -> Outcome:
+def paced(job: PacedJob, stopwatch: Stopwatch) -> Outcome:
     """Send each message at its scheduled time. Latencies count from that time, so a late sender shows as latency."""
     pair = Duplex(job.account, job.destination, job.count, job.size, 1000)
     interval = 1e9 / job.rate
     confirmed_times: Weighted = []
     delivered_times: Weighted = []
-    started = gate.open()
+    started = stopwatch.start()
     last = started
     while not pair.done:
         now = time.perf_counter_ns()
@@ -127,7 +127,7 @@ def paced(job: PacedJob, gate: Gate) -> Outcome:
         elif now - last > job.silence_s * 1e9:
             pair.check_confirmed(job.silence_s)
             break  # missing messages show in the tally
-    gate.close()
+    stopwatch.stop()
     tally = pair.close()
     return Outcome(pair.sent, (pair.sent,), percentiles(confirmed_times), percentiles(delivered_times), tally)
 
@@ -141,19 +141,19 @@ class ChurnJob:
     outstanding: int
     """The most messages that are sent and not received yet, which keeps the queue under its cap."""
     most: int
-    """How many messages are made beforehand. The run ends when all of them came through, or the time is over."""
+    """How many messages are made beforehand. The run ends when all of them were delivered, or the time is over."""
     held_back: int = 97
     """One message in so many is acknowledged late, so that segments have live messages and must be copied forward."""
     late_by: int = 20_000
     silence_s: int = SILENCE_S
 
 
-def churn(job: ChurnJob, gate: Gate) -> Outcome:
+def churn(job: ChurnJob, stopwatch: Stopwatch) -> Outcome:
     """Send and consume for so many seconds. `parts` has how many messages arrived in each second."""
     pair = Duplex(job.account, job.destination, job.most, job.size, 2000)
     held: deque[tuple[int, bytes]] = deque()
     parts = [0]
-    started = gate.open()
+    started = stopwatch.start()
     deadline = started + int(job.seconds * 1e9)
     last = started
     while True:
@@ -183,7 +183,7 @@ def churn(job: ChurnJob, gate: Gate) -> Outcome:
         elif now - last > job.silence_s * 1e9:
             pair.check_confirmed(job.silence_s)
             break  # missing messages show in the tally
-    gate.close()
+    stopwatch.stop()
     if held:
         pair.consumer.send(ack_frames([ack for _, ack in held]))
     return Outcome(pair.sent, (pair.sent,), tally=pair.close(), parts=tuple(parts))

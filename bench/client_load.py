@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bench import login
 from bench.check import Checker, bodies
 from bench.wire import BenchError
-from bench.workers import Gate, Outcome
+from bench.workers import Outcome, Stopwatch
 from curbstone_client import Client, ClientError, sync
 
 WAIT_S_MAX = 15.0
@@ -26,14 +26,14 @@ class ClientJob:
     seconds: float
 
 
-def publish(job: ClientJob, gate: Gate) -> Outcome:
+def publish(job: ClientJob, stopwatch: Stopwatch) -> Outcome:
     """Publish with asyncio: `send` for each message, and `flush` at the end."""
-    return _run(_publish(job, gate))
+    return _run(_publish(job, stopwatch))
 
 
-def consume(job: ClientJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
+def consume(job: ClientJob, sent: tuple[int, ...], stopwatch: Stopwatch) -> Outcome:
     """Consume with asyncio. Each message is acked by itself; this ends when all acks are on disk."""
-    return _run(_consume(job, sent, gate))
+    return _run(_consume(job, sent, stopwatch))
 
 
 def _run(work: Coroutine[None, None, Outcome]) -> Outcome:
@@ -43,11 +43,11 @@ def _run(work: Coroutine[None, None, Outcome]) -> Outcome:
         raise BenchError(str(error)) from None
 
 
-async def _publish(job: ClientJob, gate: Gate) -> Outcome:
+async def _publish(job: ClientJob, stopwatch: Stopwatch) -> Outcome:
     laid_out = bodies(0, 0, job.count, job.size)
     async with Client(job.url, token=login.token() or None) as client:
         queue = client.queue(job.queue)
-        gate.open()
+        stopwatch.start()
         until = time.monotonic() + job.seconds
         sent = 0
         for body in laid_out:
@@ -56,16 +56,16 @@ async def _publish(job: ClientJob, gate: Gate) -> Outcome:
             if not sent % CHECKED and time.monotonic() > until:
                 break
         await client.flush()
-        gate.close()
+        stopwatch.stop()
     return Outcome(sent, sent=(sent,))
 
 
-async def _consume(job: ClientJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
+async def _consume(job: ClientJob, sent: tuple[int, ...], stopwatch: Stopwatch) -> Outcome:
     total = sum(sent)
     checker = Checker(job.size, prepare=total)
     arrived: list[bytes] = []
     async with Client(job.url, token=login.token() or None) as client:
-        gate.open()
+        stopwatch.start()
         messages = client.queue(job.queue).consume(job.prefetch)
         try:
             while checker.distinct < total:
@@ -79,17 +79,17 @@ async def _consume(job: ClientJob, sent: tuple[int, ...], gate: Gate) -> Outcome
             await acked
         except TimeoutError:
             checker.take(arrived)  # missing messages show in the tally
-        gate.close()
+        stopwatch.stop()
     return Outcome(checker.received, tally=checker.tally(sent))
 
 
-def publish_in_threads(job: ClientJob, gate: Gate) -> Outcome:
+def publish_in_threads(job: ClientJob, stopwatch: Stopwatch) -> Outcome:
     """Do the same as `publish` with `curbstone_client.sync`."""
     laid_out = bodies(0, 0, job.count, job.size)
     try:
         with sync.Client(job.url, token=login.token() or None) as client:
             queue = client.queue(job.queue)
-            gate.open()
+            stopwatch.start()
             until = time.monotonic() + job.seconds
             sent = 0
             for body in laid_out:
@@ -98,20 +98,20 @@ def publish_in_threads(job: ClientJob, gate: Gate) -> Outcome:
                 if not sent % CHECKED and time.monotonic() > until:
                     break
             client.flush(WAIT_S_MAX)
-            gate.close()
+            stopwatch.stop()
     except ClientError as error:
         raise BenchError(str(error)) from None
     return Outcome(sent, sent=(sent,))
 
 
-def consume_in_threads(job: ClientJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
+def consume_in_threads(job: ClientJob, sent: tuple[int, ...], stopwatch: Stopwatch) -> Outcome:
     """Do the same as `consume` with `curbstone_client.sync`."""
     total = sum(sent)
     checker = Checker(job.size, prepare=total)
     arrived: list[bytes] = []
     try:
         with sync.Client(job.url, token=login.token() or None) as client:
-            gate.open()
+            stopwatch.start()
             messages = client.queue(job.queue).consume(job.prefetch)
             while checker.distinct < total:
                 message = messages.get(WAIT_S_MAX)
@@ -123,7 +123,7 @@ def consume_in_threads(job: ClientJob, sent: tuple[int, ...], gate: Gate) -> Out
                     checker.take(arrived)
                     arrived.clear()
             acked.result(WAIT_S_MAX)
-            gate.close()
+            stopwatch.stop()
     except ClientError as error:
         raise BenchError(str(error)) from None
     return Outcome(checker.received, tally=checker.tally(sent))

@@ -9,7 +9,7 @@ from bench import login
 from bench.check import Checker, bodies
 from bench.many import SILENCE_S, Line, run_lines
 from bench.wire import Address, BenchError, Wire
-from bench.workers import Gate, Outcome
+from bench.workers import Outcome, Stopwatch
 
 END_OF_HEAD = b"\r\n\r\n"
 BATCH = 100
@@ -67,10 +67,10 @@ class PostJob:
     seconds: float
 
 
-def post(job: PostJob, gate: Gate) -> Outcome:
+def post(job: PostJob, stopwatch: Stopwatch) -> Outcome:
     """One message in each request."""
     share = job.count // job.connections
-    return run_lines([_Poster(job, number, share) for number in range(job.connections)], gate, job.seconds)
+    return run_lines([_Poster(job, number, share) for number in range(job.connections)], stopwatch, job.seconds)
 
 
 class _Poster(Line):
@@ -90,10 +90,10 @@ class _Poster(Line):
         return bool(created)
 
 
-def post_batches(job: PostJob, gate: Gate) -> Outcome:
+def post_batches(job: PostJob, stopwatch: Stopwatch) -> Outcome:
     """BATCH messages in each request."""
     share = max(1, job.count // job.connections // BATCH)
-    return run_lines([_Batcher(job, number, share) for number in range(job.connections)], gate, job.seconds)
+    return run_lines([_Batcher(job, number, share) for number in range(job.connections)], stopwatch, job.seconds)
 
 
 class _Batcher(Line):
@@ -122,8 +122,8 @@ class PopJob:
     connections: int
 
 
-def pop(job: PopJob, gate: Gate) -> Outcome:
-    """Pop messages by DELETE until all came, or until a connection is told that nothing is left.
+def pop(job: PopJob, stopwatch: Stopwatch) -> Outcome:
+    """Pop messages by DELETE until all were received, or a connection gets 204.
 
     The order is not checked, because answers on different connections may overtake each other.
     """
@@ -135,7 +135,7 @@ def pop(job: PopJob, gate: Gate) -> Outcome:
     poll = select.epoll()
     for file in wires:
         poll.register(file, select.EPOLLIN)
-    gate.open()
+    stopwatch.start()
     for wire in wires.values():
         wire.send(request)
     until = time.monotonic() + SILENCE_S * 4
@@ -155,5 +155,5 @@ def pop(job: PopJob, gate: Gate) -> Outcome:
             else:
                 poll.unregister(file)
                 wires.pop(file).close()
-    gate.close()
+    stopwatch.stop()
     return Outcome(checker.received, tally=replace(checker.tally(job.sent), reordered=0))

@@ -1,6 +1,7 @@
 """A server with users, for `--users`, to measure the cost of logins and rights.
 
-The load generators log in with a token from the environment, which their processes inherit. Without it nobody logs in.
+The load generators log in with a token from the environment, which their processes inherit. Without it there is no
+login.
 """
 
 import os

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from bench.stats import Weighted, percentiles
 from bench.wire import BenchError, Wire
-from bench.workers import Gate, Outcome
+from bench.workers import Outcome, Stopwatch
 
 SILENCE_S = 30
 
@@ -41,14 +41,14 @@ class Line(ABC):
         """Read once, and return how many more requests are confirmed, in order. Raise BenchError on another answer."""
 
 
-def run_lines(lines: Sequence[Line], gate: Gate, seconds: float) -> Outcome:
+def run_lines(lines: Sequence[Line], stopwatch: Stopwatch, seconds: float) -> Outcome:
     """Run all lines until their requests are confirmed. After `seconds` no more are sent."""
     by_file = {line.wire.fileno(): line for line in lines}
     poll = select.epoll()
     for file in by_file:
         poll.register(file, select.EPOLLIN)
     times: Weighted = []
-    deadline = gate.open() + int(seconds * 1e9)
+    deadline = stopwatch.start() + int(seconds * 1e9)
     for line in lines:
         line.next(time.perf_counter_ns())
     busy = len(lines)
@@ -67,7 +67,7 @@ def run_lines(lines: Sequence[Line], gate: Gate, seconds: float) -> Outcome:
                 line.next(now)
             elif not line.in_flight:
                 busy -= 1
-    gate.close()
+    stopwatch.stop()
     for line in lines:
         line.wire.close()
     sent = tuple(line.sent * line.messages for line in lines)

@@ -8,7 +8,7 @@ from bench import login
 from bench.check import Checker, bodies
 from bench.window import send_window
 from bench.wire import Address, BenchError, Silence, Wire
-from bench.workers import Gate, Outcome
+from bench.workers import Outcome, Stopwatch
 
 ID_WIDTH = 11
 DELIVERY = re.compile(rb"c ok (\S+) event=\S+ ([^\n]*+)\n")
@@ -78,12 +78,12 @@ class Oks:
         return self._at // (ID_WIDTH + 5) - before
 
 
-def publish(job: MqksJob, gate: Gate) -> Outcome:
+def publish(job: MqksJob, stopwatch: Stopwatch) -> Outcome:
     """Publish over one connection, with at most `window` messages unconfirmed."""
     bind(job.address, job.queue, [job.queue])
     wire = connect(job.address)
     lines = publish_lines(job.queue, job.count, job.size)
-    return send_window(wire, lines, job.count, job.window, job.seconds, Oks(wire, job.count).receive, gate)
+    return send_window(wire, lines, job.count, job.window, job.seconds, Oks(wire, job.count).receive, stopwatch)
 
 
 def ack_lines(ids: Sequence[bytes], *, last: bool = False) -> bytes:
@@ -92,12 +92,12 @@ def ack_lines(ids: Sequence[bytes], *, last: bool = False) -> bytes:
     return lines + b"%s ack --confirm c %s\n" % (LAST, ids[-1]) if last else lines
 
 
-def consume(job: MqksJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
+def consume(job: MqksJob, sent: tuple[int, ...], stopwatch: Stopwatch) -> Outcome:
     """Consume, and acknowledge the messages one by one. End with the confirm of the last ack."""
     total = sum(sent)
     checker = Checker(job.size, prepare=total)
     wire = connect(job.address, silence_s=15)
-    gate.open()
+    stopwatch.start()
     wire.send(consume_line(job.queue, job.window))
     rest = b""
     try:
@@ -120,6 +120,6 @@ def consume(job: MqksJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
             rest += wire.receive()
     except Silence:
         pass  # missing messages show in the tally
-    gate.close()
+    stopwatch.stop()
     wire.close()
     return Outcome(checker.received, tally=checker.tally(sent))

@@ -12,7 +12,7 @@ from bench.measure import Measurement, Target, checked, run
 from bench.server import Process
 from bench.stomp_load import Account
 from bench.wire import Address, BenchError
-from bench.workers import Gate, Outcome
+from bench.workers import Outcome, Stopwatch
 from bench.workloads import WINDOW, Plan
 
 START_LIMIT_S = 60
@@ -71,7 +71,7 @@ class PeerJob:
     seconds: float
 
 
-Action = Callable[[PeerJob, Gate], Outcome]
+Action = Callable[[PeerJob, Stopwatch], Outcome]
 
 
 SENDS = frozenset({"send-1", "send-1000", "drain"})

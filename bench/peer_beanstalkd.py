@@ -9,7 +9,7 @@ from bench.check import Checker, bodies
 from bench.peer import PeerJob, Subject, free_port, sending, started
 from bench.window import send_window
 from bench.wire import BenchError, Wire
-from bench.workers import Gate, Outcome
+from bench.workers import Outcome, Stopwatch
 
 JOB_BYTES_MAX = 1 << 20
 """Needed because its default does not take bodies of 64 KiB."""
@@ -35,7 +35,7 @@ def _tube(job: PeerJob) -> Wire:
     return wire
 
 
-def beanstalkd_put(job: PeerJob, gate: Gate) -> Outcome:
+def beanstalkd_put(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
     head = b"put 0 0 600 %d\r\n" % job.size
     requests = b"".join([b"%s%s\r\n" % (head, one) for one in bodies(0, 0, job.count, job.size)])
     wire = _tube(job)
@@ -48,14 +48,14 @@ def beanstalkd_put(job: PeerJob, gate: Gate) -> Outcome:
             raise BenchError(f"beanstalkd refused: {whole[0]!r}")
         return len(whole)
 
-    return send_window(wire, requests, job.count, job.window, job.seconds, confirmed_now, gate)
+    return send_window(wire, requests, job.count, job.window, job.seconds, confirmed_now, stopwatch)
 
 
-def beanstalkd_drain(job: PeerJob, gate: Gate) -> Outcome:
-    """Keep `window` reserves in flight. Each job that comes is deleted, which makes room for the next reserve."""
+def beanstalkd_drain(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
+    """Keep `window` reserves in flight. Each job is deleted on arrival, which makes room for the next reserve."""
     checker = Checker(job.size, prepare=job.count)
     wire = _tube(job)
-    gate.open()
+    stopwatch.start()
     asked = min(job.window, job.count)
     wire.send(b"reserve\r\n" * asked)
     deleted = 0
@@ -73,5 +73,5 @@ def beanstalkd_drain(job: PeerJob, gate: Gate) -> Outcome:
         more = min(len(jobs), job.count - asked)
         asked += more
         wire.send(b"".join([b"delete %s\r\n" % one[1] for one in jobs]) + b"reserve\r\n" * more)
-    gate.close()
+    stopwatch.stop()
     return Outcome(checker.received, tally=checker.tally((job.count,)))

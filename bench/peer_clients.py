@@ -15,7 +15,7 @@ from bench.check import Checker, bodies
 from bench.measure import Measurement, Target, checked, run
 from bench.peer import Action, PeerJob
 from bench.wire import BenchError
-from bench.workers import Gate, Outcome
+from bench.workers import Outcome, Stopwatch
 from bench.workloads import WINDOW, Plan
 
 ENOUGH = 30_000
@@ -98,10 +98,10 @@ class _Window:
             await asyncio.gather(*self._under_way)
 
 
-async def _publish_all(job: PeerJob, gate: Gate, publish: Callable[[bytes], Awaitable[object]]) -> Outcome:
+async def _publish_all(job: PeerJob, stopwatch: Stopwatch, publish: Callable[[bytes], Awaitable[object]]) -> Outcome:
     """Publish bodies until there are no more or the time is over, and wait for all confirms."""
     laid_out = bodies(0, 0, job.count, job.size)
-    gate.open()
+    stopwatch.start()
     window, sent = _Window(job), 0
     for body in laid_out:
         await window.add(publish(body))
@@ -109,18 +109,18 @@ async def _publish_all(job: PeerJob, gate: Gate, publish: Callable[[bytes], Awai
         if not sent % 100 and window.is_over:
             break
     await window.drained()
-    gate.close()
+    stopwatch.stop()
     return Outcome(sent, sent=(sent,))
 
 
 # --- aio-pika, quorum queues
 
 
-def rabbit_publish(job: PeerJob, gate: Gate) -> Outcome:
-    return _run(_rabbit_publish(job, gate))
+def rabbit_publish(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
+    return _run(_rabbit_publish(job, stopwatch))
 
 
-async def _rabbit_publish(job: PeerJob, gate: Gate) -> Outcome:
+async def _rabbit_publish(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
     import aio_pika
 
     connection = await aio_pika.connect("amqp://guest:guest@{}:{}/".format(*job.address))
@@ -132,14 +132,14 @@ async def _rabbit_publish(job: PeerJob, gate: Gate) -> Outcome:
             message = aio_pika.Message(body, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
             await channel.default_exchange.publish(message, job.queue)
 
-        return await _publish_all(job, gate, publish)
+        return await _publish_all(job, stopwatch, publish)
 
 
-def rabbit_consume(job: PeerJob, gate: Gate) -> Outcome:
-    return _run(_rabbit_consume(job, gate))
+def rabbit_consume(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
+    return _run(_rabbit_consume(job, stopwatch))
 
 
-async def _rabbit_consume(job: PeerJob, gate: Gate) -> Outcome:
+async def _rabbit_consume(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
     import aio_pika
 
     checker = Checker(job.size, prepare=job.count)
@@ -148,7 +148,7 @@ async def _rabbit_consume(job: PeerJob, gate: Gate) -> Outcome:
         channel = await connection.channel()
         await channel.set_qos(prefetch_count=PREFETCH)
         queue = await channel.get_queue(job.queue)
-        gate.open()
+        stopwatch.start()
         arrived: list[bytes] = []
         async with queue.iterator(timeout=WAIT_S_MAX) as messages:
             async for message in messages:
@@ -159,39 +159,39 @@ async def _rabbit_consume(job: PeerJob, gate: Gate) -> Outcome:
                     arrived.clear()
                     if checker.distinct >= job.count:
                         break
-        gate.close()
+        stopwatch.stop()
     return Outcome(checker.received, tally=checker.tally((job.count,)))
 
 
 # --- nats-py, JetStream
 
 
-def nats_publish(job: PeerJob, gate: Gate) -> Outcome:
-    return _run(_nats_publish(job, gate))
+def nats_publish(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
+    return _run(_nats_publish(job, stopwatch))
 
 
-async def _nats_publish(job: PeerJob, gate: Gate) -> Outcome:
+async def _nats_publish(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
     import nats
 
     connection = await nats.connect("nats://{}:{}".format(*job.address))
     stream = connection.jetstream()
     await stream.add_stream(name=job.queue, subjects=[job.queue], retention="workqueue", storage="file")
-    outcome = await _publish_all(job, gate, partial(stream.publish, job.queue))
+    outcome = await _publish_all(job, stopwatch, partial(stream.publish, job.queue))
     await connection.close()
     return outcome
 
 
-def nats_consume(job: PeerJob, gate: Gate) -> Outcome:
-    return _run(_nats_consume(job, gate))
+def nats_consume(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
+    return _run(_nats_consume(job, stopwatch))
 
 
-async def _nats_consume(job: PeerJob, gate: Gate) -> Outcome:
+async def _nats_consume(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
     import nats
 
     checker = Checker(job.size, prepare=job.count)
     connection = await nats.connect("nats://{}:{}".format(*job.address))
     taken = await connection.jetstream().pull_subscribe(job.queue, durable="bench")
-    gate.open()
+    stopwatch.start()
     while checker.distinct < job.count:
         try:
             messages = await taken.fetch(PREFETCH, timeout=WAIT_S_MAX)
@@ -200,7 +200,7 @@ async def _nats_consume(job: PeerJob, gate: Gate) -> Outcome:
         for message in messages:
             await message.ack()
         checker.take([message.data for message in messages])
-    gate.close()
+    stopwatch.stop()
     await connection.close()
     return Outcome(checker.received, tally=checker.tally((job.count,)))
 
@@ -208,18 +208,18 @@ async def _nats_consume(job: PeerJob, gate: Gate) -> Outcome:
 # --- redis-py, streams: it uses a pipeline to have several commands under way
 
 
-def redis_publish(job: PeerJob, gate: Gate) -> Outcome:
-    return _run(_redis_publish(job, gate))
+def redis_publish(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
+    return _run(_redis_publish(job, stopwatch))
 
 
-async def _redis_publish(job: PeerJob, gate: Gate) -> Outcome:
+async def _redis_publish(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
     import redis.asyncio
 
     host, port = job.address
     laid_out = bodies(0, 0, job.count, job.size)
     async with redis.asyncio.Redis(host=host, port=port) as client:
         await client.ping()
-        gate.open()
+        stopwatch.start()
         until, sent = time.monotonic() + job.seconds, 0
         while sent < job.count and time.monotonic() < until:
             some = laid_out[sent : sent + job.window]
@@ -228,22 +228,22 @@ async def _redis_publish(job: PeerJob, gate: Gate) -> Outcome:
                 pipeline.xadd(job.queue, {"b": body})
             await pipeline.execute()
             sent += len(some)
-        gate.close()
+        stopwatch.stop()
     return Outcome(sent, sent=(sent,))
 
 
-def redis_consume(job: PeerJob, gate: Gate) -> Outcome:
-    return _run(_redis_consume(job, gate))
+def redis_consume(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
+    return _run(_redis_consume(job, stopwatch))
 
 
-async def _redis_consume(job: PeerJob, gate: Gate) -> Outcome:
+async def _redis_consume(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
     import redis.asyncio
 
     host, port = job.address
     checker = Checker(job.size, prepare=job.count)
     async with redis.asyncio.Redis(host=host, port=port) as client:
         await client.xgroup_create(job.queue, "g", "0")
-        gate.open()
+        stopwatch.start()
         while checker.distinct < job.count:
             found: Any = await client.xreadgroup("g", "c", {job.queue: ">"}, count=PREFETCH)
             entries = _entries(found)
@@ -254,11 +254,11 @@ async def _redis_consume(job: PeerJob, gate: Gate) -> Outcome:
                 pipeline.xack(job.queue, "g", name)
             await pipeline.execute()
             checker.take([fields[b"b"] for _, fields in entries])
-        gate.close()
+        stopwatch.stop()
     return Outcome(checker.received, tally=checker.tally((job.count,)))
 
 
-def redis_publish_in_threads(job: PeerJob, gate: Gate) -> Outcome:
+def redis_publish_in_threads(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
     """The same without a loop."""
     import redis
 
@@ -266,7 +266,7 @@ def redis_publish_in_threads(job: PeerJob, gate: Gate) -> Outcome:
     laid_out = bodies(0, 0, job.count, job.size)
     with redis.Redis(host=host, port=port) as client:
         client.ping()
-        gate.open()
+        stopwatch.start()
         until, sent = time.monotonic() + job.seconds, 0
         while sent < job.count and time.monotonic() < until:
             some = laid_out[sent : sent + job.window]
@@ -275,11 +275,11 @@ def redis_publish_in_threads(job: PeerJob, gate: Gate) -> Outcome:
                 pipeline.xadd(job.queue, {"b": body})
             pipeline.execute()
             sent += len(some)
-        gate.close()
+        stopwatch.stop()
     return Outcome(sent, sent=(sent,))
 
 
-def redis_consume_in_threads(job: PeerJob, gate: Gate) -> Outcome:
+def redis_consume_in_threads(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
     """The same without a loop."""
     import redis
 
@@ -287,7 +287,7 @@ def redis_consume_in_threads(job: PeerJob, gate: Gate) -> Outcome:
     checker = Checker(job.size, prepare=job.count)
     with redis.Redis(host=host, port=port) as client:
         client.xgroup_create(job.queue, "g", "0")
-        gate.open()
+        stopwatch.start()
         while checker.distinct < job.count:
             found: Any = client.xreadgroup("g", "c", {job.queue: ">"}, count=PREFETCH)
             entries = _entries(found)
@@ -298,7 +298,7 @@ def redis_consume_in_threads(job: PeerJob, gate: Gate) -> Outcome:
                 pipeline.xack(job.queue, "g", name)
             pipeline.execute()
             checker.take([fields[b"b"] for _, fields in entries])
-        gate.close()
+        stopwatch.stop()
     return Outcome(checker.received, tally=checker.tally((job.count,)))
 
 

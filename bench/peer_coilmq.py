@@ -17,7 +17,7 @@ from bench.peer import PeerJob, Subject, free_port, started
 from bench.stomp_load import Account, read_receipts, send_frames
 from bench.window import send_window
 from bench.wire import BenchError, Silence, Wire
-from bench.workers import Gate, Outcome
+from bench.workers import Outcome, Stopwatch
 from bench.workloads import Plan
 
 CONFIG = """\
@@ -59,20 +59,20 @@ def connect(job: PeerJob) -> Wire:
     return wire
 
 
-def coilmq_send(job: PeerJob, gate: Gate) -> Outcome:
+def coilmq_send(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
     frames = send_frames(f"/queue/{job.queue}", 0, 0, job.count, job.size)
     wire = connect(job)
 
     def confirmed_now() -> int:
         return len(read_receipts(wire.receive_until(b"\0")))
 
-    return send_window(wire, frames, job.count, 1, job.seconds, confirmed_now, gate)
+    return send_window(wire, frames, job.count, 1, job.seconds, confirmed_now, stopwatch)
 
 
-def coilmq_drain(job: PeerJob, gate: Gate) -> Outcome:
+def coilmq_drain(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
     checker = Checker(job.size, prepare=job.count)
     wire = connect(job)
-    gate.open()
+    stopwatch.start()
     wire.send(b"SUBSCRIBE\nid:0\ndestination:/queue/%s\nack:client\n\n\0" % job.queue.encode())
     with contextlib.suppress(Silence):  # missing messages show in the tally
         while checker.received < job.count:
@@ -81,6 +81,6 @@ def coilmq_drain(job: PeerJob, gate: Gate) -> Outcome:
                 raise BenchError("CoilMQ: not a MESSAGE")
             checker.take([found[2]])
             wire.send(b"ACK\nsubscription:0\nmessage-id:%s\n\n\0" % found[1])
-    gate.close()
+    stopwatch.stop()
     wire.close()
     return Outcome(checker.received, tally=checker.tally((job.count,)))

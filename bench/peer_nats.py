@@ -20,7 +20,7 @@ from bench.peer import PeerJob, Subject, free_port, sending, started, together
 from bench.stomp_load import Account
 from bench.window import send_window
 from bench.wire import BenchError, Wire
-from bench.workers import Gate, Outcome
+from bench.workers import Outcome, Stopwatch
 
 CONFIG = 'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{folder}", sync_interval: always }}\n'
 CONFIRM = re.compile(rb"MSG \S+ 1 \d+\r\n(\{[^\r]*+)\r\n")
@@ -62,7 +62,7 @@ def request(wire: Wire, inbox: bytes, subject: str, body: Mapping[str, object]) 
         raise BenchError(f"NATS: {subject}: {answer['error']}")
 
 
-def nats_publish(job: PeerJob, gate: Gate) -> Outcome:
+def nats_publish(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
     wire, inbox = connect(job)
     stream = {"name": job.queue, "subjects": [job.queue], "retention": "workqueue", "storage": "file"}
     request(wire, inbox, f"$JS.API.STREAM.CREATE.{job.queue}", stream)
@@ -82,11 +82,11 @@ def nats_publish(job: PeerJob, gate: Gate) -> Outcome:
             rest = rest[6:]
         return len(found)
 
-    return send_window(wire, requests, job.count, job.window, job.seconds, confirmed_now, gate)
+    return send_window(wire, requests, job.count, job.window, job.seconds, confirmed_now, stopwatch)
 
 
-def nats_drain(job: PeerJob, gate: Gate) -> Outcome:
-    """Pull `window` messages at a time, and pull again when half of the last ones have come."""
+def nats_drain(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
+    """Pull `window` messages at a time, and pull again when half of the last ones have arrived."""
     checker = Checker(job.size, prepare=job.count)
     wire, inbox = connect(job)
     config = {"durable_name": "d", "ack_policy": "explicit", "max_ack_pending": job.window * 2}
@@ -96,7 +96,7 @@ def nats_drain(job: PeerJob, gate: Gate) -> Outcome:
     ask = b"PUB $JS.API.CONSUMER.MSG.NEXT.%s.d %s.d %d\r\n%s\r\n" % (job.queue.encode(), inbox, len(pull), pull)
     rest = b""
     asked = 0
-    gate.open()
+    stopwatch.start()
     while checker.received < job.count:
         if asked - checker.received <= job.window // 2 and asked < job.count:
             wire.send(ask)
@@ -112,5 +112,5 @@ def nats_drain(job: PeerJob, gate: Gate) -> Outcome:
             acks[-1] = b"PUB %s %s.last 4\r\n+ACK\r\n" % (found[-1][1], inbox)
         wire.send(b"".join(acks))
     wire.receive_until(b"\r\n")
-    gate.close()
+    stopwatch.stop()
     return Outcome(checker.received, tally=checker.tally((job.count,)))

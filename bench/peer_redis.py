@@ -13,7 +13,7 @@ from bench.peer import PeerJob, Subject, free_port, sending, started, together
 from bench.stomp_load import Account
 from bench.window import send_window
 from bench.wire import BenchError, Wire
-from bench.workers import Gate, Outcome
+from bench.workers import Outcome, Stopwatch
 
 
 @contextlib.contextmanager
@@ -36,7 +36,7 @@ def redis_command(*words: bytes) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%s\r\n" % (len(word), word) for word in words])
 
 
-def redis_send(job: PeerJob, gate: Gate) -> Outcome:
+def redis_send(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
     head = redis_command(b"XADD", job.queue.encode(), b"*", b"b").replace(b"*4", b"*5", 1) + b"$%d\r\n" % job.size
     requests = b"".join([b"%s%s\r\n" % (head, one) for one in bodies(0, 0, job.count, job.size)])
     wire = Wire(job.address)
@@ -52,10 +52,10 @@ def redis_send(job: PeerJob, gate: Gate) -> Outcome:
             raise BenchError(f"redis refused: {data[:200]!r}")
         return lines // 2
 
-    return send_window(wire, requests, job.count, job.window, job.seconds, confirmed_now, gate)
+    return send_window(wire, requests, job.count, job.window, job.seconds, confirmed_now, stopwatch)
 
 
-def redis_drain(job: PeerJob, gate: Gate) -> Outcome:
+def redis_drain(job: PeerJob, stopwatch: Stopwatch) -> Outcome:
     queue = job.queue.encode()
     checker = Checker(job.size, prepare=job.count)
     wire = Wire(job.address)
@@ -64,7 +64,7 @@ def redis_drain(job: PeerJob, gate: Gate) -> Outcome:
     read = redis_command(
         b"XREADGROUP", b"GROUP", b"g", b"c", b"COUNT", str(job.window).encode(), b"STREAMS", queue, b">"
     )
-    gate.open()
+    stopwatch.start()
     while checker.received < job.count:
         wire.send(read)
         entries = _redis_entries(wire)
@@ -75,7 +75,7 @@ def redis_drain(job: PeerJob, gate: Gate) -> Outcome:
         wire.send(redis_command(b"XACK", queue, b"g", *ids) + redis_command(b"XDEL", queue, *ids))
         wire.receive_until(b"\r\n")
         wire.receive_until(b"\r\n")
-    gate.close()
+    stopwatch.stop()
     return Outcome(checker.received, tally=checker.tally((job.count,)))
 
 

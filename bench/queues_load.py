@@ -11,7 +11,7 @@ from bench.check import Checker, bodies
 from bench.stomp_load import Account, Frames, Receipts, drain_all, read_receipts, receipt_id
 from bench.window import send_window
 from bench.wire import BenchError
-from bench.workers import Gate, Outcome
+from bench.workers import Outcome, Stopwatch
 
 MOST_QUEUES = 1000
 """The most queues, because the number of a queue has three digits in a body."""
@@ -29,7 +29,7 @@ class QueuesJob:
     """The most unconfirmed messages over all queues."""
     seconds: float = 1e6
     silence_s: int = 15
-    """If nothing comes for so long, nothing more is expected."""
+    """If nothing arrives for so long, nothing more is expected."""
 
 
 def frames_in_turn(job: QueuesJob) -> bytes:
@@ -45,7 +45,7 @@ def frames_in_turn(job: QueuesJob) -> bytes:
     return b"".join(parts)
 
 
-def send_to_queues(job: QueuesJob, gate: Gate) -> Outcome:
+def send_to_queues(job: QueuesJob, stopwatch: Stopwatch) -> Outcome:
     """Send with a receipt for every SEND and at most `window` unconfirmed over all queues."""
     if len({len(queue) for queue in job.queues}) != 1:
         raise BenchError("the queues' names must have one length")
@@ -58,13 +58,13 @@ def send_to_queues(job: QueuesJob, gate: Gate) -> Outcome:
     def confirmed_now() -> int:
         return receipts.take(read_receipts(incoming.complete(wire.receive())))
 
-    outcome = send_window(wire, frames, count, job.window, job.seconds, confirmed_now, gate)
+    outcome = send_window(wire, frames, count, job.window, job.seconds, confirmed_now, stopwatch)
     whole, more = divmod(outcome.count, len(job.queues))
     sent = tuple(whole + (number < more) for number in range(len(job.queues)))
     return Outcome(outcome.count, sent, outcome.confirms)
 
 
-def drain_queues(job: QueuesJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
+def drain_queues(job: QueuesJob, sent: tuple[int, ...], stopwatch: Stopwatch) -> Outcome:
     """Subscribe to each queue and acknowledge the messages one by one. End with the receipt of the last ACK."""
     checker = Checker(job.size, len(job.queues))
     wire = job.account.connect(silence_s=job.silence_s)
@@ -74,9 +74,9 @@ def drain_queues(job: QueuesJob, sent: tuple[int, ...], gate: Gate) -> Outcome:
         % (number, queue.encode(), prefetch, job.account.subscribe_headers)
         for number, queue in enumerate(job.queues)
     )
-    gate.open()
+    stopwatch.start()
     wire.send(subscribes)
     drain_all(wire, sum(sent), checker)
-    gate.close()
+    stopwatch.stop()
     wire.close()
     return Outcome(checker.received, tally=checker.tally(sent))

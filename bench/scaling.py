@@ -22,7 +22,7 @@ CHURN_CAP = 2 << 20
 """Smaller than the messages between one and its late settling, so the cleaner has to copy late ones forward."""
 CHURN_OUTSTANDING = 5_000
 CHURN_PER_S_MAX = 100_000
-"""How many messages are made beforehand for each second: more than can come through."""
+"""How many messages are made beforehand for each second: more than can be delivered."""
 WATCH_S = 0.05
 
 Say = Callable[[str], None]
@@ -62,7 +62,7 @@ class Depth:
 class Scaling:
     depths: list[Depth] = field(default_factory=list)
     churn: list[int] = field(default_factory=list)
-    """How many messages came through from end to end in each second."""
+    """How many messages were delivered in each second."""
     churn_cap: int = CHURN_CAP
     churn_bytes: int = 0
     """The largest size of the queue's directory."""

@@ -1,7 +1,7 @@
 """The server under test as a process: start, ask, measure from outside, stop, kill.
 
 Figures that the kernel has are not taken from the server: CPU, memory and bytes come from /proc. Only the number of
-syncs may come from the server's own /metrics.
+syncs may be taken from the server's own /metrics.
 """
 
 import contextlib

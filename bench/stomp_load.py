@@ -16,7 +16,7 @@ from bench.stats import Weighted, percentiles
 from bench.web_wire import web_wire
 from bench.window import send_window
 from bench.wire import Address, BenchError, Silence, Wire
-from bench.workers import Gate, Outcome
+from bench.workers import Outcome, Stopwatch
 
 RECEIPT = re.compile(rb"RECEIPT\n(?:[^\n\0]++\n)*?receipt-id:([^\n]++)\n[^\0]*+\0")
 # The possessive run over the header lines stops at the blank line, because the body after it has no line break.
@@ -127,7 +127,7 @@ def _first_other(whole: bytes, command: bytes) -> str:
 
 
 class Receipts:
-    """Checks that every receipt comes once. On one queue they come in order, which is the fast case."""
+    """Checks that every receipt arrives once. On one queue they are in order, which is the fast case."""
 
     def __init__(self, producer: int, first: int, count: int) -> None:
         self._expected = b"".join([receipt_id(producer, seq) for seq in range(first, first + count)])
@@ -159,12 +159,12 @@ class SendJob:
     size: int
     window: int
     seconds: float
-    """Sending stops after this time, or after `count` messages, whichever comes first."""
+    """Sending stops after this time, or after `count` messages, whichever is first."""
     first: int = 0
     label: Label | None = None
 
 
-def send(job: SendJob, gate: Gate) -> Outcome:
+def send(job: SendJob, stopwatch: Stopwatch) -> Outcome:
     """Send over one connection with a receipt for every SEND and at most `window` unconfirmed."""
     frames = send_frames(job.destination, 0, job.first, job.count, job.size, job.account.send_headers, job.label)
     receipts = Receipts(0, job.first, job.count)
@@ -174,7 +174,7 @@ def send(job: SendJob, gate: Gate) -> Outcome:
     def confirmed_now() -> int:
         return receipts.take(read_receipts(incoming.complete(wire.receive())))
 
-    return send_window(wire, frames, job.count, job.window, job.seconds, confirmed_now, gate)
+    return send_window(wire, frames, job.count, job.window, job.seconds, confirmed_now, stopwatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +189,10 @@ class ManyJob:
     """The most unconfirmed SENDs on each connection."""
 
 
-def send_from_many(job: ManyJob, gate: Gate) -> Outcome:
+def send_from_many(job: ManyJob, stopwatch: Stopwatch) -> Outcome:
     """Send over many connections, each with a few SENDs in flight."""
     share = job.count // job.producers
-    return run_lines([_Sender(job, number, share) for number in range(job.producers)], gate, job.seconds)
+    return run_lines([_Sender(job, number, share) for number in range(job.producers)], stopwatch, job.seconds)
 
 
 class _Sender(Line):
@@ -216,31 +216,31 @@ class DrainJob:
     size: int
     window: int
     silence_s: int = 15
-    """If nothing comes for so long, nothing more is expected."""
+    """If nothing arrives for so long, nothing more is expected."""
 
 
-def drain(job: DrainJob, gate: Gate) -> Outcome:
+def drain(job: DrainJob, stopwatch: Stopwatch) -> Outcome:
     """Consume, and acknowledge the messages one by one (client-individual). End with the receipt of the last ACK."""
     total = sum(job.sent)
     checker = Checker(job.size, len(job.sent), prepare=total)
     wire = job.account.connect(silence_s=job.silence_s)
-    gate.open()
+    stopwatch.start()
     subscribe(wire, job)
     drain_all(wire, total, checker)
-    gate.close()
+    stopwatch.stop()
     wire.close()
     return Outcome(checker.received, tally=checker.tally(job.sent))
 
 
-def consume(job: DrainJob, gate: Gate) -> Outcome:
+def consume(job: DrainJob, stopwatch: Stopwatch) -> Outcome:
     """Do the same as `drain`, but subscribe before the clock starts, because a producer runs at the same time."""
     total = sum(job.sent)
     checker = Checker(job.size, len(job.sent), prepare=total)
     wire = job.account.connect(silence_s=job.silence_s)
     subscribe(wire, job, receipt=True)
-    gate.open()
+    stopwatch.start()
     drain_all(wire, total, checker)
-    gate.close()
+    stopwatch.stop()
     wire.close()
     return Outcome(checker.received, tally=checker.tally(job.sent))
 
@@ -256,7 +256,7 @@ def subscribe(wire: Wire, job: DrainJob, *, receipt: bool = False) -> None:
 
 
 def drain_all(wire: Wire, total: int, checker: Checker) -> None:
-    """Consume until each message came and the last acknowledgement is confirmed, or until nothing more comes."""
+    """Consume until each message arrived and the last ack is confirmed, or until nothing more arrives."""
     incoming = Frames()
     try:
         while checker.distinct < total:
@@ -272,7 +272,7 @@ def drain_all(wire: Wire, total: int, checker: Checker) -> None:
 
 
 def _last_ack_confirmed(whole: bytes, checker: Checker) -> bool:
-    """Return whether the last ACK is confirmed. Messages that still come are checked, too, as they came too often."""
+    """Return whether the last ACK is confirmed. Messages that still arrive are checked, too, as they are duplicates."""
     extra = MESSAGE.findall(whole)
     checker.take([one for _, one in extra])
     if whole.count(b"\0") == len(extra):
@@ -291,7 +291,7 @@ class PingJob:
     seconds: float
 
 
-def pingpong(job: PingJob, gate: Gate) -> Outcome:
+def pingpong(job: PingJob, stopwatch: Stopwatch) -> Outcome:
     """Pass one message at a time through the server: send it with a receipt, consume it, acknowledge it."""
     frames = memoryview(send_frames(job.destination, 0, 0, job.count, job.size, job.account.send_headers))
     length = len(frames) // job.count
@@ -306,7 +306,7 @@ def pingpong(job: PingJob, gate: Gate) -> Outcome:
     confirmed: Weighted = []
     delivered: Weighted = []
     sent = 0
-    deadline = gate.open() + int(job.seconds * 1e9)
+    deadline = stopwatch.start() + int(job.seconds * 1e9)
     while sent < job.count and time.perf_counter_ns() < deadline:
         started = time.perf_counter_ns()
         producer.send(frames[sent * length : (sent + 1) * length])
@@ -325,7 +325,7 @@ def pingpong(job: PingJob, gate: Gate) -> Outcome:
                     delivered += [(now - started, 1) for _ in arrived]
                     checker.take([one for _, one in arrived])
                     consumer.send(ack_frames([ack for ack, _ in arrived]))
-    gate.close()
+    stopwatch.stop()
     # The last ACK has no receipt of its own. It is settled when the DISCONNECT after it is confirmed.
     consumer.send(b"DISCONNECT\nreceipt:bye\n\n\0")
     read_receipts(consumer.receive_until(b"\0"))

@@ -61,12 +61,12 @@ class WebWire(Wire):
             self._rest += super().receive()
 
     def receive_until(self, end: bytes) -> bytes:
-        """Return the bytes up to and including `end`. Nothing may have come after it yet."""
+        """Return the bytes up to and including `end`. Nothing may follow it yet."""
         data = b""
         while end not in data:
             data += self.receive()
         if not data.endswith(end) and data.rstrip(b"\n") != data[: data.index(end) + len(end)]:
-            raise BenchError("more came than was asked for")
+            raise BenchError("data after the response")
         return data
 
     def _payloads(self) -> list[bytes]:

@@ -5,11 +5,17 @@ from collections.abc import Callable
 
 from bench.stats import Stamps, confirm_times, percentiles
 from bench.wire import Wire
-from bench.workers import Gate, Outcome
+from bench.workers import Outcome, Stopwatch
 
 
 def send_window(
-    wire: Wire, requests: bytes, count: int, window: int, seconds: float, confirmed_now: Callable[[], int], gate: Gate
+    wire: Wire,
+    requests: bytes,
+    count: int,
+    window: int,
+    seconds: float,
+    confirmed_now: Callable[[], int],
+    stopwatch: Stopwatch,
 ) -> Outcome:
     """Send `count` requests that were made in a row, all of the same length. End with the last confirm.
 
@@ -22,7 +28,7 @@ def send_window(
     total = count
     sent_stamps: Stamps = []
     confirm_stamps: Stamps = []
-    now = gate.open()
+    now = stopwatch.start()
     deadline = now + int(seconds * 1e9)
     while confirmed < total:
         room = min(window - (sent - confirmed), total - sent)
@@ -36,6 +42,6 @@ def send_window(
         confirmed += confirmed_now()
         now = time.perf_counter_ns()
         confirm_stamps.append((confirmed, now))
-    gate.close()
+    stopwatch.stop()
     wire.close()
     return Outcome(sent, (sent,), percentiles(confirm_times(sent_stamps, confirm_stamps)))

@@ -13,7 +13,7 @@ class BenchError(Exception):
 
 
 class Silence(BenchError):
-    """Nothing has come for so long that nothing more is expected."""
+    """Nothing has arrived for so long that nothing more is expected."""
 
 
 class Stream(Protocol):

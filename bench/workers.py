@@ -1,7 +1,6 @@
 """Runs each client role in a process of its own, all started at one signal, so that they run in parallel.
 
-A role prepares everything (connection, frames, expected bodies) and only then passes the gate. The clock runs from the
-opening of the gate to its closing.
+A role prepares everything (connection, frames, expected bodies) and only then starts its stopwatch.
 """
 
 import gc
@@ -34,7 +33,7 @@ class Outcome:
     """The times from a send to the arrival at the consumer."""
     tally: Tally | None = None
     parts: tuple[int, ...] = ()
-    """How many messages there were in each second, if the role tells that."""
+    """How many messages there were in each second, if the role counts that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +44,14 @@ class Timed:
     cpu_ns: int
 
 
-class Gate:
+class Stopwatch:
     """Makes a role wait for the common start, and notes its times."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self.started_ns = self.ended_ns = self.cpu_ns = 0
 
-    def open(self) -> int:
+    def start(self) -> int:
         """Wait for the signal. Return the start by time.perf_counter_ns, which is the same clock in all processes."""
         gc.collect()
         gc.disable()
@@ -62,12 +61,12 @@ class Gate:
         self.started_ns = time.perf_counter_ns()
         return self.started_ns
 
-    def close(self) -> None:
+    def stop(self) -> None:
         self.ended_ns = time.perf_counter_ns()
         self.cpu_ns += time.process_time_ns()
 
 
-Role = Callable[[Gate], Outcome]
+Role = Callable[[Stopwatch], Outcome]
 
 
 def run_roles(roles: Sequence[Role], *, time_limit_s: float, on_start: Callable[[], None]) -> list[Timed]:
@@ -111,10 +110,10 @@ def _answer(process: BaseProcess, pipe: Connection, deadline: float) -> Any:
 
 def _main(role: Role, pipe: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the handler inherited from the parent would stop the server
-    gate = Gate(pipe)
+    stopwatch = Stopwatch(pipe)
     try:
-        outcome = role(gate)
-        pipe.send(Timed(outcome, gate.started_ns, gate.ended_ns, gate.cpu_ns))
+        outcome = role(stopwatch)
+        pipe.send(Timed(outcome, stopwatch.started_ns, stopwatch.ended_ns, stopwatch.cpu_ns))
     except BenchError as error:
         pipe.send(error)
     except KeyboardInterrupt:

@@ -19,7 +19,7 @@ from bench.measure import Measurement, Target, checked, run
 from bench.mqks_load import MqksJob
 from bench.queues_load import QueuesJob
 from bench.stomp_load import DrainJob, Label, ManyJob, PingJob, SendJob
-from bench.workers import Gate, Outcome, Role
+from bench.workers import Outcome, Role, Stopwatch
 
 WINDOW = 1000
 PRODUCERS = 16
@@ -34,7 +34,7 @@ KEYS = 5000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The length of a run: it ends after its count or its time, whichever comes first."""
+    """The length of a run: it ends after its count or its time, whichever is first."""
 
     scale: float = 1.0
     seconds: float = 8.0
@@ -92,7 +92,7 @@ def _labelled_send(target: Target, queue: str, size: int, plan: Plan, label: Lab
 
 
 def pipe(target: Target, size: int, plan: Plan) -> Iterator[Measurement]:
-    """Send and consume at once. There is no time limit, because the consumer must know how many messages will come."""
+    """Send and consume at once. There is no time limit, because the consumer must know how many messages to expect."""
     queue = target.new_queue()
     count = plan.count(60_000, size)
     send = _stomp_send(target, queue, size, count, WINDOW, 1e6)
@@ -242,8 +242,8 @@ def _client(
     size: int,
     plan: Plan,
     name: str,
-    publish: Callable[[ClientJob, Gate], Outcome],
-    consume: Callable[[ClientJob, tuple[int, ...], Gate], Outcome],
+    publish: Callable[[ClientJob, Stopwatch], Outcome],
+    consume: Callable[[ClientJob, tuple[int, ...], Stopwatch], Outcome],
 ) -> Iterator[Measurement]:
     """Use the client as an application does, with the client's own window for publishing."""
     assert target.http

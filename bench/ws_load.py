@@ -19,7 +19,7 @@ from bench.check import Checker, bodies
 from bench.server import Control
 from bench.window import send_window
 from bench.wire import Address, BenchError, Silence, Stream, Wire
-from bench.workers import Gate, Outcome
+from bench.workers import Outcome, Stopwatch
 
 TEXT, BINARY, CLOSE, PING, PONG = 0x81, 0x82, 0x88, 0x89, 0x8A
 CONFIRM = bytes((TEXT, 0))
@@ -134,12 +134,12 @@ class PublishJob:
     seconds: float
 
 
-def publish(job: PublishJob, gate: Gate) -> Outcome:
+def publish(job: PublishJob, stopwatch: Stopwatch) -> Outcome:
     """Publish over one socket, with at most `window` messages unconfirmed."""
     frames = publish_frames(0, 0, job.count, job.size)
     project, _, queue = job.queue.partition("/")
     wire = connect(job.address, f"/v2/{project}/queues/{queue}/messages", "publish", chunk=65_536)
-    return send_window(wire, frames, job.count, job.window, job.seconds, Confirms(wire).receive, gate)
+    return send_window(wire, frames, job.count, job.window, job.seconds, Confirms(wire).receive, stopwatch)
 
 
 class Deliveries:
@@ -159,7 +159,7 @@ class Deliveries:
         data = self._rest + self._wire.receive()
         found = self._pair.findall(data)
         used = sum([len(whole) for whole, _, _ in found])
-        # In an unbroken run the first pair is at the start of the data. Otherwise something came between the pairs.
+        # In an unbroken run the first pair is at the start of the data. Otherwise there is something between the pairs.
         if found and data.startswith(found[0][0]) and data.endswith(found[-1][0], 0, used):
             self._rest = data[used:]
             return [(ack, body) for _, ack, body in found]
@@ -201,13 +201,13 @@ class ConsumeJob:
     limit: int
 
 
-def consume(job: ConsumeJob, gate: Gate) -> Outcome:
+def consume(job: ConsumeJob, stopwatch: Stopwatch) -> Outcome:
     """Consume, and acknowledge one by one. Settling is not confirmed here, so it ends when the queue reports empty."""
     total = sum(job.sent)
     checker = Checker(job.size, len(job.sent), prepare=total)
     control = Control(job.address)
     project, _, queue = job.queue.partition("/")
-    gate.open()
+    stopwatch.start()
     wire = connect(job.address, f"/v2/{project}/queues/{queue}/messages?ack=true&limit={job.limit}", "consume")
     deliveries = Deliveries(wire, job.size)
     with contextlib.suppress(Silence):  # missing messages show in the tally
@@ -219,6 +219,6 @@ def consume(job: ConsumeJob, gate: Gate) -> Outcome:
     until = time.monotonic() + SETTLE_LIMIT_S
     while control.waiting(job.queue) and time.monotonic() < until:
         time.sleep(0.0005)
-    gate.close()
+    stopwatch.stop()
     wire.close()
     return Outcome(checker.received, tally=checker.tally(job.sent))

@@ -53,7 +53,7 @@ class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
     async def close(self, timeout: float = base.CLOSE_TIMEOUT_S) -> None:
         """Stop the workers, wait for outstanding confirms and acks, and end the connections.
 
-        The confirms and acks that have not come after `timeout` seconds end as `Unknown`.
+        The confirms and acks that are missing after `timeout` seconds end as `Unknown`.
         """
         if self._is_closed:
             return
@@ -109,7 +109,7 @@ class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
     async def flush(self) -> None:
         """Wait until every message sent so far has been confirmed or refused.
 
-        Raise the first refusal that nobody has seen through its `Confirm`.
+        Raise the first refusal that no `Confirm` has raised.
         """
         outcome = self._flushing()
         await until_ended(outcome)
@@ -177,7 +177,7 @@ class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
             connection.flush()
             await self._room_again()
             self._check_open()
-        confirm = publisher.send(publisher.lane(destination, is_keyed=is_keyed), body, more, type, seq)
+        confirm = publisher.send(publisher.series(destination, is_keyed=is_keyed), body, more, type, seq)
         if not publisher.sent % SMALL_BATCH:
             connection.flush()
             await asyncio.sleep(0)
@@ -200,7 +200,7 @@ class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
         return self._consumer
 
     async def request(self, destination: str, body: content.Body, timeout: float, headers: dict[str, str]) -> Message:
-        """Send a message and return its answer. Raise Unknown if none came within `timeout` seconds."""
+        """Send a message and return its answer. Raise Unknown if there is none within `timeout` seconds."""
         consumer = await self.connected_to_consume()
         if self._replying is None:
             self._replying = consumer.subscribe(base.REPLIES, PREFETCH, acked=False)

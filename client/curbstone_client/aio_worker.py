@@ -22,10 +22,10 @@ class Worker(BaseWorker):
     """Hands a queue's messages to a handler, at most `parallel` at once.
 
     If the handler returns, the message is acked; the value it returned is sent to the sender of a request. If it
-    raises, or takes longer than `timeout` seconds, the message comes again after 1, 2, 4 … 300 s (give or take 15 %),
-    the server keeps the error's text with it, and the error is logged with its traceback. If it raises `Reject`, the
-    message goes to the dead-letter queue; if it raises `Retry`, the message comes again after that delay. A handler
-    that is a plain function runs in the event loop.
+    raises, or takes longer than `timeout` seconds, the message is redelivered after 1, 2, 4 … 300 s (give or take 15
+    %), the server keeps the error's text with it, and the error is logged with its traceback. If it raises `Reject`,
+    the message goes to the dead-letter queue; if it raises `Retry`, the message is redelivered after that delay. A
+    handler that is a plain function runs in the event loop.
     """
 
     def __init__(

@@ -266,7 +266,8 @@ def send_headers(
     ttl: float | None = None,
     key: str | None = None,
 ) -> tuple[dict[str, str], bytes]:
-    """Return the headers and the body of a SEND that no `Lane` makes: in a transaction, for a request or an answer."""
+    """Return the headers and the body of a SEND that belongs to no `Series`: in a transaction, a request or an answer.
+    """
     data, kind = content.encode(body)
     named = {"destination": destination, "content-length": str(len(data))}
     if (type or kind) is not None:
@@ -275,12 +276,15 @@ def send_headers(
 
 
 def no_answer(timeout: float) -> Unknown:
-    """Return the error of a request that nobody answered in time, whether the request was confirmed or not."""
+    """Return the error of a request that was not answered in time, whether the request was confirmed or not."""
     return Unknown(f"no answer within {timeout:g} s")
 
 
 def answer_headers(message: BaseMessage[Any], result: content.Body) -> tuple[dict[str, str], bytes]:
-    """Return the headers and the body of the SEND that answers a message. Raise ValueError if nobody waits for one."""
+    """Return the headers and the body of the SEND that answers a message.
+
+    Raise ValueError if the sender expects none.
+    """
     if message.reply_to is None:
         raise ValueError("the sender of this message expects no answer")
     named, data = send_headers(message.reply_to, result)

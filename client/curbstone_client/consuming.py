@@ -1,8 +1,8 @@
 """Consuming: subscriptions that outlive their connections, and the ways a delivery ends. Without a socket.
 
-A delivery belongs to the connection it came over. When that connection is lost, the server gives the message to the
-next consumer. So messages that were not handed out to the application yet are dropped here, and settling one that was
-handed out raises `Stale` and sends nothing. The acks of one flush share one receipt per subscription.
+A delivery belongs to the connection that delivered it. When that connection is lost, the server gives the message to
+the next consumer. So messages that were not handed out to the application yet are dropped here, and settling one that
+was handed out raises `Stale` and sends nothing. The acks of one flush share one receipt per subscription.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Subscription:
         self.destination = destination
         self.prefetch = prefetch
         self.inbox: deque[Any] = deque()
-        """Messages, made by the shell, that came and were not handed out to the application yet."""
+        """Messages, made by the shell, that arrived and were not handed out to the application yet."""
         self.on_arrival: Callable[[], None] | None = None
-        """Set by the shell. Called once, when a message comes or the subscription ends; then it is None again."""
+        """Set by the shell. Called once, when a message arrives or the subscription ends; then it is None again."""
         self.error: ClientError | None = None
-        """Why no more messages will come; None while the subscription lasts."""
+        """Why there will be no more messages; None while the subscription lasts."""
         self.established = Outcome()
-        """Ends once the server has the subscription for the first time. What an event gets after that comes here."""
+        """Ends once the server has the subscription for the first time. Events after that are delivered here."""
         self.is_acked = is_acked
         self.acks: list[bytes] = []
         self.settled: Any = None
@@ -73,7 +73,7 @@ class Subscription:
             on_arrival()
 
     def end(self, error: ClientError) -> None:
-        """Note that no more messages will come, and why. Only the first reason is kept."""
+        """Note that there will be no more messages, and why. Only the first reason is kept."""
         self.error = self.error or error
         self.established.finish(error)
         self.arrived()
@@ -103,7 +103,7 @@ class Consumer(Generic[S]):
         self._receipts = 0
         self._with_acks: list[Subscription] = []
         self.on_lost: Callable[[], None] | None = None
-        """Set by the shell. Called when the connection is lost, which ends all deliveries that came over it."""
+        """Set by the shell. Called when the connection is lost, which ends all its deliveries."""
         self.epoch = 0
         """Changes with each connection and each loss. A delivery with another epoch is stale."""
         self.delivered_count = self.stale = 0
@@ -317,7 +317,7 @@ class Consumer(Generic[S]):
         return subscription
 
     def _give_back(self, head: bytes) -> None:
-        """Give back a message that came for a subscription that was ended meanwhile."""
+        """Give back a message for a subscription that was ended meanwhile."""
         ack_id = parse_head(head).get("ack")
         if ack_id is not None:
             self._link.write(frame("NACK", {"id": ack_id, "x-delta-t": "0"}))

@@ -96,7 +96,7 @@ class CurbstoneBroker(Broker):
         """
         try:
             settled = self.client.settled(queue_name, timeout=timeout / 1000 if timeout else None)
-        except NoSuchQueue:  # nobody has sent anything yet
+        except NoSuchQueue:  # nothing was sent yet
             return
         if not settled:
             raise QueueJoinTimeout(queue_name)

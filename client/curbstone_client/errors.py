@@ -8,8 +8,8 @@
     │   ├── NoSuchQueue    404
     │   └── NotAllowed     401, 403
     ├── NotSupported       501, or this address can't do it
-    ├── Unknown            no answer came in time: the message may have been stored, or not
-    ├── Stale              the delivery ended before it was settled; the message comes again
+    ├── Unknown            no answer in time: the message may have been stored, or not
+    ├── Stale              the delivery ended before it was settled; the message is redelivered
     └── Closed             the client was closed
 
 A worker's handler raises `Reject` or `Retry` to say how its delivery ends; these are no `ClientError`.
@@ -67,11 +67,11 @@ class NotSupported(ClientError):
 
 
 class Unknown(ClientError):
-    """No answer came before the timeout, the loss of the connection or `close`: it may have been stored, or not."""
+    """No answer before the timeout, the loss of the connection or `close`: it may have been stored, or not."""
 
 
 class Stale(ClientError):
-    """The delivery ended before it was settled: nothing was sent, and the message comes again."""
+    """The delivery ended before it was settled: nothing was sent, and the message is redelivered."""
 
 
 class Closed(ClientError):
@@ -83,7 +83,7 @@ class Reject(Exception):
 
 
 class Retry(Exception):
-    """Raised by a handler: the message comes again after `delay` seconds."""
+    """Raised by a handler: the message is redelivered after `delay` seconds."""
 
     def __init__(self, delay: float = 0, reason: str = "") -> None:
         super().__init__(reason or f"again in {delay} s")

@@ -3,7 +3,7 @@
     down ──opened──▶ opening ──CONNECTED──▶ up ──lost──▶ down
 
 The owner of the socket connects to `address()` and calls `opened`. From then on it calls `receive` with the bytes it
-read, sends what `take_output` returns whenever `changed` was called, calls `tick` when the time `due` has come, and
+read, sends what `take_output` returns whenever `changed` was called, calls `tick` when it is the time `due`, and
 ends the connection once `failure` is set. It calls `lost` for each connection that ended or could not be made, and
 connects again after as many seconds as `lost` returned. The caller passes the time in, as seconds of a monotonic clock.
 """
@@ -29,7 +29,7 @@ FEATURES = f"refusals,ids,window,joined,{NUMBERS}"
 BEAT_S = 10
 """In each such interval both sides send something, at least a heart-beat."""
 SILENT_S_MAX = 20
-"""A connection over which nothing came for so long is given up."""
+"""A connection over which nothing arrives for so long is given up."""
 
 _chance = Random()
 """A generator of our own, so that an application that seeds the global one gets the numbers it expects."""
@@ -56,16 +56,16 @@ class Role(Protocol):
         """The connection has ended."""
 
     def unreachable(self, error: ClientError) -> None:
-        """There has never been a connection, and nobody waits for one any longer. End everything with this error."""
+        """There has never been a connection, and none is waited for any longer. End everything with this error."""
 
     def collect(self) -> None:
         """The output is about to be sent. Append the frames that were gathered for it."""
 
     def receipts(self, pieces: list[bytes]) -> None:
-        """RECEIPT frames came; the pieces are those of `wire.Receipts`."""
+        """RECEIPT frames arrived; the pieces are those of `wire.Receipts`."""
 
     def delivered(self, deliveries: list[Delivery]) -> None:
-        """MESSAGE frames came."""
+        """MESSAGE frames arrived."""
 
     def failed(self, receipt: bytes | None, error: ClientError) -> None:
         """The server ended the connection with an ERROR. `receipt` is what the refused frame asked for, if it did."""
@@ -277,7 +277,7 @@ class Link:
             self.changed()
 
     def _payload(self, data: bytes) -> bytes:
-        """Return the bytes of STOMP in the bytes that came, which are WebSocket frames at a WebSocket address."""
+        """Return the bytes of STOMP in received bytes, which are WebSocket frames at a WebSocket address."""
         if self._key:
             self._answer += data
             rest = websocket.response(self._answer, self._key)

@@ -22,7 +22,7 @@ _ACK = b"\nack:"
 
 
 class BaseMessage(Generic[S]):
-    """One delivery of a message. It belongs to the connection it came over, and can be settled once.
+    """One delivery of a message. It belongs to the connection that delivered it, and can be settled once.
 
     `body` is the body's bytes.
     """

@@ -1,14 +1,14 @@
 """Publishing: messages that were sent and are not confirmed yet, kept in order until they are. Without a socket.
 
-A lane is everything that one client sends to one destination. The frames of a lane are numbered, and each asks for a
-receipt that names the lane and the number. When a connection is lost, the unconfirmed frames are sent again on the next
-one, before anything else and in order. When a queue is full, its lane is held: after the time that the server named,
-the first held message is sent again alone, and once it is stored the others follow.
+A series is everything that one client sends to one destination. Its frames are numbered, and each asks for a receipt
+that names the series and the number. When a connection is lost, the unconfirmed frames are sent again on the next one,
+before anything else and in order. When a queue is full, its series is held: after the time that the server named, the
+first held message is sent again alone, and once it is stored the others follow.
 
 A message for a queue also has a number of this producer. The server stores a message with a given number once, however
 often it is sent, and stores none if the number before it is missing. So when a message is refused for good, the server
-refuses those sent behind it, too, because they come too early. They are held like those of a full queue. The first of
-them is then sent with the last number that is stored (`x-after`), so that the server accepts the gap.
+refuses those sent behind it, too, because their numbers are too high. They are held like those of a full queue. The
+first of them is then sent with the last number that is stored (`x-after`), so that the server accepts the gap.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WINDOW_BYTES = 8 * 1024 * 1024
 FULL_RETRY_S = 1.0
 """After so long a full queue is tried again, if the server does not name a time."""
 LOOK_AGAIN_S = 0.05
-"""After so long a held lane is looked at again, if a message in front of it has not ended yet."""
+"""After so long a held series is looked at again, if a message in front of it has not ended yet."""
 FULL_WARNING_S = 60.0
 """A publisher that waits for a full queue is reported at most once in so many seconds."""
 _HEADS_MAX = 256
@@ -48,7 +48,7 @@ class Stored:
     id: str
     """The message id that the server gave it; empty if the server did not say."""
     maybe_repeated: bool
-    """Whether the message may be stored twice: it was sent again, and without numbers the server can't tell."""
+    """Whether the message may be stored twice: it was sent again, and without numbers the server can't recognize it."""
     repeated: bool = False
     """Whether the server had stored the message earlier, under the same number. It is stored once."""
 
@@ -56,15 +56,15 @@ class Stored:
 class Confirm(Outcome):
     """The outcome of one message that was sent. The shells add the waiting for it."""
 
-    __slots__ = ("_lines", "expected", "frame", "lane", "order", "receipt", "resent")
+    __slots__ = ("_lines", "expected", "frame", "series", "order", "receipt", "resent")
 
-    def __init__(self, lane: Lane, receipt: bytes, frame: bytes, order: int) -> None:
+    def __init__(self, series: Series, receipt: bytes, frame: bytes, order: int) -> None:
         # The attributes of `Outcome` are set here, because a call of its `__init__` would cost time for each message.
         self.done = False
         self.error = None
         self._waiter = None
         self._seen = False
-        self.lane = lane
+        self.series = series
         self.receipt = receipt
         self.frame = frame
         self.order = order
@@ -78,7 +78,7 @@ class Confirm(Outcome):
         self.check()
         headers = parse_head(self._lines) if self._lines else {}
         is_repeat = "x-duplicate" in headers
-        is_stored_once = bool(self.lane.producer) or self.lane.is_keyed
+        is_stored_once = bool(self.series.producer) or self.series.is_keyed
         return Stored(headers.get("x-msg-id", ""), self.resent and not is_stored_once, is_repeat)
 
     def confirmed(self, more: bytes) -> None:
@@ -88,7 +88,7 @@ class Confirm(Outcome):
         self.finish()
 
 
-class Lane:
+class Series:
     """Everything that one client sends to one destination."""
 
     __slots__ = (
@@ -107,7 +107,7 @@ class Lane:
         self.prefix = b"%d." % index
         self.number = 0
         self.held: dict[bytes, Confirm] | None = None
-        """The held messages, by receipt; None while the lane is not held."""
+        """The held messages, by receipt; None while the series is not held."""
         self.probe: Confirm | None = None
         """The held message that was sent again, to see whether it is taken now."""
         self.retry_at = _NEVER
@@ -143,7 +143,7 @@ class Publisher(Generic[C]):
     def __init__(
         self,
         link: Link,
-        make: Callable[[Lane, bytes, bytes, int], C],
+        make: Callable[[Series, bytes, bytes, int], C],
         *,
         owner: Any = None,
         producer: str | None = None,
@@ -162,12 +162,12 @@ class Publisher(Generic[C]):
         self._waits_when_full = waits_when_full
         self._window = window
         self._window_bytes = window_bytes
-        self._lanes: dict[tuple[str, bool], Lane] = {}
+        self._series: dict[tuple[str, bool], Series] = {}
         self._types: dict[str | None, str] = {}
         self._unconfirmed: dict[bytes, Confirm] = {}
         self._bytes = 0
         self._order = 0
-        self._held: set[Lane] = set()
+        self._held: set[Series] = set()
         self._refused: deque[Confirm] = deque(maxlen=100)
         self._flushes: list[tuple[int, Outcome]] = []
         self.on_room: Callable[[], None] | None = None
@@ -186,22 +186,22 @@ class Publisher(Generic[C]):
         """How many messages have been sent and not ended yet."""
         return len(self._unconfirmed)
 
-    def lane(self, destination: str, *, is_keyed: bool = False) -> Lane:
-        """Return the lane of a destination: the one for messages with idempotency keys, or the one for all others.
+    def series(self, destination: str, *, is_keyed: bool = False) -> Series:
+        """Return the series of a destination: the one for messages with idempotency keys, or the one for all others.
 
         Raise ValueError if messages for the destination can't have keys.
         """
-        lane = self._lanes.get((destination, is_keyed))
-        if lane is None:
+        series = self._series.get((destination, is_keyed))
+        if series is None:
             is_queue = destination.startswith("/queue/")
             if is_keyed and not is_queue:
                 raise ValueError("a message for an event can't have an idempotency_key")
             producer = self._producer if self._is_numbered and is_queue and not is_keyed else ""
-            lane = Lane(len(self._lanes) + 1, destination, self._owner, producer, is_keyed=is_keyed)
-            self._lanes[destination, is_keyed] = lane
-        return lane
+            series = Series(len(self._series) + 1, destination, self._owner, producer, is_keyed=is_keyed)
+            self._series[destination, is_keyed] = series
+        return series
 
-    def send(self, lane: Lane, body: Body, more: str = "", type: str | None = None, seq: int | None = None) -> C:
+    def send(self, series: Series, body: Body, more: str = "", type: str | None = None, seq: int | None = None) -> C:
         """Send one message, or keep it until there is a connection; return its outcome.
 
         `more` has the header lines made by `content.lines`, in which `type` is included already. `seq` is the message's
@@ -213,23 +213,23 @@ class Publisher(Generic[C]):
         most = self._link.body_bytes_max
         if most and len(data) > most:
             raise TooLarge(f"a body of {len(data)} bytes is larger than {most}", 413)
-        number = lane.number + 1
-        if seq is not None or (self._has_own_numbers and not lane.is_keyed):
-            number = self._own_number(lane, seq)
-            if number != lane.number + 1 or not lane.number:
-                more += f"\nx-after:{lane.number}"
-        lane.number = number
-        receipt = b"%b%d" % (lane.prefix, number)
+        number = series.number + 1
+        if seq is not None or (self._has_own_numbers and not series.is_keyed):
+            number = self._own_number(series, seq)
+            if number != series.number + 1 or not series.number:
+                more += f"\nx-after:{series.number}"
+        series.number = number
+        receipt = b"%b%d" % (series.prefix, number)
         if len(data) >= CONTENT_LENGTH_FROM or b"\0" in data:
             more += f"\ncontent-length:{len(data)}"
-        frame = b"%b%d\n\n%b\0" % (lane.head(more), number, data)
+        frame = b"%b%d\n\n%b\0" % (series.head(more), number, data)
         self._order = order = self._order + 1
-        confirm = self._make(lane, receipt, frame, order)
+        confirm = self._make(series, receipt, frame, order)
         self._unconfirmed[receipt] = confirm
         self._bytes += len(frame)
         self.sent += 1
-        if lane.held is not None:
-            lane.held[receipt] = confirm
+        if series.held is not None:
+            series.held[receipt] = confirm
         elif self._link.is_up:
             output = self._link.output
             output.append(frame)
@@ -240,7 +240,9 @@ class Publisher(Generic[C]):
         return confirm
 
     def flush(self, outcome: Outcome) -> None:
-        """End this outcome when all messages sent so far have ended, with the first refusal that nobody has seen."""
+        """End this outcome when all messages sent so far have ended, with the first refusal that no `Confirm` has
+        raised.
+        """
         self._flushes.append((self._order, outcome))
         self._end_flushes()
 
@@ -257,8 +259,8 @@ class Publisher(Generic[C]):
     def up(self) -> None:
         if self._is_numbered and NUMBERS not in self._link.features:
             self._go_without_numbers()
-        for lane in self._held:
-            lane.held = lane.probe = None
+        for series in self._held:
+            series.held = series.probe = None
         self._held.clear()
         for confirm in self._unconfirmed.values():
             self.resent += confirm.resent
@@ -266,16 +268,16 @@ class Publisher(Generic[C]):
 
     def down(self) -> None:
         for confirm in self._unconfirmed.values():
-            lane = confirm.lane
-            if lane.held is None or confirm is lane.probe or confirm.receipt not in lane.held:
+            series = confirm.series
+            if series.held is None or confirm is series.probe or confirm.receipt not in series.held:
                 confirm.resent = True
 
     def unreachable(self, error: ClientError) -> None:
-        """See `Role`. Nothing was sent, so the numbers begin anew."""
+        """End all confirms. Nothing was sent, so the numbers begin again."""
         for receipt in list(self._unconfirmed):
             self._end(receipt, error)
-        for lane in self._lanes.values():
-            lane.number = 0
+        for series in self._series.values():
+            series.number = 0
         self._progress()
 
     def collect(self) -> None:
@@ -298,8 +300,8 @@ class Publisher(Generic[C]):
                 continue
             size += len(confirm.frame)
             self.confirmed += 1
-            if confirm.lane.held is not None:
-                self._leaves(confirm.lane, confirm, is_stored=True)
+            if confirm.series.held is not None:
+                self._leaves(confirm.series, confirm, is_stored=True)
             confirm.confirmed(more)
         self._bytes -= size
         self._progress()
@@ -312,29 +314,29 @@ class Publisher(Generic[C]):
 
     def tick(self, now: float) -> float:
         due = _NEVER
-        for lane in self._held:
-            if lane.probe is None and lane.held and self._link.is_up:
-                if now >= lane.retry_at:
-                    self._probe(lane, now)
-                if lane.probe is None:
-                    due = min(due, lane.retry_at)
+        for series in self._held:
+            if series.probe is None and series.held and self._link.is_up:
+                if now >= series.retry_at:
+                    self._probe(series, now)
+                if series.probe is None:
+                    due = min(due, series.retry_at)
         return due
 
     # ------------------------------------------------------------ inside
 
-    def _own_number(self, lane: Lane, seq: int | None) -> int:
+    def _own_number(self, series: Series, seq: int | None) -> int:
         """Return the number of a message, checked against the rules for `seq`. Raise ValueError or NotSupported."""
         if not self._has_own_numbers:
             raise ValueError("seq needs a client with a producer: Client(…, producer=NAME)")
-        if lane.is_keyed:
+        if series.is_keyed:
             raise ValueError("a message can have a seq or an idempotency_key, not both")
-        if not lane.destination.startswith("/queue/"):
+        if not series.destination.startswith("/queue/"):
             if seq is not None:
                 raise ValueError("only a message for a queue can have a seq")
-            return lane.number + 1
-        if seq is None or seq <= lane.number:
-            raise ValueError(f"seq must be above the last one, {lane.number}")
-        if not lane.producer:
+            return series.number + 1
+        if seq is None or seq <= series.number:
+            raise ValueError(f"seq must be above the last one, {series.number}")
+        if not series.producer:
             raise NotSupported(NO_NUMBERS)
         return seq
 
@@ -346,13 +348,13 @@ class Publisher(Generic[C]):
         self._is_numbered = False
         line = f"\nx-producer:{self._producer}\n".encode()
         for confirm in list(self._unconfirmed.values()):
-            if self._has_own_numbers and confirm.lane.producer:
+            if self._has_own_numbers and confirm.series.producer:
                 self._end(confirm.receipt, NotSupported(NO_NUMBERS))
             elif line in confirm.frame:
                 confirm.frame = confirm.frame.replace(line, b"\n", 1)
                 self._bytes -= len(line) - 1
-        for lane in self._lanes.values():
-            lane.unnumbered()
+        for series in self._series.values():
+            series.unnumbered()
         self._progress()
 
     def _type_line(self, kind: str) -> str:
@@ -370,63 +372,63 @@ class Publisher(Generic[C]):
             confirm.expected = int(expected)
             self._hold(confirm, 0.0)
         elif confirm is not None and isinstance(error, QueueFull) and self._waits_when_full:
-            self._warn_of_full(confirm.lane, error)
+            self._warn_of_full(confirm.series, error)
             self._hold(confirm, error.retry_after or FULL_RETRY_S)
         else:
             self._end(receipt, error)
 
-    def _warn_of_full(self, lane: Lane, error: QueueFull) -> None:
+    def _warn_of_full(self, series: Series, error: QueueFull) -> None:
         now = self._link.now
-        if now >= lane.warn_at:
-            lane.warn_at = now + FULL_WARNING_S
-            log.warning("publishing to %s waits until there is room: %s", lane.destination, error)
+        if now >= series.warn_at:
+            series.warn_at = now + FULL_WARNING_S
+            log.warning("publishing to %s waits until there is room: %s", series.destination, error)
 
     def _hold(self, confirm: Confirm, wait: float) -> None:
-        """Hold a message, and all later ones of its lane, and try it again after so many seconds."""
-        lane = confirm.lane
-        is_new = lane.held is None
-        if lane.held is None:
-            lane.held = {}
-            self._held.add(lane)
-        lane.held[confirm.receipt] = confirm
-        if wait or is_new or confirm is lane.probe:
-            self._try_at(lane, self._link.now + wait)
-        if confirm is lane.probe:
-            lane.probe = None
+        """Hold a message, and all later ones of its series, and try it again after so many seconds."""
+        series = confirm.series
+        is_new = series.held is None
+        if series.held is None:
+            series.held = {}
+            self._held.add(series)
+        series.held[confirm.receipt] = confirm
+        if wait or is_new or confirm is series.probe:
+            self._try_at(series, self._link.now + wait)
+        if confirm is series.probe:
+            series.probe = None
 
-    def _try_at(self, lane: Lane, time: float) -> None:
-        lane.retry_at = time
+    def _try_at(self, series: Series, time: float) -> None:
+        series.retry_at = time
         self._link.due = min(self._link.due, time)
 
-    def _probe(self, lane: Lane, now: float) -> None:
-        """Send the first message that a lane holds, to see whether it is taken now."""
-        assert lane.held
-        first = min(lane.held.values(), key=_order)
+    def _probe(self, series: Series, now: float) -> None:
+        """Send the first message that a series holds, to see whether it is taken now."""
+        assert series.held
+        first = min(series.held.values(), key=_order)
         frame = first.frame
-        if lane.producer and first is not next(each for each in self._unconfirmed.values() if each.lane is lane):
-            lane.retry_at = now + LOOK_AGAIN_S  # a message in front of it has not ended yet and must not be overtaken
+        if series.producer and first is not next(each for each in self._unconfirmed.values() if each.series is series):
+            series.retry_at = now + LOOK_AGAIN_S  # a message in front of it has not ended yet and must not be overtaken
             return
         if first.expected:
             # This line goes in front, because the first of two counts: `send` gives own numbers an `x-after`, too.
             frame = b"SEND\nx-after:%d\n" % (first.expected - 1) + frame.removeprefix(b"SEND\n")
-        lane.probe = first
+        series.probe = first
         self._link.write(frame)
 
-    def _leaves(self, lane: Lane, confirm: Confirm, *, is_stored: bool) -> None:
-        """Take a message that has ended out of a held lane. If it was the probe, the others may be sent now.
+    def _leaves(self, series: Series, confirm: Confirm, *, is_stored: bool) -> None:
+        """Take a message that has ended out of a held series. If it was the probe, the others may be sent now.
 
-        In a numbered lane whose probe was refused, only the next message is tried: those behind it would come too
+        In a numbered series whose probe was refused, only the next message is tried: those behind it would come too
         early.
         """
-        assert lane.held is not None
-        lane.held.pop(confirm.receipt, None)
-        if lane.held and lane.producer and not is_stored:
-            if confirm is lane.probe:
-                lane.probe = None
-                self._try_at(lane, self._link.now)
-        elif confirm is lane.probe or not lane.held:
-            waiting, lane.held, lane.probe = lane.held, None, None
-            self._held.discard(lane)
+        assert series.held is not None
+        series.held.pop(confirm.receipt, None)
+        if series.held and series.producer and not is_stored:
+            if confirm is series.probe:
+                series.probe = None
+                self._try_at(series, self._link.now)
+        elif confirm is series.probe or not series.held:
+            waiting, series.held, series.probe = series.held, None, None
+            self._held.discard(series)
             for each in sorted(waiting.values(), key=_order):
                 self._link.write(each.frame)
 
@@ -434,8 +436,8 @@ class Publisher(Generic[C]):
         confirm = self._unconfirmed.pop(receipt, None)
         if confirm is not None:
             self._bytes -= len(confirm.frame)
-            if confirm.lane.held is not None:
-                self._leaves(confirm.lane, confirm, is_stored=False)
+            if confirm.series.held is not None:
+                self._leaves(confirm.series, confirm, is_stored=False)
             confirm.finish(error)
             self._refused.append(confirm)
 

@@ -75,8 +75,8 @@ class Target(Generic[Sent, Published]):
     ) -> Published:
         """Publish a message; it is on disk when this returns. The parameters are those of `send`.
 
-        Raise Refused if the server refuses the message. Raise Unknown if no confirm came within `timeout` seconds: the
-        message may still be stored.
+        Raise Refused if the server refuses the message. Raise Unknown if there is no confirm within `timeout` seconds:
+        the message may still be stored.
         """
         sent = self.send(
             body,
@@ -110,7 +110,7 @@ class BaseQueue(Target[Sent, Published], Generic[Sent, Published, Arriving, Answ
     def request(self, body: content.Body, *, timeout: float = 30, headers: Mapping[str, str] | None = None) -> Answered:
         """Send a message and return the answer, which is the value that a worker's handler returned.
 
-        Raise Unknown if no answer came within `timeout` seconds.
+        Raise Unknown if there is no answer within `timeout` seconds.
         """
         answer: Answered = self.client.request(self.destination, body, timeout, dict(headers or {}))
         return answer

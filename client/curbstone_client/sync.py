@@ -149,7 +149,9 @@ class Client(base.ClientBase[Queue]):
         return self._http.call(method, path, body)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all messages sent so far are confirmed or refused; raise the first refusal nobody has seen."""
+        """Wait until all messages sent so far are confirmed or refused; raise the first refusal that no `Confirm` has
+        raised.
+        """
         with self.lock:
             outcome = self._flushing()
         if not wait_for(outcome, self.lock, timeout):
@@ -212,7 +214,7 @@ class Client(base.ClientBase[Queue]):
                 publisher.on_room = self._room.notify_all
                 self._room.wait()
                 self._check_open()
-            return publisher.send(publisher.lane(destination, is_keyed=is_keyed), body, more, type, seq)
+            return publisher.send(publisher.series(destination, is_keyed=is_keyed), body, more, type, seq)
 
     def subscribe(
         self, destination: str, prefetch: int, headers: dict[str, str] | None = None, *, acked: bool = True
@@ -238,7 +240,7 @@ class Client(base.ClientBase[Queue]):
         outcome.result()
 
     def request(self, destination: str, body: content.Body, timeout: float, headers: dict[str, str]) -> Message:
-        """Send a message and return its answer. Raise Unknown if none came within `timeout` seconds."""
+        """Send a message and return its answer. Raise Unknown if there is none within `timeout` seconds."""
         self._consuming().wait_up()
         correlation = uuid.uuid4().hex
         named, data = base.send_headers(destination, body, headers=headers)
@@ -295,7 +297,7 @@ class Client(base.ClientBase[Queue]):
         self._replied.notify_all()
 
     def _after_fork(self) -> None:
-        """Start anew in the forked child, because the connections and everything sent so far belong to the parent."""
+        """Start again in the forked child, because the connections and everything sent so far belong to the parent."""
         for connection in (self._out, self._in):
             if connection is not None:
                 connection.forget()

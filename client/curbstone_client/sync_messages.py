@@ -38,8 +38,11 @@ class Confirm(BaseConfirm):
     __slots__ = ()
 
     def result(self, timeout: float | None = None) -> Stored:
-        """Wait until the message is on disk. Raise Refused, or Unknown if no confirm came within `timeout` seconds."""
-        if not wait_for(self, self.lane.owner.lock, timeout):
+        """Wait until the message is on disk.
+
+        Raise Refused, or Unknown if there is no confirm within `timeout` seconds.
+        """
+        if not wait_for(self, self.series.owner.lock, timeout):
             raise Unknown(f"no confirm within {timeout:g} s; it may still arrive")
         return self.stored()
 
@@ -54,7 +57,7 @@ class Ended(Outcome):
         self._owner = owner
 
     def result(self, timeout: float | None = None) -> None:
-        """Wait until it is on disk. Raise the refusal, or Unknown if no answer came within `timeout` seconds."""
+        """Wait until it is on disk. Raise the refusal, or Unknown if there is no answer within `timeout` seconds."""
         if not wait_for(self, self._owner.lock, timeout):
             raise Unknown(f"no answer within {timeout:g} s; it may still arrive")
         self.check()
@@ -130,7 +133,7 @@ class Messages(Iterator[Message]):
         return message
 
     def get(self, timeout: float | None = None) -> Message | None:
-        """Return the next message, or None if none came within `timeout` seconds.
+        """Return the next message, or None if there is none within `timeout` seconds.
 
         Raise StopIteration if the subscription was closed, and a ClientError if it failed.
         """

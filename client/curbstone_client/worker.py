@@ -70,7 +70,7 @@ def log_failure(queue: str, message: BaseMessage[Any], error: BaseException) -> 
 
 
 def poison_warning(queue: str, info: Mapping[str, Any]) -> str | None:
-    """Return a warning to log if a message that always fails would come again for ever; None if it would not."""
+    """Return a warning to log if a message that always fails would be redelivered for ever; None if it would not."""
     options = info.get("options", info)
     if options.get("max_tries") or options.get("dead_letter"):
         return None

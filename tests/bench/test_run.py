@@ -20,7 +20,7 @@ from bench.results import Results, rows_of
 from bench.server import Server, curbstone_command
 from bench.stats import Percentiles
 from bench.stomp_load import Account, DrainJob, SendJob
-from bench.workers import Gate
+from bench.workers import Stopwatch
 from bench.workloads import (
     BINDING_WORKLOADS,
     CLIENT_WORKLOADS,
@@ -121,16 +121,16 @@ def test_what_it_costs_and_how_it_grows_is_measured(tmp_path: Path) -> None:
     assert 0 < found["scaling"]["churn_bytes"] <= found["scaling"]["churn_cap"]
 
 
-class OpenAuthenticator(Gate):
+class NoStopwatch(Stopwatch):
     """Lets a role run right here instead of in a process of its own."""
 
     def __init__(self) -> None:
         pass
 
-    def open(self) -> int:
+    def start(self) -> int:
         return time.perf_counter_ns()
 
-    def close(self) -> None:
+    def stop(self) -> None:
         pass
 
 
@@ -163,25 +163,25 @@ null_server.main()
 def test_a_server_that_damages_messages_is_found_out(fault: str, expected: Tally, tmp_path: Path) -> None:
     with faulty_sink(fault, tmp_path) as server:
         account = Account(server.stomp)
-        stomp_load.send(SendJob(account, "/queue/a", 100, 100, 100, 10), OpenAuthenticator())
-        outcome = stomp_load.drain(DrainJob(account, "/queue/a", (100,), 100, 100, silence_s=1), OpenAuthenticator())
+        stomp_load.send(SendJob(account, "/queue/a", 100, 100, 100, 10), NoStopwatch())
+        outcome = stomp_load.drain(DrainJob(account, "/queue/a", (100,), 100, 100, silence_s=1), NoStopwatch())
     assert outcome.tally == expected
 
 
 def over_queues(server: Server) -> Tally | None:
     job = queues_load.QueuesJob(Account(server.stomp), ["a", "b"], 50, 100, 100, silence_s=1)
-    sent = queues_load.send_to_queues(job, OpenAuthenticator()).sent
-    return queues_load.drain_queues(job, sent, OpenAuthenticator()).tally
+    sent = queues_load.send_to_queues(job, NoStopwatch()).sent
+    return queues_load.drain_queues(job, sent, NoStopwatch()).tally
 
 
 def at_a_rate(server: Server) -> Tally | None:
     job = both_ways.PacedJob(Account(server.stomp), "/queue/a", 100, 100, 10_000, silence_s=1)
-    return both_ways.paced(job, OpenAuthenticator()).tally
+    return both_ways.paced(job, NoStopwatch()).tally
 
 
 def by_batch_and_pop(server: Server) -> Tally | None:
-    http_load.post_batches(http_load.PostJob(server.http, "default/a", 100, 100, 1, 10), OpenAuthenticator())
-    return http_load.pop(http_load.PopJob(server.http, "default/a", (100,), 100, 1), OpenAuthenticator()).tally
+    http_load.post_batches(http_load.PostJob(server.http, "default/a", 100, 100, 1, 10), NoStopwatch())
+    return http_load.pop(http_load.PopJob(server.http, "default/a", (100,), 100, 1), NoStopwatch()).tally
 
 
 @pytest.mark.parametrize("way", [over_queues, at_a_rate, by_batch_and_pop])
@@ -207,7 +207,7 @@ class Meddled(Target):
 
     def bind(self, event: str, queues: Sequence[str]) -> str:
         destination = super().bind(event, queues)
-        stomp_load.send(SendJob(self.account, f"/queue/{queues[-1]}", 1, 64, 1, 10), OpenAuthenticator())
+        stomp_load.send(SendJob(self.account, f"/queue/{queues[-1]}", 1, 64, 1, 10), NoStopwatch())
         return destination
 
 

@@ -60,7 +60,7 @@ class World:
         seq = None
         if self.seqs is not None:
             seq = self.seqs[queue] = self.seqs[queue] + self.dice.choice((1, 1, 2, 7))
-        confirm = self.publisher.send(self.publisher.lane(queue), b"%d" % number + loud, seq=seq)
+        confirm = self.publisher.send(self.publisher.series(queue), b"%d" % number + loud, seq=seq)
         self.sent[queue].append((b"%d" % number + loud, confirm))
         assert self.publisher.unconfirmed <= WINDOW
 

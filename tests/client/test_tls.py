@@ -66,5 +66,5 @@ def test_without_it_the_server_is_not_believed_and_a_bad_file_is_named(urls: lis
         if kind == "missing":
             bad.write_text("")
     context = Authority(tmp_path).client()
-    with pytest.raises(ValueError, match="give tls or ca_file"):
+    with pytest.raises(ValueError, match="give either tls or ca_file"):
         sync.Client(urls[0], tls=context, ca_file=bad)

@@ -3,7 +3,7 @@
 In order: the checkout is clean and the version is new; the changelog's "Unreleased" gets the version and the date, and
 the manifests name the image of that version; all this is one commit, with a tag; source distributions and wheels of the
 server and of its Python client are built from that commit alone; both wheels are installed in a new environment and
-asked for their version; from that environment comes the SBOM (CycloneDX): the server, and all it brings. Checksums of
+asked for their version; the SBOM describes that environment (CycloneDX): the server, and all it brings. Checksums of
 all are in `SHA256SUMS`. What fails before the commit leaves the checkout as it was; afterwards the text says how to
 undo it.
 """
