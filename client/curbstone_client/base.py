@@ -266,8 +266,7 @@ def send_headers(
     ttl: float | None = None,
     key: str | None = None,
 ) -> tuple[dict[str, str], bytes]:
-    """Return the headers and the body of a SEND that belongs to no `Series`: in a transaction, a request or an answer.
-    """
+    """Return the headers and the body of a SEND outside of a `Series`: in a transaction, a request or an answer."""
     data, kind = content.encode(body)
     named = {"destination": destination, "content-length": str(len(data))}
     if (type or kind) is not None:

@@ -85,7 +85,7 @@ class Places:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options for reading; see docs/spark-reference.md. Durations are in seconds, times in ms. `queues` are full names."""
+    """The options for reading (docs/spark-reference.md). Durations are in s, times in ms. `queues` are full names."""
 
     address: Address
     mode: str
