@@ -21,7 +21,7 @@ COMPILED = {
     "core/admin": "queue",
     "core/engine": "broker fault_barrier parts queue state syncer turns write_queue",
     "core/engine/commit": "batch meta_writer producer_sequences publishes records writer",
-    "core/engine/compaction": "cleaner relocate restore retention",
+    "core/engine/compaction": "cleaner relocate retention",
     "core/engine/delivery": "acks consumer dispatch leases",
     "core/engine/facts": "facts kinds",
     "core/engine/index": "copies due dynamic_groups group index ordering reader runs",

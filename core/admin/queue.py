@@ -92,7 +92,7 @@ class LocalQueue(Queue):
         self._undos().begin(wish, on_done)
 
     def _undos(self) -> Undo:
-        self._undo = self._undo or Undo(self.parts)
+        self._undo = self._undo or Undo(self.parts, self.writer)
         return self._undo
 
     def _is_idle(self) -> bool:

@@ -1,7 +1,7 @@
 """Undo: brings back messages that were acked, popped or purged, as far as the log still has them.
 
 The log keeps nothing just for this. It is read from its beginning, on a worker thread: first for what was settled, and
-how, then for the messages. Those are written again (`engine.compaction.restore`) with the seqs and ids that they had.
+how, then for the messages. Those are written again (`core.admin.restore`) with the seqs and ids that they had.
 
 Messages that are pending are left alone, so none comes back twice. A message that was rejected, expired or tried too
 often never comes back, because it may live on as a dead letter; neither does one that was redriven to another queue.
@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
+from curbstone.core.admin.restore import Restore
 from curbstone.core.disk import Disk
-from curbstone.core.engine.compaction.restore import Restore
+from curbstone.core.engine.commit.writer import Writer
 from curbstone.core.engine.log.batches import Batch
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import Flag, Reason, decode_seqs, decode_settled, entry_bytes
@@ -46,13 +47,16 @@ class _Found(NamedTuple):
 class Undo:
     """The undos of one queue, one at a time; so a message that one has found settled is not brought back by another."""
 
-    __slots__ = ("_index", "_is_busy", "_log", "_purges", "_state", "_stop", "_write_queue")
+    __slots__ = ("_index", "_is_busy", "_log", "_parts", "_purges", "_restore", "_state", "_stop", "_writer")
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, writer: Writer) -> None:
+        self._parts = parts
         self._state = parts.state
         self._log = parts.log
         self._index = parts.index
-        self._write_queue = parts.write_queue
+        self._writer = writer
+        self._restore: Restore | None = None
+        """The messages of the undo under way, once they are known."""
         self._is_busy = False
         self._stop = False
         """Whether the undo under way is to end, because a purge has begun."""
@@ -105,13 +109,15 @@ class Undo:
                 error.members = {**error.members, "restored": restored}
             self._end(on_done, error, Undone(restored, found.gone, found.expired, found.more, found.damaged))
 
-        self._write_queue.begin_restore(Restore(group, entitled, written))
+        self._restore = Restore(self._parts, group, entitled, written)
+        self._writer.copy_from(self._restore)
 
     def _conflict_of_purge(self) -> Conflict:
         return Conflict(f"queue {self._state.name} was purged meanwhile")
 
     def _end(self, on_done: Undoing, error: CurbstoneError | None, undone: Undone) -> None:
         self._is_busy = False
+        self._restore = None
         self._state.host.tell(on_done, error, undone)
 
     # --- purges
@@ -120,7 +126,10 @@ class Undo:
         """End the undo under way, then call `purge(over)`; no other begins until `over` has been called."""
         self._stop = True
         self._purges += 1
-        self._write_queue.stop_restore(self._conflict_of_purge(), partial(purge, self._purged))
+        if self._restore is None:
+            purge(self._purged)
+        else:
+            self._restore.stop(self._conflict_of_purge(), partial(purge, self._purged))
 
     def _purged(self) -> None:
         self._purges -= 1

@@ -1,4 +1,4 @@
-"""Everything that waits to be written to one queue's log: publishes, settles, records of tries, pops, and an undo.
+"""Everything that waits to be written to one queue's log: publishes, settles, records of tries and pops.
 
 Whoever has something to write puts it here, and the queue gets a turn. `commit.batch` takes as much as fits into
 the next commit, and `commit.writer` puts back what must still be written after a commit has failed.
@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from curbstone.core.engine.compaction.restore import Restore
 from curbstone.core.engine.log.format import Reason, TriesRecord
 from curbstone.core.engine.turns import Wakeups
 from curbstone.core.errors import CurbstoneError
@@ -219,7 +218,7 @@ _NOTHING: deque[Publish] = deque(maxlen=0)
 class WriteQueue:
     __slots__ = (
         "_refusal", "_wakeups", "after_settles", "callbacks", "lazy_acks", "must_write", "pops", "publishes", "ranges",
-        "redelivery_records", "releases", "restore", "settles", "waiting_for_room",
+        "redelivery_records", "releases", "settles", "waiting_for_room",
     )  # fmt: skip
 
     def __init__(self, wakeups: Wakeups) -> None:
@@ -245,8 +244,6 @@ class WriteQueue:
         """Callbacks of those who wait for the cleaner."""
         self.after_settles: list[Done] = []
         """Callbacks of those who wait only for the settles of before."""
-        self.restore: Restore | None = None
-        """The undo that brings settled messages back, if there is one; there is one at a time."""
         self.must_write = False
         """Whether to make a commit though nothing waits, to find out whether the log can be written again."""
 
@@ -372,24 +369,6 @@ class WriteQueue:
         waiting, self.waiting_for_room = self.waiting_for_room, ()
         return waiting
 
-    def begin_restore(self, restore: Restore) -> None:
-        """Write settled messages again, so that they are pending once more."""
-        self.restore = restore
-        self._wakeups.dirty()
-
-    def stop_restore(self, error: CurbstoneError, then: Callable[[], None]) -> None:
-        """End the undo with `error` after its commit under way, then call `then`; at once if there is no undo."""
-        if self.restore is None:
-            then()
-        else:
-            self.restore.stop(error, then)
-            self._wakeups.dirty()
-
-    def end_restore(self) -> Restore | None:
-        """Forget the undo and return it, if there is one; the caller tells whoever asked for it."""
-        restore, self.restore = self.restore, None
-        return restore
-
     # --- what there is
 
     @property
@@ -405,7 +384,7 @@ class WriteQueue:
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits."""
-        asked = self.publishes or self.callbacks or self.after_settles or self.restore
+        asked = self.publishes or self.callbacks or self.after_settles
         return not (asked or self.settles or self.ranges or self.releases or self.redelivery_records or self.pops)
 
     @property
@@ -414,4 +393,4 @@ class WriteQueue:
 
         Records of tries are not: in a full queue they may wait for room for ever.
         """
-        return bool(self.publishes or self.settles or self.ranges or self.callbacks or self.pops or self.restore)
+        return bool(self.publishes or self.settles or self.ranges or self.callbacks or self.pops)

@@ -1,7 +1,7 @@
 """One batch: what goes into the next commit, and the bytes of it.
 
-Records (`records`) are taken first; what they leave of the room is for one of three: a copy of the cleaner, messages
-that an undo brings back, or publishes (`publishes`). The facts and the bytes of the whole batch are made here.
+Records (`records`) are taken first; what they leave of the room is for copies, of the cleaner or of
+another source, or for publishes (`publishes`). The facts and the bytes of the whole batch are made here.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from types import MappingProxyType
 from curbstone.core.engine.commit.publishes import Publishes
 from curbstone.core.engine.commit.records import Records
 from curbstone.core.engine.compaction.cleaner import Cleaner
-from curbstone.core.engine.compaction.relocate import Copy
-from curbstone.core.engine.compaction.restore import Restore
+from curbstone.core.engine.compaction.relocate import Copy, CopySource
 from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.facts.facts import EMPTY, put
 from curbstone.core.engine.facts.kinds import encode_seq
@@ -44,7 +43,7 @@ class Batch:
 
     __slots__ = (
         "_cleaner", "_disk_is_full", "_dispatcher", "_empties", "_missed", "_parts", "after_settles", "callbacks",
-        "copies", "end", "facts", "marks", "publishes", "records", "restore", "start",
+        "copies", "end", "facts", "marks", "publishes", "records", "source", "start",
     )  # fmt: skip
 
     def __init__(
@@ -62,8 +61,8 @@ class Batch:
         self.copies: Sequence[Message] = ()
         self._empties = False
         """Whether the oldest segment has nothing live any more once this batch is on disk."""
-        self.restore: Restore | None = None
-        """The undo that brings the copies back, or None if they are the cleaner's."""
+        self.source: CopySource | None = None
+        """Where the copies are from; None if there are none."""
         self.callbacks: Sequence[Done] = ()
         """Callbacks of those who wait until all earlier settles and releases are on disk."""
         self.after_settles: Sequence[Done] = ()
@@ -113,28 +112,23 @@ class Batch:
             records.add_tries([record for release in write.releases for record in release.records])
             records.add_tries(write.released)
 
-    def take_copy(self, copy: Copy) -> None:
-        """Take what the cleaner copies: messages, which groups have settled them, and records of tries."""
+    def take_copy(self, source: CopySource, copy: Copy) -> None:
+        """Take what is copied: messages, which groups have settled them, and records of tries."""
+        self.source = source
         self.copies = copy.messages
         records = self._add_to()
         for group, seqs in self._parts.index.settled_of(copy.messages).items():
-            records.settle(group, Reason.COPIED, seqs)
-        records.repeat_tries(copy.tries_records)
+            if group != copy.revived_in:
+                records.settle(group, Reason.COPIED, seqs)
+        records.repeat_tries(copy.repeated)
+        records.add_tries([*copy.tries])
         self._empties = copy.is_last
 
-    def take_restored(self, restore: Restore) -> bool:
-        """Take the next messages that an undo brings back; return False if there is no room even for one."""
-        parts = self._parts
-        records = self._add_to()
-        if not restore.take(parts.index, parts.log.room, records.bytes):
-            return False
-        self.restore = restore
-        self.copies = restore.piece
-        for group, seqs in parts.index.settled_of(restore.piece).items():
-            if group != restore.group:
-                records.settle(group, Reason.COPIED, seqs)
-        records.add_tries(restore.records() if self.copies else [])
-        return True
+    def take_from(self, source: CopySource) -> None:
+        """Take what this source has next, if it has anything for which there is room."""
+        copy = source.next(self.records.bytes if self.records is not None else 0)
+        if copy is not None:
+            self.take_copy(source, copy)
 
     # --- the batch
 

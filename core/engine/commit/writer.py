@@ -20,10 +20,9 @@ from functools import partial
 from curbstone.core.engine.commit.batch import Batch
 from curbstone.core.engine.commit.publishes import NOTES_BYTES, Taken
 from curbstone.core.engine.compaction.cleaner import Cleaner
-from curbstone.core.engine.compaction.relocate import Copy
+from curbstone.core.engine.compaction.relocate import Copy, CopySource
 from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.delivery.pop import Pops
-from curbstone.core.engine.index.copies import Where
 from curbstone.core.engine.index.index import Placed
 from curbstone.core.engine.log.commit import Commit
 from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES
@@ -41,7 +40,7 @@ class Source(Enum):
     """What a batch holds beside records: one of these, because each may need all the room of a batch."""
 
     COPY = "copies of what is live in the oldest segment"
-    RESTORE = "messages that an undo brings back"
+    OTHER_COPY = "copies that something else than the cleaner asks for, such as an undo"
     PUBLISH = "publishes"
     NOTHING = "nothing, because the disk is full and what room there is is kept for records"
 
@@ -51,8 +50,8 @@ class Writer:
 
     __slots__ = (
         "_cleaner", "_dispatcher", "_has_copied", "_is_troubled", "_log", "_parts", "_pops", "_started_us", "_state",
-        "_sync_is_late", "_syncer", "_turn", "_unsynced", "_write_queue", "commits", "disk_is_full", "is_busy",
-        "missed", "under_way",
+        "_sync_is_late", "_syncer", "_turn", "_unsynced", "_write_queue", "commits", "copy_source",
+        "disk_is_full", "is_busy", "missed", "under_way",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +91,8 @@ class Writer:
         self._sync_is_late = False
         """Whether it waits for the end of the commit under way."""
         self.commits = 0
+        self.copy_source: CopySource | None = None
+        """A source of copies beside the cleaner, such as an undo; one at a time."""
 
     @property
     def owed_groups(self) -> set[str]:
@@ -103,12 +104,12 @@ class Writer:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way or waiting."""
-        return not self.is_busy and self._write_queue.is_empty
+        return not self.is_busy and self._write_queue.is_empty and self.copy_source is None
 
     @property
     def owes_nothing(self) -> bool:
         """Whether nothing is under way and nobody waits for anything to be written."""
-        return not (self.is_busy or self._write_queue.is_owed)
+        return not (self.is_busy or self._write_queue.is_owed or self.copy_source is not None)
 
     def space(self) -> Space:
         state, room = self._state, self._log.room
@@ -136,7 +137,7 @@ class Writer:
         written again.
         """
         self._refuse_publishes(error)
-        self._end_restore(error)
+        self._fail_copies(error)
         self._pops.refuse_all(error)
         write_queue = self._write_queue
         if self._state.is_closed:
@@ -195,11 +196,12 @@ class Writer:
             return
         if state.write_failure:
             self._refuse_publishes(Unavailable(state.write_failure))
-            self._end_restore(Unavailable(state.write_failure))
+            self._fail_copies(Unavailable(state.write_failure))
             return
         cleaner.review()
         was_cleaning = cleaner.is_cleaning
-        if write_queue.is_empty and not (write_queue.must_write or was_cleaning):  # then only if something is owed
+        is_asked = not write_queue.is_empty or self.copy_source is not None
+        if not (is_asked or write_queue.must_write or was_cleaning):  # then only if something is owed
             drops = len(self._log.segments) > 1 and cleaner.droppable() > 0
             if not (drops or self._parts.index.has_unlogged_marks):
                 return
@@ -210,16 +212,16 @@ class Writer:
             self._log.room.suit(self._parts.index.runs.bytes_live)
         has_copied = self._has_copied
         source, copy = self._next_source(was_cleaning)
-        self._has_copied = source is Source.COPY or source is Source.RESTORE
+        self._has_copied = source is Source.COPY or source is Source.OTHER_COPY
         batch = Batch(self._parts, cleaner, self._dispatcher, self.missed, disk_is_full=self.disk_is_full)
         self.under_way = batch
         if write_queue.pops:
             self._pops.drop_unwanted()
         batch.take_records()
         if copy is not None:
-            batch.take_copy(copy)
-        elif source is Source.RESTORE:
-            self._take_restored(batch)
+            batch.take_copy(cleaner.relocation, copy)
+        elif source is Source.OTHER_COPY and self.copy_source is not None:
+            batch.take_from(self.copy_source)
         elif source is Source.PUBLISH:
             batch.take_publishes()
         commit = batch.commit()
@@ -235,13 +237,13 @@ class Writer:
         self._nothing_written(batch)
         cleaner.review()  # records may have found no room in this batch
         gave_way = source is Source.PUBLISH and has_publishes and has_copied
-        if gave_way and (was_cleaning or write_queue.restore is not None):
+        if gave_way and (was_cleaning or self.copy_source is not None):
             self._parts.wakeups.dirty()  # publishes went first and none could be taken: the next batch is for copies
-        elif source is Source.RESTORE or (cleaner.is_cleaning and not was_cleaning):
+        elif source is Source.OTHER_COPY or (cleaner.is_cleaning and not was_cleaning):
             self._parts.wakeups.dirty()
         if source is Source.NOTHING:
             self._refuse_publishes(QueueFull(NO_SPACE))
-            self._end_restore(QueueFull(NO_SPACE))
+            self._fail_copies(QueueFull(NO_SPACE))
 
     def _next_source(self, is_cleaning: bool) -> tuple[Source, Copy | None]:
         """Return what the next batch holds beside records, and the copies if they are the cleaner's."""
@@ -254,12 +256,7 @@ class Writer:
             if copy is not None:
                 return Source.COPY, copy
             # There is nothing to copy, or it is being read from the disk: the batch is free for others.
-        return Source.PUBLISH if self._write_queue.restore is None else Source.RESTORE, None
-
-    def _take_restored(self, batch: Batch) -> None:
-        restore = self._write_queue.restore
-        if restore is not None and not batch.take_restored(restore):
-            self._end_restore(QueueFull(f"queue {self._state.name} {self._log.fullness}"))
+        return Source.PUBLISH if self.copy_source is None else Source.OTHER_COPY, None
 
     def _ended(self, commit: Commit, _result: object, error: BaseException | None) -> None:
         """The commit of the batch under way has ended."""
@@ -313,14 +310,19 @@ class Writer:
                 self._log.room.give_back(publish.reserved)
             error, seq = answer or (None, publish.messages[first].seq if count else 0)
             self._state.host.tell(publish.on_done, error, seq, count)
-        if self._write_queue.restore is not None and self._write_queue.restore.is_over:
-            self._end_restore(None)
+        if self.copy_source is not None and self.copy_source.is_over:
+            self.copy_source = None
 
-    def _end_restore(self, error: CurbstoneError | None) -> None:
-        """Tell whoever asked for the undo that it has ended, if one is there."""
-        restore = self._write_queue.end_restore()
-        if restore is not None:
-            self._state.host.tell(restore.end, error)
+    def copy_from(self, source: CopySource) -> None:
+        """Write what this source has, between publishes and after what the cleaner copies."""
+        self.copy_source = source
+        self._parts.wakeups.dirty()
+
+    def _fail_copies(self, error: CurbstoneError) -> None:
+        """Nothing more is copied for another source than the cleaner, if there is one."""
+        source, self.copy_source = self.copy_source, None
+        if source is not None:
+            self._state.host.tell(source.failed, error)
 
     def _take_in(self, batch: Batch, commit: Commit) -> None:
         """Take into memory what a commit has brought to the disk."""
@@ -333,12 +335,8 @@ class Writer:
             parts.wakeups.all_are_woken = True
         for write in publishes.atomic:
             self._end_deliveries(write)
-        if batch.restore is not None:
-            parts.index.revive(batch.restore.group, batch.restore.piece, Where(segment, batch.start, batch.end))
-            state.stats.undone += batch.restore.written()
-            parts.wakeups.all_are_woken = True
-        elif batch.copies:
-            self._cleaner.relocation.written(segment, batch.start, batch.end)
+        if batch.source is not None:
+            batch.source.written(segment, batch.start, batch.end)
         if records is not None:
             if records.bytes and state.options.undo:
                 self._cleaner.retention.settled()
@@ -381,7 +379,7 @@ class Writer:
             self._state.report(f"writing {commit.segment.path} failed: {error}")
         self._log.failed(commit)
         self._write_again(batch)
-        self._cleaner.relocation.failed()
+        self._cleaner.relocation.failed(answer)
         self.under_way = None
         for callback in batch.after_settles:
             self._state.host.tell(callback, answer)
@@ -402,7 +400,7 @@ class Writer:
         for part in batch.publishes.taken:
             if not part.publish.must_not_fail:
                 self._refuse_taken(part, answer)
-        self._end_restore(answer)
+        self._fail_copies(answer)
         if self._state.is_closed:
             self.refuse_all(self._state.refusal() or answer)
             self._turn()

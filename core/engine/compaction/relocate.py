@@ -11,7 +11,8 @@ over the log leaves no segment that is larger than it is meant to be, unless a s
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from curbstone.core.engine.index.copies import Where
 from curbstone.core.engine.index.runs import Run, seqs_of
@@ -19,6 +20,7 @@ from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, TriesRecord, entry_bytes
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
+from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Message
 
 COPY_BYTES_MAX = 128 * 1024
@@ -30,9 +32,31 @@ class Copy(NamedTuple):
     """What one batch copies: messages, and records of the tries of messages, which may lie in other segments."""
 
     messages: list[Message]
-    tries_records: list[TriesRecord]
+    repeated: list[TriesRecord]
+    """Records that replace those of the oldest segment."""
     is_last: bool
-    """Whether nothing else is left to copy from the segment."""
+    """Whether nothing else is left to copy from the oldest segment."""
+    tries: Sequence[TriesRecord] = ()
+    """Records that say how often the messages count as tried from now on."""
+    revived_in: str | None = None
+    """The group in which the messages are pending again, though it has settled them; None if there is none."""
+
+
+class CopySource(Protocol):
+    """Has messages written once more, a piece at a time: the cleaner's relocation, or an undo."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has nothing more to copy, ever."""
+
+    def next(self, taken_bytes: int) -> Copy | None:
+        """Return what the next batch copies; `taken_bytes` is what its records take. None if that is nothing now."""
+
+    def written(self, segment: Segment, start: int, end: int) -> None:
+        """The copies are on disk, between these offsets."""
+
+    def failed(self, error: CurbstoneError) -> None:
+        """The commit has failed, or nothing can be written now."""
 
 
 class Relocation:
@@ -50,8 +74,10 @@ class Relocation:
         self._part: list[Message] = []
         """The messages that it copies of a run that is too large to be copied at once."""
 
-    def next(self) -> Copy | None:
-        """Return what to copy next, or None if there is nothing to copy or it must be read from the disk first."""
+    is_over = False
+
+    def next(self, _taken_bytes: int = 0) -> Copy | None:
+        """See `CopySource.next`. None also if what is to be copied must be read from the disk first."""
         if len(self._parts.log.segments) == 1:
             return None
         oldest = self._parts.log.segments[0]
@@ -154,7 +180,7 @@ class Relocation:
             self._parts.index.split(self._part, Where(segment, start, end))
             self._part = []
 
-    def failed(self) -> None:
+    def failed(self, _error: CurbstoneError | None = None) -> None:
         """The commit failed: the runs stay where they are, and are copied again."""
         self._under_way = []
         self._part = []
