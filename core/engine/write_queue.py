@@ -192,8 +192,8 @@ class Reservation(AtomicWrite):
         super().__init__([], on_done, size)
         self.largest = largest
         """The most bytes of one of these messages."""
-        self.tried_in = 0
-        """The batch in which there was no room for it last."""
+        self.tried_in: object = None
+        """The batch in which it was tried last, and there was no room for it."""
 
 
 class Pop:

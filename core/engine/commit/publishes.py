@@ -293,10 +293,9 @@ class Publishes:
             return True
         if self._cleaner.make_room(size + self._room.reserved, wanted.largest):
             # What fits goes first: to make room for a transaction as large as the log may take a turn over all of it.
-            inbox, batch = self._parts.write_queue.publishes, self._parts.log.next_batch
-            is_new = wanted.tried_in != batch
-            wanted.tried_in = batch
-            inbox.rotate(-1)
+            is_new = wanted.tried_in is not self
+            wanted.tried_in = self
+            self._parts.write_queue.publishes.rotate(-1)
             return is_new
         cap = self._state.options.cap
         return self._refuse(

@@ -153,7 +153,7 @@ class Facts:
             end_ms = kind.end_ms(fact.value)
             if end_ms == noted_ms:
                 self.forget(note, key)
-            else:
+            else:  # it was set again since: so each fact has one entry, however often it changes
                 heappush(ends, (end_ms, key))
 
     # --- the log
