@@ -150,7 +150,7 @@ class Facts:
             fact = known.get(key)
             if fact is None:
                 continue
-            end_ms = kind.end_ms(fact.value)
+            end_ms = kind.end_ms(self.changed.get((note, key), fact.value))
             if end_ms == noted_ms:
                 self.forget(note, key)
             else:  # it was set again since: so each fact has one entry, however often it changes

@@ -302,6 +302,10 @@ def test_a_new_kind_needs_a_row_and_nothing_else(monkeypatch: pytest.MonkeyPatch
     assert bench.is_full(Note.FILLER) and bench.room.notes_bytes == 80
     bench.now_ms = 2500
     assert not bench.is_full(Note.FILLER) and bench.room.notes_bytes == 40
+    bench.facts.set(Note.FILLER, counted("b", 7000, 3))
+    bench.now_ms = 3000
+    assert not bench.is_full(Note.FILLER) and bench.facts.get(Note.FILLER, b"b") == counted("b", 7000, 3)
+    bench.log(6)
     bench.facts.set(Note.FILLER, counted("d", 9000, 1))
     under_way = bench.pending()
     bench.facts.forget(Note.FILLER, b"d")
