@@ -198,11 +198,15 @@ class Batch:
         facts, groups = self._parts.facts, self._parts.index.groups
         publishes = self.publishes
         new = publishes.facts() if publishes.atomic or publishes.numbering is not None else {}
+        messages = len(publishes.messages)
         marks: dict[str, int] = {}
         for group in groups.values():
             mark = group.delivered
-            if publishes.messages and not group.rdy:
-                mark = max(mark, self._delivered_soon(group.name, len(publishes.messages)))
+            if messages and not group.rdy:
+                # Those of this very batch that are handed out as soon as it is on disk. The batch says so itself, so a
+                # crash right after the hand-out finds them marked.
+                room = min(self._dispatcher.room(group.name, messages), messages)
+                mark = max(mark, self._parts.state.next_seq + room - 1) if room else mark
             if mark > group.delivered_logged:
                 marks[group.name] = mark
                 if group.name:  # the unnamed one's is in the head of every batch
@@ -217,11 +221,3 @@ class Batch:
         facts.keep_only(Note.DELIVERED, {name.encode() for name in groups})
         self.facts = facts.pending(new, log_start)
         return encode_log_start(log_start) + self.facts.encoded
-
-    def _delivered_soon(self, group: str, messages: int) -> int:
-        """Return the last seq of this very batch that will be handed out as soon as it is on disk, or 0.
-
-        The batch says so itself; so a crash right after the hand-out finds these messages marked as delivered.
-        """
-        room = self._dispatcher.room(group, messages)
-        return self._parts.state.next_seq + min(room, messages) - 1 if room else 0

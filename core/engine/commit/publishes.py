@@ -364,7 +364,7 @@ class Publishes:
                 return False
             size += len(message.headers) + len(message.body)
         size += self.bytes
-        tries = self._tries_bytes + len(messages) * RELEASE_BYTES * self._parts.index.entitled_count(messages[0])
+        tries = self._tries_bytes + len(messages) * RELEASE_BYTES * (1 + len(self._state.meta.groups))
         if size > self._space or size + tries > min(self._budget, self._room.segment_bytes):
             return False
         self._tries_bytes = tries

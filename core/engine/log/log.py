@@ -206,9 +206,8 @@ class Log:
         self._after_drop += (partial(host.call_later, 0, again),)
         return True
 
-    def _ended(self) -> None:
-        """No commit is under way any more."""
-        self._under_way = None
+    def _try_again(self) -> None:
+        """No commit is under way any more: call those who wait for that."""
         waiting, self._after_drop = self._after_drop, ()
         for again in waiting:
             again()
@@ -396,7 +395,9 @@ class Log:
 
     def succeeded(self, commit: Commit) -> None:
         """Take a commit that is on disk into the log."""
-        self._ended()
+        self._under_way = None
+        if self._after_drop:
+            self._try_again()
         self._leftover = {}
         self.reserve = commit.reserve
         if commit.has_synced_names:
@@ -434,14 +435,18 @@ class Log:
 
     def abandon(self) -> None:
         """Forget the commit under way: the queue broke down, so its result does not matter any more."""
-        self._ended()
+        self._under_way = None
+        if self._after_drop:
+            self._try_again()
 
     def failed(self, commit: Commit) -> None:
         """Leave the log at its last good batch. Unless the commit was undone, the next one begins a new segment.
 
         If the commit has created a segment file, that is not part of the chain: the next segment will name the old one.
         """
-        self._ended()
+        self._under_way = None
+        if self._after_drop:
+            self._try_again()
         self._leftover = commit.files_touched()  # including the earlier left-overs: the commit was to remove them
         self.reserve = commit.reserve
         if commit.rolled:
