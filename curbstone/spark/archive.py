@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from curbstone.spark import calls, checks, delta_log, gaps, jobs, positions, typed
 from curbstone.spark.client import Client
+from curbstone.spark.columns import COLUMNS, DAY, JOURNAL, MESSAGES, QUEUE, TABLES
 from curbstone.spark.failure import PipelineError, Refused
 from curbstone.spark.gaps import Gap
 from curbstone.spark.journal_stream import JournalStreamReader
-from curbstone.spark.lake_columns import COLUMNS, DAY, JOURNAL, MESSAGES, QUEUE, TABLES
 from curbstone.spark.options import ReadOptions, read_options
 from curbstone.spark.places import Offset, Place
 from curbstone.spark.status import GROUP, Metrics

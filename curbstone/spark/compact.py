@@ -15,8 +15,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from curbstone.spark import jobs
+from curbstone.spark.columns import DAY, NESTED, ORDER, TABLES
 from curbstone.spark.failure import PipelineError, last_line
-from curbstone.spark.lake_columns import DAY, NESTED, ORDER, TABLES
 from curbstone.spark.table import KEEP_HOURS, Table
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from curbstone.spark.client import Address, Client
+from curbstone.spark.columns import JOURNAL, MESSAGES
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.lake_columns import JOURNAL, MESSAGES
 from curbstone.spark.table import Table
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from curbstone.spark import calls
 from curbstone.spark.client import Address, Client, queue_path
+from curbstone.spark.columns import MESSAGES
 from curbstone.spark.failure import Refused
-from curbstone.spark.lake_columns import MESSAGES
 from curbstone.spark.table import Table
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import pyarrow as pa
 from curbstone.spark import calls
 from curbstone.spark.arrow import TYPES, event_batch, message_batch
 from curbstone.spark.client import Client, checked_name
+from curbstone.spark.columns import JOURNAL, MESSAGES
 from curbstone.spark.failure import PipelineError, Refused
 from curbstone.spark.frames import read_events
-from curbstone.spark.lake_columns import JOURNAL, MESSAGES
 from curbstone.spark.parts import in_project_and_queue, stored_schema
 
 PAGE_ROWS, PAGE_BYTES = 20_000, 4 << 20

@@ -14,7 +14,6 @@ from curbstone.spark.charts import Series
 from curbstone.spark.figures import Minute
 from curbstone.spark.gaps import Gap
 from curbstone.spark.letters import KINDS_MAX, Letters, Sample
-from curbstone.spark.tables import Cell, beside, number, table
 
 POINTS_MAX = 120
 STEPS_S = (1, 5, 10, 30, 60, 300, 900, 3600, 10_800, 21_600, 43_200, 86_400, 604_800)
@@ -28,6 +27,10 @@ BYTES_MAX = 1_900_000
 """The limit for the charts of single queues, so that the page opens quickly."""
 
 _STYLE, _SCRIPT = (Path(__file__).with_name(f"report.{kind}") for kind in ("css", "js"))
+
+
+Cell = str | tuple[str, float]
+"""A cell as HTML. A cell with a number also has the number to sort by."""
 
 
 def page(
@@ -329,3 +332,37 @@ def _points(
 
 def _seconds(moment: datetime) -> int:
     return int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp())
+
+
+# --- tables; a click on a heading sorts them
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """Return a table. If the first cell of a row names a queue, the page's filter can hide the row.
+
+    Numbers are aligned to the right, text to the left.
+    """
+    is_text = [all(isinstance(row[place], str) for row in rows) for place in range(len(heads))]
+    head = "".join(
+        f'<th class="text">{name}</th>' if text else f"<th>{name}</th>"
+        for name, text in zip(heads, is_text, strict=True)
+    )
+    body = "".join("<tr>" + "".join(map(_cell, cells)) + "</tr>" for cells in rows)
+    return f'<table class="sort"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def _cell(cell: Cell) -> str:
+    return f"<td>{cell}</td>" if isinstance(cell, str) else f'<td data-v="{cell[1]:g}">{cell[0]}</td>'
+
+
+def number(count: int, nothing: str = "0") -> Cell:
+    return (f"{count:,}" if count else nothing, count)
+
+
+def beside(count: int, earlier: int | None) -> Cell:
+    """Return a cell with a number and its difference from the `earlier` one, which is None if there is none."""
+    shown = f"{count:,}"
+    if earlier is not None and count != earlier:
+        change = f"{(count - earlier) / earlier:+.0%}" if earlier and count < 10 * earlier else f"from {earlier:,}"
+        shown += f' <small class="{"up" if count > earlier else "down"}">{change}</small>'
+    return shown, count

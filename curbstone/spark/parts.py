@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pyarrow import fs, parquet
 
 from curbstone.spark.arrow import TYPES
-from curbstone.spark.lake_columns import COLUMNS, DAY, MOMENT, NESTED, QUEUE
+from curbstone.spark.columns import COLUMNS, DAY, MOMENT, NESTED, QUEUE
 
 _TEXT_MAX = 128
 """The most characters of a text in the table's log."""

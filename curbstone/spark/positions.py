@@ -17,7 +17,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from curbstone.spark.lake_columns import JOURNAL, MESSAGES
+from curbstone.spark.columns import JOURNAL, MESSAGES
 from curbstone.spark.places import Offset
 from curbstone.spark.table import Table
 

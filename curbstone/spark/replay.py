@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from curbstone.spark import calls, checks, jobs
 from curbstone.spark.client import Address, Client, checked_name
+from curbstone.spark.columns import DAY, MESSAGES
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.frames import write_part
-from curbstone.spark.lake_columns import DAY, MESSAGES
 from curbstone.spark.options import address_of, moment_ms
 from curbstone.spark.sql import database, first_line
 from curbstone.spark.table import Table, absolute, day_of

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curbstone.spark.client import Address, Client
+from curbstone.spark.columns import JOURNAL, MESSAGES, TABLES
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.gaps import GAPS, gap_table
-from curbstone.spark.lake_columns import JOURNAL, MESSAGES, TABLES
 from curbstone.spark.options import address_of
 from curbstone.spark.session import check_packages
 from curbstone.spark.table import Table

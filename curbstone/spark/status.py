@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from curbstone.spark import calls, jobs, positions
 from curbstone.spark.client import Address, Client
+from curbstone.spark.columns import MESSAGES
 from curbstone.spark.failure import PipelineError, Refused
 from curbstone.spark.frames import read_page
-from curbstone.spark.lake_columns import MESSAGES
 from curbstone.spark.options import address_of
 from curbstone.spark.places import Place
 from curbstone.spark.table import Table

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from curbstone.spark import delta_log
+from curbstone.spark.columns import DAY, JOURNAL, MESSAGES, MOMENT, QUEUE
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.lake_columns import DAY, JOURNAL, MESSAGES, MOMENT, QUEUE
 from curbstone.spark.options import moment_ms
 
 if TYPE_CHECKING:

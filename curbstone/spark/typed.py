@@ -18,8 +18,8 @@ import orjson
 
 from curbstone.spark import calls
 from curbstone.spark.client import Client
+from curbstone.spark.columns import COLUMNS, DAY, MESSAGES
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.lake_columns import COLUMNS, DAY, MESSAGES
 
 if TYPE_CHECKING:
     import pyarrow as pa

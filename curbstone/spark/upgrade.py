@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from curbstone.spark import jobs
+from curbstone.spark.columns import TABLES
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.lake_columns import TABLES
 from curbstone.spark.table import Table
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from deltalake import DeltaTable
 from curbstone.spark import archive as job
 from curbstone.spark import calls, frames, positions
 from curbstone.spark.archive import archive
+from curbstone.spark.columns import JOURNAL, MESSAGES
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.gaps import gaps_of
-from curbstone.spark.lake_columns import JOURNAL, MESSAGES
 from curbstone.spark.table import Table
 from tests.kit.server import ServerProcess
 from tests.spark import jobs

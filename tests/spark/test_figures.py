@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from curbstone.spark.columns import JOURNAL, MESSAGES
 from curbstone.spark.figures import Minute, gather, minutes, range_s
-from curbstone.spark.lake_columns import JOURNAL, MESSAGES
 from curbstone.spark.parts import PartWriter, stored_schema
 from curbstone.spark.sql import database
 from curbstone.spark.table import Table

@@ -18,7 +18,7 @@ import pytest
 
 from curbstone.spark import compact, parts
 from curbstone.spark.client import Address, Secret
-from curbstone.spark.lake_columns import JOURNAL, MESSAGES, MOMENT
+from curbstone.spark.columns import JOURNAL, MESSAGES, MOMENT
 from curbstone.spark.parts import PartWriter, in_project_and_queue, stored_schema
 from curbstone.spark.replay import Filter, replay
 from curbstone.spark.sql import Sql

@@ -15,8 +15,8 @@ from pyarrow import parquet
 from curbstone.spark import jobs as command
 from curbstone.spark.archive import archive
 from curbstone.spark.client import Address, Secret
+from curbstone.spark.columns import MESSAGES
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.lake_columns import MESSAGES
 from curbstone.spark.report import PAGE, TABLE, report
 from curbstone.spark.table import Table
 from tests.kit.server import ServerProcess

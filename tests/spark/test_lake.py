@@ -16,8 +16,8 @@ from deltalake import DeltaTable
 from pyarrow import parquet
 
 from curbstone.spark import compact, parts, upgrade
+from curbstone.spark.columns import COLUMNS, JOURNAL, MESSAGES
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.lake_columns import COLUMNS, JOURNAL, MESSAGES
 from curbstone.spark.parts import Part, PartWriter, in_project_and_queue, stored_schema
 from curbstone.spark.table import Table
 

@@ -11,8 +11,8 @@ from pyarrow import parquet
 
 from curbstone.spark import compact
 from curbstone.spark.archive import archive
+from curbstone.spark.columns import MESSAGES
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.lake_columns import MESSAGES
 from curbstone.spark.sql import Sql
 from curbstone.spark.table import Table
 from tests.kit.server import ServerProcess

@@ -15,9 +15,9 @@ import pytest
 from curbstone.spark import compact
 from curbstone.spark.archive import archive
 from curbstone.spark.client import Address, Secret
+from curbstone.spark.columns import JOURNAL, MESSAGES
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.gaps import Gap, gaps_of, record, remove_after
-from curbstone.spark.lake_columns import JOURNAL, MESSAGES
 from curbstone.spark.replay import Filter, replay
 from curbstone.spark.report import report
 from curbstone.spark.table import Table

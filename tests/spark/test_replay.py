@@ -10,8 +10,8 @@ import pytest
 from curbstone.spark import calls
 from curbstone.spark import replay as job
 from curbstone.spark.client import Address, Secret
+from curbstone.spark.columns import MESSAGES
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.lake_columns import MESSAGES
 from curbstone.spark.parts import PartWriter, in_project_and_queue
 from curbstone.spark.replay import Filter, replay
 from curbstone.spark.table import Table

@@ -17,8 +17,8 @@ import pytest
 import curbstone.sql
 from curbstone.exit_codes import FAILED, WRONG
 from curbstone.spark import sql as spark_sql
+from curbstone.spark.columns import MESSAGES
 from curbstone.spark.failure import PipelineError
-from curbstone.spark.lake_columns import MESSAGES
 from curbstone.spark.sql import Sql
 from curbstone.spark.table import Table
 from tests.kit.processes import COMMAND
