@@ -7,7 +7,6 @@ with each frame that has this head.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
 from curbstone.access.rights import Right
 from curbstone.core import headers as blocks
@@ -21,6 +20,7 @@ from curbstone.stomp.codec import V10, Head
 from curbstone.stomp.destinations import TEMP_PREFIX, Destination, Kind
 from curbstone.stomp.errors import ProtocolError
 from curbstone.stomp.session_state import SessionState
+from curbstone.stomp.targets import Target, Targets
 from curbstone.stomp.unsupported import HEADERS, check_headers
 
 if TYPE_CHECKING:
@@ -71,41 +71,6 @@ _ONCE = ("x-next-t", "expires", KEY)
 
 _DEAD_PREFIX = "x-dead-"
 _DESTINATIONS_MAX = 2048
-
-
-class Target:
-    """A queue or topic that the connection sends to, and the messages collected for it."""
-
-    __slots__ = ("__weakref__", "destination", "messages", "name", "producer", "receipts", "numbers")
-
-    def __init__(self, destination: Destination, producer: bytes) -> None:
-        self.producer = producer
-        """The key of the numbered producer of the messages; empty without one."""
-        self.numbers: dict[int, producer_sequence.SequenceHeaders] = {}
-        """For a numbered producer: the numbers in headers, by the message's place in `messages`."""
-        self.destination = destination
-        self.name: QueueName = destination.queue
-        self.messages: list[Message] = []
-        self.receipts: list[bytes | None] = []
-
-
-class Targets:
-    """The targets of a connection: one for each queue, by whichever of its names it is sent to.
-
-    With two targets for a queue, the order of its messages would be lost. Plans refer to their targets, so a target is
-    freed once the parser has dropped all heads that refer to it.
-    """
-
-    def __init__(self) -> None:
-        self._held: WeakValueDictionary[tuple[Kind, QueueName, str, bytes], Target] = WeakValueDictionary()
-
-    def get(self, destination: Destination, producer: bytes = b"") -> Target:
-        """Return the target of a destination, and of a numbered producer if one is given."""
-        key = destination.kind, destination.queue, destination.event, producer
-        target = self._held.get(key)
-        if target is None:
-            target = self._held[key] = Target(destination, producer)
-        return target
 
 
 class SendPlan:

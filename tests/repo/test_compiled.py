@@ -52,6 +52,12 @@ def test_what_is_compiled_is_there() -> None:
     assert [name for name in sorted(compiled()) if not (ROOT / name).is_file()] == []
 
 
+def test_no_compiled_class_wants_weak_references() -> None:
+    """Its objects have none: a `WeakValueDictionary` refuses the first of them."""
+    wanting = [name for name in sorted(compiled()) if "__weakref__" in (ROOT / name).read_text(encoding="utf-8")]
+    assert not wanting
+
+
 def test_no_class_that_is_not_compiled_extends_one_that_is() -> None:
     """Python refuses that, when the first object is made."""
     modules = compiled()
