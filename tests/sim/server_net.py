@@ -11,6 +11,8 @@ import contextvars
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
+from curbstone.gateway.websocket.protocol import WebSocketProtocol
+from curbstone.net.tcp import Connection
 from tests.kit.simulated import SimHost, SimTimer
 
 
@@ -225,8 +227,12 @@ class SimSocket:
         """Whether the server still deals with this connection, so that what it handed out there is in hands."""
         if self._closing or self._eof_sent:
             return False
-        session = getattr(self._protocol, "_session", True)
-        return session is not None and not getattr(session, "ending", False)
+        if isinstance(self._protocol, Connection):
+            return not self._protocol.session.ending
+        if isinstance(self._protocol, WebSocketProtocol):
+            session = self._protocol._session
+            return session is not None and not getattr(session, "ending", False)
+        return True
 
     @property
     def unsent(self) -> int:
