@@ -244,8 +244,8 @@ class Cleaner:
     @property
     def may_help_publish(self) -> bool:
         """Whether cleaning may bring back room for a publish; nothing begins."""
-        oldest = self._log.segments[0]
-        can_drop = len(self._log.segments) > 1 and not (oldest.runs or oldest.tries_records)
+        segments = self._log.segments  # none while the queue is being created
+        can_drop = len(segments) > 1 and not (segments[0].runs or segments[0].tries_records)
         return can_drop or self._publish.gains(self._parts.index.runs.bytes_live)
 
     def unblocked(self) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log import room
+from curbstone.core.names import queue_name
 from tests.core.commit.test_cap import fill, is_taken
 from tests.core.commit.test_faults import used
 from tests.kit.lab import Lab, Peer, message
@@ -144,3 +145,13 @@ def test_messages_that_are_refused_for_another_reason_are_not_counted() -> None:
     lab.queue(publish_paused=False)
     lab.publish_answers(queue, [message(b"x" * 200)])
     assert queue.stats.refused == 0
+
+
+def test_a_queue_that_is_being_created_says_how_much_it_takes() -> None:
+    """GET /v2/stats was answered with 500 meanwhile."""
+    lab = Lab()
+    queue = lab.broker.ensure(queue_name("new"))
+    at_once = queue.space()
+    lab.settle()
+    assert at_once.available >= 0
+    assert queue.space().available > 0
