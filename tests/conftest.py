@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ hypothesis.settings.register_profile(
     "curbstone", deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("curbstone")
+
+# Each client of httpx reads all the authorities of the web, which takes longer than most requests here.
+httpx._transports.default.create_ssl_context = cache(httpx.create_ssl_context)  # type: ignore[attr-defined]
 
 # Nor do the 5 seconds after which httpx gives up where nothing else is said: a sync of a busy disk can take longer.
 for phase in ("connect", "read", "write", "pool"):
@@ -72,6 +76,12 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
     """Return what deals the tests to the workers."""
     return ByFile(config, log)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """What asynchronous tests run on, unless their folder or file says more."""
+    return "asyncio"
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,11 +28,6 @@ password = ["{hashed("all of it")}"]
 grants = ["admin server"]
 """
 Q = queue_name("q", "shop")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path, USERS)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from curbstone.access import connections as presences
@@ -30,11 +28,6 @@ password = ["{hashed("all of it")}"]
 grants = ["admin server"]
 """
 A = queue_name("a", "shop")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path, USERS)
 
 
 def user(world: World, name: str) -> AuthorizedBroker:

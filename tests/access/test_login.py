@@ -38,11 +38,6 @@ sources = ["10.0.0.0/8"]
 A, B = queue_name("a", "shop"), queue_name("b", "shop")
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path, USERS)
-
-
 def test_a_password_logs_in_and_is_then_known_without_a_hash(world: World) -> None:
     access = world.login("ann", "open sesame")
     assert access.identity.user == "ann" and access.home == "shop"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from argon2.exceptions import VerifyMismatchError
 
@@ -34,11 +32,6 @@ TWO = f"""
 [users.two]
 password = ["{hashed("one two three")}", "{hashed("four five six")}"]
 """
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path, USERS)
 
 
 @pytest.fixture

@@ -26,11 +26,6 @@ NDJSON = {"content-type": "application/x-ndjson"}
 _numbers = itertools.count(1)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def fresh() -> str:
     return f"q{next(_numbers)}-{secrets.token_hex(3)}"
 

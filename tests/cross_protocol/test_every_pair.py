@@ -37,11 +37,6 @@ LINES = [
 ]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def everywhere(server: ServerProcess, producer: str, messages: list[Sent]) -> dict[str, list[Got]]:
     """Publish all with one producer; return what each consumer gets."""
     async with http(server) as client:

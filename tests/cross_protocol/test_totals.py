@@ -25,11 +25,6 @@ WORDS = ("received", "confirmed", "delivered", "redelivered", "acknowledged", "r
 Numbers = tuple[int, ...]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def totals(client: httpx.AsyncClient) -> dict[str, Numbers]:
     """Return by protocol its numbers, in the order of WORDS."""
     found: dict[tuple[str, str], float] = {}

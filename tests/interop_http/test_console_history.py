@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.gateway.resources.test_stats_history import write_history
-from tests.kit.browser import Page, opened
+from tests.kit.browser import Page
 from tests.kit.server import ServerProcess
 
 POINTS = "[...document.querySelectorAll('{} svg.plot path:not(.grid)')].map(p => p.getAttribute('d').split('L').length)"
@@ -24,12 +24,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         write_history(data, directory.name, 300)
         process.restart()
         yield process
-
-
-@pytest.fixture(scope="module")
-def browser(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with opened(f"{server.url}/console") as page:
-        yield page
 
 
 @pytest.mark.parametrize(("address", "charts"), [("", "#totals"), ("shop/orders", "#view")])

@@ -12,7 +12,7 @@ import pytest
 
 from tests.interop import control
 from tests.interop_http.console import fill, noticed, open_queue, press
-from tests.kit.browser import Page, opened
+from tests.kit.browser import Page
 from tests.kit.server import ServerProcess
 
 AXE = control.MODULES / "axe-core" / "axe.min.js"
@@ -22,27 +22,6 @@ AXE = control.MODULES / "axe-core" / "axe.min.js"
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with ServerProcess(tmp_path_factory.mktemp("console") / "data", "--cap=256KiB") as process:
         yield process
-
-
-@pytest.fixture(scope="module")
-def browser(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with opened(f"{server.url}/console") as page:
-        yield page
-        assert page.problems == [], "the page may cause no error, and no refusal of its security policy"
-
-
-@pytest.fixture
-def page(browser: Page) -> Page:
-    browser.evaluate("location.hash = ''; window.isOld = true")
-    browser.call("Page.reload")
-    browser.until("!window.isOld && document.querySelector('input[type=search]') !== null")
-    return browser
-
-
-@pytest.fixture
-def http(server: ServerProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, trust_env=False, timeout=60) as client:
-        yield client
 
 
 def made(http: httpx.Client, project: str, queue: str, *bodies: str, **options: object) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.interop_http.console import fill, noticed, open_queue, press
 from tests.interop_http.test_console_messages import made, rows_of
-from tests.kit.browser import Page, opened
+from tests.kit.browser import Page
 from tests.kit.server import ServerProcess
 
 SHOWN = "[...document.querySelectorAll('[aria-label=Messages] tbody tr')].filter(tr => !tr.hidden)"
@@ -19,27 +19,6 @@ SHOWN = "[...document.querySelectorAll('[aria-label=Messages] tbody tr')].filter
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with ServerProcess(tmp_path_factory.mktemp("work") / "data", "--cap=32MiB") as process:
         yield process
-
-
-@pytest.fixture(scope="module")
-def browser(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with opened(f"{server.url}/console") as page:
-        yield page
-
-
-@pytest.fixture
-def page(browser: Page) -> Page:
-    browser.problems.clear()
-    browser.evaluate("location.hash = ''; window.isOld = true")
-    browser.call("Page.reload")
-    browser.until("!window.isOld && document.querySelector('input[type=search]') !== null")
-    return browser
-
-
-@pytest.fixture
-def http(server: ServerProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, trust_env=False, timeout=60) as client:
-        yield client
 
 
 def killed(http: httpx.Client, path: str, *errors: str) -> None:
@@ -175,6 +154,7 @@ def test_a_queue_that_is_not_there_says_so(page: Page) -> None:
     page.until("document.querySelector('#view .empty')?.textContent.includes('There is no queue nosuch/queue.')")
     assert page.evaluate("document.querySelectorAll('#view button').length") == 0
     assert all("404" in problem for problem in page.problems)
+    page.problems.clear()
 
 
 def test_a_queue_is_bound_to_an_event_and_unbound(page: Page, http: httpx.Client) -> None:

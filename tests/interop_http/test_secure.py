@@ -14,7 +14,6 @@ from stomp.exception import ConnectFailedException
 
 from tests.interop import control
 from tests.interop.control import Control, chromium, node
-from tests.interop_http.test_browser import never
 from tests.kit.authority import Authority, believing
 from tests.kit.doors import Doors, doors
 from tests.stomp.client import Listener
@@ -25,22 +24,6 @@ home = "shop"
 grants = ["send,receive,peek,manage shop/*"]
 """
 PAGE = Path(__file__).with_name("ticket.html")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("secure")
-
-
-@pytest.fixture(scope="module")
-def authority(folder: Path) -> Authority:
-    return Authority(folder)
-
-
-@pytest.fixture(scope="module")
-def pages() -> Iterator[Control]:
-    with Control(never) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

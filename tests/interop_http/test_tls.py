@@ -21,28 +21,12 @@ from websockets.typing import Subprotocol
 
 from tests.interop import control
 from tests.interop.control import Control, chromium
-from tests.interop_http.test_browser import PAGE, never
+from tests.interop_http.test_browser import PAGE
 from tests.kit.authority import Authority, believing
 from tests.kit.server import NotReady, ServerProcess
 from tests.stomp.client import Listener
 
 PATH = "/v2/web/queues/tls"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tls")
-
-
-@pytest.fixture(scope="module")
-def authority(folder: Path) -> Authority:
-    return Authority(folder)
-
-
-@pytest.fixture(scope="module")
-def pages() -> Iterator[Control]:
-    with Control(never) as control:
-        yield control
 
 
 @pytest.fixture(scope="module")

@@ -36,11 +36,6 @@ SOCKETS = parsed(ASYNCAPI)
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def gateway(anyio_backend: object, tmp_path: Path) -> AsyncIterator[Running]:
     async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as it:
         yield it

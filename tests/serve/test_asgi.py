@@ -36,11 +36,6 @@ MESSAGES = f"{QUEUE}/messages"
 Serve = Callable[[Any], AbstractAsyncContextManager[str]]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def free_port() -> socket.socket:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
