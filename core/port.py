@@ -49,7 +49,7 @@ from curbstone.core.values import (
     Space,
     Stale,
     Undoing,
-    UndoWish,
+    UndoRequest,
     WasThere,
     Who,
 )
@@ -169,7 +169,7 @@ class Queue(Protocol):
     ) -> Consumer:
         """Return a consumer. `deliver` gets its deliveries; with `auto` they are settled by being delivered.
 
-        `who` is told by `holders`.
+        `holders` returns `who`.
 
         `on_closed` is called with the reason if the consumer is ended, and with a Conflict if its group is undeclared
         and would be one too many.
@@ -202,7 +202,7 @@ class Queue(Protocol):
     ) -> Waiter:
         """Take up to `count` messages, each for `duration_ms`; the list is empty if none comes within `wait_ms`.
 
-        Only calls with the same `owner` can settle or extend the leases. `who` is told by `holders`.
+        Only calls with the same `owner` can settle or extend the leases. `holders` returns `who`.
         """
 
     def settle_leases(
@@ -224,7 +224,7 @@ class Queue(Protocol):
         """End leases that no client has seen. No try is counted."""
 
     def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
-        """Settle a message of the unnamed group, in whatever state it is. `on_done` is told whether it was there.
+        """Settle a message of the unnamed group, in whatever state it is. `on_done` gets whether it was there.
 
         A message that another `owner` has leased counts as not there.
         """
@@ -266,7 +266,7 @@ class Queue(Protocol):
         the purge is refused and nothing changes. If erasing fails later, the messages may be gone after the error.
         """
 
-    def undo(self, wish: UndoWish, on_done: Undoing) -> None:
+    def undo(self, request: UndoRequest, on_done: Undoing) -> None:
         """Bring back messages that were acked, popped or purged, as far as they are still in the log.
 
         The `members` of an error say how many have come back.
@@ -367,9 +367,9 @@ class Broker(Protocol):
         on_done: Callable[[bool | CurbstoneError], None],
         reason: CurbstoneError | None = None,
     ) -> None:
-        """Delete a queue with all its messages. `on_done` is told whether there was one, or the error.
+        """Delete a queue with all its messages. `on_done` gets whether there was one, or the error.
 
-        Consumers of a private queue are told the `reason`, if there is one.
+        Consumers of a private queue get the `reason`, if there is one.
         """
 
     # --- events

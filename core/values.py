@@ -183,7 +183,7 @@ class Redriven(NamedTuple):
     """Whether there may be letters that were not looked at."""
 
 
-class UndoWish(NamedTuple):
+class UndoRequest(NamedTuple):
     """Which messages shall come back that were acked, popped or purged in a group."""
 
     limit: int
@@ -203,7 +203,7 @@ class Undone(NamedTuple):
     """How many of the messages asked for are not in the log any more."""
     expired: int
     more: bool
-    """Whether there are others beyond the limits of the wish."""
+    """Whether there are others beyond the limits of the request."""
     damaged: bool = False
     """Whether a part of the log can't be read. Messages that were settled before that part did not come back."""
 

@@ -80,7 +80,7 @@ class Peek:
                 return
 
     def _groups(self) -> Iterable[Group]:
-        """Return the groups to look in; a message is told once, for the first in which it is pending."""
+        """Return the groups to look in; a message is listed once, for the first in which it is pending."""
         groups = self._index.groups
         if self._group is None:
             return groups.values()

@@ -19,7 +19,7 @@ from curbstone.core.engine.turns import Turn
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName
 from curbstone.core.reader.groups import ReadingGroups
-from curbstone.core.values import Done, May, Moved, Peeked, Undoing, UndoWish
+from curbstone.core.values import Done, May, Moved, Peeked, Undoing, UndoRequest
 
 
 class LocalQueue(Queue):
@@ -87,9 +87,8 @@ class LocalQueue(Queue):
         """See `core.port.Queue.redrive`. The `members` of an error say how many have moved; all others stay."""
         Redrive(self.dispatcher, self._find, self._mover, to, limit, on_done, may, seq).begin()
 
-    def undo(self, wish: UndoWish, on_done: Undoing) -> None:
-        """See `core.port.Queue.undo`."""
-        self._undos().begin(wish, on_done)
+    def undo(self, request: UndoRequest, on_done: Undoing) -> None:
+        self._undos().begin(request, on_done)
 
     def _undos(self) -> Undo:
         self._undo = self._undo or Undo(self.parts, self.writer)

@@ -1,4 +1,4 @@
-"""Sends dead letters home, in pieces that fit. A piece moves as a whole or not at all."""
+"""Moves dead letters to where they came from, in pieces that fit. A piece moves as a whole or not at all."""
 
 from __future__ import annotations
 

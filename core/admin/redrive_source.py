@@ -38,7 +38,6 @@ class NextLetters:
         self.stayed: dict[str, int] = {}
 
     def take(self, most: int, give: Take, refuse: Refuse) -> None:
-        """See `Letters`."""
         Pull(self._dispatcher, UNNAMED, most, 0, give, refuse).begin()
 
 

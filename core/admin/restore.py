@@ -81,7 +81,6 @@ class Restore:
             self._end(None)
 
     def failed(self, error: CurbstoneError) -> None:
-        """See `CopySource.failed`."""
         self._piece = []
         self._end(error)
 

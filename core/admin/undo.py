@@ -24,7 +24,7 @@ from curbstone.core.engine.log.scan import Scan
 from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import Conflict, CurbstoneError, Unavailable, client_text
 from curbstone.core.message import Message
-from curbstone.core.values import Undoing, Undone, UndoWish
+from curbstone.core.values import Undoing, Undone, UndoRequest
 
 UNDO_BYTES_MAX = 16 * 1024 * 1024
 """One call brings back no more bytes than this, but at least one message."""
@@ -68,30 +68,33 @@ class Undo:
         """Whether an undo is under way."""
         return self._is_busy
 
-    def begin(self, wish: UndoWish, on_done: Undoing) -> None:
-        """See `core.port.Queue.undo`."""
+    def begin(self, request: UndoRequest, on_done: Undoing) -> None:
         state = self._state
-        refusal = state.refusal() or self._index.dynamic_groups.refusal([wish.group]) or self._conflict(wish)
+        refusal = state.refusal() or self._index.dynamic_groups.refusal([request.group]) or self._conflict(request)
         if refusal is not None:
             state.host.call_soon(partial(on_done, refusal, _NONE))
             return
         self._is_busy, self._stop = True, False
         disk, now_ms = self._log.disk, state.host.now_ms()
-        since_ms = state.host.wall_ms() - wish.within_ms if wish.within_ms else 0
+        since_ms = state.host.wall_ms() - request.within_ms if request.within_ms else 0
         segments = [segment.as_it_is() for segment in self._log.segments]
-        state.host.submit(lambda: _look(disk, segments, wish, since_ms, now_ms), partial(self._looked, wish, on_done))
+        state.host.submit(
+            lambda: _look(disk, segments, request, since_ms, now_ms), partial(self._looked, request, on_done)
+        )
 
-    def _conflict(self, wish: UndoWish) -> CurbstoneError | None:
+    def _conflict(self, request: UndoRequest) -> CurbstoneError | None:
         name = self._state.name
-        if wish.group in self._state.meta.groups:
-            return Conflict(f"group {wish.group} of queue {name} is declared: its position never goes back")
+        if request.group in self._state.meta.groups:
+            return Conflict(f"group {request.group} of queue {name} is declared: its position never goes back")
         if self._is_busy:
             return Conflict(f"another undo in queue {name} is under way")
         if self._purges:
             return Conflict(f"queue {name} is being purged")
         return None
 
-    def _looked(self, wish: UndoWish, on_done: Undoing, found: _Found | None, error: BaseException | None) -> None:
+    def _looked(
+        self, request: UndoRequest, on_done: Undoing, found: _Found | None, error: BaseException | None
+    ) -> None:
         if found is None:
             assert error is not None
             self._state.report(f"its log can't be read: {error}")
@@ -101,7 +104,7 @@ class Undo:
         if refusal is not None:
             self._end(on_done, refusal, _NONE)
             return
-        group = wish.group
+        group = request.group
         entitled = [message for message in found.messages if group in self._index.entitled(message)]
 
         def written(error: CurbstoneError | None, restored: int) -> None:
@@ -138,11 +141,11 @@ class Undo:
 # --- on a worker thread
 
 
-def _look(disk: Disk, segments: list[Segment], wish: UndoWish, since_ms: int, now_ms: int) -> _Found:
-    history = _Settled(wish, since_ms)
+def _look(disk: Disk, segments: list[Segment], request: UndoRequest, since_ms: int, now_ms: int) -> _Found:
+    history = _Settled(request, since_ms)
     for segment in segments:
         history.read(disk, segment)
-    chosen = set(list(history.seqs)[-wish.limit :])
+    chosen = set(list(history.seqs)[-request.limit :])
     found: dict[int, Message] = {}
     room = UNDO_BYTES_MAX
     expired: set[int] = set()
@@ -164,8 +167,8 @@ def _look(disk: Disk, segments: list[Segment], wish: UndoWish, since_ms: int, no
 class _Settled:
     """The messages that are settled in the group at the end of the log, in a way that can be undone."""
 
-    def __init__(self, wish: UndoWish, since_ms: int) -> None:
-        self._wish = wish
+    def __init__(self, request: UndoRequest, since_ms: int) -> None:
+        self._request = request
         self._since_ms = since_ms
         self.seqs: dict[int, None] = {}
         """Their seqs, in the order in which they were settled; only the last if there are very many."""
@@ -205,9 +208,9 @@ class _Settled:
         self.damaged = True
 
     def _add(self, batch: Batch) -> None:
-        wish, seqs, header = self._wish, self.seqs, batch.header
+        request, seqs, header = self._request, self.seqs, batch.header
         settled = [
-            item for item in decode_settled(batch.data, batch.settles_at, batch.notes_at) if item.group == wish.group
+            item for item in decode_settled(batch.data, batch.settles_at, batch.notes_at) if item.group == request.group
         ]
         if header.flags & Flag.COPY and seqs:
             stay = {
@@ -224,14 +227,14 @@ class _Settled:
                 seqs.pop(seq, None)
                 if is_back:
                     seqs[seq] = None
-        if len(seqs) > 2 * wish.limit:
+        if len(seqs) > 2 * request.limit:
             self.is_cut = True
-            for seq in list(seqs)[: -wish.limit]:
+            for seq in list(seqs)[: -request.limit]:
                 del seqs[seq]
 
     def _span(self, first: int, span: int) -> range:
         """Return those seqs of a settle that were asked for."""
-        seq = self._wish.seq
+        seq = self._request.seq
         if not seq:
             return range(first, first + span)
         return range(seq, seq + 1) if first <= seq < first + span else range(0)

@@ -86,11 +86,11 @@ class Bindings:
 
 
 IsLeftOut = Callable[[Queue, CurbstoneError], bool]
-"""Returns whether a queue that refused a message simply does not get it, so that the publisher is not told.
+"""Returns whether a queue that refused a message simply does not get it, which is no error for the publisher.
 
 That is so for a queue that was deleted meanwhile, because it is not bound any more; and for a subscriber's private
-queue that is full. Such a queue is ended, and its consumer is told, because it would lack a message without knowing.
-So a subscriber that does not take its messages costs the publishers nothing.
+queue that is full. Such a queue is deleted, and its consumer gets the reason, because it would lack a message without
+knowing. So a subscriber that does not take its messages costs the publishers nothing.
 """
 
 
@@ -170,9 +170,9 @@ class Fanout:
         first = self._answered.get(queue.name, 0)
         self._answered[queue.name] = first + count
         if error is not None:
-            told = None if self._is_left_out(queue, error) else error
+            reported = None if self._is_left_out(queue, error) else error
             for place in range(first, first + count):
-                self._refused.setdefault(place, {})[queue.name] = told
+                self._refused.setdefault(place, {})[queue.name] = reported
         if self._hold is not None and not queue.name.is_private:
             self._durable_left -= count
             if not self._durable_left:
@@ -196,8 +196,8 @@ class Fanout:
     def _error(self, place: int) -> EventRefused | None:
         """Return the error for a message, or None if no queue has refused it."""
         refused = self._refused.get(place, {})
-        told = {name: error for name, error in refused.items() if error is not None}
-        return EventRefused(told, len(self._queues) - len(refused)) if told else None
+        errors = {name: error for name, error in refused.items() if error is not None}
+        return EventRefused(errors, len(self._queues) - len(refused)) if errors else None
 
 
 def copies_of(messages: list[Message]) -> list[Message]:

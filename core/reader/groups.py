@@ -70,7 +70,6 @@ class ReadingGroups:
 
     @property
     def next(self) -> int:
-        """See `QueueState.committed_end`."""
         return self._parts.state.committed_end
 
     # --- looking
@@ -314,7 +313,6 @@ class ReadingGroups:
         return self.loss(name).floor
 
     def find_time(self, timestamp_ms: int, on_done: Found) -> None:
-        """See `core.reader.seek.seek_by_time`."""
         seek_by_time(self._parts, timestamp_ms, on_done)
 
     def wait_for(self, seq: int, wait_ms: int, on_done: Waited) -> Wait:
@@ -322,7 +320,6 @@ class ReadingGroups:
         return Wait(self._parts, lambda: self.next > seq, wait_ms, on_done)
 
     def stretch(self, group: str, first: int, bytes_max: int) -> Stretch:
-        """See `core.reader.seek.seek_by_bytes`."""
         return seek_by_bytes(self._parts, group, first, bytes_max)
 
     def browse(
@@ -363,13 +360,11 @@ class ReadingGroups:
         render: Callable[[list[Event]], bytes],
         on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
     ) -> None:
-        """See `core.reader.history`."""
         read_history(self._parts, asked, render, on_done)
 
     def traces(
         self, position: int, trail: Trail, on_done: Callable[[CurbstoneError | None, list[Trace], int], None]
     ) -> None:
-        """See `core.reader.trace`."""
         read_traces(self._parts, position, trail, on_done)
 
     def wait_for_events(self, position: int, wait_ms: int, on_done: Waited) -> Wait:

@@ -1,4 +1,4 @@
-"""Says which files, and how much of them, a backup of a data directory must hold to be opened as it is now.
+"""Finds which files, and how much of them, a backup of a data directory must hold to be opened as it is now.
 
 A snapshot is taken while no job is under way (`core.host.AsyncioHost.submit_alone`), so nothing is half done. Whoever
 takes it first lets the disk catch up (`Broker.disk.catch_up`), so that everything that was confirmed is in the files,

@@ -34,13 +34,13 @@ class Server(Protocol):
         """Return a queue, creating it if necessary."""
 
     def left_out(self, queue: Queue, error: CurbstoneError) -> bool:
-        """See `core.events.events.IsLeftOut`."""
+        """Return whether the queue, which has refused a message with this error, simply does not get it."""
 
     def bound(self, event: str, project: str) -> Sequence[Queue]:
         """Return the queues that are bound to an event now."""
 
 
-class _Wish:
+class _SettleRequest:
     """A settle that was asked for. The commit claims its deliveries from the consumer.
 
     It is for these very deliveries. If a message is given back before the commit and delivered again, that is another
@@ -65,9 +65,9 @@ class Transaction:
         self._participants: dict[Queue, Participant] = {}
         self._publishes: list[tuple[Queue | EventKey, Message]] = []
         """Each message with the queue or the event that it is published to."""
-        self._wishes: list[_Wish] = []
+        self._requests: list[_SettleRequest] = []
         self._asked: dict[Consumer, set[Delivery]] = {}
-        """By consumer, the deliveries that the wishes settle."""
+        """By consumer, the deliveries that the requests settle."""
         self._dead: list[tuple[Queue, Reason, int]] = []
 
     def publish(self, queue: port.Queue, message: Message) -> None:
@@ -83,21 +83,23 @@ class Transaction:
 
     def ack(self, consumer: port.Consumer, seqs: Sequence[int]) -> None:
         """Add an ack; raise StaleDelivery if one of the messages is not unsettled now."""
-        self._wish(consumer, seqs, "ack", None, "")
+        self._request(consumer, seqs, "ack", None, "")
 
     def nack(self, consumer: port.Consumer, seqs: Sequence[int], delay_ms: int | None = None, error: str = "") -> None:
         """Add a nack. A message that was tried too often is dead-lettered with the commit."""
-        self._wish(consumer, seqs, "nack", delay_ms, error)
+        self._request(consumer, seqs, "nack", delay_ms, error)
 
     def reject(self, consumer: port.Consumer, seqs: Sequence[int], error: str = "") -> None:
         """Add a reject. The dead letter is published with the commit."""
-        self._wish(consumer, seqs, "reject", None, error)
+        self._request(consumer, seqs, "reject", None, error)
 
     def settle(self, queue: Queue, group: str, deliveries: list[Delivery], reason: Reason, undo: Undo) -> None:
         """Add a settle of deliveries that the caller holds. If the transaction fails they are given to `undo`."""
         self._participant(queue).settles.append(Settle(group, deliveries, reason, undo))
 
-    def _wish(self, consumer: port.Consumer, seqs: Sequence[int], kind: str, delay_ms: int | None, error: str) -> None:
+    def _request(
+        self, consumer: port.Consumer, seqs: Sequence[int], kind: str, delay_ms: int | None, error: str
+    ) -> None:
         assert isinstance(consumer, Consumer)
         asked = self._asked.setdefault(consumer, set())
         deliveries: list[Delivery] = []
@@ -109,7 +111,7 @@ class Transaction:
         if len(set(seqs)) < len(seqs):
             raise StaleDelivery("a message is named twice")
         asked.update(deliveries)
-        self._wishes.append(_Wish(consumer, deliveries, kind, delay_ms, error))
+        self._requests.append(_SettleRequest(consumer, deliveries, kind, delay_ms, error))
 
     def _participant(self, queue: Queue) -> Participant:
         participant = self._participants.get(queue)
@@ -189,26 +191,26 @@ class Transaction:
 
     def _claim(self) -> CurbstoneError | None:
         """Take the deliveries from their consumers, so that nobody else settles them meanwhile."""
-        for wish in self._wishes:
-            consumer, deliveries = wish.consumer, wish.deliveries
+        for request in self._requests:
+            consumer, deliveries = request.consumer, request.deliveries
             for delivery in deliveries:
                 if consumer.unsettled.get(delivery.message.seq) is not delivery:
                     return StaleDelivery(f"message {delivery.message.seq} is not unsettled here any more")
             consumer.claim([delivery.message.seq for delivery in deliveries])
-            if wish.kind == "ack":
+            if request.kind == "ack":
                 self.settle(_local(consumer.queue), consumer.group, deliveries, Reason.ACK, consumer.unclaim)
-            elif wish.kind == "reject":
-                self._bury(consumer, deliveries, Reason.REJECT, wish.error)
+            elif request.kind == "reject":
+                self._bury(consumer, deliveries, Reason.REJECT, request.error)
             else:
-                self._give_back(wish, deliveries)
+                self._give_back(request, deliveries)
         return None
 
-    def _give_back(self, wish: _Wish, deliveries: list[Delivery]) -> None:
-        consumer, queue = wish.consumer, _local(wish.consumer.queue)
+    def _give_back(self, request: _SettleRequest, deliveries: list[Delivery]) -> None:
+        consumer, queue = request.consumer, _local(request.consumer.queue)
         dead, alive = queue.requeue.divide(deliveries)
-        self._bury(consumer, dead, Reason.MAX_TRIES, wish.error)
+        self._bury(consumer, dead, Reason.MAX_TRIES, request.error)
         now_ms = queue.host.now_ms()
-        for delay_ms, some in queue.requeue.delayed(alive, wish.delay_ms) if alive else ():
+        for delay_ms, some in queue.requeue.delayed(alive, request.delay_ms) if alive else ():
             due_ms = now_ms + delay_ms if delay_ms > 0 else 0
             self._participant(queue).releases.append(Release(consumer.group, some, due_ms, consumer.unclaim))
 
@@ -261,7 +263,6 @@ class TransactionMover:
         letters: list[tuple[QueueName, Message]],
         on_done: Done,
     ) -> None:
-        """See `Mover.move`."""
         transaction = Transaction(self._server)
         transaction.settle(self._queue, group, deliveries, reason, undo)
         try:

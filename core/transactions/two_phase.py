@@ -56,8 +56,6 @@ class Participant:
 
 
 class MultiQueueCommit:
-    """See the module's docstring."""
-
     def __init__(self, host: Host, tx_log: TxLog, participants: dict[Queue, Participant], on_done: Done) -> None:
         self._host = host
         self._tx_log = tx_log

@@ -223,8 +223,8 @@ class TxLog:
     def _replace(self) -> None:
         """Replace the file by one that has only the needed parts and no doubtful records; by none if none are needed.
 
-        Nobody is told before that a doubtful transaction failed. A crash could still make it happen, after whoever was
-        told had done the same in another way.
+        A doubtful transaction is not reported as failed before that. A crash could still make it happen, after its
+        caller had done the same in another way.
         """
         erasing = self._erasable
         self._forget({each.uid for each in self._erasing[:erasing] if each.is_deleted})

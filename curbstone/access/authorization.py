@@ -42,7 +42,7 @@ from curbstone.core.values import (
     Stale,
     Undoing,
     Undone,
-    UndoWish,
+    UndoRequest,
     producer_key,
 )
 
@@ -181,7 +181,7 @@ class AuthorizedBroker:
 
         queue.purge(purged, keep=keep)
 
-    def undo(self, name: QueueName, wish: UndoWish, on_done: Undoing) -> None:
+    def undo(self, name: QueueName, request: UndoRequest, on_done: Undoing) -> None:
         queue = self.queue(name, Right.MANAGE)
         note = self._deed("undo", name)
 
@@ -190,7 +190,7 @@ class AuthorizedBroker:
                 note()
             on_done(error, found)
 
-        queue.undo(wish, undone)
+        queue.undo(request, undone)
 
     def redrive(
         self,

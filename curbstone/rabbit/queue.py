@@ -32,7 +32,7 @@ from curbstone.core.values import (
     Space,
     Stale,
     Undoing,
-    UndoWish,
+    UndoRequest,
     WasThere,
     Who,
 )
@@ -349,7 +349,7 @@ class Queue:
 
         self.engine.propose(entry, known)
 
-    def undo(self, settlement: UndoWish, on_done: Undoing) -> None:
+    def undo(self, settlement: UndoRequest, on_done: Undoing) -> None:
         """A cluster can't."""
         raise NotSupported(unsupported.UNDOING)
 

@@ -13,7 +13,7 @@ from curbstone.access.caller import ASKING, Caller
 from curbstone.core.errors import NoSuchQueue
 from curbstone.core.message import Message
 from curbstone.core.names import queue_name
-from curbstone.core.values import UNNAMED, UndoWish
+from curbstone.core.values import UNNAMED, UndoRequest
 from tests.access.world import World, hashed
 
 USERS = f"""
@@ -58,7 +58,7 @@ def test_what_changes_nothing_is_not_in_the_audit(world: World, ann: AuthorizedB
         answer(lambda done: ann.rebind(Q, frozenset({"e"}), done))
         answer(lambda done: ann.occupy(Q, frozenset({"e"}), None, done))
         answer(lambda done: ann.purge(Q, done))
-        answer(lambda done: ann.undo(Q, UndoWish(1, 0, 0, UNNAMED), done))
+        answer(lambda done: ann.undo(Q, UndoRequest(1, 0, 0, UNNAMED), done))
         answer(lambda done: ann.redrive(Q, None, 1, done))
         ann.ensure(Q, 1)  # type: ignore[arg-type]
     assert changes(world) == [("change queue", "shop/q", 0), ("bind queue", "shop/q", 0)]
@@ -76,7 +76,7 @@ def test_each_change_is_in_the_audit(world: World, ann: AuthorizedBroker) -> Non
     answer(lambda done: ann.occupy(Q, frozenset({"f"}), 60.0, done))
     lab.publish_messages(lab.broker.get(Q), [Message(b"m", b"x-dead-queue:shop/q\n")])
     answer(lambda done: ann.purge(Q, done, keep=True))
-    answer(lambda done: ann.undo(Q, UndoWish(1, 0, 0, UNNAMED), done))
+    answer(lambda done: ann.undo(Q, UndoRequest(1, 0, 0, UNNAMED), done))
     answer(lambda done: ann.redrive(Q, other, 1, done))
     answer(lambda done: ann.delete(Q, done))
     found: Counter[str] = Counter()

@@ -20,7 +20,7 @@ from curbstone.access.users import UsersError
 from curbstone.core.errors import BadRequest, CurbstoneError, DataDirectoryError
 from curbstone.core.message import Message
 from curbstone.core.names import queue_name
-from curbstone.core.values import UNNAMED, UndoWish
+from curbstone.core.values import UNNAMED, UndoRequest
 from tests.access.world import HERE, World, hashed
 
 USERS = f"""
@@ -361,7 +361,7 @@ def test_what_is_purged_redriven_and_deleted_is_in_the_audit_and_needs_manage(wo
         lab.settle()
     calls: list[Callable[[AuthorizedBroker], object]] = [
         lambda access: access.purge(A, lambda *_: None, keep=True),
-        lambda access: access.undo(A, UndoWish(10, 0, 0, UNNAMED), lambda *_: None),
+        lambda access: access.undo(A, UndoRequest(10, 0, 0, UNNAMED), lambda *_: None),
         lambda access: access.redrive(A, B, 1, lambda *_: None),
         lambda access: access.delete(A, lambda _outcome: None),
     ]

@@ -10,7 +10,7 @@ import pytest
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, Unavailable
 from curbstone.core.positions import Asked, Since, Wanted
-from curbstone.core.values import IdempotencyKey, Numbered, Outcome, UndoWish
+from curbstone.core.values import IdempotencyKey, Numbered, Outcome, UndoRequest
 from tests.kit.lab import Lab, Peer, message, numbered
 
 STEPS = 12
@@ -93,7 +93,7 @@ CALLS: dict[str, Callable[[Desk, Told], object]] = {
     "peek": lambda desk, done: desk.queue.peek(100, done),
     "purge": lambda desk, done: desk.queue.purge(done),
     "purge and keep": lambda desk, done: desk.queue.purge(done, keep=True),
-    "undo": lambda desk, done: desk.queue.undo(UndoWish(10), done),
+    "undo": lambda desk, done: desk.queue.undo(UndoRequest(10), done),
     "redrive": lambda desk, done: desk.queue.redrive(desk.lab.queue("other").name, 10, done),
     "options": lambda desk, done: desk.lab.broker.declare(desk.queue.name, {"max_tries": 3}, done),
     "bind": lambda desk, done: desk.lab.broker.bind("event", desk.queue.name, done),

@@ -9,7 +9,7 @@ import pytest
 from curbstone.core import headers
 from curbstone.core.errors import CurbstoneError, NotSupported
 from curbstone.core.port import Queue
-from curbstone.core.values import Capability, Lease, Outcome, Undone, UndoWish
+from curbstone.core.values import Capability, Lease, Outcome, Undone, UndoRequest
 from curbstone.rabbit.queue import Queue as ClusterQueue
 from curbstone.rabbit.shared.registry import Known
 from tests.engines.test_messages import TRACEPARENT
@@ -253,10 +253,10 @@ def test_what_was_popped_comes_back_where_the_engine_can_undo(world: World) -> N
     world.publish(queue, "a", "b")
     assert world.bodies(queue) == ["a", "b"]
     if Capability.UNDOING in world.broker.capabilities:
-        assert world.answer(lambda done: queue.undo(UndoWish(1), done)) == (None, Undone(1, 0, 0, more=True))
+        assert world.answer(lambda done: queue.undo(UndoRequest(1), done)) == (None, Undone(1, 0, 0, more=True))
         assert world.bodies(queue) == ["b"]
         return
     with pytest.raises(NotSupported, match="Undo needs the local engine"):
-        queue.undo(UndoWish(1), lambda _error, _undone: None)
+        queue.undo(UndoRequest(1), lambda _error, _undone: None)
     with pytest.raises(NotSupported, match="Undo needs the local engine"):
         queue.purge(lambda _error, _count: None, keep=True)

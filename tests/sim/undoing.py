@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import Conflict, CurbstoneError
 from curbstone.core.message import Message
-from curbstone.core.values import Peeked, Undone, UndoWish
+from curbstone.core.values import Peeked, Undone, UndoRequest
 from tests.sim.history import Violation
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Undoing:
             run.host.settle()
         queue = run._queue()
         group = self._rng.choice(run.readers)
-        wish = UndoWish(self._rng.choice([1, 3, 1000]), self._rng.choice([0, 0, 1000]), 0, group)
+        wish = UndoRequest(self._rng.choice([1, 3, 1000]), self._rng.choice([0, 0, 1000]), 0, group)
         if what == "option":
             run.directories.declare(queue.name, {"undo": self._rng.choice(SECONDS)})
         elif what == "amid":
@@ -77,7 +77,7 @@ class Undoing:
         run.turns.go_back()
         return gone
 
-    def _quiet(self, queue: LocalQueue, wish: UndoWish) -> None:
+    def _quiet(self, queue: LocalQueue, wish: UndoRequest) -> None:
         """Undo, wait, and see what came back."""
         run, history = self._run, self._run.history
         before = self._pending(queue, wish.group)

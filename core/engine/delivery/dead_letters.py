@@ -1,4 +1,4 @@
-"""Dead letters: a message that nobody could take goes to another queue, and says where it came from."""
+"""Dead letters: a message that no consumer could take moves to another queue, with headers that name its origin."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ class Group:
             retry.is_record_head = False
 
     def lose_records(self, segment: Segment) -> None:
-        """Take in that the records in a segment are gone: what they said is only known in memory."""
+        """Take in that the records in a segment are gone: their contents are only known in memory."""
         for retry in self.retries.values():
             if retry.segment is segment:
                 self._lose_record(retry)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from curbstone.access.rights import Right
 from curbstone.core.names import parse_queue_name
-from curbstone.core.values import UndoWish
+from curbstone.core.values import UndoRequest
 from curbstone.gateway.formats.parameters import group_named, seconds_ms
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
@@ -100,7 +100,7 @@ class Admin:
         asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Undo)
         seq = _seq_of(queue, asked.id) if asked.id is not None else 0
         within_ms = max(1, seconds_ms("within", asked.within)) if asked.within is not None else 0
-        wish = UndoWish(asked.limit, within_ms, seq, group_named(asked.group))
+        wish = UndoRequest(asked.limit, within_ms, seq, group_named(asked.group))
         _, undone = await answer(lambda done: access_of(request).undo(queue.name, wish, done))
         return JsonResponse(undone._asdict())
 

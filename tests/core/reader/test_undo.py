@@ -10,7 +10,7 @@ import pytest
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import Conflict, CurbstoneError, QueueFull
 from curbstone.core.options import MIB
-from curbstone.core.values import Undone, UndoWish
+from curbstone.core.values import Undone, UndoRequest
 from tests.core.reader.test_damage import bad_sector, flipped_bit
 from tests.kit.lab import Lab, Peer, message, numbered
 from tests.kit.simulated import Inode
@@ -21,7 +21,7 @@ KIB = 1024
 def undo(
     lab: Lab, queue: LocalQueue, *, limit: int = 1000, within_ms: int = 0, seq: int = 0, group: str = ""
 ) -> tuple[CurbstoneError | None, Undone]:
-    error, undone = lab.answer(lambda done: queue.undo(UndoWish(limit, within_ms, seq, group), done))
+    error, undone = lab.answer(lambda done: queue.undo(UndoRequest(limit, within_ms, seq, group), done))
     assert isinstance(undone, Undone)
     return error, undone
 
@@ -223,12 +223,12 @@ def test_a_purge_ends_an_undo_that_is_under_way_and_none_begins_before_it_is_ove
             answers.append(error)  # noqa: B023
             restored.append(undone.restored)  # noqa: B023
 
-        queue.undo(UndoWish(1000), undone)
+        queue.undo(UndoRequest(1000), undone)
         for _ in range(turns):
             lab.host.work()
             lab.host.turn()
         queue.purge(lambda error, _count: purged.append(error))  # noqa: B023
-        queue.undo(UndoWish(1000), lambda error, _undone: answers.append(error))  # noqa: B023
+        queue.undo(UndoRequest(1000), lambda error, _undone: answers.append(error))  # noqa: B023
         lab.settle()
         assert purged == [None] and len(answers) == 2
         assert any(isinstance(answer, Conflict) for answer in answers)

@@ -106,7 +106,7 @@ def fill(lab: Any) -> None:
         undone = lab.queue("undone", undo=3600)
         lab.publish(undone, "acked", "acked, and back", "popped, and back")
         lab.pop_all(undone)
-        lab.answer(lambda done: undone.undo(values.UndoWish(2), done))
+        lab.answer(lambda done: undone.undo(values.UndoRequest(2), done))
 
 
 def fill_memories(lab: Any, values: Any, message: Callable[..., Any]) -> None:
