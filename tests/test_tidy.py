@@ -28,7 +28,7 @@ SETUPTOOLS: dict[str, Any] = PROJECT["tool"]["setuptools"]
 MAY_IMPORT: dict[str, set[str]] = {
     "access": {"core", "http_client", "net"},
     "core": set(),
-    "gateway": {"access", "core", "net", "openapi"},
+    "gateway": {"access", "core", "net", "openapi", "spark"},  # the last for pages in Arrow
     "mqks": {"access", "core", "net"},
     "net": set(),
     "openapi": set(),
@@ -112,6 +112,7 @@ EXTRAS = {
     "spark": ("spark", "sql"),
     "access/jwt_verifier.py": ("oidc",),
     "curbstone/dlt.py": ("dlt",),
+    "gateway/formats/arrow_stream.py": ("sql",),
     **dict.fromkeys([f"curbstone/tracing/{name}.py" for name in ("engine", "export", "queue", "spans")], ("otel",)),
     **dict.fromkeys(["curbstone/cli/push.py", "curbstone/cli/webhook.py"], ("client",)),
 }

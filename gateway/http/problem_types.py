@@ -44,6 +44,8 @@ TYPES = tuple(ProblemType(*row) for row in (
      "There is no such token, or it is not yours."),
     ("wrong-verb", 405, None,
      "The path exists, but only for the methods in `Allow`."),
+    ("not-acceptable", 406, None,
+     "The server can't make the format that was asked for. `detail` says what is missing."),
     ("too-slow", 408, None,
      "The request did not arrive in time."),
     ("conflict", 409, errors.Conflict,

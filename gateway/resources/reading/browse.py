@@ -14,10 +14,12 @@ from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest
 from curbstone.core.frames import decode_frame, encode_frames, strip
 from curbstone.core.positions import Frame, Wanted
+from curbstone.gateway.formats import arrow_stream
 from curbstone.gateway.formats.message_json import body_json, metadata_json
 from curbstone.gateway.formats.parameters import SEQ_MAX, group_of, query_of, whole_number
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
+from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.http.responses import FRESH
 from curbstone.gateway.http.room import room_for
 from curbstone.gateway.limits import MIB, PAGE_BYTES_MAX, PAGE_MESSAGES_MAX
@@ -50,13 +52,25 @@ class Browse:
             whole_number("max_bytes", query.get("max_bytes", PAGE_BYTES), 1, PAGE_BYTES_MAX),
             group,
         )
+        kind = _kind(request, query)
         await room_for(request, wanted.bytes_max)
-        kind = BINARY if accepts(request, BINARY) else NDJSON
         render = _renderer(queue, kind, headers=_flag(query, "headers"), body=_flag(query, "body"))
         page: tuple[bytes, dict[str, str]]
         _, page, next_seq = await answer(partial(queue.reading.browse, wanted, render))
         body, digest = page
         return Response(body, headers=page_headers(queue, kind, next_seq) | digest)
+
+
+def _kind(request: Request, query: Mapping[str, str]) -> str:
+    """Return the type of the page that the client wants."""
+    wanted = query.get("format", "")
+    if wanted not in ("", "arrow"):
+        raise BadRequest(f"bad format {wanted[:80]!r}: arrow, or leave it out")
+    if wanted or accepts(request, arrow_stream.MEDIA_TYPE):
+        if not arrow_stream.is_installed():
+            raise Problem(406, "pages in Arrow need pyarrow beside the server: pip install pyarrow")
+        return arrow_stream.MEDIA_TYPE
+    return BINARY if accepts(request, BINARY) else NDJSON
 
 
 def accepts(request: Request, kind: str) -> bool:
@@ -96,6 +110,10 @@ def _renderer(
         stripped = [strip(frame, headers=headers, body=body) for frame in frames]
         if kind == BINARY:
             page = encode_frames(stripped)
+            return page, checksum(page)
+        if kind == arrow_stream.MEDIA_TYPE:
+            frames_page = encode_frames(stripped)
+            page = arrow_stream.stream_of(frames_page, str(queue.name), queue.uid, headers=headers, body=body)
             return page, checksum(page)
         return b"".join([_line(queue, frame, body) for frame in stripped]), {}
 

@@ -8,6 +8,7 @@ import orjson
 import pytest
 from httpx import Response
 
+from curbstone.gateway.formats import arrow_stream
 from tests.gateway.frames import rows_of
 from tests.kit.gateway import MESSAGES, QUEUE, Running
 
@@ -139,3 +140,33 @@ async def test_the_epoch_tells_one_queue_from_the_next(gateway: Running) -> None
     await gateway.http.delete(QUEUE)
     await gateway.http.put(QUEUE)
     assert (await gateway.http.get(f"{BROWSE}?epoch={epoch}")).status_code == 409
+
+
+@pytest.mark.parametrize("how", ["query", "header"])
+async def test_a_page_can_be_an_arrow_stream(gateway: Running, how: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    await gateway.publish("a", "bb", **{"content-type": "text/plain", "x-msg-x-color": "blue"})
+    query, headers = (
+        ("?format=arrow", {}) if how == "query" else ("", {"accept": "application/vnd.apache.arrow.stream"})
+    )
+    reply = await gateway.http.get(BROWSE + query, headers=headers)
+    assert reply.headers["content-type"] == "application/vnd.apache.arrow.stream"
+    assert reply.headers["next-offset"] == "3"
+    assert reply.headers["x-curbstone-crc32"] == f"{crc32(reply.content):08x}"
+    rows = pa.ipc.open_stream(reply.content).read_all().to_pylist()
+    assert [(row["queue"], row["seq"], row["body"], row["headers"]) for row in rows] == [
+        ("p1/q", 1, b"a", [("color", "blue")]),
+        ("p1/q", 2, b"bb", [("color", "blue")]),
+    ]
+    bare = await gateway.http.get(BROWSE + "?format=arrow&body=false&headers=false")
+    assert not {"body", "headers", "key"} & set(pa.ipc.open_stream(bare.content).schema.names)
+    empty = await gateway.http.get(BROWSE + "?format=arrow&from=3")
+    assert pa.ipc.open_stream(empty.content).read_all().num_rows == 0
+
+
+async def test_without_pyarrow_an_arrow_stream_is_406(gateway: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_stream, "is_installed", lambda: False)
+    reply = await gateway.http.get(BROWSE + "?format=arrow")
+    assert reply.status_code == 406 and reply.json()["type"] == "/docs/problems#not-acceptable"
+    assert "pip install pyarrow" in reply.json()["detail"]
+    assert (await gateway.http.get(BROWSE + "?format=csv")).status_code == 400
