@@ -1,9 +1,9 @@
 // Publishing: what was sent and is not confirmed, in order, over as many connections as it takes.
 //
-// A lane is all that one client sends to one destination; its messages are numbered, and each asks for a receipt that says
-// lane and number; those with an idempotency key have a lane and numbers of their own. What is unconfirmed when a connection is lost goes out again on the next, first and in order. A lane whose
-// queue is full is held: after the time that the server said its first message is tried, and all others behind it once that
-// one is stored.
+// A series is all that one client sends to one destination. Its messages are numbered, and each asks for a receipt with series
+// and number; messages with an idempotency key are a series of their own. What is unconfirmed when a connection is lost is
+// sent again on the next one, first and in order. When a queue is full, its series is held: after the time that the server
+// named, its first message is tried, and all others once that one is stored.
 //
 // What goes to a queue is numbered for the server, too, which stores a number of this producer once, and none behind one
 // that is missing. Where a message is refused for good, those behind it on their way are refused as coming too early; they
@@ -16,10 +16,10 @@ const FULL_RETRY_S = 1; // after so long a full queue is tried again, if the ser
 const LOOK_AGAIN_MS = 50;
 const FULL_WARNING_MS = 60_000; // a publisher that waits for a full queue is reported at most once in so long
 
-class Lane {
+class Series {
   number = 0;
   unconfirmed = new Map(); // number → sending, in order
-  held = null; // number → sending: what waits for room; null while the lane is open
+  held = null; // number → sending: what waits for room; null while the series is open
   probe = null; // the first of those, once it was sent again
   timer = null;
   warnedAt = -Infinity;
@@ -40,7 +40,7 @@ export class Publisher {
   #isUp = false;
   #producer = `js-${[0, 0].map(() => Math.random().toString(36).slice(2)).join("")}`; // a name that nobody else has
   #isNumbered = true; // whether the server keeps numbers, as far as is known
-  #lanes = new Map(); // destination → lane
+  #allSeries = new Map(); // destination → series
   #byIndex = [];
 
   constructor(write, waitsWhenFull) {
@@ -50,15 +50,16 @@ export class Publisher {
 
   /** Send a message with these headers; the promise ends as the message does. */
   send(destination, headers, body) {
-    const lane = this.#lane(destination, "idempotency-key" in headers);
-    const number = (lane.number += 1);
-    const named = { destination, ...headers, receipt: `p${lane.index}.${number}` };
-    const isNumbered = this.#isNumbered && !lane.isKeyed && destination.startsWith("/queue/");
+    const series = this.#series(destination, "idempotency-key" in headers);
+    const number = (series.number += 1);
+    const named = { destination, ...headers, receipt: `p${series.index}.${number}` };
+    const isNumbered = this.#isNumbered && !series.isKeyed && destination.startsWith("/queue/");
     if (isNumbered) named["x-producer"] = this.#producer;
-    const sending = { lane, number, headers: named, body, bytes: frame("SEND", named, body), isNumbered, isRepeated: false, expected: 0 };
+    const bytes = frame("SEND", named, body);
+    const sending = { series, number, headers: named, body, bytes, isNumbered, isRepeated: false, expected: 0 };
     sending.ended = new Promise((resolve, reject) => Object.assign(sending, { resolve, reject }));
-    lane.unconfirmed.set(number, sending);
-    if (lane.held) lane.held.set(number, sending);
+    series.unconfirmed.set(number, sending);
+    if (series.held) series.held.set(number, sending);
     else this.#write(sending.bytes);
     return sending.ended;
   }
@@ -78,7 +79,7 @@ export class Publisher {
       this.#end(sending, new Refused(headers["x-error"], status));
     } else {
       this.#leaves(sending, true);
-      const maybeRepeated = sending.isRepeated && !sending.isNumbered && !sending.lane.isKeyed;
+      const maybeRepeated = sending.isRepeated && !sending.isNumbered && !sending.series.isKeyed;
       sending.resolve({ id: headers["x-msg-id"] ?? "", maybeRepeated, repeated: "x-duplicate" in headers });
     }
   }
@@ -93,34 +94,34 @@ export class Publisher {
   up(keepsNumbers) {
     this.#isUp = true;
     if (this.#isNumbered && !keepsNumbers) this.#goWithoutNumbers();
-    for (const lane of this.#byIndex) {
-      this.#forget(lane);
-      for (const { bytes } of lane.unconfirmed.values()) this.#write(bytes);
+    for (const series of this.#byIndex) {
+      this.#forget(series);
+      for (const { bytes } of series.unconfirmed.values()) this.#write(bytes);
     }
   }
 
   /** The connection has ended: what was sent may be on disk or not; what waited for room was not sent. */
   down() {
     this.#isUp = false;
-    for (const lane of this.#byIndex) {
-      for (const sending of lane.unconfirmed.values()) {
-        sending.isRepeated ||= !lane.held?.has(sending.number) || sending === lane.probe;
+    for (const series of this.#byIndex) {
+      for (const sending of series.unconfirmed.values()) {
+        sending.isRepeated ||= !series.held?.has(sending.number) || sending === series.probe;
       }
-      this.#forget(lane);
+      this.#forget(series);
     }
   }
 
   /** The ends of all that is unconfirmed. */
   ends() {
-    return this.#byIndex.flatMap((lane) => [...lane.unconfirmed.values()].map((each) => each.ended));
+    return this.#byIndex.flatMap((series) => [...series.unconfirmed.values()].map((each) => each.ended));
   }
 
   /** Give up what is not confirmed. */
   endAll(error) {
-    for (const lane of this.#byIndex) {
-      this.#forget(lane);
-      for (const sending of lane.unconfirmed.values()) sending.reject(error);
-      lane.unconfirmed.clear();
+    for (const series of this.#byIndex) {
+      this.#forget(series);
+      for (const sending of series.unconfirmed.values()) sending.reject(error);
+      series.unconfirmed.clear();
     }
   }
 
@@ -130,15 +131,15 @@ export class Publisher {
 
   // ---------------------------------------------------------------- inside
 
-  #lane(destination, isKeyed) {
+  #series(destination, isKeyed) {
     const name = isKeyed ? `${destination} with keys` : destination;
-    let lane = this.#lanes.get(name);
-    if (!lane) {
-      lane = new Lane(this.#byIndex.length, isKeyed);
-      this.#lanes.set(name, lane);
-      this.#byIndex.push(lane);
+    let series = this.#allSeries.get(name);
+    if (!series) {
+      series = new Series(this.#byIndex.length, isKeyed);
+      this.#allSeries.set(name, series);
+      this.#byIndex.push(series);
     }
-    return lane;
+    return series;
   }
 
   #named(receipt) {
@@ -146,41 +147,41 @@ export class Publisher {
     return parts && this.#byIndex[Number(parts[1])]?.unconfirmed.get(Number(parts[2]));
   }
 
-  #forget(lane) {
-    clearTimeout(lane.timer);
-    lane.held = lane.probe = lane.timer = null;
+  #forget(series) {
+    clearTimeout(series.timer);
+    series.held = series.probe = series.timer = null;
   }
 
-  #warnOfFull({ lane, headers: { destination } }, text) {
-    if (Date.now() - lane.warnedAt < FULL_WARNING_MS) return;
-    lane.warnedAt = Date.now();
+  #warnOfFull({ series, headers: { destination } }, text) {
+    if (Date.now() - series.warnedAt < FULL_WARNING_MS) return;
+    series.warnedAt = Date.now();
     console.warn(`@curbstone/client: publishing to ${destination} waits until there is room: ${text}`);
   }
 
-  /** Keep a message for so many seconds; what comes behind it on its lane waits, too. */
+  /** Keep a message for so many seconds; what comes behind it on its series waits, too. */
   #hold(sending, seconds) {
-    const { lane } = sending;
-    const isNew = !lane.held;
-    lane.held ??= new Map();
-    lane.held.set(sending.number, sending);
-    if (seconds || isNew || sending === lane.probe) this.#tryIn(lane, 1000 * seconds);
-    if (sending === lane.probe) lane.probe = null;
+    const { series } = sending;
+    const isNew = !series.held;
+    series.held ??= new Map();
+    series.held.set(sending.number, sending);
+    if (seconds || isNew || sending === series.probe) this.#tryIn(series, 1000 * seconds);
+    if (sending === series.probe) series.probe = null;
   }
 
-  #tryIn(lane, ms) {
-    clearTimeout(lane.timer);
-    lane.timer = setTimeout(() => this.#try(lane), ms);
+  #tryIn(series, ms) {
+    clearTimeout(series.timer);
+    series.timer = setTimeout(() => this.#try(series), ms);
   }
 
-  /** Send the first of what a lane holds, to see whether it is taken now; not before all in front of it have ended. */
-  #try(lane) {
-    if (!lane.held || lane.probe || !this.#isUp) return;
-    const { first } = lane;
-    if (!lane.held.has(first.number)) {
-      this.#tryIn(lane, LOOK_AGAIN_MS);
+  /** Send the first of what a series holds, to see whether it is taken now; not before all in front of it have ended. */
+  #try(series) {
+    if (!series.held || series.probe || !this.#isUp) return;
+    const { first } = series;
+    if (!series.held.has(first.number)) {
+      this.#tryIn(series, LOOK_AGAIN_MS);
       return;
     }
-    lane.probe = first;
+    series.probe = first;
     this.#write(first.expected ? frame("SEND", { ...first.headers, "x-after": first.expected - 1 }, first.body) : first.bytes);
   }
 
@@ -190,22 +191,22 @@ export class Publisher {
   }
 
   /**
-   * A message has ended: if it was the one that was tried, there may be room for the others. Of a numbered lane, those behind
+   * A message has ended: if it was the one that was tried, there may be room for the others. Of a numbered series, those behind
    * one that was refused would come too early, but for the first of them.
    */
   #leaves(sending, isStored) {
-    const { lane } = sending;
-    lane.unconfirmed.delete(sending.number);
-    if (!lane.held) return;
-    lane.held.delete(sending.number);
-    const isProbe = sending === lane.probe;
-    if (lane.held.size && sending.isNumbered && !isStored) {
+    const { series } = sending;
+    series.unconfirmed.delete(sending.number);
+    if (!series.held) return;
+    series.held.delete(sending.number);
+    const isProbe = sending === series.probe;
+    if (series.held.size && sending.isNumbered && !isStored) {
       if (!isProbe) return;
-      lane.probe = null;
-      this.#tryIn(lane, 0);
-    } else if (isProbe || !lane.held.size) {
-      const waiting = [...lane.held.values()].sort((a, b) => a.number - b.number);
-      this.#forget(lane);
+      series.probe = null;
+      this.#tryIn(series, 0);
+    } else if (isProbe || !series.held.size) {
+      const waiting = [...series.held.values()].sort((a, b) => a.number - b.number);
+      this.#forget(series);
       for (const { bytes } of waiting) this.#write(bytes);
     }
   }
@@ -213,8 +214,8 @@ export class Publisher {
   /** The server keeps no numbers: what is sent again may be stored twice. */
   #goWithoutNumbers() {
     this.#isNumbered = false;
-    for (const lane of this.#byIndex) {
-      for (const sending of lane.unconfirmed.values()) {
+    for (const series of this.#byIndex) {
+      for (const sending of series.unconfirmed.values()) {
         delete sending.headers["x-producer"];
         sending.isNumbered = false;
         sending.bytes = frame("SEND", sending.headers, sending.body);
