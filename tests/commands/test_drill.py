@@ -72,7 +72,7 @@ def test_what_is_changed_unknown_or_comes_back_is_told() -> None:
     assert [text.split(":")[0] for text in made.wrong] == [
         "changed",
         "never sent",
-        "came back after its ack was confirmed",
+        "delivered again after its ack was confirmed",
     ]
 
 
