@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable
 
 from curbstone.core import headers, port
-from curbstone.core.admin.redrive_source import Letters, NextLetters, OneLetter
 from curbstone.core.engine.delivery.dead_letters import Mover, without_provenance
 from curbstone.core.engine.delivery.dispatch import Dispatcher
+from curbstone.core.engine.delivery.pull import Pull
 from curbstone.core.engine.log.format import BATCH_BYTES, Reason, entry_bytes
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.write_queue import SETTLE_BYTES
@@ -50,7 +50,8 @@ class Redrive:
         `seq` is that of the one letter to move, or 0.
         """
         self._dispatcher = dispatcher
-        self._letters: Letters = OneLetter(dispatcher.parts, seq) if seq else NextLetters(dispatcher)
+        self._seq = seq
+        self._index = dispatcher.parts.index
         self._state = dispatcher.parts.state
         self._room = dispatcher.parts.log.room
         self._find = find
@@ -85,10 +86,32 @@ class Redrive:
             self._move()
         elif len(self._staying) >= STAYING_MAX or self._staying_bytes >= STAYING_BYTES_MAX:
             self._finish(None)
+        elif not self._seq:
+            Pull(self._dispatcher, UNNAMED, min(self._left, AT_ONCE), 0, self._take, self._finish).begin()
+        elif not (self._moved or self._staying):
+            self._take(self._take_one())
         else:
-            self._letters.take(min(self._left, AT_ONCE), self._take, self._finish)
+            self._finish(None)
 
-    def _take(self, deliveries: list[Delivery]) -> None:
+    def _take_one(self) -> list[Delivery] | None:
+        """Take the one letter out of turn, if it is there and ready; return None if it must be read from the disk."""
+        seq, group = self._seq, self._index.unnamed
+        run = self._index.runs.find(seq)
+        if run is None or not run.pending(UNNAMED) >> (seq - run.first) & 1:
+            return []
+        if seq in group.in_flight or group.is_delayed(seq):
+            why = "it is delayed" if group.is_delayed(seq) else "it was delivered and is not settled"
+            self._stayed[why] = 1
+            return []
+        if run.messages is None:
+            self._index.reader.load(run, self._go_on)
+            return None
+        message = run.messages[seq - run.first]
+        return [group.seize_ready(message)] if message is not None else []
+
+    def _take(self, deliveries: list[Delivery] | None) -> None:
+        if deliveries is None:
+            return
         if not deliveries:
             self._finish(None, is_all=True)
             return
@@ -178,8 +201,7 @@ class Redrive:
         if error is not None:
             error.members = {**error.members, "moved": self._moved}
         self._dispatcher.acks.put_back(UNNAMED, [*self._staying, *self._taken])
-        more = self._letters.has_more and not is_all
-        redriven = Redriven(self._moved, self._letters.stayed | self._stayed, more)
+        redriven = Redriven(self._moved, self._stayed, not self._seq and not is_all)
         self._state.host.call_soon(lambda: self._on_done(error, redriven))
 
 
