@@ -101,7 +101,7 @@ class Session:
         self._sniffs = sniffs
         self.unfinished_bytes = 0
         """How many bytes the last read left in an unfinished frame and in open transactions."""
-        self.began_anew = True
+        self.is_another = True
         """Whether the last read completed a frame, so that the unfinished one is a new one."""
 
     @property
@@ -176,9 +176,9 @@ class Session:
             if not received or received[-1][0].command not in ("CONNECT", "STOMP"):
                 break
             data = b""
-        held, self.began_anew = parser.unfinished_bytes, bool(received)
+        held, self.is_another = parser.unfinished_bytes, bool(received)
         self.unfinished_bytes = held + self._transactions.bytes
-        self._liveness.unfinished(held, self.began_anew, now_ms)
+        self._liveness.unfinished(held, self.is_another, now_ms)
 
     def tick(self, now_ms: int) -> int:
         """Send a heart-beat or end the connection if it is time. Return when to call again."""

@@ -79,7 +79,7 @@ class Session:
         self._is_audited = registry.authenticator.wants_login
         self.unfinished_bytes = 0
         """How many bytes of an unfinished line the last read left."""
-        self.began_anew = True
+        self.is_another = True
         """Whether the last read completed a line, so that the unfinished one is a new one."""
         self._reader = LineReader(limits.line_bytes_max)
         self._line = ReceiveDeadline(limits.line_ms, limits.line_bytes_per_s)
@@ -137,8 +137,8 @@ class Session:
             self._carry_out_all(lines)
         if self.ending:
             return
-        self.unfinished_bytes, self.began_anew = self._reader.unfinished_bytes, bool(lines)
-        self._line.unfinished(self.unfinished_bytes, self.began_anew, now_ms)
+        self.unfinished_bytes, self.is_another = self._reader.unfinished_bytes, bool(lines)
+        self._line.unfinished(self.unfinished_bytes, self.is_another, now_ms)
         if self._reader.overlong_bytes > self._limits.junk_bytes_max:
             self.refuse(
                 codec.NO_ID,

@@ -144,7 +144,7 @@ class Account:
         if self.share.is_held:
             holder.pause_output()
 
-    def hold_input(self, size: int, began_anew: bool = False, *, is_complete: bool = False) -> None:
+    def hold_input(self, size: int, is_another: bool = False, *, is_complete: bool = False) -> None:
         """Note how many bytes of input it holds that are not dealt with, and whether they are others than before.
 
         `is_complete`: they are being dealt with, so it is too late to refuse them.
@@ -155,7 +155,7 @@ class Account:
             return
         self._is_complete = is_complete
         share = self.share
-        if began_anew and self.input:
+        if is_another and self.input:
             del share.inputs[self]  # so that it is inserted again at the end: the dict is in the order of age
         share.inputs[self] = None
         more, self.input = size - self.input, size

@@ -49,7 +49,7 @@ class Session(Protocol):
         """How many bytes of input it holds after the last read that are not complete, or can't take effect yet."""
 
     @property
-    def began_anew(self) -> bool:
+    def is_another(self) -> bool:
         """Whether the last read completed a message, so that the unfinished one is a new one."""
 
     def take_output(self) -> list[bytes]:
@@ -201,7 +201,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
         session = self.session
         if not session.ending:
             self.receive(data)
-            self._account.hold_input(session.unfinished_bytes, session.began_anew)
+            self._account.hold_input(session.unfinished_bytes, session.is_another)
 
     def evict(self) -> None:
         """See `budget.Holder`."""

@@ -104,7 +104,7 @@ class Frames:
         self._tail = b""
         self.pieces = 0
         """How many pings, pongs and tiny fragments the last read had."""
-        self.began_anew = False
+        self.is_another = False
         """Whether the last read completed a message or a control frame, so that what is unfinished is new."""
         self.is_closed = False
         self.peer_closed = False
@@ -113,7 +113,7 @@ class Frames:
     def receive(self, data: bytes) -> list[Inbound]:
         """Take bytes; return the messages that they complete."""
         messages: list[Inbound] = []
-        self.began_anew = False
+        self.is_another = False
         self.pieces = 0
         if self.is_closed or self.too_big:
             self._after_close(data)
@@ -125,7 +125,7 @@ class Frames:
             data = bytes(self._buffer)
             self._buffer.clear()
         self._read(data, messages)
-        self.began_anew = self.began_anew or bool(messages)
+        self.is_another = self.is_another or bool(messages)
         return messages
 
     def drop(self) -> None:
@@ -180,7 +180,7 @@ class Frames:
                 if first == _PING:
                     self._ping = apply_mask(data[body:stop], data[body - 4 : body])
                     self.is_pinged = True
-                self.began_anew = self.began_anew or self._partial is None
+                self.is_another = self.is_another or self._partial is None
                 self.pieces += 1
             elif first in _FRAGMENTS and (first & ~_FIN == 0) is (self._partial is not None):
                 self.pieces += size < _TINY_BYTES

@@ -58,12 +58,12 @@ class ConsumeSession:
 
     def hold(self) -> None:
         """See `Session.hold`."""
-        if not self._subscription.is_over:
+        if not self._subscription.is_closed:
             self._subscription.hold()
 
     def resume(self) -> None:
         """See `Session.resume`."""
-        if not self._subscription.is_over:
+        if not self._subscription.is_closed:
             self._subscription.resume()
 
     def receive(self, messages: list[Inbound]) -> None:
@@ -71,7 +71,7 @@ class ConsumeSession:
         subscription = self._subscription
         try:
             for is_text, data in messages:
-                if subscription.is_over:
+                if subscription.is_closed:
                     return
                 plain = _PLAIN_ACK.fullmatch(data) if self._has_plain_acks and is_text else None
                 if plain and plain[1] == subscription.name_bytes:
@@ -106,7 +106,7 @@ class ConsumeSession:
 
     def _fail(self, error: CurbstoneError | Problem) -> None:
         """Tell the client the error and close; unsettled deliveries return."""
-        if self._subscription.is_over:
+        if self._subscription.is_closed:
             return
         self._subscription.traffic.refuse(error, reason_of(error))
         if isinstance(error, StaleDelivery):

@@ -94,7 +94,7 @@ class SocketLogin:
         """See `AckIds.enter`."""
         return self.access.ack_ids.enter(holder)
 
-    def let_go(self, name: str) -> None:
+    def detach(self, name: str) -> None:
         """See `AckIds.leave`."""
         self.access.ack_ids.leave(name)
 

@@ -139,9 +139,9 @@ class WebSocketProtocol(TurnStream):
             self._end_session()
         begun = frames.unfinished_bytes
         if begun or self._message.is_begun:
-            self._message.unfinished(begun, frames.began_anew, round(self._heard_at * 1000))
+            self._message.unfinished(begun, frames.is_another, round(self._heard_at * 1000))
         if (size := begun + self._kept_bytes) or self._account.input:
-            self._account.hold_input(size, frames.began_anew)
+            self._account.hold_input(size, frames.is_another)
         if frames.pieces > PIECES_MAX:
             self._transport.abort()
             return

@@ -110,7 +110,7 @@ class Subscription:
         self.confirms = confirms
         self.traffic = traffic or Traffic()
         self._refused = refused
-        self.is_over = True
+        self.is_closed = True
         """True before `start` and after `close`, when nothing is delivered or settled."""
         self._leases = leases
         self._queue = queue
@@ -155,7 +155,7 @@ class Subscription:
         if self.settles:
             self.name = login.hold(self)
             self.name_bytes = self.name.encode()
-        self.is_over = False
+        self.is_closed = False
 
     def when_open(self, on_open: Callable[[], None]) -> None:
         """See `Consumer.when_open`."""
@@ -164,7 +164,7 @@ class Subscription:
     # ------------------------------------------------------------ to the client
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
-        if self.is_over:
+        if self.is_closed:
             return
         queue = self._queue
         metadata = self._metadata
@@ -380,14 +380,14 @@ class Subscription:
     # ------------------------------------------------------------ the end
 
     def _fail(self, error: CurbstoneError) -> None:
-        if not self.is_over:
+        if not self.is_closed:
             self._failed(error)
 
     def close(self) -> None:
         """Close: unsettled deliveries return to their places."""
-        self.is_over = True
+        self.is_closed = True
         if self.name:
-            self._login.let_go(self.name)
+            self._login.detach(self.name)
         if self._leases is not None:
             self._leases.leave()
         self._failed, self._refused = _nobody_hears, None  # breaks the reference cycle with the session

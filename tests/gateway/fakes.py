@@ -60,7 +60,7 @@ class Anybody(SocketLogin):
         """See `SocketLogin`."""
         return self._name
 
-    def let_go(self, name: str) -> None:
+    def detach(self, name: str) -> None:
         """See `SocketLogin`."""
 
     def holding(self, ack_id: str) -> None:

@@ -94,7 +94,7 @@ class EventStream:
         self._unwritten: list[Lease] = []
         """The leases in the output."""
         self._error: CurbstoneError | None = None
-        self.is_over = False
+        self.is_closed = False
         self._number = 0
         self.unsettled: dict[str, _Sent] = {}
         """The leases that were sent and may still be settled, by token, in the order they were sent."""
@@ -118,7 +118,7 @@ class EventStream:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
             await _write(send, b"retry: %d\n\n" % RETRY_MS)
-            while not self.is_over:
+            while not self.is_closed:
                 self._ask()
                 timer = self._host.call_later(self._idle_ms(), self._tick)
                 await self._bell.wait()
@@ -132,7 +132,7 @@ class EventStream:
             await send({"type": "http.response.body", "body": self._last_words()})
         finally:
             self._streams.give_back(self.queue, self._unwritten)
-            self.is_over = True
+            self.is_closed = True
             unwatch()
             unpause()
             if self._room is not None:
@@ -159,7 +159,7 @@ class EventStream:
             self._room = self._room or self._account.when_room(0, self._has_room)
             return
         room = self._limit - len(self.unsettled)
-        if self._waiter is None and room > 0 and not self.is_over:
+        if self._waiter is None and room > 0 and not self.is_closed:
             count = min(room, COUNT_MAX)
             try:
                 self._waiter = self.access.lease(
@@ -175,7 +175,7 @@ class EventStream:
         if isinstance(leases, CurbstoneError):
             self._fail(leases)
             return
-        if self.is_over:  # the stream is over, so nobody would see them
+        if self.is_closed:  # the stream is over, so nobody would see them
             self.queue.give_back(leases)
             return
         for lease in leases:
@@ -222,7 +222,7 @@ class EventStream:
 
     def end(self) -> None:
         """End the stream. Leases that were sent stay."""
-        self.is_over = True
+        self.is_closed = True
         self._bell.ring()
 
     # ------------------------------------------------------------ what becomes of what was sent
@@ -288,11 +288,11 @@ class EventStreams:
             await answer(lambda done: stream.access.settle_leases(queue, unseen, Outcome.NACK, done, delay_ms=0))
 
     def _prune(self) -> None:
-        for stream in [stream for stream in self._streams if stream.is_over]:
+        for stream in [stream for stream in self._streams if stream.is_closed]:
             stream.drop_expired()
             if not stream.unsettled:
                 self._drop(stream)
-        ended = [stream for stream in self._streams if stream.is_over]
+        ended = [stream for stream in self._streams if stream.is_closed]
         for stream in ended[: max(len(ended) - CLOSED_STREAMS_MAX, 0)]:
             self._drop(stream)
 

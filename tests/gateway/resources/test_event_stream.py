@@ -257,7 +257,7 @@ async def test_streams_that_are_done_with_are_forgotten(gateway: Running) -> Non
             await settle(gateway, "ack", ack_id)
     streams = gateway.server.app._streams
     async with asyncio.timeout(60):
-        while not all(held.is_over for held in streams._streams):
+        while not all(held.is_closed for held in streams._streams):
             await gateway.http.get("/healthz")
     async with stream(gateway):
         assert len(streams._streams) == 1

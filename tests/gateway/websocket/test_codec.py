@@ -107,13 +107,13 @@ def test_what_is_not_whole_is_counted(pieces: list[bytes], unfinished: int) -> N
 
 def test_pings_within_a_message_do_not_begin_it_anew() -> None:
     frames, _ = fed(masked(Opcode.PING, b""))
-    assert frames.began_anew
+    assert frames.is_another
     begun, more = masked(Opcode.BINARY, b"a", fin=False), masked(Opcode.CONT, b"", fin=False)
     for piece in (begun, masked(Opcode.PING, b""), more):
         frames.receive(piece)
-        assert not frames.began_anew
+        assert not frames.is_another
     frames.receive(masked(Opcode.CONT, b""))
-    assert frames.began_anew
+    assert frames.is_another
 
 
 def test_the_peers_close_is_found_behind_our_own_however_it_is_cut() -> None:
