@@ -19,16 +19,17 @@ from tests.kit.server import ServerProcess
 def browser(server: ServerProcess) -> Iterator[Page]:
     """The console, opened once for all tests of the module."""
     with opened(f"{server.url}/console") as page:
+        assert page.problems == []
         yield page
 
 
 @pytest.fixture
 def page(browser: Page) -> Iterator[Page]:
     """The console, loaded again."""
-    browser.problems.clear()
     browser.evaluate("location.hash = ''; window.isOld = true")
     browser.call("Page.reload")
     browser.until("!window.isOld && document.querySelector('input[type=search]') !== null")
+    browser.problems.clear()  # what the page did before it was loaded again is of the test before
     yield browser
     assert browser.problems == [], "the page may cause no error, and no refusal of its security policy"
 
