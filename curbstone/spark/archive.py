@@ -1,6 +1,6 @@
 """`curbstone pipeline archive`: archives queues to a lake of Parquet files, once or for ever. It needs no Spark.
 
-It reads through a group of its own, so it takes no message from anybody. Each batch is one commit to a table, which
+It reads through a group of its own, so consumers keep all messages. Each batch is one commit to a table, which
 also says how far each queue was read; see `positions`. The group is acked once files and commit are synced. So a kill
 or a power cut at any point loses nothing and duplicates nothing. Messages that the group lost, because a group may be
 overtaken in a full queue, are recorded as a gap.
@@ -300,7 +300,7 @@ class _Typed:
 
 
 def _messages(lake: str, options: ReadOptions, checkpoint: str, columns: str) -> _Feed:
-    # All archives of a lake are one reader of a group: the commits of the lake tell them apart.
+    # All archives of a lake are one reader of a group: the commits of the lake distinguish them.
     reader = StreamReader(options, _columns(MESSAGES), uuid.uuid5(uuid.NAMESPACE_URL, lake).hex)
     return _Feed(Table(lake, MESSAGES), reader, options, checkpoint, columns)
 

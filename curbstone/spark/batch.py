@@ -86,5 +86,5 @@ class BatchReader(DataSourceReader):
             high = min(high, calls.offsets(server, queue, group=options.group, timestamp_ms=options.end_ms).at)
         elif isinstance(end, int):
             high = min(high, end)
-        asked = isinstance(start, int) or bool(options.group)
-        return Range(queue, now.epoch, low, max(low, high), strict=asked and options.fail_on_loss)
+        is_bound = isinstance(start, int) or bool(options.group)
+        return Range(queue, now.epoch, low, max(low, high), strict=is_bound and options.fail_on_loss)

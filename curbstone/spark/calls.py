@@ -70,14 +70,14 @@ def offsets_of(
     Missing queues, and those without the group, are left out. With `wait_s`, wait at most so long until a queue of the
     project has a message at its `after` or later, or is missing.
     """
-    asked: dict[str, object] = {"group": group} if group else {}
+    body: dict[str, object] = {"group": group} if group else {}
     if size_max:
-        asked["bytes"] = size_max if size_max == STAGED else int(size_max)
+        body["bytes"] = size_max if size_max == STAGED else int(size_max)
     if wait_s:
-        asked["wait"] = wait_s
+        body["wait"] = wait_s
     found: dict[str, Offsets] = {}
     for project, names in _by_project(after):
-        value = {**asked, "queues": {name: after[f"{project}/{name}"] for name in names}}
+        value = {**body, "queues": {name: after[f"{project}/{name}"] for name in names}}
         reply = server.json("POST", f"/v2/{project}/offsets", value=value, extra_s=wait_s)
         found |= {f"{project}/{name}": _offsets(one) for name, one in reply["queues"].items()}
     return found
@@ -137,8 +137,8 @@ def acks(
     """
     results: dict[str, Group | TwoReaders | Refused] = {}
     for project, names in _by_project(up_to):
-        asked = {name: up_to[f"{project}/{name}"] for name in names}
-        queues = {name: {"upTo": seq, "epoch": epoch} for name, (seq, epoch) in asked.items()}
+        done = {name: up_to[f"{project}/{name}"] for name in names}
+        queues = {name: {"upTo": seq, "epoch": epoch} for name, (seq, epoch) in done.items()}
         value = {"group": group, "reader": reader, "queues": queues}
         reply = server.json("POST", f"/v2/{project}/acks", value=value)
         results |= {f"{project}/{name}": _group(found) for name, found in reply["queues"].items()}

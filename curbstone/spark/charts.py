@@ -129,8 +129,8 @@ def lines(moments: Sequence[datetime], series: Sequence[Series], label: Format, 
     drawn: dict[str, int] = {}
     """How often each line was drawn. One that is the same as another is dashed, so that both are seen."""
     for one in series:
-        told = ",".join(f"{value:.6g}" for value in one.values if value is not None)
-        parts.append(f'<g class="series" data-v="{told}">')
+        numbers = ",".join(f"{value:.6g}" for value in one.values if value is not None)
+        parts.append(f'<g class="series" data-v="{numbers}">')
         for stretch in _stretches(one.values):
             ends = [(at, frame.y(one.values[index] or 0.0)) for index in stretch for at in (index, index + 1)]
             points = [(frame.x(at), y) for at, y in ends]

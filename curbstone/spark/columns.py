@@ -1,4 +1,4 @@
-"""The tables of a lake with their columns, and the columns that a reader is asked for."""
+"""The tables of a lake with their columns, and the columns that a reader returns."""
 
 from __future__ import annotations
 

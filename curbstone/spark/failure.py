@@ -56,7 +56,7 @@ class TwoReaders(PipelineError):
 
 
 def last_line(error: BaseException) -> str:
-    """Return one line that tells an error. If Spark's error contains one of ours, however deep, it is our line."""
+    """Return one line for an error. If Spark's error contains one of ours, however deep, it is our line."""
     text = str(error)
     found = _MARK.findall(text)
     if found:

@@ -63,13 +63,13 @@ def gather(base: duckdb.DuckDBPyConnection, *, server: Address | None, queues: S
     if server is not None:
         from curbstone.spark import live
 
-        asked = Client(server)
+        client = Client(server)
         try:
-            base.register("fetched", live.journal(asked, queues))
+            base.register("fetched", live.journal(client, queues))
             base.execute(f"INSERT INTO gathered SELECT {_EVENT_NAMES} FROM fetched")
             base.unregister("fetched")
         finally:
-            asked.close()
+            client.close()
     has_journal = bool(lake) and Table(lake, JOURNAL).exists
     if has_journal:
         base.register("stored", Table(lake, JOURNAL).dataset())

@@ -61,16 +61,16 @@ def dead_letters(
     """
     base.execute(f"CREATE TEMP TABLE letters ({_TABLE})")
     if server is not None:
-        asked = Client(server)
+        client = Client(server)
         try:
-            if where := _places(asked, queues):
+            if where := _places(client, queues):
                 from curbstone.spark import live
 
-                base.register("fetched", live.messages(asked, "", where))
+                base.register("fetched", live.messages(client, "", where))
                 base.execute(f"INSERT INTO letters SELECT {_COLUMNS} FROM fetched WHERE {_IS_LETTER}")
                 base.unregister("fetched")
         finally:
-            asked.close()
+            client.close()
     if lake and Table(lake, MESSAGES).exists:
         base.register("stored", Table(lake, MESSAGES).dataset())
         base.execute(f"INSERT INTO letters SELECT {_COLUMNS} FROM stored WHERE {_IS_LETTER}")

@@ -6,9 +6,10 @@ A commit that adds rows also sets application transactions (*Transaction Identif
     curbstone/shop/orders/epoch   the queue's epoch, a hexadecimal number
 
 So rows and position are stored together or not at all, and there is no other record of progress. `floor` and `lost`, as
-far as the group had them, tell what it loses later, and `from` where the last batch began. `rows` and `missed` are how
-many messages from `begin` up to `next` are in the table, and how many were lost; the others had expired or were not for
-the group. `gap` is the number of the queue's last gap. The table of the journal has `position` in place of `next`.
+far as the group had them, are what later losses are counted from, and `from` is where the last batch began. `rows` and
+`missed` are how many messages from `begin` up to `next` are in the table, and how many were lost; the others had
+expired or were not for the group. `gap` is the number of the queue's last gap. The table of the journal has `position`
+in place of `next`.
 """
 
 from __future__ import annotations

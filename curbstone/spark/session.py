@@ -58,10 +58,10 @@ def java_version(home: Path) -> int:
     """Return the major version of the Java at this home, or 0 if it does not run."""
     try:
         command = [str(home / "bin" / "java"), "-version"]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr
+        output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr
     except (OSError, subprocess.SubprocessError):
         return 0
-    found = _VERSION.search(said)
+    found = _VERSION.search(output)
     return int(found[1]) if found else 0
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SHORT_WAIT_S = 0.1
-"""With several projects, the total wait for all of them, one after the other, before they are asked again."""
+"""With several projects, the total wait for all of them, one after the other, before the next request."""
 PATTERN_AGE_S = 5.0
 GO_ON = "set failOnDataLoss=false to go on behind it"
 
@@ -326,7 +326,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for queue, at in places.items()
             if self._options.reads(queue) and not at.get("gone") and at["next"] > 1
         }
-        others = self._tell(done, offset)
+        others = self._send_acks(done, offset)
         for queue, (before, counted) in self._counted.items():
             if places.get(queue) == before:
                 places[queue] = counted
@@ -340,10 +340,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _claim(self, ranges: Sequence[Range]) -> None:
         """Raise TwoReaders if another reader was given the messages of the first batch of this process."""
         begins = {one.queue: (one.low - 1, one.epoch) for one in ranges if one.queue not in self._acked}
-        for queue in self._tell(begins, {}):
+        for queue in self._send_acks(begins, {}):
             self._unread[queue] = begins[queue][0] + 1
 
-    def _tell(self, done: Mapping[str, tuple[int, str]], offset: Offset) -> dict[str, int]:
+    def _send_acks(self, done: Mapping[str, tuple[int, str]], offset: Offset) -> dict[str, int]:
         """Ack what the server does not know yet. Return up to where another reader has acked in queues it has taken.
 
         `offset` has the places that are acked.

@@ -61,7 +61,7 @@ class _Stage:
         self._parts: list[str] = []
         self._messages = 0
         self.open = True
-        """False once the server has said that this transaction is committed already, so nothing need be staged."""
+        """False once the server has reported that this transaction is committed, so nothing need be staged."""
 
     def add(
         self, queue: str, bodies: list[bytes], blocks: list[bytes], delays: list[int], extras: list[bytes] | None

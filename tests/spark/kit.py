@@ -75,7 +75,7 @@ def publish(url: str, queue: str, bodies: Sequence[str], **members: Any) -> None
 
 
 def numbered(count: int, first: int = 0) -> list[str]:
-    """Return bodies that tell themselves apart."""
+    """Return bodies that all differ."""
     return [f"message {number:08d}" for number in range(first, first + count)]
 
 
@@ -90,7 +90,7 @@ def taken(url: str, queue: str) -> list[str]:
     """Take all messages of a queue, and return their bodies in the order they came."""
     project, _, name = queue.partition("/")
     found: list[str] = []
-    wish = {"count": 1000, "seconds": 3600}
-    while messages := call(url, "POST", f"/v2/{project}/queues/{name}/messages/lease", wish)["messages"]:
+    request = {"count": 1000, "seconds": 3600}
+    while messages := call(url, "POST", f"/v2/{project}/queues/{name}/messages/lease", request)["messages"]:
         found += [message["message"] for message in messages]
     return found
