@@ -21,6 +21,9 @@ from urllib.parse import quote, urlencode, urlsplit
 
 ERRORS = (OSError, http.client.HTTPException)
 
+_IN_A_PATH = "!$%&'()*+,/:;=?@[]~"
+"""What stays as it is in a path, among it the % of what is quoted already."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -106,7 +109,9 @@ class Connection:
         connection = self._connection
         assert connection is not None
         self._is_idle = False
-        target = self._parts.path.rstrip("/") + path + (f"?{urlencode(query, quote_via=quote)}" if query else "")
+        target = quote(self._parts.path.rstrip("/") + path, safe=_IN_A_PATH)
+        if query:
+            target += f"?{urlencode(query, quote_via=quote)}"
         try:
             connection.request(method, target or "/", body, dict(headers or {}))
             reply = connection.getresponse()
