@@ -171,10 +171,12 @@ class _Feed:
         self._at = {queue: self._completed(queue, at) for queue, at in known.items() if self._options.reads(queue)}
         if isinstance(self.reader, StreamReader):
             self.reader.stored = self._rows_in
-            gaps.remove_after(self.table.lake, {queue: counts.gap for queue, counts in self._counts.items()})
         if not self._at:
             self._at = self.reader.initialOffset()
             self._early = gaps.gaps_in(self._at)
+        if isinstance(self.reader, StreamReader):
+            numbers = {queue: counts.gap for queue, counts in self._counts.items()}
+            gaps.remove_after(self.table.lake, dict.fromkeys(self._at, 0) | numbers)
         if once:
             self.reader.prepareForTriggerAvailableNow()
 
