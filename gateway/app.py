@@ -72,7 +72,8 @@ class Gateway:
         self.sockets = sockets
         """Opens WebSockets."""
         self.polls = polls
-        self._streams = streams
+        self.streams = streams
+        """The event streams."""
         self.message_bytes_max = message_bytes_max
         """The largest WebSocket message that is accepted."""
         self.turns = turns
@@ -116,7 +117,7 @@ class Gateway:
     def release(self) -> None:
         """Answer all requests that wait for messages, and end all streams: the server stops."""
         self.polls.release()
-        self._streams.release()
+        self.streams.release()
 
 
 async def look_for_queue(scope: Scope) -> None:

@@ -105,6 +105,11 @@ class WebSocketProtocol(TurnStream):
         self._pinged = False
         self._close_by = 0.0
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """How many bytes it holds of a message that is not complete."""
+        return self._frames.unfinished_bytes
+
     def begin(self, response: bytes, rest: bytes) -> None:
         """Send the 101 response and start the session; `rest` is input that came after the handshake."""
         self._connections.add(self)

@@ -78,7 +78,7 @@ class EventStream:
         group: str = "",
         encoding: Encoding | None = None,
     ) -> None:
-        self._streams = streams
+        self.streams = streams
         self.access = access
         self.queue = queue
         self._limit = limit
@@ -108,7 +108,7 @@ class EventStream:
         disconnect = Disconnect(scope, receive, self.end)
         caller = self._caller = caller_of(scope, STREAM)
         unwatch = self.queue.watch(self._look)
-        presence = self._streams.connections.enter(
+        presence = self.streams.connections.enter(
             self.access,
             caller,
             end=self._fail,
@@ -131,7 +131,7 @@ class EventStream:
                         self._unwritten += unwritten
             await send({"type": "http.response.body", "body": self._last_words()})
         finally:
-            self._streams.give_back(self.queue, self._unwritten)
+            self.streams.give_back(self.queue, self._unwritten)
             self.is_closed = True
             unwatch()
             unpause()
@@ -181,11 +181,11 @@ class EventStream:
         for lease in leases:
             self._number += 1
             self.unsettled[lease.token] = _Sent(self._number, lease.expires_ms)
-            self._streams.note(lease.token, self)
+            self.streams.note(lease.token, self)
             data = _in_one_line(lease_json(self.queue, lease, self._encoding))
             self._unwritten.append(lease)
             self._output.append(b"id: %b\ndata: %b\n\n" % (lease.token.encode(), data))
-        self._streams.traffic.deliver([lease.delivery for lease in leases])
+        self.streams.traffic.deliver([lease.delivery for lease in leases])
         self._bell.ring()
 
     def _idle_ms(self) -> int:
@@ -232,9 +232,9 @@ class EventStream:
         sent = self.unsettled.pop(token)
         number, before = self.last_settled
         if sent.number < number:
-            self._streams.forget(token)
+            self.streams.forget(token)
         else:
-            self._streams.forget(before)
+            self.streams.forget(before)
             self.last_settled = (sent.number, token)
         self._bell.ring()
 
@@ -260,8 +260,9 @@ class EventStreams:
         self.connections = authenticator.connections
         self.host = host
         self.traffic = traffic
-        self._streams: dict[EventStream, None] = {}
-        self._by_token: dict[str, EventStream] = {}
+        self.streams: dict[EventStream, None] = {}
+        self.by_token: dict[str, EventStream] = {}
+        """The stream of each unsettled lease."""
         authenticator.registries.ack_ids.watch_leases(self.settled)
 
     def login(self, scope: Scope, name: QueueName, query: Mapping[str, str]) -> AuthorizedBroker:
@@ -277,8 +278,8 @@ class EventStreams:
         """
         self.connections.check_stream(stream.access)
         self._prune()
-        earlier = self._by_token.get(last_event_id)
-        self._streams[stream] = None
+        earlier = self.by_token.get(last_event_id)
+        self.streams[stream] = None
         if earlier is None or earlier.queue is not stream.queue or _owner(earlier) != _owner(stream):
             return
         earlier.end()
@@ -288,31 +289,31 @@ class EventStreams:
             await answer(lambda done: stream.access.settle_leases(queue, unseen, Outcome.NACK, done, delay_ms=0))
 
     def _prune(self) -> None:
-        for stream in [stream for stream in self._streams if stream.is_closed]:
+        for stream in [stream for stream in self.streams if stream.is_closed]:
             stream.drop_expired()
             if not stream.unsettled:
                 self._drop(stream)
-        ended = [stream for stream in self._streams if stream.is_closed]
+        ended = [stream for stream in self.streams if stream.is_closed]
         for stream in ended[: max(len(ended) - CLOSED_STREAMS_MAX, 0)]:
             self._drop(stream)
 
     def _drop(self, stream: EventStream) -> None:
-        del self._streams[stream]
+        del self.streams[stream]
         for token in (*stream.unsettled, stream.last_settled[1]):
             self.forget(token)
 
     def note(self, token: str, stream: EventStream) -> None:
         """Remember which stream sent a lease."""
-        self._by_token[token] = stream
+        self.by_token[token] = stream
 
     def forget(self, token: str) -> None:
         """Forget which stream sent a lease."""
-        self._by_token.pop(token, None)
+        self.by_token.pop(token, None)
 
     def settled(self, tokens: Iterable[str]) -> None:
         """Note that leases have ended, so that their streams have room again."""
         for token in tokens:
-            stream = self._by_token.get(token)
+            stream = self.by_token.get(token)
             if stream is not None and token in stream.unsettled:
                 stream.settled(token)
 
@@ -320,7 +321,7 @@ class EventStreams:
         """Note that leases were extended, to last `duration_ms` from now."""
         expires_ms = self.host.now_ms() + duration_ms
         for token in tokens:
-            stream = self._by_token.get(token)
+            stream = self.by_token.get(token)
             if stream is not None and token in stream.unsettled:
                 stream.unsettled[token].expires_ms = expires_ms
 
@@ -331,7 +332,7 @@ class EventStreams:
 
     def release(self) -> None:
         """End all streams: the server stops."""
-        for stream in list(self._streams):
+        for stream in list(self.streams):
             stream.end()
 
 

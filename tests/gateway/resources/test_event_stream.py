@@ -115,7 +115,7 @@ async def test_a_lease_that_is_extended_stays(gateway: Running) -> None:
         ack_id, _ = await events.event()
         await settle(gateway, "extend", ack_id, seconds=3600)
         (app,) = [gateway.server.app]
-        (held,) = [stream for stream in app._streams._streams]
+        (held,) = [stream for stream in app.streams.streams]
         assert held.unsettled[ack_id].expires_ms > gateway.broker.host.now_ms() + 3_000_000
         assert (await settle(gateway, "ack", ack_id))["settled"] == 1
         assert (await events.event())[1]["message"] == "b"
@@ -255,10 +255,10 @@ async def test_streams_that_are_done_with_are_forgotten(gateway: Running) -> Non
         async with stream(gateway) as events:
             ack_id, _ = await events.event()
             await settle(gateway, "ack", ack_id)
-    streams = gateway.server.app._streams
+    streams = gateway.server.app.streams
     async with asyncio.timeout(60):
-        while not all(held.is_closed for held in streams._streams):
+        while not all(held.is_closed for held in streams.streams):
             await gateway.http.get("/healthz")
     async with stream(gateway):
-        assert len(streams._streams) == 1
-        assert len(streams._by_token) == 0
+        assert len(streams.streams) == 1
+        assert len(streams.by_token) == 0

@@ -67,7 +67,7 @@ async def test_a_message_that_does_not_come_whole_ends_the_connection(
     reader, writer = await gateway.raw_socket("", protocol)
     [wire] = wires(gateway)
     writer.write(begun)
-    await until(lambda: wire._frames.unfinished_bytes > 0)
+    await until(lambda: wire.unfinished_bytes > 0)
     now = asyncio.get_running_loop().time()
     wire.check(now + MESSAGE_S_MAX - 1)
     assert wire._session is not None
@@ -83,12 +83,12 @@ async def test_a_message_that_drips_is_late_and_pings_within_it_are_no_excuse(ga
     reader, writer = await gateway.raw_socket("", "publish")
     [wire] = wires(gateway)
     writer.write(masked(Opcode.BINARY, b"x", fin=False))
-    await until(lambda: wire._frames.unfinished_bytes == 2)
+    await until(lambda: wire.unfinished_bytes == 2)
     now = asyncio.get_running_loop().time()
     for _ in range(3):
-        before = wire._frames.unfinished_bytes
+        before = wire.unfinished_bytes
         writer.write(masked(Opcode.CONT, b"y", fin=False) + masked(Opcode.PING, b""))
-        await until(lambda before=before: wire._frames.unfinished_bytes > before)  # type: ignore[misc]
+        await until(lambda before=before: wire.unfinished_bytes > before)  # type: ignore[misc]
     wire.check(now + MESSAGE_S_MAX + 1)
     assert wire._session is None
     writer.transport.abort()
@@ -113,7 +113,7 @@ async def test_all_sockets_together_hold_a_bounded_part_of_unfinished_messages(t
         for _, writer in peers:
             writer.write(begun)
         await until(lambda: budget.refused >= 1)
-        assert sum(wire._frames.unfinished_bytes for wire in wires(gateway)) < budget.share_max + 2 * size
+        assert sum(wire.unfinished_bytes for wire in wires(gateway)) < budget.share_max + 2 * size
         # One that comes at once is taken all the same.
         reader, writer = await gateway.raw_socket("", "publish")
         writer.write(masked(Opcode.BINARY, b"y" * 1_000_000))
@@ -124,7 +124,7 @@ async def test_all_sockets_together_hold_a_bounded_part_of_unfinished_messages(t
             peer.transport.abort()
         await until(lambda: not wires(gateway))
         assert budget.bytes == 0
-        assert not any(wire._frames.unfinished_bytes for wire in kept), "also before Python finds its cycles"
+        assert not any(wire.unfinished_bytes for wire in kept), "also before Python finds its cycles"
 
 
 class DeafTransport:
