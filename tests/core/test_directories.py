@@ -241,3 +241,29 @@ def test_the_older_directory_does_not_come_back_when_the_newer_queue_is_deleted(
     assert lab.answer(lambda done: lab.broker.delete(Q, done)) == (True,)
     lab.restart("power")
     assert lab.broker.queues() == [] and len(lab.broker.left) == 1
+
+
+def begin_a_commit(lab: Lab) -> None:
+    lab.broker.get(queue_name("q")).publish([message("a")], lambda *_: None)
+
+
+def begin_to_store_options(lab: Lab) -> None:
+    lab.broker.declare(queue_name("q"), {"ttl": 5}, lambda _error: None)
+
+
+@pytest.mark.parametrize("begin", [begin_a_commit, begin_to_store_options])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_deletion_goes_on_as_soon_as_what_is_under_way_has_ended(begin: Callable[[Lab], None], fails: bool) -> None:
+    """It asked every 5 ms whether that had ended."""
+    lab = Lab()
+    queue = lab.queue()
+    begin(lab)
+    while lab.host.turn():
+        pass
+    assert queue.is_working
+    answers: list[object] = []
+    lab.broker.delete(queue.name, answers.append)
+    if fails:
+        lab.disk.capacity = 0
+    lab.settle()  # no time passes
+    assert answers == [True] and directories(lab) == []

@@ -405,6 +405,21 @@ def test_interval_syncs_once_per_interval_and_only_after_changes() -> None:
     assert lab.bodies(lab.again(queue)) == numbered(10)
 
 
+def test_a_sync_that_is_due_during_a_commit_comes_right_after_it() -> None:
+    lab = Lab(sync="interval:100")
+    queue = lab.queue()
+    lab.publish(queue, "a")
+    queue.publish([message("b")], lambda *_: None)
+    while lab.host.turn():
+        pass
+    assert queue.writer.is_busy
+    before = lab.broker.commits.syncs
+    lab.host.pass_time(100)
+    assert lab.broker.commits.syncs == before, "the commit may begin a new segment"
+    lab.settle()
+    assert lab.broker.commits.syncs == before + 1
+
+
 def test_never_leaves_it_to_the_system() -> None:
     lab = Lab(sync="never")
     queue = lab.queue()
