@@ -288,6 +288,8 @@ class SyncGroup:
                 break
 
     def _catch_up_later(self) -> None:
+        if not self._disk.late:
+            self._volatile_bytes = 0
         if self._will_catch_up or not self._disk.late:
             return
         self._will_catch_up = True

@@ -260,6 +260,21 @@ def test_what_is_not_synced_is_read_back_from_its_segment(most: int, monkeypatch
         assert lab.bodies(queue) == [b"m", b"a", b"b"]
 
 
+def test_only_so_many_bytes_are_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync_group, "VOLATILE_BYTES_MAX", 3000)
+    lab = Lab()
+    for name in (MINE, YOURS):
+        declare(lab, name, "news")
+    late = []
+    for _ in range(4):
+        publish_news(lab, "x" * 1000)
+        late.append(len(lab.broker.disk.late))
+    assert late == [2, 0, 2, 0]
+    publish_news(lab, "x" * 1000)
+    lab.pass_time(sync_group.CATCH_UP_MS)
+    assert not lab.broker.disk.late
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_copy_for_one_is_delivered_only_when_the_durable_copies_are_synced(
     seed: int, monkeypatch: pytest.MonkeyPatch
