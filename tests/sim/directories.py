@@ -109,7 +109,7 @@ class Directories:
         """Delete a queue, and maybe make it again at once, with publishes that do not wait."""
         run = self._run
         run.host.settle()
-        queue = run._queue()
+        queue = run.any_queue()
         run.host.settle()
         if queue.name.queue == "dead" and run.faults:  # what is on its way there goes with it, and can't be known
             return
@@ -119,16 +119,16 @@ class Directories:
         if not answers or isinstance(answers[0], CurbstoneError):  # what is in it can't be known
             return
         tokens = [token for entry in answers[0] for token in run.history.tokens(entry.message)]
-        run._doom(tokens)
+        run.doom(tokens)
         # What is taken, and nobody holds, is on its way to the dead letters, and may be among them after the deletion.
         leased = {run.history.token(lease.delivery.message) for owner, lease in run.leases if owner is queue}
         taken = {token for e in answers[0] if e.state == "wip" for token in run.history.tokens(e.message)}
         dying = taken - leased - set(run.history.live)
         # Of what is still under way in several queues, the part of this one goes with it.
         everything = [token + GROUP_STEP * group for token in run.history.bodies for group in range(len(GROUPS))]
-        run._doom([token for token in everything if token not in run.history.confirmed])
+        run.doom([token for token in everything if token not in run.history.confirmed])
         kept = [unit for unit in run.history.units if {*unit.publishes} <= run.history.confirmed]
-        run._doom([token for unit in run.history.units if unit not in kept for token in unit.acks])
+        run.doom([token for unit in run.history.units if unit not in kept for token in unit.acks])
         run.history.units = kept
         self._let_go(queue)
 
@@ -171,13 +171,13 @@ class Directories:
 
     def fill(self) -> None:
         """Publish much."""
-        queue = self._run._queue()
+        queue = self._run.any_queue()
         for _ in range(8):
             self._run.publish_to(queue, 2000)
 
     def recap(self) -> None:
         """Change a queue's cap."""
-        queue = self._run._queue()
+        queue = self._run.any_queue()
         with suppress(Conflict):
             self.declare(queue.name, {"cap": self._rng.choice(self._caps)})
             self._run.publish_to(queue)
@@ -203,7 +203,7 @@ class Directories:
     def pause(self) -> None:
         """Pause a queue, or let it go on; after a restart it is as was confirmed."""
         run = self._run
-        queue = run._queue()
+        queue = run.any_queue()
         option = self._rng.choice(PAUSES)
         key = queue.uid, option
         is_paused = not getattr(queue.options, option)

@@ -20,7 +20,7 @@ def take_or_settle(run: Run) -> None:
     if run.leases and run.rng.random() < 0.6:
         _settle(run, *run.leases.pop(run.rng.randrange(len(run.leases))))
         return
-    queue = run._queue()
+    queue = run.any_queue()
     epoch = run.epoch
 
     def leased(leases: list[Lease] | CurbstoneError) -> None:
@@ -36,7 +36,7 @@ def take_or_settle(run: Run) -> None:
 def _settle(run: Run, queue: LocalQueue, lease: Lease) -> None:
     token = run.history.token(lease.delivery.message)
     run.history.live.pop(token, None)
-    run._doom([token])
+    run.doom([token])
     run.asked.add(lease.token)
 
     def settled(error: CurbstoneError | None, count: int, stale: list[str]) -> None:

@@ -84,7 +84,7 @@ class Overflow:
         history = self._run.history
         messages = [history.message(self._rng.randrange(500, 3000)) for _ in range(self._rng.choice([1, 5, 10]))]
         tokens = [history.token(message) for message in messages]
-        self._run._doom(tokens)  # each may give way one day
+        self._run.doom(tokens)  # each may give way one day
 
         def done(error: CurbstoneError | None, first_seq: int, count: int) -> None:
             mine = tokens[:count]

@@ -76,11 +76,11 @@ class Run:
         """Leases that somebody asked to settle: where that was refused they may be settled all the same."""
         self.drained: list[int] = []
         self.reader = Reader(self.rng) if self.rng.random() < 0.4 else None
-        self._start()
+        self.start()
         if faults:
             from_the_start(self.rng, self.disk)
 
-    def _start(self) -> None:
+    def start(self) -> None:
         """Start, and start again where a crash comes in the middle of recovery."""
         while True:
             self.host = SimHost(self.rng, self.wall_ms)
@@ -96,7 +96,7 @@ class Run:
                 self.broker.syncer.file_bytes = self.redo_bytes
                 break
             except Crash:
-                self._power_off()
+                self.power_off()
         for queue in self.broker.queues():
             if queue.damaged:
                 raise Violation(f"a crash alone left damage: {queue.damaged}")
@@ -108,7 +108,7 @@ class Run:
         self.durable.started()
         self.epoch = object()
 
-    def _power_off(self) -> None:
+    def power_off(self) -> None:
         self.crashes += 1
         self.durable.crashed()
         if self.rng.choice(self.ends) == "power":
@@ -141,7 +141,7 @@ class Run:
                 self._crash()
         if self.rng.random() < 0.5:
             self._crash()
-        self._drain()
+        self.drain()
         return self.history
 
     def _check(self) -> None:
@@ -158,8 +158,8 @@ class Run:
         try:
             action()
         except Crash:
-            self._power_off()
-            self._start()
+            self.power_off()
+            self.start()
 
     def _crash(self) -> None:
         """Stop at some call of the operating system that is still to come, or now."""
@@ -171,10 +171,10 @@ class Run:
                         break
             except Crash:
                 pass
-        self._power_off()
+        self.power_off()
         if self.rng.random() < 0.2:
             self.disk.crash_in = self.rng.randrange(30)
-        self._start()
+        self.start()
         self.disk.crash_in = -1
 
     def _rest(self) -> None:
@@ -186,12 +186,12 @@ class Run:
             self.host.pass_time(5)
         raise Violation(f"not answered, and nothing is under way: {self.answers.owed[:3]}")
 
-    def _queue(self) -> LocalQueue:
+    def any_queue(self) -> LocalQueue:
         return self.broker.ensure(self.rng.choice(self.names))
 
     def publish(self) -> None:
         """Publish a few, maybe atomically, with a delay, or to expire."""
-        self.publish_to(self._queue())
+        self.publish_to(self.any_queue())
 
     def publish_to(self, queue: LocalQueue, least_size: int = 0) -> None:
         """Publish a few to one queue."""
@@ -204,7 +204,7 @@ class Run:
         messages = [self.history.message(size, delay, groups, ttl) for size in sizes]
         waiting = [self.history.tokens(message) for message in messages]
         if ttl:  # also what a crash keeps from being confirmed may be there, and expire
-            self._doom([token for tokens in waiting for token in tokens])
+            self.doom([token for tokens in waiting for token in tokens])
         atomic = self.rng.random() < 0.2
         if atomic:
             self.history.units.append(Unit([token for tokens in waiting for token in tokens]))
@@ -227,7 +227,7 @@ class Run:
         """One more consumer."""
         if len(self.consumers) > 4:
             return
-        queue = self._queue()
+        queue = self.any_queue()
         window = self.rng.choice([1, 5, 50])
         group = self.rng.choice(self.readers)
         consumer: Consumer
@@ -262,12 +262,12 @@ class Run:
         if kind == "reject" and "dead" in {name.queue for name in self.names} and queue.options.dead_letter:
             consumer.reject(chosen, "bad")
             return
-        self._doom(tokens)
+        self.doom(tokens)
         what = f"{kind} in {queue.name}"
         done = self.answers.settled(what, lambda error: self._settled(error, tokens))
         (consumer.ack if kind == "ack" else consumer.reject)(chosen, on_done=done)
 
-    def _doom(self, tokens: list[int], *, alone: bool = True) -> None:
+    def doom(self, tokens: list[int], *, alone: bool = True) -> None:
         self.history.doomed.update(tokens)
         if alone:
             self.history.doomed_alone.update(tokens)
@@ -313,14 +313,14 @@ class Run:
 
     def number(self) -> None:
         """A numbered producer sends some, maybe again."""
-        self.producers.step(self._queue(), self.max_size)
+        self.producers.step(self.any_queue(), self.max_size)
 
     def purge(self) -> None:
         """Empty a queue of what nobody holds."""
         if self.rng.random() < 0.7:
             return
         self.host.settle()
-        queue = self._queue()
+        queue = self.any_queue()
         self.host.settle()
         present: list[Message] = []
         alone = len(self.readers) == 1  # what a peek says of a message, it says of its first group
@@ -334,7 +334,7 @@ class Run:
         self.host.settle()
         tokens = [token for message in present for token in self.history.tokens(message)]
         tokens = [token for token in tokens if token not in self.history.live]
-        self._doom(tokens)
+        self.doom(tokens)
 
         def purged(error: CurbstoneError | None, _count: int) -> None:
             if error is None and alone:
@@ -348,7 +348,7 @@ class Run:
         """A declared group looks, or acks up to somewhere."""
         if self.reader:
             self.host.settle()
-            queue = self._queue()
+            queue = self.any_queue()
             self.host.settle()
             self.reader.step(queue)
 
@@ -378,7 +378,7 @@ class Run:
 
     # --- the end
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
         """Take everything out of all queues and judge."""
         self.directories.drain()
         self.durable.drain()

@@ -19,7 +19,7 @@ def transact(run: Run) -> None:
     transaction = run.broker.transaction()
     unit = Unit()
     for _ in range(run.rng.choice([0, 1, 3])):
-        queue = run._queue()
+        queue = run.any_queue()
         message = run.history.message(run.rng.randrange(10, run.max_size))
         unit.publishes.append(run.history.token(message))
         transaction.publish(queue, message)
@@ -33,7 +33,7 @@ def transact(run: Run) -> None:
         for token in unit.acks:  # who has it while the transaction is under way is not followed
             run.history.live.pop(token, None)
     run.history.units.append(unit)
-    run._doom(unit.acks, alone=False)
+    run.doom(unit.acks, alone=False)
 
     def done(error: CurbstoneError | None) -> None:
         if error is None:

@@ -49,7 +49,7 @@ class Undoing:
         what = self._rng.choice(["option", "quiet", "quiet", "amid"])
         if what != "amid":
             run.host.settle()
-        queue = run._queue()
+        queue = run.any_queue()
         group = self._rng.choice(run.readers)
         wish = UndoRequest(self._rng.choice([1, 3, 1000]), self._rng.choice([0, 0, 1000]), 0, group)
         if what == "option":
