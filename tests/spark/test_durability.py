@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from curbstone.spark import compact
+from curbstone.spark import calls, compact, delta_log
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.gaps import gaps_of
 from curbstone.spark.table import Table
@@ -120,3 +122,56 @@ def test_a_compaction_that_a_power_cut_damaged_is_set_aside(
     assert jobs.bodies(tmp_path) == numbered(30)
     assert gaps_of(str(tmp_path)) == []
     assert commit.with_name(f"{commit.name}.torn").exists() == (damage != "checkpoint")
+
+
+def test_a_power_cut_at_any_ack_leaves_all_that_was_acked(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each ack the lake is copied as a power cut would leave it: what was not synced is cut off or missing."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    lake, synced = tmp_path / "lake", dict[str, tuple[int, int]]()
+    cuts: list[tuple[Path, int]] = []
+    fsync, acks = os.fsync, calls.acks
+
+    def state_of(path: str | Path) -> tuple[int, int]:
+        found = os.stat(path)
+        return found.st_size, found.st_mtime_ns
+
+    def noted(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        synced[path] = state_of(path)
+        fsync(descriptor)
+
+    def cut(client: Any, group: str, done: Any, reader: str) -> Any:
+        if up_to := done[QUEUE][0]:
+            copy = tmp_path / f"cut-{len(cuts)}"
+            shutil.copytree(lake, copy)
+            for path in [path for path in copy.rglob("*") if path.is_file()]:
+                original = lake / path.relative_to(copy)
+                if synced.get(str(original)) == state_of(original):
+                    continue
+                if dice.random() < 0.5:
+                    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+                else:
+                    path.unlink()
+            cuts.append((copy, up_to))
+        return acks(client, group, done, reader)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(calls, "acks", cut)
+    for start in range(0, 100, 10):
+        publish(server.url, QUEUE, numbered(10, start))
+        run(lake, {**options, "maxOffsetsPerTrigger": "5"})
+        table = DeltaTable(lake / "messages")
+        if dice.random() < 0.5:
+            table.optimize.compact()
+        if dice.random() < 0.3:
+            table.create_checkpoint()
+    assert len(cuts) >= 20
+    for copy, up_to in cuts:
+        uri = str(copy / "messages")
+        delta_log.repair(uri)
+        seqs = DeltaTable(uri).to_pyarrow_table(columns=["seq"]).column("seq").to_pylist()
+        assert len(set(seqs)) == len(seqs) and set(range(1, up_to + 1)) <= set(seqs), f"{copy}: acked up to {up_to}"

@@ -42,6 +42,8 @@ def test_a_lake_by_queue_is_read_by_all_and_stays_so(server: ServerProcess, tmp_
             for queue, count in (("a:b", 15), ("other", 10)):
                 assert list(database.run(f"SELECT count(*) FROM messages WHERE queue = '{queue}'")[1]) == [[count]]
         compact.compact(str(tmp_path))
+    assert archive(None, str(tmp_path), options, once=True).messages == 0
+    assert not list(tmp_path.rglob("*.torn")), "all files are found whole, whatever their paths"
     other = tmp_path / "by day"
     store(Table(str(other), MESSAGES), 0, range(2))
     with pytest.raises(PipelineError, match="is partitioned by date alone; only a new lake can be by queue"):
