@@ -1,4 +1,4 @@
-"""What one queue is and how it stands: the facts that its rooms share, each kept once."""
+"""What one queue is and how it stands: the facts that its parts share, each kept once."""
 
 from __future__ import annotations
 

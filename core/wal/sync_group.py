@@ -57,7 +57,7 @@ logger = logging.getLogger("curbstone.core")
 MATTER = "the redo files"
 
 
-class Group:
+class CommitJob:
     """Commits that are run together by one job; `run` is called on a worker thread."""
 
     def __init__(self, commits: list[Commit], redo: RedoFile | None) -> None:
@@ -122,7 +122,7 @@ class SyncGroup:
         """Bytes of such commits that are not written to their segments yet, or were since this was last 0."""
         self._deferred: dict[Callable[[], object], None] = {}
         """Turns of queues that are to come when the job under way has ended, in order."""
-        self._under_way: Group | None = None
+        self._under_way: CommitJob | None = None
         self._ends: deque[tuple[JobDone, BaseException | None]] = deque()
         """Commits that have ended and are not reported yet."""
         self._is_reporting = False
@@ -194,25 +194,25 @@ class SyncGroup:
                 self._host.submit(commit.run, done)
             self._run()
             return
-        group = self._under_way = Group([commit for commit, _ in taken], redo)
-        self._host.submit(group.run, partial(self._ended, group, [done for _, done in taken]))
+        job = self._under_way = CommitJob([commit for commit, _ in taken], redo)
+        self._host.submit(job.run, partial(self._ended, job, [done for _, done in taken]))
 
     def _run_volatile(self) -> None:
         """Run the commits that need no sync, in one job, which mostly does nothing on the disk."""
         taken, self._volatile = self._volatile, []
         self._volatile_bytes += sum([commit.added for commit, _ in taken])
-        group = Group([commit for commit, _ in taken], None)
+        job = CommitJob([commit for commit, _ in taken], None)
         self._volatile_jobs += 1
 
         def ended(_: object, error: BaseException | None) -> None:
             self._volatile_jobs -= 1
-            errors = [error] * len(taken) if error else group.errors
+            errors = [error] * len(taken) if error else job.errors
             self._ends.extend(zip([done for _, done in taken], errors, strict=True))
             self._catch_up_later()
             if not self._is_reporting:
                 self._report()
 
-        self._host.submit(group.defer_all if self._volatile_bytes <= VOLATILE_BYTES_MAX else group.run, ended)
+        self._host.submit(job.defer_all if self._volatile_bytes <= VOLATILE_BYTES_MAX else job.run, ended)
 
     def _take(self) -> tuple[list[tuple[Commit, JobDone]], int]:
         """Take as many waiting commits as go into one record; return them, and the bytes of that record."""
@@ -227,29 +227,29 @@ class SyncGroup:
             taken.append(self._waiting.popleft())
         return taken, size
 
-    def _ended(self, group: Group, dones: list[JobDone], _: object, error: BaseException | None) -> None:
+    def _ended(self, job: CommitJob, dones: list[JobDone], _: object, error: BaseException | None) -> None:
         self._under_way = None
-        redo = group.redo
+        redo = job.redo
         if redo is not None:
-            self._written(redo, group)
-        errors = [error] * len(dones) if error else group.errors
+            self._written(redo, job)
+        errors = [error] * len(dones) if error else job.errors
         self._ends.extend(zip(dones, errors, strict=True))
         self._run()  # the next ones are written while these are reported
         if not self._is_reporting:
             self._report()
 
-    def _written(self, redo: RedoFile, group: Group) -> None:
-        for commit in group.commits:
+    def _written(self, redo: RedoFile, job: CommitJob) -> None:
+        for commit in job.commits:
             if commit.redo:
                 # Not when its end is reported: by then the file may be full, and its segments may have been synced.
                 commit.segment.redo = commit.redo
                 redo.touched[commit.segment] = None
                 redo.uids.add(commit.uid)
-        self._commits.syncs += any(commit.redo for commit in group.commits)
+        self._commits.syncs += any(commit.redo for commit in job.commits)
         self._catch_up_later()
-        if any(commit.is_doubtful for commit in group.commits):  # first: from then on every file is kept
+        if any(commit.is_doubtful for commit in job.commits):  # first: from then on every file is kept
             self.keep("syncing a segment failed")
-        if isinstance(group.redo_error, NoRedoFile):
+        if isinstance(job.redo_error, NoRedoFile):
             self._make_after_ms = self._host.now_ms() + MAKE_AGAIN_MS
             self._active = None if self._active is redo else self._active
             self._removed(redo, None)

@@ -7,7 +7,7 @@ The oldest messages that are pending in no other groups are given up, up to the 
 only whole segments make room. A group that skips gives up everything from its position to there, so it loses one
 stretch. What a declared group loses is noted in the log, with the settles.
 
-If the log is nearly all live, this is done before the cleaner begins a turn: that would copy much to gain little, again
+If the log is nearly all live, this is done before the cleaner begins a pass: that would copy much to gain little, again
 and again.
 """
 
@@ -26,7 +26,7 @@ WORTH_CLEANING = 8
 
 
 class Eviction:
-    """The skipping of one queue."""
+    """Gives up the oldest messages of one queue."""
 
     __slots__ = ("_futile", "_parts")
 

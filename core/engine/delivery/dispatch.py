@@ -54,23 +54,23 @@ class RoundRobin:
         self._given = 0
         """How many messages the first has had in this turn."""
 
-    def rooms(self, messages: int) -> dict[Receiver, int]:
+    def credits(self, messages: int) -> dict[Receiver, int]:
         """Return the receivers that would get so many messages, in order, each with how many deliveries it takes now.
 
         Receivers without room are left out. The search ends as soon as there is room for all the messages, so a message
         costs the same however many receivers there are.
         """
-        rooms: dict[Receiver, int] = {}
+        credit: dict[Receiver, int] = {}
         given = self._given
         for receiver in self.receivers:
             room = receiver.room
             if room > 0:
-                rooms[receiver] = room
+                credit[receiver] = room
                 messages -= min(room, max(receiver.weight - given, 1))
                 if messages <= 0:
                     break
             given = 0
-        return rooms
+        return credit
 
     def none_ready(self) -> None:
         """Nothing is ready now, so some receivers may give up."""
@@ -91,28 +91,28 @@ class RoundRobin:
             del self.receivers[receiver]
             self._when_none_ready.pop(receiver, None)
 
-    def deal(self, taken: list[Delivery], rooms: dict[Receiver, int]) -> None:
-        """Deal deliveries to the receivers in `rooms`, going on where the last deal ended."""
-        first = next(iter(rooms))
-        if len(rooms) == 1 and (len(self.receivers) == 1 or len(taken) > first.weight):  # nobody else takes any
+    def deal(self, taken: list[Delivery], credit: dict[Receiver, int]) -> None:
+        """Deal deliveries to the receivers in `credit`, going on where the last deal ended."""
+        first = next(iter(credit))
+        if len(credit) == 1 and (len(self.receivers) == 1 or len(taken) > first.weight):  # nobody else takes any
             first.give(taken)
             return
         hands: dict[Receiver, list[Delivery]] = {}
-        turns = deque(rooms)
+        turns = deque(credit)
         last = turns[0]
         given = self._given if last is next(iter(self.receivers)) else 0
         start = 0
         while start < len(taken):
             last = turns[0]
-            count = min(max(last.weight, 1) - given, rooms[last], len(taken) - start)
+            count = min(max(last.weight, 1) - given, credit[last], len(taken) - start)
             hands.setdefault(last, []).extend(taken[start : start + count])
             start += count
             given += count
-            rooms[last] -= count
+            credit[last] -= count
             if given >= last.weight or start < len(taken):
                 given = 0
                 turns.rotate(-1)
-                if not rooms[last]:
+                if not credit[last]:
                     turns.pop()
         while next(iter(self.receivers)) is not last:
             self.receivers.move_to_end(next(iter(self.receivers)))
@@ -180,7 +180,7 @@ class Dispatcher(dict[str, RoundRobin]):
     def room(self, group: str, messages: int) -> int:
         """Return how many deliveries the receivers of a group take now; counting may stop at `messages`."""
         round_robin = self.get(group)
-        return sum(round_robin.rooms(messages).values()) if round_robin is not None else 0
+        return sum(round_robin.credits(messages).values()) if round_robin is not None else 0
 
     def dispatch(self, name: str) -> None:
         """Hand out what is ready in a group, up to a limit; if there may be more, the next turn goes on."""
@@ -192,12 +192,12 @@ class Dispatcher(dict[str, RoundRobin]):
             return
         group = self._index.groups[name]  # it is kept as long as it has a receiver
         most = min(group.rdy, DISPATCH_MAX)
-        rooms = round_robin.rooms(most) if most else {}
-        if not rooms:
+        credit = round_robin.credits(most) if most else {}
+        if not credit:
             if not most:
                 round_robin.none_ready()
             return
-        taken = group.take(min(sum(rooms.values()), most), self._dead_letters.is_dead)
+        taken = group.take(min(sum(credit.values()), most), self._dead_letters.is_dead)
         deliveries = taken.deliveries
         if taken.handed:
             self._write_queue.record_redeliveries(taken.handed)
@@ -205,7 +205,7 @@ class Dispatcher(dict[str, RoundRobin]):
         if deliveries:
             self._state.stats.delivered += len(deliveries)
             self._wakeups.changed()
-            round_robin.deal(deliveries, rooms)
+            round_robin.deal(deliveries, credit)
         if taken.dead:
             self._dead_letters.end(group, taken.dead)
         if not group.has_ready:
