@@ -63,7 +63,7 @@ lint: $(DEV)  ## Ruff, formatting, types, and the import rule
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(PYTEST) -q tests/test_tidy.py
+	$(PYTEST) -q tests/repo/test_tidy.py
 format: $(DEV)  ## Let ruff fix imports and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

@@ -2,8 +2,8 @@
 
 An adapter knows these Protocols, the values that go through them (`core.values`, `core.positions`, `core.frames`,
 `core.message`, `core.names`, `core.options`, `core.headers`, `core.stats`, `core.traffic`, `core.errors`) and the
-`Host` it runs on. It knows nothing else of `core`; tests/test_tidy.py makes sure of that. `core.engine` is the local
-engine and `rabbit.engine` another one; `tracing.engine` wraps either, behind the same Protocols.
+`Host` it runs on. It knows nothing else of `core`; tests/repo/test_tidy.py makes sure of that. `core.engine` is the
+local engine and `rabbit.engine` another one; `tracing.engine` wraps either, behind the same Protocols.
 
 These rules hold for all calls. A call is made on the host's thread and never blocks. If it takes time, it ends with a
 call of `on_done` in a later turn: once, unless the method says otherwise. An error there means that nothing happened.

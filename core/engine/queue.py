@@ -1,8 +1,8 @@
 """One queue: its parts put together, and the calls of its producers and consumers.
 
-A part imports only the parts below it (see LAYERS in tests/test_tidy.py). What concerns several of them is here: a turn
-(`turn`), in which the queue hands out messages and writes, and the end (`close`). `commit/writer.py` takes in what a
-commit has written. docs/engine.md, "Where a change goes", says which part does what.
+A part imports only the parts below it (see LAYERS in tests/repo/test_tidy.py). What concerns several of them is here: a
+turn (`turn`), in which the queue hands out messages and writes, and the end (`close`). `commit/writer.py` takes in what
+a commit has written. docs/engine.md, "Where a change goes", says which part does what.
 """
 
 from __future__ import annotations

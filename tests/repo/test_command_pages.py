@@ -1,4 +1,4 @@
-"""Man page and completions, as the shells and `man` take them. That they are current is held by tests/test_tidy.py."""
+"""Man page and completions, as the shells and `man` take them. tests/repo/test_tidy.py checks that they are current."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ import pytest
 
 from curbstone.gateway.resources.metrics.figures import BUILD
 from tests.kit.wheel import ROOT, copy_of_the_checkout
+from tests.repo.test_tidy import SOURCES, facts, imported, relative
 from tests.stomp.serving import serving
 from tests.stomp.test_way import traced
-from tests.test_tidy import SOURCES, facts, imported, relative
 
 STAY_SOURCE = {
     "core/host.py": "it is where the event loop and the threads come in, and leaves a loop in a `finally`",

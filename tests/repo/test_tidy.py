@@ -17,7 +17,7 @@ from setuptools import find_namespace_packages
 
 from tests.kit.server import clean_environment
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 Rule = Callable[[Path], None]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SETUPTOOLS: dict[str, Any] = PROJECT["tool"]["setuptools"]
