@@ -207,7 +207,7 @@ def test_a_session_of_it_ends_no_later_and_it_makes_no_tokens(world: Issued) -> 
     secret, made = world.gate.open_session(access, Caller("127.0.0.1"))
     assert made.identity.expires_ms == access.identity.expires_ms
     assert world.login("", str(secret)) is made
-    with pytest.raises(BadRequest, match="the users file has no user 'corp:ann'"):
+    with pytest.raises(BadRequest, match="no user 'corp:ann' in the users file"):
         world.gate.make_token(
             access, user="corp:ann", grants=None, expires_ms=0, label="", on_done=lambda _error: None
         )  # fmt: skip

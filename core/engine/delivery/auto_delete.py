@@ -56,7 +56,8 @@ class AutoDelete:
         is_used = self._is_used
         attempts, delivered = self._dispatcher.attempts, state.stats.delivered
         was_polled = attempts != self._attempts_seen
-        self._was_used = self._was_used or is_used or delivered != self._delivered
+        # A consumer may have left before this queue was open, and so before its first look.
+        self._was_used |= is_used or self._dispatcher.had_consumer or delivered != self._delivered
         self._attempts_seen, self._delivered = attempts, delivered
         if unused is None or is_used or state.is_closed:
             self._stop()

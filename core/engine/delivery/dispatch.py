@@ -127,7 +127,8 @@ class Dispatcher(dict[str, RoundRobin]):
     """Hands out the messages of one queue, by a round robin for each group; a group without receivers has none."""
 
     __slots__ = (
-        "_dead_letters", "_index", "_state", "_wakeups", "_write_queue", "acks", "attached", "attempts", "parts",
+        "_dead_letters", "_index", "_state", "_wakeups", "_write_queue", "acks", "attached", "attempts", "had_consumer",
+        "parts",
         "requeue",
     )  # fmt: skip
 
@@ -144,6 +145,8 @@ class Dispatcher(dict[str, RoundRobin]):
         self._write_queue = parts.write_queue
         self.attached: dict[Receiver, None] = {}
         """All receivers that have not ended, including paused consumers, which may still settle."""
+        self.had_consumer = False
+        """Whether a consumer has been attached so far."""
         self.attempts = 0
         """How often a receiver has been attached so far."""
 
@@ -153,6 +156,7 @@ class Dispatcher(dict[str, RoundRobin]):
         One that may give up passes `when_none_ready`, which is called when nothing is ready.
         """
         self.attempts += 1
+        self.had_consumer |= when_none_ready is None
         self.attached[receiver] = None
         name = receiver.group
         round_robin = self.get(name)

@@ -100,6 +100,16 @@ def test_with_0_it_goes_with_its_last_consumer_and_after_a_minute_if_none_came()
     assert not there_is(lab)
 
 
+def test_with_0_it_goes_also_with_a_consumer_that_left_before_the_queue_was_made() -> None:
+    lab = Lab()
+    lab.broker.declare(Q, {"unused": 0}, lambda _error: None)
+    queue = lab.broker.get(Q)
+    assert queue is not None
+    Peer(lab, queue).consumer.close()
+    lab.pass_time(1000)
+    assert not there_is(lab)
+
+
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 def test_the_time_begins_again_with_the_server(how: str) -> None:
     lab = Lab()
