@@ -105,7 +105,7 @@ def test_with_0_it_goes_also_with_a_consumer_that_left_before_the_queue_was_made
     lab.broker.declare(Q, {"unused": 0}, lambda _error: None)
     queue = lab.broker.get(Q)
     assert queue is not None
-    Peer(lab, queue).consumer.close()
+    queue.subscribe(lambda _deliveries: None, window=1, on_closed=lambda _error: None).close()
     lab.pass_time(1000)
     assert not there_is(lab)
 
