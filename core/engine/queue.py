@@ -282,10 +282,12 @@ class Queue:
             self._timers.run()
         if wakeups.all_are_woken:
             wakeups.all_are_woken = False
-            wakeups.woken.update(dict.fromkeys(self.dispatcher))
-        woken, wakeups.woken = wakeups.woken, {}
-        for name in woken:
-            self.dispatcher.dispatch(name)
+            if self.dispatcher:
+                wakeups.woken.update(dict.fromkeys(self.dispatcher))
+        if wakeups.woken:
+            woken, wakeups.woken = wakeups.woken, {}
+            for name in woken:
+                self.dispatcher.dispatch(name)
         self.writer.flush()
         if not (self.writer.is_busy or self._is_resting) and self._is_idle():
             self._is_resting = True

@@ -198,8 +198,7 @@ class Writer:
             self._refuse_publishes(Unavailable(state.write_failure))
             self._fail_copies(Unavailable(state.write_failure))
             return
-        cleaner.review()
-        was_cleaning = cleaner.is_cleaning
+        was_cleaning = cleaner.review()
         is_asked = not write_queue.is_empty or self.copy_source is not None
         if not (is_asked or write_queue.must_write or was_cleaning):  # then only if something is owed
             drops = len(self._log.segments) > 1 and cleaner.droppable() > 0

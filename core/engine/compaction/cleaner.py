@@ -199,12 +199,13 @@ class Cleaner:
     """The cleaner of one queue."""
 
     __slots__ = (
-        "_cap", "_erase", "_erased", "_eviction", "_log", "_parts", "_publish", "for_settles", "relocation",
-        "retention",
+        "_cap", "_erase", "_erased", "_eviction", "_log", "_parts", "_publish", "_state", "for_settles",
+        "relocation", "retention",
     )  # fmt: skip
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._state = parts.state
         log = self._log = parts.log
         self.retention = Retention(parts)
         self._eviction: Eviction | None = None
@@ -272,23 +273,24 @@ class Cleaner:
 
     # --- before each batch
 
-    def review(self) -> None:
-        """Begin the passes that the log needs now, and end those that are over."""
-        if self._parts.state.options.undo:
+    def review(self) -> bool:
+        """Begin the passes that the log needs now, and end those that are over; return whether segments have to go."""
+        if self._state.options.undo:
             self.retention.review(self._dead())
         oldest = self._log.segments[0].number
         if oldest <= self._erase.through or (oldest <= self._publish.through and self._publish.state is CLEANING):
-            return  # that pass makes room for all; whether it was enough is seen when it is over
+            return True  # that pass makes room for all; whether it was enough is seen when it is over
         room = self._log.room
         if room.excess > 0:
             self._cap.review(self._parts.index.runs.bytes_live + room.tries_bytes)
             if self._cap.state is CLEANING:
-                return
+                return self.is_cleaning
         left = room.left - room.kept
         if left >= -(room.slack_bytes // 4):
             self.for_settles.state = RESTING
-        else:
-            self.for_settles.review(left, owes_records=self._parts.write_queue.owes_records)
+            return False
+        self.for_settles.review(left, owes_records=self._parts.write_queue.owes_records)
+        return self.is_cleaning
 
     @property
     def is_cleaning(self) -> bool:
