@@ -114,7 +114,7 @@ class SyncGroup:
         self._turns = 0
         """How many turns are under way, one within another."""
         self._waiting: deque[tuple[Commit, JobDone]] = deque()
-        self._volatile: list[tuple[Commit, JobDone]] = []
+        self._without_sync: list[tuple[Commit, JobDone]] = []
         """Plain commits that need no sync."""
         self._volatile_jobs = 0
         """How many jobs with such commits are under way."""
@@ -142,7 +142,7 @@ class SyncGroup:
     @property
     def is_working(self) -> bool:
         """Whether anything is under way."""
-        commits = self._waiting or self._volatile or self._volatile_jobs or self._under_way or self._ends
+        commits = self._waiting or self._without_sync or self._volatile_jobs or self._under_way or self._ends
         return bool(commits or (self._retiring and not self._kept))
 
     # --- commits
@@ -154,7 +154,7 @@ class SyncGroup:
         elif commit.is_durable:
             self._waiting.append((commit, done))
         else:
-            self._volatile.append((commit, done))
+            self._without_sync.append((commit, done))
 
     def defer(self, turn: Callable[[], object]) -> bool:
         """Return whether a commit made now would only wait. If so, `turn` is called when it would not."""
@@ -172,7 +172,7 @@ class SyncGroup:
         """The turn is over: run the commits that were gathered."""
         self._turns -= 1
         self.is_gathering = self._turns > 0
-        if self._volatile and not self.is_gathering:
+        if self._without_sync and not self.is_gathering:
             self._run_volatile()
         self._run()
 
@@ -199,7 +199,7 @@ class SyncGroup:
 
     def _run_volatile(self) -> None:
         """Run the commits that need no sync, in one job, which mostly does nothing on the disk."""
-        taken, self._volatile = self._volatile, []
+        taken, self._without_sync = self._without_sync, []
         self._volatile_bytes += sum([commit.added for commit, _ in taken])
         job = CommitJob([commit for commit, _ in taken], None)
         self._volatile_jobs += 1

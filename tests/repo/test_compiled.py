@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -50,6 +51,16 @@ def test_the_tests_run_on_the_compiled_build() -> None:
 
 def test_what_is_compiled_is_there() -> None:
     assert [name for name in sorted(compiled()) if not (ROOT / name).is_file()] == []
+
+
+def test_no_attribute_of_a_compiled_class_becomes_a_word_of_c() -> None:
+    """mypyc puts a "_" before the name of an attribute, and `__volatile` is a keyword of C compilers."""
+    words = (
+        "alignof|asm|attribute|complex|const|extension|imag|inline|label|real|restrict|signed|thread|typeof|volatile"
+    )
+    pattern = re.compile(rf"\bself\._({words})\b")
+    found = [name for name in sorted(compiled()) if pattern.search((ROOT / name).read_text(encoding="utf-8"))]
+    assert not found
 
 
 def test_no_compiled_class_wants_weak_references() -> None:
