@@ -23,7 +23,7 @@ COMPILED = {
     "core/engine/commit": "batch meta_writer producer_sequences publishes records writer",
     "core/engine/compaction": "cleaner relocate retention",
     "core/engine/delivery": "acks consumer dispatch leases",
-    "core/engine/facts": "facts kinds",
+    "core/engine/facts": "facts",
     "core/engine/index": "copies due dynamic_groups group index ordering reader runs",
     "core/engine/log": "commit format log room",
     "core/transactions": "two_phase tx_log",

@@ -71,7 +71,7 @@ class Redo(NamedTuple):
     """A part as it is read back."""
 
     part: Part
-    data: memoryview
+    data: bytes | memoryview
 
 
 @dataclass

@@ -63,6 +63,13 @@ def test_no_attribute_of_a_compiled_class_becomes_a_word_of_c() -> None:
     assert not found
 
 
+def test_no_field_of_a_compiled_tuple_has_a_type_that_mypyc_cannot_find() -> None:
+    """It looks these names of builtins up among the module's own, when the module is imported."""
+    pattern = re.compile(r"^    \w+: (bytearray|frozenset|memoryview|range|slice)$", re.M)
+    found = [name for name in sorted(compiled()) if pattern.search((ROOT / name).read_text(encoding="utf-8"))]
+    assert not found
+
+
 def test_no_compiled_class_wants_weak_references() -> None:
     """Its objects have none: a `WeakValueDictionary` refuses the first of them."""
     wanting = [name for name in sorted(compiled()) if "__weakref__" in (ROOT / name).read_text(encoding="utf-8")]
