@@ -259,16 +259,21 @@ class LastingFile:
         self._disk.give_up(self)
 
 
+def sync_path(path: Path | str) -> None:
+    """Make the contents of a file, or the names in a directory, durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def make_directory(path: Path) -> None:
     """Make a directory, and its parents, unless it exists; each new entry is durable when this returns."""
     new = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     for each in new:
-        fd = os.open(each.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_path(each.parent)
 
 
 class OsDisk:

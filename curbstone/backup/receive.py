@@ -29,6 +29,7 @@ from curbstone.backup.files import (
     decode_sums,
     encode_sums,
 )
+from curbstone.core.disk import sync_path
 
 PARTIAL = ".partial"
 
@@ -217,7 +218,7 @@ def _made(target: Path) -> Iterator[Path]:
             yield partial
             _sync_tree(partial)
             partial.rename(target)
-            sync_dir(target.parent)
+            sync_path(target.parent)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -234,17 +235,8 @@ def _sync_tree(folder: Path, *, files: bool = False) -> None:
     """Make the names in a directory and below it durable, and with `files` also the contents of the files."""
     for path in folder.rglob("*"):
         if path.is_dir() or files:
-            sync_dir(path)
-    sync_dir(folder)
-
-
-def sync_dir(path: Path) -> None:
-    """Make the names in a directory, or the contents of a file, durable."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+            sync_path(path)
+    sync_path(folder)
 
 
 class Tee:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from curbstone.backup.files import BackupError, NotInBackup, TargetTaken
-from curbstone.backup.receive import sync_dir, unpacked
-from curbstone.core.disk import OsDisk
+from curbstone.backup.receive import unpacked
+from curbstone.core.disk import OsDisk, sync_path
 from curbstone.core.engine.broker import Broker
 from curbstone.core.engine.directories import GONE_SUFFIX, QUEUES
 from curbstone.core.engine.log.commit import SEGMENT_SUFFIX
@@ -38,7 +38,7 @@ def restore(source: str, target: Path) -> dict[str, object]:
         raise TargetTaken(f"{target} is there already, and is not empty: move it away, or restore beside it")
     with unpacked(source, target) as (data, index):
         data.rename(target)
-        sync_dir(target.parent)
+        sync_path(target.parent)
     return index
 
 
@@ -125,7 +125,7 @@ def _put(disk: OsDisk, target: Path, found: Path, name: QueueName) -> list[int]:
                 file.flush()
                 os.fsync(file.fileno())
             sizes.append(len(data))
-        sync_dir(coming)
+        sync_path(coming)
         coming.rename(target / QUEUES / uid)
         disk.sync_dir(QUEUES)
     except BaseException:

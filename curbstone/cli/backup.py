@@ -14,6 +14,7 @@ import typer
 from curbstone.cli.client import Client, queue_of
 from curbstone.cli.options import Json
 from curbstone.cli.output import counted, note, print_json
+from curbstone.core.disk import sync_path
 from curbstone.exit_codes import DAMAGED, NO_QUEUE, WRONG, CommandFailed
 
 
@@ -129,7 +130,7 @@ def _to_file(stream: _Stream, target: Path) -> dict[str, object]:
             file.flush()
             os.fsync(file.fileno())
         partial.rename(target)
-        receive.sync_dir(target.parent)
+        sync_path(target.parent)
         return index
     finally:
         with suppress(FileNotFoundError):

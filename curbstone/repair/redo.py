@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from curbstone.core.disk import Disk
+from curbstone.core.disk import Disk, sync_path
 from curbstone.core.engine.log.batches import batches_in
 from curbstone.core.engine.log.format import Flag
 from curbstone.core.message import Message
 from curbstone.core.wal.kept import KeptRedo, read_kept
 from curbstone.core.wal.replay import kept_redo_names, write_parts
-from curbstone.repair.repair import DAMAGED_DIR, free_path, save_messages, sync
+from curbstone.repair.repair import DAMAGED_DIR, free_path, save_messages
 
 
 @dataclass
@@ -76,8 +76,8 @@ def _move(root: Path, made: RedoPlan) -> None:
     for uid, messages in made.saved.items():
         (kept / uid).mkdir(mode=0o700, parents=True, exist_ok=True)
         save_messages(kept / uid / f"{Path(made.name).stem}.jsonl", messages)
-        sync(kept / uid)
+        sync_path(kept / uid)
     kept.mkdir(mode=0o700, exist_ok=True)
     (root / made.name).rename(free_path(kept / made.name))
-    sync(kept)
-    sync(root)
+    sync_path(kept)
+    sync_path(root)

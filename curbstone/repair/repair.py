@@ -8,14 +8,13 @@ because they may have been settled since. They are written to a file of JSON lin
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from curbstone.core.disk import OF_ONE_FILE, Disk
+from curbstone.core.disk import OF_ONE_FILE, Disk, sync_path
 from curbstone.core.engine.directories import QUEUES, TWIN_SUFFIX
 from curbstone.core.engine.log.batches import Batch
 from curbstone.core.engine.log.commit import ASIDE_SUFFIX, Segment, segment_path
@@ -317,23 +316,23 @@ def apply(root: Path, made: Plan) -> None:
         if path.exists():
             copy = free_path(kept / path.name)
             shutil.copy2(path, copy)
-            sync(copy)
+            sync_path(copy)
         fresh = path.with_name(path.name + ".repaired")
         fresh.write_bytes(file.data)
         fresh.chmod(0o600)
-        sync(fresh)
+        sync_path(fresh)
         fresh.replace(path)
-        sync(path.parent)
+        sync_path(path.parent)
     for aside in made.asides:
         path = root / aside.path
         if aside.messages:
             save_messages(kept / f"{path.stem}.jsonl", aside.messages)
         path.rename(free_path(kept / path.name))
-        sync(kept)
-        sync(path.parent)
+        sync_path(kept)
+        sync_path(path.parent)
     if made.directory_after:
         (root / made.directory).rename(root / made.directory_after)
-        sync(root / QUEUES)
+        sync_path(root / QUEUES)
 
 
 def save_messages(path: Path, messages: list[Message]) -> None:
@@ -345,7 +344,7 @@ def save_messages(path: Path, messages: list[Message]) -> None:
         for message in messages
     ]
     saved.write_bytes(b"".join(lines))
-    sync(saved)
+    sync_path(saved)
 
 
 def free_path(path: Path) -> Path:
@@ -355,12 +354,3 @@ def free_path(path: Path) -> Path:
         number += 1
         candidate = path.with_name(f"{path.stem}-{number}{path.suffix}")
     return candidate
-
-
-def sync(path: Path) -> None:
-    """Make a file or the names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

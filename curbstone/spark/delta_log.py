@@ -11,9 +11,12 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
+
+from curbstone.core.disk import sync_path
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -74,14 +77,8 @@ def sync(uri: str, since: int) -> int:
     synced = [*added, *_checkpoints(files, log), *(path for _, path in commits)]
     folders = {str(Path(path).parent) for path in synced} | {root, str(Path(root).parent)}
     for path in (*synced, *sorted(folders, reverse=True)):
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            continue  # a later commit has replaced the file, and it was removed
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with suppress(FileNotFoundError):  # a later commit has replaced the file, and it was removed
+            sync_path(path)
     return max([since, *(number for number, _ in commits)])
 
 
