@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -102,32 +103,29 @@ def test_a_cut_that_loses_all_shows_whether_a_confirm_was_on_disk(tmp_path: Path
     assert volume.files_hurt or volume.entries_lost
 
 
-@needs_fuse
-@pytest.mark.soak
-def test_files_survive_power_cuts_for_as_long_as_asked(tmp_path: Path) -> None:
+def send_files(tmp_path: Path, mounted: Callable[[Path, Random], AbstractContextManager[PowerCut]]) -> None:
+    """Send files, each on a file system of its own, for as long as CURBSTONE_POWER_SECONDS says."""
     end = time.monotonic() + float(os.environ.get("CURBSTONE_POWER_SECONDS", "600"))
     for number in count(1):
         seed = seed_of_run()
         parent = tmp_path / str(number)
         parent.mkdir()
         print(f"CURBSTONE_CRASH_SEED={seed}")
-        with volatile(parent, Random(seed)) as volume:
+        with mounted(parent, Random(seed)) as volume:
             send_a_file(parent, volume, lines=12_000, cuts=25, seed=seed)
-            print(f"files hurt: {volume.files_hurt}, entries lost: {volume.entries_lost}")
+            if isinstance(volume, Volatile):
+                print(f"files hurt: {volume.files_hurt}, entries lost: {volume.entries_lost}")
         if time.monotonic() > end:
             break
+
+
+@needs_fuse
+@pytest.mark.soak
+def test_files_survive_power_cuts_for_as_long_as_asked(tmp_path: Path) -> None:
+    send_files(tmp_path, volatile)
 
 
 @needs_lazyfs
 @pytest.mark.soak
 def test_files_survive_power_cuts_on_lazyfs(tmp_path: Path) -> None:
-    end = time.monotonic() + float(os.environ.get("CURBSTONE_POWER_SECONDS", "600"))
-    for number in count(1):
-        seed = seed_of_run()
-        parent = tmp_path / str(number)
-        parent.mkdir()
-        print(f"CURBSTONE_CRASH_SEED={seed}")
-        with lazyfs(parent) as volume:
-            send_a_file(parent, volume, lines=12_000, cuts=25, seed=seed)
-        if time.monotonic() > end:
-            break
+    send_files(tmp_path, lambda parent, _rng: lazyfs(parent))
