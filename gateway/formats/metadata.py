@@ -72,7 +72,8 @@ def block_of_http(fields: HttpHeaders) -> bytes:
     merged: dict[bytes, bytes] = {}
     for name, value in fields:
         merged[name] = merged[name] + b", " + value if name in merged else value
-    charset = _charset(b"".join([value for name, value in merged.items() if not _is_attribute(name)]))
+    # The space keeps the last byte of a value and the first of the next from making one character.
+    charset = _charset(b" ".join([value for name, value in merged.items() if not _is_attribute(name)]))
     if not merged.get(b"content-type"):
         merged.pop(b"content-type", None)  # an empty one means nothing; other metadata may be empty
     pairs = [(name.decode("latin-1"), _line_value(name, value, charset)) for name, value in merged.items()]

@@ -1,10 +1,14 @@
-"""A short run of the fuzz targets: their corpus, and random changes of it. `make soak-fuzz` runs for longer."""
+"""A short run of the fuzz targets: their corpus, and changes of it. `make soak-fuzz` runs for longer.
+
+The changes are the same in each run, so that a failure has to do with what was changed in the code;
+CURBSTONE_FUZZ_SEED draws others.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 
 import pytest
 
@@ -40,7 +44,7 @@ def changed(inputs: list[bytes], rng: Random) -> bytes:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_any_bytes_give_a_value_or_a_declared_error(name: str) -> None:
-    seed = int(os.environ.get("CURBSTONE_FUZZ_SEED") or SystemRandom().randrange(1 << 32))
+    seed = int(os.environ.get("CURBSTONE_FUZZ_SEED", "1"))
     print(f"CURBSTONE_FUZZ_SEED={seed}")
     rng = Random(seed)
     inputs = corpus(name)

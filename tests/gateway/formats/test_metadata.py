@@ -64,6 +64,11 @@ def test_bytes_of_an_http_header_are_read_as_utf8_else_as_latin1(raw: bytes, tex
     assert json_of(block_of_http(((b"x-msg-x-v", raw),)))["x-msg-x-v"] == text
 
 
+def test_values_of_two_headers_that_are_utf8_only_when_joined_are_latin1() -> None:
+    fields = ((b"x-msg-x-a", b"\xc3"), (b"x-msg-x-b", b"\xa9"))
+    assert http_of(block_of_http(fields)) == {b"content-type": OCTET_STREAM.encode(), **dict(fields)}
+
+
 @pytest.mark.parametrize(
     ("value", "header"),
     [
