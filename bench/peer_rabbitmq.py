@@ -68,7 +68,7 @@ def running(program: str, folder: Path) -> Iterator[list[Subject]]:
                 *subjects_of_gateway,
             ]
     finally:
-        # Erlang's name server was started by the node and would go on. It is on a port of its own, so it can be ended.
+        # Erlang's name server was started by the node and would stay. It is on a port of its own, so it can be ended.
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run(["epmd", "-kill"], env=environment, capture_output=True, timeout=10, check=False)
 

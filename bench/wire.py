@@ -1,4 +1,4 @@
-"""One TCP connection of the load. It blocks, but it goes on reading while a send has to wait for the server."""
+"""One TCP connection of the load. It blocks, but it continues reading while a send has to wait for the server."""
 
 import select
 import socket
@@ -9,7 +9,7 @@ Address = tuple[str, int]
 
 
 class BenchError(Exception):
-    """The run can't go on, because the server refused, gave a wrong answer, closed the connection or went silent."""
+    """The run can't continue, because the server refused, gave a wrong answer, closed the connection or went silent."""
 
 
 class Silence(BenchError):

@@ -30,7 +30,7 @@ OF_ONE_FILE = frozenset(
         *(errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOENT),
     }
 )
-"""Errors that concern one file or directory only, so that a start can go on with the others."""
+"""Errors that concern one file or directory only, so that a start can continue with the others."""
 
 
 class File(Protocol):
@@ -160,7 +160,7 @@ class OsFile:
         if written == total:
             return
         rest = memoryview(b"".join(buffers))
-        while written < total:  # after a short write, the next one goes on or says what is wrong
+        while written < total:  # after a short write, the next one continues or says what is wrong
             written += os.pwrite(self._fd, rest[written:], offset + written)
 
     def sync(self) -> None:

@@ -13,7 +13,7 @@ business of its adapter::
     │   ├── StagedDamaged       what was staged is damaged on the disk, and has to be staged again
     │   ├── OtherReader         another program reads as the same group
     │   └── NumberGap           a numbered message came before the one that belongs in front of it
-    ├── KeyReused               an idempotency key came back with other content
+    ├── KeyReused               an idempotency key returned with other content
     ├── StaleDelivery           the delivery ended before it was settled
     ├── Gone                    what is asked for is no longer in the log
     ├── MessageTooLarge         larger than the queue's or the server's limit
@@ -101,7 +101,7 @@ class NumberGap(Conflict):
 
 
 class KeyReused(CurbstoneError):
-    """An idempotency key came back with other content."""
+    """An idempotency key returned with other content."""
 
 
 class StaleDelivery(CurbstoneError):

@@ -80,7 +80,7 @@ class QueueOptions:
         """Return how long a message that is given back has to wait; `tries` deliveries came before this one.
 
         If the queue backs off, each delay is up to 15 % longer or shorter, so that messages that failed together do not
-        come back together. This depends only on the message and the try, so that a simulated run can be repeated.
+        return together. This depends only on the message and the try, so that a simulated run can be repeated.
         """
         if not self.backs_off:
             return int(self.nack_delay * 1000)

@@ -86,7 +86,7 @@ class Consumer(Protocol):
         """Stop deliveries for a while, because the client's buffer is full."""
 
     def resume(self) -> None:
-        """Go on after `hold`."""
+        """Continue after `hold`."""
 
     def pause(self) -> None:
         """End deliveries. Those that are unsettled stay and can still be settled."""
@@ -269,7 +269,7 @@ class Queue(Protocol):
     def undo(self, request: UndoRequest, on_done: Undoing) -> None:
         """Bring back messages that were acked, popped or purged, as far as they are still in the log.
 
-        The `members` of an error say how many have come back.
+        The `members` of an error say how many have return.
         """
 
     def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:

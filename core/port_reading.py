@@ -81,7 +81,7 @@ class Reading(Protocol):
         render: Callable[[list[Frame]], T],
         on_done: Callable[[CurbstoneError | None, T | None, int], None],
     ) -> None:
-        """Read one page: `on_done(error, render(frames), where to go on)`. `render` runs on a worker thread.
+        """Read one page: `on_done(error, render(frames), where to continue)`. `render` runs on a worker thread.
 
         Raise NoSuchGroup, and Gone if messages that are wanted have been lost.
         """
@@ -103,12 +103,12 @@ class Reading(Protocol):
         render: Callable[[list[Event]], bytes],
         on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
     ) -> None:
-        """Read a page of events: `on_done(error, results of render, where to go on)`; raise Gone."""
+        """Read a page of events: `on_done(error, results of render, where to continue)`; raise Gone."""
 
     def traces(
         self, position: int, trail: Trail, on_done: Callable[[CurbstoneError | None, list[Trace], int], None]
     ) -> None:
-        """Read some of the log from a position on: `on_done(error, what was found, where to go on)`; raise Gone."""
+        """Read some of the log from a position on: `on_done(error, what was found, where to continue)`; raise Gone."""
 
     def wait_for_events(self, position: int, wait_ms: int, on_done: Waited) -> Waiter:
         """Call back when there are events behind `position`, when the time is up, or when the queue ends."""

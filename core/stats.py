@@ -29,7 +29,7 @@ class Stats:
     dropped: int = 0
     purged: int = 0
     undone: int = 0
-    """Messages that came back after they were acked, popped or purged."""
+    """Messages that returned after they were acked, popped or purged."""
     lost: int = 0
     overflowed: int = 0
     """Messages that gave way to newer ones at the cap; those of declared groups are `lost`."""

@@ -184,7 +184,7 @@ class Redriven(NamedTuple):
 
 
 class UndoRequest(NamedTuple):
-    """Which messages shall come back that were acked, popped or purged in a group."""
+    """Which messages shall return that were acked, popped or purged in a group."""
 
     limit: int
     """At most this many, those that were settled last."""
@@ -196,7 +196,7 @@ class UndoRequest(NamedTuple):
 
 
 class Undone(NamedTuple):
-    """Which messages came back, and which did not."""
+    """Which messages returned, and which did not."""
 
     restored: int
     gone: int
@@ -205,7 +205,7 @@ class Undone(NamedTuple):
     more: bool
     """Whether there are others beyond the limits of the request."""
     damaged: bool = False
-    """Whether a part of the log can't be read. Messages that were settled before that part did not come back."""
+    """Whether a part of the log can't be read. Messages that were settled before that part did not return."""
 
 
 Undoing = Callable[[CurbstoneError | None, Undone], None]

@@ -38,7 +38,7 @@ def messages(
     """Return a resource of dlt that appends the messages of `queue` to a table.
 
     `queue` is `project/queue`, or several with commas between. `headers` and `groups` are JSON. The server's address
-    and the files are by default those of the command line. Without `fail_on_data_loss`, a run goes on behind messages
+    and the files are by default those of the command line. Without `fail_on_data_loss`, a run continues behind messages
     that are lost, and logs them.
     """
     given = {"queues": queue, "groupId": group, "url": server, "tokenFile": token_file, "caFile": ca_file}

@@ -17,7 +17,7 @@ FAILED, WRONG, UNREACHABLE, NO_QUEUE, NOTHING, DAMAGED, INTERRUPTED, TERMINATED 
 
 
 class CommandFailed(Exception):
-    """A command can't go on. The text is one line for stderr."""
+    """A command can't continue. The text is one line for stderr."""
 
     def __init__(self, reason: str, code: int = FAILED) -> None:
         super().__init__(reason)

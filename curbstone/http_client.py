@@ -155,7 +155,7 @@ def _is_closed(opened: socket.socket) -> bool:
 def within(seconds: float, connected: socket.socket) -> Iterator[None]:
     """Cut the connection and raise TimeoutError if the block takes longer.
 
-    The timeout of the socket limits only a single read, and a slow sender could go on for ever.
+    The timeout of the socket limits only a single read, and a slow sender could continue for ever.
     """
     is_over = threading.Event()
 

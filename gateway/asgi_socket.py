@@ -158,7 +158,7 @@ class AsgiSocket:
         self._steer()
 
     def resume(self) -> None:
-        """Go on reading."""
+        """Continue reading."""
         self._is_held = False
         self._steer()
 
@@ -171,7 +171,7 @@ class AsgiSocket:
             self._session.hold()
 
     def resume_output(self) -> None:
-        """Go on after `pause_output`."""
+        """Continue after `pause_output`."""
         self._is_paused = False
         if self._session is not None and not self._is_full:
             self._session.resume()
@@ -182,7 +182,7 @@ class AsgiSocket:
         self._steer()
 
     def resume_input(self) -> None:
-        """Go on after `pause_input`."""
+        """Continue after `pause_input`."""
         self._is_stopped = False
         self._steer()
 

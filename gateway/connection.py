@@ -210,7 +210,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         await self._writable.wait()
 
     def body_was_taken(self) -> None:
-        """Go on reading: the application has taken the part of the body that has come."""
+        """Continue reading: the application has taken the part of the body that has come."""
         self._steer()
 
     # ------------------------------------------------------------ bytes, a request at a time
@@ -246,7 +246,7 @@ class HttpConnection(Stream, asyncio.Protocol):
             self._steer()
 
     def _feed(self, piece: bytes, data: bytes) -> bool:
-        """Parse a piece; return whether the connection goes on as before.
+        """Parse a piece; return whether the connection continues as before.
 
         The parser keeps an incomplete head or trailer to itself, so its bytes are counted here.
         """
@@ -390,7 +390,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         return b"date: %b\r\n%b" % (self.server.date, HSTS if self._is_strict else b"")
 
     def on_response_complete(self) -> None:
-        """Go on after an answer is complete: with input that waits, in a later turn, or by reading more."""
+        """Continue after an answer is complete: with input that waits, in a later turn, or by reading more."""
         self.server.answered += 1
         self._answering = None
         self._account.hold_input(0)

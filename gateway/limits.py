@@ -103,7 +103,7 @@ return."""
 
 MESSAGE_S_MAX = 30
 MESSAGE_BYTES_PER_S = KIB
-"""A message must be complete within these seconds, or go on arriving at this rate."""
+"""A message must be complete within these seconds, or keep arriving at this rate."""
 
 WINDOW_MAX = 100_000
 """The largest window of a consumer."""

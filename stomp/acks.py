@@ -213,7 +213,7 @@ class Settler:
         return any(subscription.queue.name == name for subscription in self.opened)
 
     def _walk(self, subscription: Subscription, seq: int) -> None:
-        """Collect all deliveries up to `seq`, going on where the last ACK of this read stopped."""
+        """Collect all deliveries up to `seq`, continuing where the last ACK of this read stopped."""
         settling = subscription.settling
         if subscription.walk is None:
             subscription.walk = iter(subscription.consumer.unsettled)

@@ -90,7 +90,7 @@ class FrameParser:
 
     `feed` never raises. When a rule is broken, `error` is set; the frames before it are still returned, and everything
     after it is ignored. `feed` also stops after a CONNECT, because the bytes after it are read by the rules of the
-    version that CONNECT negotiates: set `version`, then call `feed(b"")` to go on.
+    version that CONNECT negotiates: set `version`, then call `feed(b"")` to continue.
     """
 
     def __init__(self, limits: Limits) -> None:

@@ -193,7 +193,7 @@ class Session:
         return self._liveness.next_ms(now_ms)
 
     def reading(self, on: bool, now_ms: int) -> None:
-        """Note that reading stopped or went on: a client that is not read can't be late."""
+        """Note that reading stopped or continued: a client that is not read can't be late."""
         self._liveness.reading(on, now_ms)
 
     def hold(self) -> None:

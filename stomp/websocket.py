@@ -200,7 +200,7 @@ class StompSocket:
             self._session.resume()
 
     def reading(self, on: bool) -> None:
-        """Note that reading stopped, or goes on."""
+        """Note that reading stopped, or continues."""
         if not self._session.ending:
             self._session.reading(on, self._host.now_ms())
 

@@ -80,7 +80,7 @@ class Client(base.ClientBase[Coroutine[Any, Any, Queue]]):
         try:
             await self.connect()
         except ClientError:
-            await self.close(0)  # otherwise the connection's task would go on dialling
+            await self.close(0)  # otherwise the connection's task would continue dialling
             raise
         return self
 

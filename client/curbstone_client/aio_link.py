@@ -12,7 +12,7 @@ from curbstone_client.link import Link
 
 _DIAL_S_MAX = 5.0
 SMALL_BATCH = 256
-"""After so many frames the output is sent at once, so that the server can work while the producer goes on."""
+"""After so many frames the output is sent at once, so that the server can work while the producer continues."""
 
 
 class Connection(asyncio.Protocol):
@@ -115,7 +115,7 @@ class Connection(asyncio.Protocol):
         self._asking = self._loop.create_task(self._renew())
 
     async def _renew(self) -> None:
-        """Ask for another token in a thread, so that the connection goes on meanwhile."""
+        """Ask for another token in a thread, so that the connection continues meanwhile."""
         try:
             token = await asyncio.to_thread(self._link.token)
         except Exception:

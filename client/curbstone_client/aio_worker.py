@@ -103,7 +103,7 @@ class Worker(BaseWorker):
 async def run_until_signal(workers: Sequence[Worker], stop: asyncio.Event) -> None:
     """Run workers until `stop` is set, in the main thread also until SIGTERM or SIGINT.
 
-    Raise the error of a worker that can't go on.
+    Raise the error of a worker that can't continue.
     """
     loop = asyncio.get_running_loop()
     is_main = threading.current_thread() is threading.main_thread()

@@ -204,7 +204,7 @@ class Link:
             self.due = min(self.due, self._renew_at)
 
     def renew(self, token: str | None) -> None:
-        """Log in with another token while the connection goes on. None means there is none yet: ask again soon."""
+        """Log in with another token while the connection continues. None means there is none yet: ask again soon."""
         if not self.is_up:
             return
         if not token:

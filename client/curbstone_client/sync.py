@@ -125,7 +125,7 @@ class Client(base.ClientBase[Queue]):
         try:
             self.connect()
         except ClientError:
-            self.close(0)  # otherwise the connection's thread would go on dialling
+            self.close(0)  # otherwise the connection's thread would continue dialling
             raise
         return self
 

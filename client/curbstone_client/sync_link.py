@@ -106,7 +106,7 @@ class Connection:
             self._waker.send(b"x")
 
     def _ask(self) -> None:
-        """Ask for another token in a thread, so that the connection goes on meanwhile."""
+        """Ask for another token in a thread, so that the connection continues meanwhile."""
         threading.Thread(target=self._renew, name="curbstone token", daemon=True).start()
 
     def _renew(self) -> None:

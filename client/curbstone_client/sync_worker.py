@@ -36,12 +36,12 @@ class Worker(BaseWorker):
         super().__init__(client, queue, handler, group, parallel, prefetch)
         self._threads: list[threading.Thread] = []
         self.error: BaseException | None = None
-        """Why the worker can't go on; None while it can."""
+        """Why the worker can't continue; None while it can."""
 
     def start(self, failed: Callable[[], None]) -> None:
         """Subscribe to the queue and start to handle its messages.
 
-        `failed` is called, in a thread of the worker, when the worker can't go on.
+        `failed` is called, in a thread of the worker, when the worker can't continue.
         """
         messages = self._subscribe()
         self._threads = [
@@ -95,7 +95,7 @@ class Worker(BaseWorker):
 def run_until_signal(workers: Sequence[Worker], stop: threading.Event) -> None:
     """Run workers until `stop` is set, in the main thread also until SIGTERM or SIGINT.
 
-    Raise the error of a worker that can't go on.
+    Raise the error of a worker that can't continue.
     """
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():

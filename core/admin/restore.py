@@ -1,6 +1,6 @@
 """Messages that an undo brings back: it has found them in the log, settled, and they are written again at its end.
 
-A message that comes back is a copy with its seq and its id, like the cleaner's, which is pending again in one group.
+A message that returns is a copy with its seq and its id, like the cleaner's, which is pending again in one group.
 So neither the log nor recovery needs anything new for it. The messages are written in pieces, between publishes, each
 into the room that there is at that moment: nothing is cleaned for them, and no group skips messages for them.
 """
@@ -25,12 +25,12 @@ HEADS_BYTES = 2 * BATCH_BYTES
 
 
 class Restore:
-    """Messages that come back in one group. Implements `engine.compaction.relocate.CopySource`."""
+    """Messages that return in one group. Implements `engine.compaction.relocate.CopySource`."""
 
     def __init__(
         self, parts: Parts, group: str, messages: list[Message], on_done: Callable[[CurbstoneError | None, int], None]
     ) -> None:
-        """`messages` must be in the order of their seqs. `on_done(error, how many came back)` is called once."""
+        """`messages` must be in the order of their seqs. `on_done(error, how many returned)` is called once."""
         self._parts = parts
         self._group = group
         self._left = deque(messages)
@@ -93,7 +93,7 @@ class Restore:
             self._end(None)
 
     def _end(self, error: CurbstoneError | None) -> None:
-        """All messages have come back, or no more will."""
+        """All messages have return, or no more will."""
         if self.is_over:
             return
         self._left.clear()

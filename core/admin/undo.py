@@ -3,8 +3,8 @@
 The log keeps nothing just for this. It is read from its beginning, on a worker thread: first for what was settled, and
 how, then for the messages. Those are written again (`core.admin.restore`) with the seqs and ids that they had.
 
-Messages that are pending are left alone, so none comes back twice. A message that was rejected, expired or tried too
-often never comes back, because it may live on as a dead letter; neither does one that was redriven to another queue.
+Messages that are pending are left alone, so none returns twice. A message that was rejected, expired or tried too
+often never returns, because it may live on as a dead letter; neither does one that was redriven to another queue.
 """
 
 from __future__ import annotations

@@ -298,7 +298,7 @@ class Broker:
             logger.error("queue %s can't be created: %s", name, error)
             if self._queues.get(name) is queue:
                 self._forget(queue)
-            if is_begun:  # part of it may be on disk, and must not come back
+            if is_begun:  # part of it may be on disk, and must not return
                 self._directories.remove(name, directory, lambda fn: fn(), queue.log.close, lambda _error: None)
             queue.fail_to_open(Unavailable(f"queue {name} can't be created: {client_text(error)}"))
 
@@ -328,7 +328,7 @@ class Broker:
     ) -> None:
         """Delete a queue with all its messages, and tell its consumers the `reason`.
 
-        `on_done` is told whether there was a queue, when nothing of it is on disk any more. From then on no power cut
+        `on_done` is told whether there was a queue, when none of it is on disk any more. From then on no power cut
         brings anything of it back, except files of a private queue, which the next start removes.
 
         After an error, the queue or its files may be there again after a restart. Removing its directory is then tried
@@ -505,7 +505,7 @@ class Broker:
 
 
 def _if_well(step: Callable[[Done], None], on_done: Done) -> Done:
-    """Return a callback that goes on with `step` if there is no error, and otherwise calls `on_done` with the error."""
+    """Return a callback that runs `step` if there is no error, and otherwise calls `on_done` with the error."""
     return lambda error: step(on_done) if error is None else on_done(error)
 
 

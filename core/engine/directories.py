@@ -29,7 +29,7 @@ logger = logging.getLogger("curbstone.core")
 
 
 class Removal:
-    """The removal of one directory: it is renamed, so that a crash leaves all or nothing of it, and then emptied."""
+    """The removal of one directory: it is renamed, so that a crash leaves all or none of it, and then emptied."""
 
     def __init__(self, name: QueueName, directory: str, close: Callable[[], None]) -> None:
         self.name = name

@@ -1,8 +1,8 @@
 """Limits the damage of an unexpected exception: it ends one queue, or loses one answer, and nothing else.
 
 If a queue's own turn, timer or job raises, what the queue has in memory can't be trusted any more. It then refuses
-everything until the next start, which restores it from its log; all other queues go on. If somebody else's callback
-raises, such as one that gets an answer, the exception is logged and the queue goes on. Both are bugs.
+everything until the next start, which restores it from its log; all other queues continue. If somebody else's callback
+raises, such as one that gets an answer, the exception is logged and the queue continues. Both are bugs.
 """
 
 from __future__ import annotations

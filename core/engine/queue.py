@@ -164,7 +164,7 @@ class Queue:
             self.wakeups.dirty()
         for name in meta.groups:
             self.index.group(name)
-        self.wakeups.wake_all()  # what was paused may go on
+        self.wakeups.wake_all()  # what was paused may continue
         self.wakeups.changed()
         self._watch_use()
         self.meta_writer.store(data, meta.options.cap, on_done)

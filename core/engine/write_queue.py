@@ -124,7 +124,7 @@ class Publish:
         return False
 
     def abort(self) -> None:
-        """Undo the settles and releases, if it has any, because nothing of this will be written."""
+        """Undo the settles and releases, if it has any, because none of this will be written."""
 
 
 class AtomicWrite(Publish):
@@ -356,7 +356,7 @@ class WriteQueue:
     def wait_for_room(self, on_done: Done) -> None:
         """Call `on_done(None)` after the next commit of the cleaner's pass, `on_done(error)` if nothing can be written.
 
-        This is for what is no publish and has begun the pass itself, which goes on meanwhile.
+        This is for what is no publish and has begun the pass itself, which continues meanwhile.
         """
         if self._refusal is not None:
             self._wakeups.host.call_soon(partial(on_done, self._refusal))

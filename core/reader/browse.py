@@ -59,7 +59,7 @@ class _Place(NamedTuple):
 class _Plan(NamedTuple):
     places: list[_Place]
     next: int
-    """The seq to go on at once all places have been read."""
+    """The seq to continue at once all places have been read."""
 
 
 class Stale(Exception):
@@ -76,7 +76,7 @@ def browse(
     render: Callable[[list[Frame]], T],
     on_done: Callable[[CurbstoneError | None, T | None, int], None],
 ) -> None:
-    """Read one page: `on_done(error, render(frames), seq to go on at)`. `render` is called on a worker thread.
+    """Read one page: `on_done(error, render(frames), seq to continue at)`. `render` is called on a worker thread.
 
     Nothing below `wanted.start` may be lost.
     """

@@ -340,7 +340,7 @@ class ReadingGroups:
             first = self.position(wanted.group)
             floor, lost = self.loss(wanted.group)
         if wanted.start < floor:
-            text = f"messages {wanted.start} to {floor - 1} are no longer in the log; go on at {first}"
+            text = f"messages {wanted.start} to {floor - 1} are no longer in the log; continue at {first}"
             raise Gone(text, first=first, epoch=self._parts.state.uid, lost=lost)
         browse(self._parts, wanted, render, on_done)
 
@@ -375,7 +375,7 @@ class ReadingGroups:
 class Fencing:
     """Notices when two programs read as one declared group at once: each ack may name its reader by an id.
 
-    The reader that came last has the group. A reader that comes back after another has taken over is refused, and so is
+    The reader that came last has the group. A reader that returns after another has taken over is refused, and so is
     a new one whose position is behind what the group was acked up to: both would miss what the other was given.
 
     The ids are kept in memory only. After a restart the first reader that acks has the group, and two at once are

@@ -66,7 +66,7 @@ def read_history(
     render: Callable[[list[Event]], bytes],
     on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
 ) -> None:
-    """Read a page and call `on_done(error, what `render` returned for the events, position to go on at)`.
+    """Read a page and call `on_done(error, what `render` returned for the events, position to continue at)`.
 
     `render` is called on a worker thread, for some of the events at a time. Raise Gone, with the `first` position that
     there is, if the log does not reach back so far or the queue was made anew.

@@ -29,7 +29,7 @@ def read_traces(
     trail: Trail,
     on_done: Callable[[CurbstoneError | None, list[Trace], int], None],
 ) -> None:
-    """Read some segments and call `on_done(error, what was found, position to go on at)`. Raise Gone."""
+    """Read some segments and call `on_done(error, what was found, position to continue at)`. Raise Gone."""
     Reading(parts, position, partial(_read, parts.log.disk, trail), on_done).attempt()
 
 

@@ -3,7 +3,7 @@
 The parts are read in order, a window at a time. The messages of a window for one queue go into its log as one batch, or
 as a few if the queue's segments are small. The same batch notes how many messages of the transaction that log has now.
 So a restart needs no other state: it reads the parts from the beginning, and in each queue skips that many messages.
-First it checks all files; as long as one of them is damaged or missing, nothing goes on, and that is reported.
+First it checks all files; as long as one of them is damaged or missing, nothing continues, and that is reported.
 
 Nothing is refused, because room was reserved before the marker was written. In each queue the messages of the
 transaction keep their order. Messages that others publish meanwhile may come between them. Messages that are published
@@ -191,7 +191,7 @@ class Application:
             target.give_back()
         self._on_done(self)
 
-    # --- what keeps it from going on
+    # --- what keeps it from continuing
 
     def _fail(self, text: str) -> None:
         """Start over in a while: check and read everything again, and skip the messages that were handed over."""

@@ -81,7 +81,7 @@ class StagedCommit:
         self._reserve()
 
     def _reserve(self) -> None:
-        """Ask for room in every queue, and go on when all have answered."""
+        """Ask for room in every queue, and continue when all have answered."""
         refusals = [target.queue.state.publish_refusal() for target in self._targets if target.queue is not None]
         refusal = next(filter(None, refusals), None)
         if refusal is not None:

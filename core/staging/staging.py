@@ -235,7 +235,7 @@ class Staging:
     def _apply(
         self, transaction: StagedTransaction, marker: Marker, targets: list[Target], *, is_checked: bool = True
     ) -> None:
-        """Put the messages of a committed transaction into their queues. After a stop, the next start goes on."""
+        """Put the messages of a committed transaction into their queues. After a stop, the next start continues."""
         application = Application(transaction, marker, targets, self._applied, is_checked=is_checked)
         self._applications.add(application)
         if self.area.is_stopping:
@@ -334,7 +334,7 @@ class Staging:
     # --- start and stop
 
     def recover(self) -> None:
-        """Find what was staged, and go on with transactions that were committed. Blocking.
+        """Find what was staged, and continue with transactions that were committed. Blocking.
 
         Damage stops only the transaction that it is in, and is among the `reasons`.
         """
@@ -400,7 +400,7 @@ class Staging:
         transaction.touched_ms -= min(max(now_ms - last_ms, 0), self._ttl_ms)
 
     def _recover_committed(self, hashed: Hash, marker: Marker, queues: dict[str, Queue]) -> None:
-        """Go on with a transaction whose marker is there; `queues` has all queues by their uids."""
+        """Continue with a transaction whose marker is there; `queues` has all queues by their uids."""
         transaction = self._recovered(hashed, f"{marker.project}/{marker.identifier}")
         found = find_parts(self.disk, transaction.directory)
         for name in set(found.needless) - {file.name for file in marker.files}:
@@ -411,7 +411,7 @@ class Staging:
         transaction.messages = marker.messages
         self.area.count(transaction.whom, transaction.size)
         unserved = sorted(queue for queue, (uid, _) in marker.queues.items() if uid in self._queues.left)
-        if unserved:  # the next start that can serve this queue goes on
+        if unserved:  # the next start that can serve this queue continues
             transaction.stuck(f"queue {unserved[0]} is not served")
             return
         known = {part.file: part.frames for part in found.parts.values() if not part.is_damaged}

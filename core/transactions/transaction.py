@@ -77,7 +77,7 @@ class Transaction:
     def publish_event(self, event: str, message: Message, project: str = DEFAULT_PROJECT) -> None:
         """Add a publish to every queue that is bound to `event` when the transaction is committed.
 
-        If one of them refuses it, so is the transaction, unless `Participant.may_miss` lets it go on without it.
+        If one of them refuses it, so is the transaction, unless `Participant.may_miss` lets it continue without it.
         """
         self._publishes.append(((project, event), message))
 

@@ -35,7 +35,7 @@ class Participant:
         self._left_out = left_out
 
     def may_miss(self, error: CurbstoneError) -> bool:
-        """Return whether the transaction goes on without this queue (see `core.events.events.IsLeftOut`)."""
+        """Return whether the transaction continues without this queue (see `core.events.events.IsLeftOut`)."""
         return self.is_only_bound and not self.ends and self._left_out(self._queue, error)
 
     @property
@@ -106,7 +106,7 @@ class MultiQueueCommit:
                 self._room()
 
     def _end(self, error: CurbstoneError) -> None:
-        """Give the transaction up: nothing of it happens, and deliveries that it would have ended are as before."""
+        """Give the transaction up: none of it happens, and deliveries that it would have ended are as before."""
         self._has_ended = True
         for queue, place in self._places.items():
             queue.log.room.give_back(place.reserved)

@@ -123,7 +123,7 @@ def decode(data: bytes) -> Decoded:
         return found
     header = max([copy for copy in copies if copy is not None], key=lambda copy: copy.generation, default=None)
     if header is None:
-        found.damage.append("it has no valid header, so nothing of it can be read")
+        found.damage.append("it has no valid header, so none of it can be read")
         return found
     for copy, name in zip(copies, ("first", "second"), strict=True):
         if copy is None:

@@ -43,7 +43,7 @@ PLAIN_BYTES_MAX = 32 * 1024
 REPORTED_AT_ONCE = 8
 """In one turn of the loop the ends of at least so many commits are reported, and as many deferred turns given."""
 REPORT_US_MAX = 50_000
-"""Each of the two goes on for so long, if there are more: answers that are given in one turn are sent together."""
+"""Each of the two continues for so long, if there are more: answers that are given in one turn are sent together."""
 VOLATILE_BYTES_MAX = 16 * 1024 * 1024
 """Commits that need no sync are written later up to so many bytes, and beyond that at once."""
 MAKE_AGAIN_MS = 60_000
@@ -95,7 +95,7 @@ class CommitJob:
     def _did(self, n: int, step: Callable[[], None]) -> bool:
         try:
             step()
-        except Exception as error:  # fails the commit of this queue only; those of others go on
+        except Exception as error:  # fails the commit of this queue only; those of others continue
             self.errors[n] = error
         return self.errors[n] is None
 

@@ -1,7 +1,7 @@
 """ackIds: each names a lease, or a delivery that a connection holds. Its owner can settle it over any protocol.
 
 The id of a lease is the engine's token. The ids of a connection's deliveries begin with a random name of NAME_CHARS
-characters, which is drawn here, and go on as the connection likes. So an id of a connection that has ended names
+characters, which is drawn here, and continue as the connection likes. So an id of a connection that has ended names
 nothing. To settle a delivery, a client needs the right to receive from its queue, and must be the one who received it:
 the first is checked in `access.authorization`, the second here.
 """

@@ -96,7 +96,7 @@ class IssuerKeys:
             if self.is_away:
                 log.info("issuer %s: its keys are here again", self._issuer.name)
         elif not self.is_away:
-            log.warning("issuer %s: no keys, those it had go on to count: %s", self._issuer.name, error)
+            log.warning("issuer %s: no keys, those it had still count: %s", self._issuer.name, error)
         self.is_away = error is not None
         waiting, self._waiting = self._waiting, []
         for then in waiting:

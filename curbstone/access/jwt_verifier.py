@@ -98,7 +98,7 @@ class JwtVerifier:
             look()
 
     def _named(self, token: str) -> tuple[Issuer, str]:
-        """Return the issuer and key that a token names. Nothing of it is verified yet."""
+        """Return the issuer and key that a token names. None of it is verified yet."""
         if not is_jwt(token):
             raise jwt.DecodeError("no token")
         decoded = jwt.decode_complete(token, options={"verify_signature": False})

@@ -29,7 +29,7 @@ NAMING_QUEUES = ("stomp", "queues")
 
 
 class Session:
-    """A login that goes on over many requests."""
+    """A login that continues over many requests."""
 
     __slots__ = ("access", "digest", "id", "used_ms")
 

@@ -7,8 +7,8 @@
     SHA256SUMS      of all of the above, as sha256sum(1) writes and checks it
 
 On the wire, and in an archive, the files are in this order. If the receiver says that it has the beginning of a file,
-only the rest is sent. The entry then names the position where it goes on (`OFFSET`), and the checksum is still that of
-the whole file.
+only the rest is sent. The entry then names the position of the rest (`OFFSET`), and the checksum is still that of the
+whole file.
 """
 
 from __future__ import annotations

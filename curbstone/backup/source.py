@@ -1,4 +1,4 @@
-"""The server's side of a backup: the files as they are at one instant, sent while the server goes on.
+"""The server's side of a backup: the files as they are at one instant, sent while the server continues.
 
 No job is under way on the disk then (see `core.snapshots`), and each file gets a second name (a hard link) in
 `.backup` of the data directory. This takes as long as a few syncs, and publishers notice nothing else. Files that a

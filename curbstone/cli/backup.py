@@ -33,7 +33,7 @@ def backup(
 ) -> None:
     """Back up all queues of a running server, as they are at one instant.
 
-    The server goes on meanwhile. TARGET gets its name only when it is complete and every checksum is right. A backup
+    The server continues meanwhile. TARGET gets its name only when it is complete and every checksum is right. A backup
     made with --since is as complete as any other: files that have not changed are linked to those of the earlier one.
     """
     from curbstone.backup import receive

@@ -194,7 +194,7 @@ class Clockwork:
         self._last: dict[str, datetime] = {}
 
     def run(self) -> None:
-        """Go on until `wait` says that it is time to end. If the server is away or refuses, try again."""
+        """Continue until `wait` says that it is time to end. If the server is away or refuses, try again."""
         backoff = Backoff(1, RETRY_S_MAX)
         while True:
             try:

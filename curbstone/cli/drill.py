@@ -35,7 +35,7 @@ TIMEOUT_S = 30
 
 def drill(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory on the disk to be tested")],
-    seconds: Annotated[int, typer.Option("--seconds", min=3, max=86_400, help="How long the test goes on")] = 60,
+    seconds: Annotated[int, typer.Option("--seconds", min=3, max=86_400, help="How long the test runs")] = 60,
     as_json: Json = False,
 ) -> int:
     """Kill a server under load again and again, and see what was lost.

@@ -192,7 +192,7 @@ class Clients:
         return is_drained
 
     def _through_all_lives(self, work: Callable[[Connection, int], bool]) -> None:
-        """Call `work` until it returns False. After a lost connection, go on in the server's next life."""
+        """Call `work` until it returns False. After a lost connection, continue in the server's next life."""
         while not self._server.is_over:
             life = self._server.life
             try:

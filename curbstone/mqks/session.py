@@ -167,7 +167,7 @@ class Session:
             self.refuse(codec.NO_ID, RequestError(rule, fatal=True))
 
     def reading(self, on: bool, now_ms: int) -> None:
-        """Note that reading stopped or went on: a client that is not read can't be late."""
+        """Note that reading stopped or continued: a client that is not read can't be late."""
         self._line.reading(on, now_ms)
 
     def hold(self) -> None:
@@ -240,7 +240,7 @@ class Session:
             self._later(max(1, self.work_us // 1000), self._go_on)
 
     def _released(self) -> None:
-        """Go on with the lines that waited: the user is within its rate again."""
+        """Continue with the lines that waited: the user is within its rate again."""
         ASKING.set(self._caller)
         self._go_on()
 

@@ -63,7 +63,7 @@ class Acceptor:
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """Count unsent output. Abort connections whose peer has vanished, or reads nothing of what waits for it.
 
-        The system would go on sending to a peer that has vanished for a quarter of an hour.
+        The system would keep sending to a peer that has vanished for a quarter of an hour.
         """
         self._sweep = loop.call_later(SWEEP_S, self._look, loop)
         self._sweeps += 1

@@ -7,8 +7,8 @@ users, those of one address may.
 
 When a user's share is used up, only that user notices. Its connections get no new deliveries, and no new pages are
 made for it, until it has read a quarter of what it holds. Of its connections with unfinished input only the one that
-began first is still read, so that honest clients which all sent at once finish one after the other. If that one does
-not go on either, or if what the others have begun is half a share more, the connection with the most unfinished input
+began first is still read, so that honest clients which all sent at once finish one after the other. If that one
+stalls too, or if what the others have begun is half a share more, the connection with the most unfinished input
 is refused. When the whole budget is used up, the users
 that hold the most are treated in the same way. A peer that reads nothing for a minute is cut off. Knows no sockets.
 """
@@ -44,13 +44,13 @@ class Holder(Protocol):
         """Ask for no more deliveries."""
 
     def resume_output(self) -> None:
-        """Go on after `pause_output`."""
+        """Continue after `pause_output`."""
 
     def pause_input(self) -> None:
         """Stop reading."""
 
     def resume_input(self) -> None:
-        """Go on after `pause_input`."""
+        """Continue after `pause_input`."""
 
     def evict(self) -> None:
         """Drop the unfinished input, send the client the reason, and end the connection."""
@@ -236,7 +236,7 @@ class Account:
             fn()
 
     def pause_input(self, on: bool) -> None:
-        """Stop reading, or go on."""
+        """Stop reading, or continue."""
         if on != self.is_paused:
             self.is_paused = on
             if on:
@@ -282,7 +282,7 @@ class Budget:
         return fits or not share.bytes
 
     def check(self) -> None:
-        """See whether the connections that others wait for go on; called each second."""
+        """See whether the connections that others wait for continue; called each second."""
         self._look_for_calm()
         for share in [share for share in self._shares.values() if share.is_held or share.waiting]:
             self._release(share)
@@ -411,7 +411,7 @@ class Budget:
             self._hold(max(free, key=lambda share: share.bytes))
 
     def _release(self, share: Share) -> None:
-        """Go on with a share if it holds so little that this will not be over at once."""
+        """Continue with a share if it holds so little that this will not be over at once."""
         if share.is_held:
             if share.bytes > (self.share_max * 3 // 4 if self.bytes <= self.bytes_max else 0):
                 return

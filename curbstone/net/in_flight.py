@@ -1,7 +1,7 @@
 """Counts what one client has sent and the engine has not confirmed, so that a client with too much of it is not read.
 
-Once there is too much, reading stays off until no more than half of the maximum is left. So it does not go on and off
-with each commit. Knows no sockets.
+Once there is too much, reading stays off until no more than half of the maximum is left, so that it is not switched
+on and off with each commit. Has nothing to do with sockets.
 """
 
 from __future__ import annotations

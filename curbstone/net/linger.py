@@ -27,7 +27,7 @@ class Linger:
     ) -> None:
         """Close our half. The connection is aborted after `seconds`, or when more than `bytes_max` bytes have come.
 
-        The caller goes on reading, and reports what it drops to `dropped`.
+        The caller continues reading, and reports what it drops to `dropped`.
         """
         self._transport = transport
         self._bytes_left = bytes_max

@@ -42,7 +42,7 @@ class ReceiveDeadline:
         self._bytes = size
 
     def reading(self, on: bool, now_ms: int) -> None:
-        """Note that we stopped reading, or went on: a client that is not read can't be late."""
+        """Note that we stopped reading, or continued: a client that is not read can't be late."""
         self._reading = on
         self._since_ms = now_ms
 

@@ -55,7 +55,7 @@ class Stream(ABC):
 
     @abstractmethod
     def reading(self, on: bool) -> None:
-        """Note that reading stopped or went on: a client that is not read can't be late."""
+        """Note that reading stopped or continued: a client that is not read can't be late."""
 
     # --- pressure
 

@@ -78,7 +78,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
         self._socket = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Decrypt input and hand it to the protocol, or go on with the handshake."""
+        """Decrypt input and hand it to the protocol, or continue with the handshake."""
         if self._is_deaf:
             return
         self._incoming.write(data)

@@ -36,7 +36,7 @@ class WebSocketPort(Protocol):
         """Stop reading until `resume`, so that the peer can't send more."""
 
     def resume(self) -> None:
-        """Go on reading."""
+        """Continue reading."""
 
 
 def reason_text(text: str) -> str:

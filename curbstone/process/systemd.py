@@ -22,7 +22,7 @@ def notify(state: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
             out.connect(f"\0{address[1:]}" if address.startswith("@") else address)
             out.send(state.encode())
-    except OSError as error:  # serving goes on; systemd acts on missing notifications
+    except OSError as error:  # serving continues; systemd acts on missing notifications
         log.warning("can't send %s to systemd at %s: %s", state, address, error.strerror)
 
 

@@ -199,7 +199,7 @@ class _Mended:
         self.log_start = header.log_start if header else 1
         data = bytearray(_read(disk, segment.path)[:end].ljust(end, b"\0"))
         if header is None:
-            self.notes.append(f"{segment.path}: nothing of it can be read")
+            self.notes.append(f"{segment.path}: none of it can be read")
             before = max((other.number for other, _ in chain.segments if other.number < segment.number), default=0)
             header = SegmentHeader(random_salt(), uid, segment.number, before, 0, 1, 1, last_batch + 1, 0)
             segment.salt = header.salt

@@ -86,7 +86,7 @@ def repair(uri: str) -> str:
     """Set aside the commits of a local table that a power cut has damaged, with all later ones.
 
     A commit is damaged if it, or a file that it adds, is not whole. Only commits that were never synced are looked at,
-    so nothing of them was acked. Return the name of the first one's file, or "". Only one process at a time may call
+    so none of them was acked. Return the name of the first one's file, or "". Only one process at a time may call
     this.
     """
     files, root = _local(uri)

@@ -102,7 +102,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"position": following, "epoch": epoch}
 
     def _behind(self, refused: Refused, queue: str, at: dict[str, Any], rows: int) -> dict[str, Any]:
-        """Return where to go on after the server reported that queue, epoch or position does not exist; or raise."""
+        """Return where to continue after the server reported that queue, epoch or position does not exist; or raise."""
         is_known = bool(at["position"])
         first = refused.members.get("first")
         if refused.status == calls.CONFLICT:

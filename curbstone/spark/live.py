@@ -99,7 +99,7 @@ def _events(server: Client, queue: str, schema: pa.Schema) -> Iterator[pa.Record
 
 
 def _behind(refused: Refused, at: int) -> int:
-    """Return where to go on after the server reported that the place `at` is gone; or raise."""
+    """Return where to continue after the server reported that the place `at` is gone; or raise."""
     behind = refused.members.get("first")
     if refused.status != calls.GONE or not isinstance(behind, int) or behind <= at:
         raise refused

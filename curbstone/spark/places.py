@@ -1,4 +1,4 @@
-"""The offset of a stream: for each queue, the place where reading goes on. Pure.
+"""The offset of a stream: for each queue, the place where reading continues. Pure.
 
     {"shop/orders": {"from": 1, "next": 101, "epoch": "…", "floor": 0, "lost": 0}}
 

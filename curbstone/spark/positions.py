@@ -1,4 +1,4 @@
-"""How far a lake is: for each queue, the place where reading goes on, in the commits of the lake's own tables.
+"""How far a lake is: for each queue, the place where reading continues, in the commits of the lake's own tables.
 
 A commit that adds rows also sets application transactions (*Transaction Identifiers* of the Delta protocol), such as
 

@@ -127,7 +127,7 @@ def _read_range(server: Client, part: Range, options: ReadOptions, columns: Colu
 
 
 def _behind_gap(refused: Refused, part: Range, options: ReadOptions, at: int) -> int:
-    """Return where to go on after the server reported that a part of the range is gone; or raise."""
+    """Return where to continue after the server reported that a part of the range is gone; or raise."""
     if refused.status == calls.NOT_FOUND and part.queue_may_go:
         return part.high
     if refused.status == calls.CONFLICT:

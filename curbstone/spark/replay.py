@@ -2,7 +2,7 @@
 
 When a replay begins, its plan is written to the lake: the version of the table, which messages, and the target. The
 messages are published in pieces, each a transaction named after the replay and the number of the piece. So a replay
-that was killed goes on where it was, and one that is complete does nothing.
+that was killed continues where it was, and one that is complete does nothing.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 SHORT_WAIT_S = 0.1
 """With several projects, the total wait for all of them, one after the other, before the next request."""
 PATTERN_AGE_S = 5.0
-GO_ON = "set failOnDataLoss=false to go on behind it"
+GO_ON = "set failOnDataLoss=false to continue behind it"
 
 log = logging.getLogger("curbstone.spark")
 
@@ -143,7 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- the start
 
     def _begin(self, queue: str, start: Start, start_ms: int | None) -> Place:
-        """Return where to begin in a queue of which nothing was read. An existing group goes on at its position."""
+        """Return where to begin in a queue of which nothing was read. An existing group continues at its position."""
         options = self._options
         if not options.group:
             now = calls.offsets(self._server, queue, timestamp_ms=start_ms)
@@ -191,7 +191,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- the end
 
     def _follow(self, places: Offset, start: Offset) -> tuple[Offset, dict[str, End]]:
-        """Return the places where reading goes on, and the ends of the queues that are read now.
+        """Return the places where reading continues, and the ends of the queues that are read now.
 
         Wait up to `pollWait` for something new, so that Spark does not spin. A queue that is no longer asked for keeps
         its place. A queue that a pattern matched and that is gone is forgotten after the batch that says so.
@@ -240,7 +240,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise
 
     def _look(self, queue: str, at: Place, now: calls.Offsets | None) -> tuple[Place, End]:
-        """Return where reading goes on in a queue with these offsets, and where the queue ends. Raise DataLoss."""
+        """Return where reading continues in a queue with these offsets, and where the queue ends. Raise DataLoss."""
         if now is None:
             return self._missing(queue, at)
         return self._made_anew(queue, at) if now.epoch != at["epoch"] else (self._checked(queue, at, now), _end(now))
@@ -261,7 +261,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- what is missing
 
     def _missing(self, queue: str, at: Place) -> tuple[Place, End]:
-        """Go on after the queue, or its group, has been deleted."""
+        """Continue after the queue, or its group, has been deleted."""
         now = self._look_without_group(queue)
         if now is None:
             return {**self._behind(at, self._gap(queue, at, gaps.DELETED)), "gone": True}, _nothing(at)
@@ -274,7 +274,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return with_gap(begun, gap), _end(self._ask(queue, after=begun["next"]))
 
     def _made_anew(self, queue: str, at: Place) -> tuple[Place, End]:
-        """Go on at the beginning of a new queue with the same name."""
+        """Continue at the beginning of a new queue with the same name."""
         gap = self._gap(queue, at, gaps.MADE_ANEW)
         self._behind(at, gap)
         begun, end = self._joined(queue, is_another=True)
@@ -294,7 +294,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return with_gap(at, gap)
 
     def _checked(self, queue: str, at: Place, end: calls.Offsets) -> Place:
-        """Return where reading goes on in the same queue: at its place, or after a loss. Raise DataLoss."""
+        """Return where reading continues in the same queue: at its place, or after a loss. Raise DataLoss."""
         options = self._options
         if not options.group:
             if at["next"] >= end.first or not options.fail_on_loss:
@@ -316,7 +316,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- the ack
 
     def _ack(self, offset: Offset) -> Offset:
-        """Ack what this query is done with. Return where reading goes on: there, or after another reader.
+        """Ack what this query is done with. Return where reading continues: there, or after another reader.
 
         Raise TwoReaders. Acks that fail are sent again later.
         """

@@ -2,7 +2,7 @@
 
 Such a lake consists of folders of Parquet files, `run=<query>/batch=<number>/project=…/queue=…/date=…`. Each batch is
 stored in the table under the same identity, and then its folder is removed. So the job may be killed and run again, and
-the archive goes on from its checkpoint as if nothing had happened.
+the archive continues from its checkpoint as if nothing had happened.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ complete -c curbstone -n '__fish_seen_subcommand_from cron' -l check -d 'Check t
 complete -c curbstone -n '__fish_seen_subcommand_from cron' -l server -rf -d 'HTTP address of the server ($CURBSTONE_SERVER; default http://127.0.0.1:8080)'
 complete -c curbstone -n '__fish_seen_subcommand_from cron' -l help -d 'Show this message and exit.'
 complete -c curbstone -n '__fish_seen_subcommand_from cron' -F
-complete -c curbstone -n '__fish_seen_subcommand_from drill' -l seconds -rf -d 'How long the test goes on. Default: 60'
+complete -c curbstone -n '__fish_seen_subcommand_from drill' -l seconds -rf -d 'How long the test runs. Default: 60'
 complete -c curbstone -n '__fish_seen_subcommand_from drill' -l json -d 'Print JSON instead of text'
 complete -c curbstone -n '__fish_seen_subcommand_from drill' -l help -d 'Show this message and exit.'
 complete -c curbstone -n '__fish_seen_subcommand_from drill' -F

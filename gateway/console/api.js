@@ -35,7 +35,7 @@ export const groups = name => json('GET', `${pathOf(name)}/groups`)
 export const declare = (name, options) => call('PUT', pathOf(name), JSON.stringify(options))
 export const remove = name => call('DELETE', pathOf(name))
 export const purge = (name, keep) => json('POST', `${pathOf(name)}/purge`, { keep })
-/** Let come back what was settled: all that the log has, or what `request` says. */
+/** Restore settled messages: all that the log has, or those that `request` names. */
 export const undo = (name, request) => json('POST', `${pathOf(name)}/undo`, request)
 /** Have a queue deliver nothing (`pause`), or undo that (`resume`). */
 export const halt = (name, verb) => json('POST', `${pathOf(name)}/${verb}`)
@@ -79,7 +79,7 @@ export const send = (name, message) => call('POST', `${pathOf(name)}/messages/ba
   'content-type': 'application/json',
 }).then(reply => reply.json()).then(({ ids }) => ids[0])
 
-/** Look for a text in bodies and headers behind the message with the id `after`; `next` says where to go on. */
+/** Look for a text in bodies and headers behind the message with the id `after`; `next` says where to continue. */
 export const search = (name, text, after) => json('GET', `${pathOf(name)}/search?${new URLSearchParams({ text, ...(after ? { after } : {}) })}`)
 
 const bindingPath = ({ project, queue }, event) =>

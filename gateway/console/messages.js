@@ -85,7 +85,7 @@ export class MessageList {
     this.bulk.draw()
   }
 
-  /** Show what is there now, with the keyboard where it can go on. */
+  /** Show what is there now, with the keyboard where it can continue. */
   async reload() {
     await this.load()
     this.again.focus()

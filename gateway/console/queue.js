@@ -187,7 +187,7 @@ export class QueuePage {
   /** Bring back what was acked, popped or purged. */
   async undo() {
     const data = await ask('Undo', [
-      h('p', {}, 'What was acked, popped or purged last comes back to its place, as far as the log still has it.'),
+      h('p', {}, 'What was acked, popped or purged last returns to its place, as far as the log still has it.'),
       h('label', {}, 'At most', h('input', { name: 'limit', type: 'number', min: 1, max: 10000, value: 1000, required: true })),
       h('label', {}, 'Settled within, in seconds (empty: whenever)', h('input', { name: 'within', type: 'number', min: 0, step: 'any' })),
     ], 'Bring back')
@@ -196,7 +196,7 @@ export class QueuePage {
     if (data.get('within')) request.within = Number(data.get('within'))
     const { restored, more, damaged } = await api.undo(this.name, request)
     const rest = damaged ? '; part of the log is damaged: messages settled before it stay settled' : ''
-    notice(`${number(restored)} messages came back${more ? '; there are more' : ''}${rest}`)
+    notice(`${number(restored)} messages returned${more ? '; there are more' : ''}${rest}`)
     await this.load()
   }
 

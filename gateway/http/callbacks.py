@@ -86,7 +86,7 @@ def in_pieces(tokens: list[str]) -> Iterator[list[str]]:
 
 
 async def next_turn() -> None:
-    """Let the event loop look at its sockets, and go on in its next turn."""
+    """Let the event loop look at its sockets, and continue in its next turn."""
     await asyncio.sleep(0)
 
 

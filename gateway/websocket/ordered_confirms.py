@@ -52,7 +52,7 @@ class OrderedConfirms:
     """The unanswered messages of one connection; see the module's docstring."""
 
     def __init__(self, traffic: Traffic, answer: Callable[[Batch, CurbstoneError | None, int, int], bool]) -> None:
-        """`answer(batch, error, first_seq, count)` confirms or refuses messages; it returns whether to go on."""
+        """`answer(batch, error, first_seq, count)` confirms or refuses messages; it returns whether to continue."""
         self._traffic = traffic
         self._answer = answer
         self._batches: deque[Batch] = deque()

@@ -99,5 +99,5 @@ class ProducerSequence:
 
 
 def gap_frame(error: NumberGap) -> bytes:
-    """Return the frame that refuses a message whose predecessor is not stored; the connection goes on."""
+    """Return the frame that refuses a message whose predecessor is not stored; the connection continues."""
     return text_frame(orjson.dumps({"code": status_of(error), "error": str(error), "expected": error.expected}))

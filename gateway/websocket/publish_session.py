@@ -212,7 +212,7 @@ class PublishSession:
                 self._confirms.publish(self._target, run, _size(run), numbered=numbered)
 
     def _answer(self, _batch: Batch, error: CurbstoneError | None, first_seq: int, count: int) -> bool:
-        """Confirm or refuse `count` messages; return whether the connection goes on."""
+        """Confirm or refuse `count` messages; return whether the connection continues."""
         if error is None:
             self._traffic.confirmed += count
             is_repeat = self._numbers is not None and not first_seq

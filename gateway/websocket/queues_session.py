@@ -8,7 +8,7 @@ addition, and settling is the same as there with `confirm=json`. `{"publish": qu
 `{"published", "id"}`, in the order of the messages.
 
 A refusal is sent as an error with the member that named it. It ends neither the other subscriptions nor the socket. If
-a subscription can't go on, it is sent `unsubscribed` with the reason.
+a subscription can't continue, it is sent `unsubscribed` with the reason.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ class QueuesSession:
         self._login.holds(len(self._subscriptions))
 
     def _ended(self, key: str, error: CurbstoneError) -> None:
-        """End a subscription that can't go on; all others do."""
+        """End a subscription that can't continue; all others do."""
         self._drop(key)
         self._traffic.refuse(error)
         self._send({"unsubscribed": key, "code": status_of(error), "error": str(error)})
@@ -345,7 +345,7 @@ class QueuesSession:
             self._confirms.publish(self._targets[self._run_place], run, size, place=self._run_place)
 
     def _answer(self, batch: Batch, error: CurbstoneError | None, first_seq: int, count: int) -> bool:
-        """Confirm or refuse `count` messages. The connection always goes on."""
+        """Confirm or refuse `count` messages. The connection always continues."""
         if error is None:
             assert batch.target is not None
             self._traffic.confirmed += count

@@ -71,10 +71,10 @@ class Session(Protocol):
         """Stop producing output: the socket's buffer is full."""
 
     def resume(self) -> None:
-        """Go on after `hold`: there is room again."""
+        """Continue after `hold`: there is room again."""
 
     def reading(self, on: bool) -> None:
-        """Note that reading stopped or went on, for whatever reason: a peer that is not read can't be late."""
+        """Note that reading stopped or continued, for whatever reason: a peer that is not read can't be late."""
 
     def stop(self) -> None:
         """Finish what is under way, then close the wire with 1001: the server stops."""

@@ -245,7 +245,7 @@ def test_keys_are_kept_while_the_issuer_is_away_and_told_once(world: World, capl
         assert isinstance(world.verify(signed(OTHER, kid="none")), Busy), "its key may be a new one"
         assert world.good(signed(jti=f"t{number}"))
     assert [record.message for record in caplog.records] == [
-        "issuer corp: no keys, those it had go on to count: no route to host"
+        "issuer corp: no keys, those it had still count: no route to host"
     ]
 
 

@@ -76,7 +76,7 @@ CRAFTED: dict[str, tuple[bytes, str]] = {
 
 
 class Counting(io.RawIOBase):
-    """An archive that goes on for ever, of which hardly anything may be read."""
+    """An archive that continues for ever, of which hardly anything may be read."""
 
     def __init__(self, data: bytes) -> None:
         self._file = io.BytesIO(data)

@@ -48,7 +48,7 @@ def test_a_token_logs_in_and_its_rights_hold(guarded: Doors, name: str, way: str
         with pytest.raises(NotAllowed) as refused:
             bob.publish("secrets", "x")
         assert refused.value.status == 403
-        bob.publish("orders", "the connection goes on")
+        bob.publish("orders", "the connection continues")
         assert bob.client.stats.reconnects == 0
         with pytest.raises(NotAllowed):
             bob.take(bob.consume("orders"))

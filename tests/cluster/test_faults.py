@@ -54,7 +54,7 @@ class Producer:
         return True
 
     def until(self, is_so: Callable[[], bool]) -> None:
-        """Go on publishing until this is so."""
+        """Continue publishing until this is so."""
         end_s = time.monotonic() + PATIENCE_S
         while not is_so():
             assert time.monotonic() < end_s, f"it did not come; the last refusal: {self.refusal}"

@@ -274,7 +274,7 @@ def test_a_missing_segment_and_one_of_noise_are_told_and_the_rest_is_served(tmp_
     noisy = queue.log.segments[1].path
     store({**before, noisy: Random(1).randbytes(len(before[noisy]))}, tmp_path)
     (made,) = [made for made in repair.plan(ReadOnlyDisk(tmp_path)) if not made.is_empty]
-    assert any("nothing of it can be read" in text for file in made.files for text in file.notes)
+    assert any("none of it can be read" in text for file in made.files for text in file.notes)
     repair.apply(tmp_path, made)
     assert not damage_in(tmp_path, made.directory)
     (tmp_path / noisy).unlink()

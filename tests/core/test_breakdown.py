@@ -1,4 +1,4 @@
-"""A bug in one queue, or in one who is told something of it, ends there: others go on, and nobody waits for ever."""
+"""A bug in one queue, or in one who is told something of it, ends there: others continue, and nobody waits for ever."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_fault_ends_its_queue_answers_all_and_leaves_the_others_alone(
     lab.restart("shutdown")
     assert lab.broker.health().ok
     assert {b"second"} <= set(lab.bodies(lab.again(queue))) <= {b"first", b"second", b"m"}
-    assert lab.publish(lab.again(queue), "goes on")
+    assert lab.publish(lab.again(queue), "continues")
 
 
 def test_a_fault_of_a_timer_ends_its_queue_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_a_fault_of_a_timer_ends_its_queue_alone(monkeypatch: pytest.MonkeyPatch
     plant(monkeypatch, queue.index.unnamed, "mature")
     lab.pass_time(100)
     assert queue.state.broken and not other.state.broken
-    assert lab.publish(other, "goes on")
+    assert lab.publish(other, "continues")
 
 
 def test_a_transaction_whose_part_broke_down_is_whole_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,4 +170,4 @@ def test_one_who_is_told_and_fails_hurts_nobody_else(caplog: pytest.LogCaptureFi
     lab.settle()
     assert answers == [None, None] and not queue.state.broken and lab.broker.health().ok
     assert "planted" in caplog.text
-    assert lab.publish(queue, "goes on")
+    assert lab.publish(queue, "continues")

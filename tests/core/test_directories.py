@@ -167,7 +167,7 @@ def test_files_that_stay_are_told_and_removed_later(monkeypatch: pytest.MonkeyPa
     stuck = Stuck(lab, monkeypatch, "remove_tree")
     (refused,) = lab.answer(lambda done: lab.broker.delete(Q, done))
     assert isinstance(refused, Unavailable) and "is deleted, but not all of its files are" in str(refused)
-    lab.publish(lab.queue(), "new")  # the old one can't come back
+    lab.publish(lab.queue(), "new")  # the old one can't return
     lab.restart("kill")
     assert lab.bodies(lab.broker.get(Q)) == [b"new"], "a start is not kept from serving the others"
     stuck.is_failing = False
@@ -231,7 +231,7 @@ def test_of_two_directories_of_one_name_the_newer_is_served_and_the_other_kept()
             assert old.log.directory in lab.broker.health().reasons[0]
             lab.restart(how)
         there = [path for path in lab.disk.names if path.startswith(old.log.directory)]
-        assert len(there) == 2, "nothing of it is removed"
+        assert len(there) == 2, "none of it is removed"
 
 
 def test_the_older_directory_does_not_come_back_when_the_newer_queue_is_deleted() -> None:

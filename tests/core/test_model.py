@@ -199,7 +199,7 @@ class History:
                     call(seqs)
 
     def leave(self) -> None:
-        """A consumer pauses, goes on, or goes."""
+        """A consumer pauses, continues, or goes."""
         if not self.takers:
             return
         taker = self.dice.choice(self.takers)

@@ -114,7 +114,7 @@ def test_what_is_deferred_is_forgotten_with_the_file(
 def test_closing_does_not_wait_for_a_write_that_hangs(
     disk: WriteBehindDisk, file: WriteBehindFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Queues are closed on the event loop, where heart-beats and health go on while a disk hangs."""
+    """Queues are closed on the event loop, where heart-beats and health continue while a disk hangs."""
     is_writing, may_go_on = threading.Event(), threading.Event()
 
     def hang(*_args: object) -> None:

@@ -1,6 +1,6 @@
 """Producers over WebSocket and MQKS, as those in producers.py: they send until every line is confirmed.
 
-Both protocols confirm one by one, and go on behind a message that was refused at the cap.
+Both protocols confirm one by one, and continue behind a message that was refused at the cap.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class MortalServer:
         """Wait for a life later than that."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._life.number > number, HANG_S):
-                raise Stuck(f"the server did not come back after life {number}, or was not killed but hung up")
+                raise Stuck(f"the server did not return after life {number}, or was not killed but hung up")
             return self._life
 
     def kill(self, before_it_ends: Callable[[], None] | None = None) -> None:

@@ -2,7 +2,7 @@
 
 A quarter of the lines goes in over each protocol and comes out over another: STOMP (with transactions over two
 queues) to WebSocket, HTTP to STOMP, WebSocket to MQKS, MQKS to HTTP leases. The cap is so small that the log goes
-round many times. Every line that was confirmed must come out as it was, nothing whose ack was confirmed may come back,
+round many times. Every line that was confirmed must come out as it was, nothing whose ack was confirmed may return,
 and the directories never hold more than the cap.
 """
 
@@ -89,7 +89,7 @@ class Run:
             threading.Event().wait(self.rng.random() * 0.02)
             self._kill()
         self._drain()
-        self._kill()  # what came back is what was settled and not confirmed
+        self._kill()  # what returned is what was settled and not confirmed
         self._drain()
         for consumer in self._consumers:
             consumer.done.set()

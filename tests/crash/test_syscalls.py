@@ -196,8 +196,8 @@ def test_recovery_that_is_killed_again_and_again_gets_through(tmp_path: Path, us
 
 @pytest.mark.parametrize("seconds", [3, pytest.param(30, marks=pytest.mark.soak)])
 def test_a_disk_that_hangs_stops_confirms_and_nothing_else(tmp_path: Path, seconds: int) -> None:
-    """While a sync hangs, heart-beats and health go on, also for those who wait; then all is confirmed."""
-    for hangs_s in (seconds, 30):  # a busy machine may need longer to see what goes on
+    """While a sync hangs, heart-beats and health continue, also for those who wait; then all is confirmed."""
+    for hangs_s in (seconds, 30):  # a busy machine may need longer to see what continues
         most, beats = while_it_hangs(Lives(tmp_path / f"data {hangs_s}"), hangs_s)
         if min(most, beats) > 10:
             break
@@ -289,7 +289,7 @@ def test_a_disk_that_fails_from_now_on_is_told_and_recovered_from(broken_disk: t
         assert worker.post(A, 500) in (503, 507)
     assert server.get("/healthz")[0] == 200
     worker.collect()
-    if worker.held:  # reading goes on; settling does not
+    if worker.held:  # reading continues; settling does not
         assert not worker.ack(list(worker.held)[:3])
     process.heal()
     assert readiness(server, 200) == []

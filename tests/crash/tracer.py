@@ -79,7 +79,7 @@ class TracedServer(ServerProcess):
         return self.process.poll() is not None
 
     def heal(self) -> None:
-        """End the tracing, and the faults with it; the server goes on."""
+        """End the tracing, and the faults with it; the server continues."""
         tracer = self._tracer()
         os.kill(tracer, signal.SIGTERM)
         for _ in range(_POLLS_MAX):

@@ -268,7 +268,7 @@ async def test_a_holder_that_dies_takes_its_ids_along(place: Place) -> None:
         async with place.socket("ack&encoding=utf8&limit=1") as socket:
             of_socket = (await heard(socket))["ackId"]
     back: list[dict[str, Any]] = []
-    while len(back) < 2:  # each comes back when the server has seen its holder go
+    while len(back) < 2:  # each returns when the server has seen its holder go
         back += await place.lease(2 - len(back))
     assert await place.settle("ack", ackIds=[of_stomp, of_socket]) == (0, [of_stomp, of_socket])
     assert sorted((each["message"], each["tries"]) for each in back) == [("a", 1), ("b", 1)]

@@ -122,7 +122,7 @@ class ModelQueue:
         return stored.properties._replace(headers=headers)
 
     def give_back(self, returned: list[Stored]) -> None:
-        """Messages come back: with a delivery limit they are served first, in the order of their return."""
+        """Messages return: with a delivery limit they are served first, in the order of their return."""
         limit = self.arguments.get("x-delivery-limit")
         for stored in returned:
             stored.returned += 1

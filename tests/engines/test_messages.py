@@ -382,7 +382,7 @@ def test_a_transaction_settles_the_delivery_it_was_asked_to_and_not_one_that_cam
     (stale,) = world.answer(transaction.commit)
     assert isinstance(stale, StaleDelivery)
     assert str(stale) == f"message {seqs[0]} is not unsettled here any more"
-    assert list(peer.consumer.unsettled) == seqs, "nothing of it happened"
+    assert list(peer.consumer.unsettled) == seqs, "none of it happened"
     world.pause()
     assert source.counts().wip == 1 and target.counts().rdy == 0
     peer.settle("ack", "a")

@@ -234,7 +234,7 @@ class Hostile:
             self._flood(peer, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000, 50)
 
     def refused_body(self) -> None:
-        """A body that goes on after its refusal."""
+        """A body that continues after its refusal."""
         head = b"POST %s/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" % QUEUE.encode()
         with self._to(self._http, head) as peer:
             self._flood(peer, b"10000\r\n" + bytes(65536) + b"\r\n", 500)

@@ -47,7 +47,7 @@ class Record:
         self.sent: set[str] = set()
         self.confirmed: set[str] = set()
         self.settling: set[str] = set()
-        """An ack was sent, and nothing came back."""
+        """An ack was sent, and nothing returned."""
         self.settled: set[str] = set()
         self.done: Counter[str] = Counter()
         """By kind of client, in this life."""

@@ -48,7 +48,7 @@ from curbstone.mqks.codec import LineReader, parse_request
 from curbstone.mqks.errors import RequestError
 from curbstone.net.peer import Networks, Peer
 from curbstone.net.proxy_protocol import BadHeader, read_header
-from curbstone.stomp.codec import FrameParser
+from curbstone.stomp.codec import ACK_BY_ID, FrameParser
 from curbstone.stomp.limits import Limits
 
 DECLARED = (CurbstoneError, Problem)
@@ -80,7 +80,12 @@ def _stomp_frames(version: str, *pieces: bytes) -> list[object]:
     for piece in pieces:
         frames = parser.feed(piece)
         while frames:
-            found += [(head.command, dict(head.headers), receipt, bytes(body)) for head, receipt, body in frames]
+            for head, receipt, body in frames:
+                # An ACK that is parsed whole may have its id in place of the body.
+                headers, content = (
+                    ({"id": bytes(body).decode()}, b"") if head is ACK_BY_ID else (dict(head.headers), bytes(body))
+                )
+                found.append((head.command, headers, receipt, content))
             frames = parser.feed(b"")  # it stops behind a CONNECT
     return [*found, None if parser.error is None else str(parser.error)]
 

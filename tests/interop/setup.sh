@@ -1,6 +1,6 @@
 #!/bin/sh
 # Brings the clients that the tests talk to: npm packages, as the lock file says, Chromium, and nc.
-# Where that is impossible this says why and goes on: the tests that miss something then fail and name it.
+# Where that is impossible this says why and continues: the tests that miss something then fail and name it.
 set -u
 cd "$(dirname "$0")"
 complete=0

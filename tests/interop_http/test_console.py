@@ -80,7 +80,7 @@ def test_a_message_is_sent_and_a_queue_purged_and_deleted(page: Page, server: Se
     assert httpx.delete(f"{server.url}/v2/shop/queues/orders/messages", trust_env=False).status_code == 200
     press(page, "Undo …")
     press(page, "Bring back")
-    page.until("document.getElementById('notice').textContent === '1 messages came back'")
+    page.until("document.getElementById('notice').textContent === '1 messages returned'")
     assert info(server, "orders")["rdy"] == 3
     press(page, "Purge …")
     page.until("document.querySelector('dialog button.danger').disabled")

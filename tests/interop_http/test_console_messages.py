@@ -51,7 +51,7 @@ def test_one_message_is_moved_and_one_deleted(page: Page, http: httpx.Client) ->
     noticed(page, " went to target")
     reply = http.delete(f"{target}/messages")
     assert (reply.text, reply.headers["x-msg-x-from"]) == ("moved", "here")
-    page.until("document.activeElement.textContent === 'Refresh'")  # the keyboard goes on from there
+    page.until("document.activeElement.textContent === 'Refresh'")  # the keyboard continues from there
     press(page, "Open")
     press(page, "Delete one …")
     press(page, "Delete")

@@ -81,7 +81,7 @@ def test_bodies_come_in_every_way_curl_sends_them(server: ServerProcess, how: st
 
 
 def test_events_come_as_they_happen(server: ServerProcess) -> None:
-    """curl -N shows an event stream as it comes; it goes on until curl is ended."""
+    """curl -N shows an event stream as it comes; it continues until curl is ended."""
     curl(server, ENSURE)
     curl(server, PUBLISH)
     url = f"{server.url}/v2/myproject/queues/myqueue/messages"

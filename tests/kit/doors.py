@@ -36,7 +36,7 @@ class Doors:
         return self.http.request(method, path, headers=headers, **options)  # type: ignore[arg-type]
 
     def stomp(self, user: str, *frames: str) -> list[str]:
-        """Send frames behind a login; return the commands of what comes back, and the text of an ERROR."""
+        """Send frames behind a login; return the commands of what returns, and the text of an ERROR."""
         login = f"login:{user}\npasscode:{self.secrets[user]}\n" if user else ""
         with Line(self.server.stomp) as line:
             line.send(f"CONNECT\naccept-version:1.2\nhost:x\n{login}\n\0")
@@ -49,7 +49,7 @@ class Doors:
                 for command, _, rest in found]  # fmt: skip
 
     def mqks(self, user: str, *lines: str) -> list[str]:
-        """Send lines behind a login; return what comes back."""
+        """Send lines behind a login; return what returns."""
         with Line(self.server.mqks) as line:
             if user:
                 line.send(f"login auth {self.secrets[user]}\n")

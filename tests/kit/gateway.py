@@ -47,7 +47,7 @@ class Running:
         )
 
     async def raw(self, request: bytes) -> bytes:
-        """Send bytes, and return all that comes back until the server closes."""
+        """Send bytes, and return all that returns until the server closes."""
         reader, writer = await asyncio.open_connection(*self.address)
         writer.write(request)
         reply = await reader.read()

@@ -431,6 +431,6 @@ class SimHost:
         self._now_ms += ms
 
     def settle(self) -> None:
-        """Go on until nothing is left to do but wait for time to pass."""
+        """Continue until nothing is left to do but wait for time to pass."""
         while self.turn() or self.work():
             pass

@@ -1,7 +1,7 @@
 """A process that has imported what Curbstone's commands need, and forks: each fork is one command, ready at once.
 
 `tests.kit.processes` starts it as a script, with a socket for requests. It has one thread, and runs nothing of
-Curbstone itself. A fork goes on as `python -m curbstone` would, with an environment, a directory and files of its
+Curbstone itself. A fork continues as `python -m curbstone` would, with an environment, a directory and files of its
 own; at its end it does all that a Python process does, but does not take apart what was imported.
 """
 

@@ -129,7 +129,7 @@ def test_what_would_take_too_long_is_refused(mask: str) -> None:
     with pytest.raises(RequestError, match="too many masks"):
         for _ in range(TRIES_MAX // 1000 + 2):
             masks.take("event.b")
-    assert masks.tries <= TRIES_MAX + (1 + LOOK_TRIES) * 1000, "it went on"
+    assert masks.tries <= TRIES_MAX + (1 + LOOK_TRIES) * 1000, "it continued"
 
 
 def test_the_parts_of_a_rebind_have_an_order_of_their_own() -> None:

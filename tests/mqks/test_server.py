@@ -257,7 +257,7 @@ def test_when_the_server_stops_confirms_come_and_the_connections_end(tmp_path: P
         assert await rest(peer.reader) == b""
         await peer.close()
         await stopping
-        assert world.has("q"), "its consumers come back when the server does"
+        assert world.has("q"), "its consumers return when the server does"
 
     run(tmp_path, test)
 

@@ -94,7 +94,7 @@ def test_if_the_first_does_not_go_on_the_largest_is_refused() -> None:
     later.account.hold_input(200 * KIB)
     for _ in range(SLOW_S):
         budget.check()
-        assert not large.evicted, "it may still go on"
+        assert not large.evicted, "it may still continue"
     budget.check()
     assert [small.evicted, large.evicted, later.evicted] == [False, True, False]
     assert later.reads and later.delivers

@@ -27,7 +27,7 @@ class Somebody:
 
 
 class World:
-    """A clock that goes on when something is carried out, and the turns of a loop."""
+    """A clock that continues when something is carried out, and the turns of a loop."""
 
     def __init__(self) -> None:
         self.us = 0

@@ -13,7 +13,7 @@ def test_by_count_or_by_bytes_it_is_too_much_until_half_is_confirmed() -> None:
     assert unconfirmed.is_too_much
     assert not unconfirmed.remove(6, 499)
     assert not unconfirmed.remove(1, 0), "there are too many bytes still"
-    assert unconfirmed.remove(0, 1), "now it may go on, and that is said once"
+    assert unconfirmed.remove(0, 1), "now it may continue, and that is reported once"
     assert not unconfirmed.remove(0, 1)
     unconfirmed.add(0, 502)
     assert unconfirmed.is_too_much

@@ -64,7 +64,7 @@ const undone = await client.POST("/v2/{project}/queues/{queue}/undo", { params, 
 check(undone.data?.restored === 1 && undone.data.more && !undone.data.damaged, "undo");
 for (const body of ["a", "b"]) {
   const next = await client.DELETE(MESSAGES, { params, parseAs: "text" });
-  check(next.data === body, "what came back is at its old place");
+  check(next.data === body, "what returned is at its old place");
 }
 
 const info = await client.GET(QUEUE, { params });

@@ -1,4 +1,4 @@
-"""Schemathesis tries out a server with what the contract allows and forbids: nothing undocumented comes back.
+"""Schemathesis tries out a server with what the contract allows and forbids: nothing undocumented returns.
 
 A full queue (507) is the one answer 5xx that is no fault; it can't happen here.
 """

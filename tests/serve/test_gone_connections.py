@@ -1,7 +1,7 @@
 """A connection that is over leaves nothing to the garbage collector: all of it goes with its last reference.
 
 Cycles of dead objects stay until a full collection, which holds everybody up; and what a burst of connections leaves
-behind until then is memory that never comes back.
+behind until then is memory that never returns.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ TALKS = {
 
 
 def talk_to(address: Address, talk: Talk) -> None:
-    """Be that client once; without asyncio, so that nothing of it is garbage of the server's loop."""
+    """Be that client once; without asyncio, so that none of it is garbage of the server's loop."""
     with socket.create_connection(address, timeout=60) as client:
         for sent, wanted in talk.steps:
             client.sendall(sent)

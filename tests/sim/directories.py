@@ -1,7 +1,7 @@
 """What a simulated run does to queues' directories: deleted and made again, caps raised and lowered, other defaults.
 
 It has dice of its own, so the rest of a seed's history does not depend on it. What is judged beside the history:
-nothing that was in a queue when its deletion was confirmed comes back; a lease of a deleted queue settles nothing in
+nothing that was in a queue when its deletion was confirmed returns; a lease of a deleted queue settles nothing in
 the new one; a directory never holds more than the cap that is sure to be found there after a crash. Only where the
 server was started with a smaller default it may, and then it comes down with what it holds.
 """
@@ -201,7 +201,7 @@ class Directories:
     # --- paused
 
     def pause(self) -> None:
-        """Pause a queue, or let it go on; after a restart it is as was confirmed."""
+        """Pause a queue, or let it continue; after a restart it is as was confirmed."""
         run = self._run
         queue = run.any_queue()
         option = self._rng.choice(PAUSES)

@@ -53,9 +53,9 @@ class History:
         self.doomed_alone: set[int] = set()
         """Doomed by something else than a transaction."""
         self.undone: set[int] = set()
-        """What may have come back after it was doomed."""
+        """What may have return after it was doomed."""
         self.undone_early: set[int] = set()
-        """What may have come back before it was confirmed that it was gone: a transaction tells that when it has been
+        """What may have return before it was confirmed that it was gone: a transaction tells that when it has been
         written to all of its queues."""
         self.units: list[Unit] = []
         self.violations: list[Violation] = []
@@ -108,7 +108,7 @@ class History:
         if message.headers.split(b"x-dead-")[0] != self.headers(number):
             raise Violation(f"token {token} came out with the headers {message.headers!r}")
         if token in self.gone and token not in self.undone_early:
-            raise Violation(f"token {token} came back after its settling was confirmed, to {to}")
+            raise Violation(f"token {token} returned after its settling was confirmed, to {to}")
         if token in self.refused:
             raise Violation(f"token {token} came out though it was refused")
         if token in self.live:

@@ -49,7 +49,7 @@ def _settle(run: Run, queue: LocalQueue, lease: Lease) -> None:
 
 
 def give_back(host: SimHost, queue: LocalQueue, token: str) -> None:
-    """Go on until it is taken: a queue that failed refuses settles for a while."""
+    """Continue until it is taken: a queue that failed refuses settles for a while."""
 
     def done(error: CurbstoneError | None, _settled: int, _stale: list[str]) -> None:
         if error is not None:

@@ -95,7 +95,7 @@ class Reader:
                 return
             self.pages += 1
             if list(found) != sorted(found) or len(found) > limit or any(seq >= following for seq in found):
-                raise Violation(f"{queue.name}: a page of {list(found)}, to go on at {following}")
+                raise Violation(f"{queue.name}: a page of {list(found)}, to continue at {following}")
             wrong = {seq for seq, token in found.items() if reading.expected.get(seq, token) != token}
             if wrong:
                 raise Violation(f"{queue.name}: other messages than were published: {wrong}")

@@ -445,7 +445,7 @@ class Run:
             ack([delivery.message.seq for delivery in deliveries])
 
         def ack(seqs: list[int]) -> None:
-            """Go on until it is taken: a queue that failed refuses settles for a while."""
+            """Continue until it is taken: a queue that failed refuses settles for a while."""
             consumer.ack(seqs, on_done=lambda error: again(seqs) if error else None)
 
         def again(seqs: list[int]) -> None:

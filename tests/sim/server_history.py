@@ -141,7 +141,7 @@ class History:
         if not holder.holds:
             return copy  # it was on its way when the server ended the connection, and went back
         if copy in self.gone:
-            raise Violation(f"{copy} came back after its settling was confirmed, to {holder.name}")
+            raise Violation(f"{copy} returned after its settling was confirmed, to {holder.name}")
         other = self.live.get(copy)
         if other is not None and other is not holder and other.holds:
             raise Violation(f"{copy} is with {other.name} and was given to {holder.name} too")

@@ -95,7 +95,7 @@ class SimLoop:
         return _Listener(self, port)
 
     def finish(self, coro: Coroutine[Any, Any, Any]) -> None:
-        """Start a coroutine and go on until nothing is left to do but wait."""
+        """Start a coroutine and continue until nothing is left to do but wait."""
         self.create_task(coro)
         self.host.settle()
 

@@ -24,7 +24,7 @@ class Turns:
         self._may_go_back = False
 
     def go_back(self) -> None:
-        """From now on messages may come back that were settled, to where they were."""
+        """From now on messages may return that were settled, to where they were."""
         self._may_go_back = True
 
     def handed_out(self, queue: LocalQueue, group: str, message: Message) -> None:

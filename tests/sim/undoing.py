@@ -1,11 +1,11 @@
-"""Undo in a simulated run: what was acked, popped or purged comes back; only in runs that have it.
+"""Undo in a simulated run: what was acked, popped or purged returns; only in runs that have it.
 
 It has dice of its own. What is judged beside the history:
 
-- as many come back as the answer says; each was settled before, and is pending afterwards
-- what has come back and is confirmed comes out again, once, across crashes too
-- what has not come back does not come out
-- nothing comes back of which a dead letter lives: it would come out twice
+- as many return as the answer says; each was settled before, and is pending afterwards
+- what has return and is confirmed comes out again, once, across crashes too
+- what has not return does not come out
+- nothing returns of which a dead letter lives: it would come out twice
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Undoing:
             raise Violation(f"{undone} and {error}")
 
     def _let_back(self, group: str) -> set[int]:
-        """Whatever was settled may come back; return what was confirmed to be gone until now."""
+        """Whatever was settled may return; return what was confirmed to be gone until now."""
         history, run = self._run.history, self._run
         gone = {token for token in history.gone if history.is_of(token, group)}
         doomed = {token for token in history.doomed if history.is_of(token, group)}
@@ -78,7 +78,7 @@ class Undoing:
         return gone
 
     def _quiet(self, queue: LocalQueue, wish: UndoRequest) -> None:
-        """Undo, wait, and see what came back."""
+        """Undo, wait, and see what returned."""
         run, history = self._run, self._run.history
         before = self._pending(queue, wish.group)
         if before is None:
@@ -89,14 +89,14 @@ class Undoing:
         run.host.settle()
         after = self._pending(queue, wish.group)
         if not answers or answers[0][0] is not None or after is None:
-            return  # what failed may have come back, or may with the next start
+            return  # what failed may have return, or may with the next start
         back = [after[seq] for seq in after.keys() - before.keys()]
         undone = answers[0][1]
         if len(back) != undone.restored or len(back) > wish.limit:
-            raise Violation(f"{queue.name}: {undone}, and {len(back)} came back of {wish.limit}")
+            raise Violation(f"{queue.name}: {undone}, and {len(back)} returned of {wish.limit}")
         tokens = {history.token(message, wish.group): message for message in back}
         if unasked := tokens.keys() - history.doomed:
-            raise Violation(f"{queue.name}: {unasked} came back, and nobody had settled it")
+            raise Violation(f"{queue.name}: {unasked} returned, and nobody had settled it")
         self.came_back += len(back)
         history.gone |= gone - tokens.keys()
         sure = {token for token, message in tokens.items() if not message.expires_ms}

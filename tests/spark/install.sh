@@ -1,7 +1,7 @@
 #!/bin/sh
 # Brings what the tests in this folder need: the extras `spark` and `sql` into the environment of the Python given, and a Java;
 # for Spark Connect and an object store more packages, in folders of their own there.
-# Where that is impossible this says why and goes on.
+# Where that is impossible this says why and continues.
 set -u
 python=$1
 complete=0

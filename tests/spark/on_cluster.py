@@ -91,7 +91,7 @@ def _wait(condition: Callable[[], object]) -> None:
     give_up = time.monotonic() + WAIT_S_MAX
     while not condition():
         if time.monotonic() > give_up:
-            raise TimeoutError("nobody let this task go on")
+            raise TimeoutError("nobody let this task continue")
         time.sleep(0.05)
 
 

@@ -25,7 +25,7 @@ QUERIES: list[Query] = []
 
 
 class Query:
-    """Calls a reader as Spark does, with a checkpoint of its own that a new start goes on from."""
+    """Calls a reader as Spark does, with a checkpoint of its own that a new start continues from."""
 
     def __init__(self, server: ServerProcess, **options: object) -> None:
         self.url = server.url

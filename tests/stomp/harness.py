@@ -109,7 +109,7 @@ class Client:
         self.session.receive(data, self.now_ms, self.lab.host.wall_ms())
 
     def send(self, *frames: str) -> list[Received]:
-        """Send frames in one read, let the engine work, and return what comes back."""
+        """Send frames in one read, let the engine work, and return what returns."""
         self.feed(b"".join([self.frame(text) for text in frames]))
         self.lab.settle()
         return self.read()
@@ -131,7 +131,7 @@ class Client:
     def error(self, *frames: str) -> Received:
         """Send frames and return the ERROR they must end with; the session must be closing then."""
         received = self.send(*frames)
-        assert received, "nothing came back"
+        assert received, "nothing returned"
         assert received[-1].command == "ERROR", f"expected an ERROR, got {received}"
         assert self.session.closing
         error = received[-1]
@@ -141,5 +141,5 @@ class Client:
         return error
 
     def receipts(self, *frames: str) -> list[str]:
-        """Send frames and return the receipt ids that come back."""
+        """Send frames and return the receipt ids that return."""
         return [frame.headers["receipt-id"] for frame in self.send(*frames) if frame.command == "RECEIPT"]

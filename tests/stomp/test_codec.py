@@ -34,7 +34,7 @@ def parse(parser: FrameParser, *chunks: bytes) -> list[Parsed]:
     frames: list[Parsed] = []
     for chunk in chunks:
         data = chunk
-        # Behind a CONNECT the parser waits; here nothing is negotiated, so it goes on at once.
+        # Behind a CONNECT the parser waits; here nothing is negotiated, so it continues at once.
         while got := parser.feed(data):
             frames += [plain(frame) for frame in got]
             data = b""

@@ -2,7 +2,7 @@
 
 The dialogues begin as good ones and are then damaged: bytes flipped, cut out, doubled, spliced with others. What
 must hold: no exception; any cut of the bytes gives the same frames and the same rule broken; output is whole frames,
-with at most one ERROR, the last; when the client is gone nothing of it is left in the engine.
+with at most one ERROR, the last; when the client is gone none of it is left in the engine.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Peer:
         (self.connected,) = self.send(f"CONNECT\naccept-version:1.2\nhost:x\nx-features:{features}")
 
     def send(self, *frames: str) -> list[Received]:
-        """Send frames in one read, and return what comes back; a body stands behind an empty line."""
+        """Send frames in one read, and return what returns; a body stands behind an empty line."""
         self.feed(*frames)
         self.lab.settle()
         return self.read()

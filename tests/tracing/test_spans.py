@@ -178,7 +178,7 @@ def test_a_transaction_is_one_publish_and_ends_what_it_settles(world: TracedWorl
     refused.publish(failed, Message(b"too large"))
     (error,) = world.answer(refused.commit)
     assert isinstance(error, CurbstoneError)
-    assert outcomes(world) == ["ack"], "what was not settled goes on"
+    assert outcomes(world) == ["ack"], "what was not settled continues"
     peer.settle("ack", "b")
     assert outcomes(world) == ["ack", "ack"]
 

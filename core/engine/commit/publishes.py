@@ -51,7 +51,7 @@ class Taken(NamedTuple):
     first: int
     span: int
     answer: tuple[CurbstoneError | None, int] | None = None
-    """Their answer, error and first seq, if nothing of them is written; it does not depend on how the commit ends."""
+    """Their answer, error and first seq, if none of them is written; it does not depend on how the commit ends."""
 
 
 class Publishes:
@@ -138,7 +138,7 @@ class Publishes:
         self._budget = self._room.budget - overhead
 
     def _take_next(self, publish: Publish) -> bool:
-        """Take, answer or refuse the first publish that waits; return whether to go on with the next."""
+        """Take, answer or refuse the first publish that waits; return whether to continue with the next."""
         if publish.hold is not None and not publish.hold.is_over:
             return False
         if publish.refusal is not None:
@@ -158,7 +158,7 @@ class Publishes:
     def _inspect(self, publish: Publish, rule: BodyRule) -> bool | None:
         """Check messages of the first publish against the queue's schema, and refuse those that break it.
 
-        Return None if it, or the next of its messages, can be taken now, else whether to go on with the next publish.
+        Return None if it, or its next message, can be taken now, else whether to continue with the next publish.
         """
         found = inspect(self._parts, rule, publish)
         is_whole = isinstance(publish, AtomicWrite)
@@ -176,7 +176,7 @@ class Publishes:
     # --- what is said at once, or in turn
 
     def _answer(self, publish: Publish, count: int, error: CurbstoneError | None, first_seq: int) -> None:
-        """Answer, in their turn, the next `count` messages of the first publish: nothing of them is written."""
+        """Answer, in their turn, the next `count` messages of the first publish: none of them is written."""
         first = publish.next
         publish.next += count
         if publish.next == len(publish.messages):
@@ -196,7 +196,7 @@ class Publishes:
     def _look_up(self, publish: Publish, numbered: Numbered) -> bool | None:
         """Answer those messages of a numbered publish that are stored already, and refuse all after a gap.
 
-        Return None if some are left that can be taken now, else whether to go on with the next publish.
+        Return None if some are left that can be taken now, else whether to continue with the next publish.
         """
         numbering = self.numbering = self.numbering or SequenceCheck(self._parts.facts)
         found = numbering.look(numbered.behind(publish.next), len(publish.messages) - publish.next)
@@ -216,7 +216,7 @@ class Publishes:
     # --- all or nothing
 
     def _take_whole(self, publish: AtomicWrite) -> bool:
-        """Take an atomic write unless it has to wait; return whether to go on with the next publish."""
+        """Take an atomic write unless it has to wait; return whether to continue with the next publish."""
         if isinstance(publish, Reservation):
             return self._reserve(publish)
         if publish.key is not None:
@@ -323,7 +323,7 @@ class Publishes:
     # --- one by one
 
     def _take_some(self, publish: Publish) -> bool:
-        """Take as many messages of a publish as fit; return whether to go on with the next."""
+        """Take as many messages of a publish as fit; return whether to continue with the next."""
         messages = publish.messages
         if publish.inspection is not None:
             messages = messages[publish.next : publish.inspection.fit]

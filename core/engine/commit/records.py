@@ -136,7 +136,7 @@ class Records:
     def _affordable(
         self, waiting: list[TriesRecord], limit: int, kept: int
     ) -> tuple[list[TriesRecord], list[TriesRecord]]:
-        """Split releases into those that go into this batch and those that go on waiting.
+        """Split releases into those that go into this batch and those that keep waiting.
 
         The first record of a message uses the room that was kept for it, up to `kept` bytes in all. Further records
         have to fit into `limit`.

@@ -366,7 +366,7 @@ class Writer:
         self._log.tx = write.tx or self._log.tx
 
     def _commit_failed(self, batch: Batch, commit: Commit, error: BaseException) -> None:
-        """Confirm nothing of the batch, put back what must be written, and go on in a new segment.
+        """Confirm nothing of the batch, put back what must be written, and continue in a new segment.
 
         If the disk was full, the commit has left nothing on it, so the segment stays good. Then settles and releases
         are written once more, without publishes, and their callbacks wait for that second commit.
@@ -410,7 +410,7 @@ class Writer:
         if no_space:
             self.disk_is_full = True
             self.missed = max(self.missed, commit.added)
-            self._trouble(f"{NO_SPACE}; settling goes on in the room that is kept for it")
+            self._trouble(f"{NO_SPACE}; settling continues in the room that is kept for it")
             self._refuse_publishes(answer)
             self._state.host.call_later(RETRY_MS, self._let_try)
         self._turn()

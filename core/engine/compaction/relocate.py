@@ -109,7 +109,7 @@ class Relocation:
                 self._asked[run] = None
                 self._parts.index.reader.load(
                     run
-                )  # also if it is being read for others: cleaning goes on when that is over
+                )  # also if it is being read for others: cleaning continues when that is over
                 is_under_way = True
             total += run.end - run.offset
             if total >= limit:

@@ -79,7 +79,7 @@ class Consumer:
     def give(self, deliveries: list[Delivery]) -> None:
         """Hand deliveries over. With `auto` they are settled once `deliver` has returned.
 
-        If `deliver` raises, which is a fault of an adapter, the consumer ends, and the queue goes on for all others.
+        If `deliver` raises, which is a fault of an adapter, the consumer ends, and the queue continues for all others.
         """
         dispatcher = self._dispatcher
         if self.closed or self.paused:  # it has left since it was its turn
@@ -163,7 +163,7 @@ class Consumer:
         self.held = True
 
     def resume(self) -> None:
-        """Go on after `hold`."""
+        """Continue after `hold`."""
         if self.held:
             self.held = False
             self._dispatcher.parts.wakeups.wake(self.group)

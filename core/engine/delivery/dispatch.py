@@ -92,7 +92,7 @@ class RoundRobin:
             self._when_none_ready.pop(receiver, None)
 
     def deal(self, taken: list[Delivery], credit: dict[Receiver, int]) -> None:
-        """Deal deliveries to the receivers in `credit`, going on where the last deal ended."""
+        """Deal deliveries to the receivers in `credit`, continuing where the last deal ended."""
         first = next(iter(credit))
         if len(credit) == 1 and (len(self.receivers) == 1 or len(taken) > first.weight):  # nobody else takes any
             first.give(taken)
@@ -187,7 +187,7 @@ class Dispatcher(dict[str, RoundRobin]):
         return sum(round_robin.credits(messages).values()) if round_robin is not None else 0
 
     def dispatch(self, name: str) -> None:
-        """Hand out what is ready in a group, up to a limit; if there may be more, the next turn goes on."""
+        """Hand out what is ready in a group, up to a limit; if there may be more, the next turn continues."""
         round_robin = self.get(name)
         if round_robin is None:
             return

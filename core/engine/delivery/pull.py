@@ -64,7 +64,7 @@ class Pull:
 
     @property
     def waits(self) -> bool:
-        """Whether it goes on waiting when nothing is ready; not if it has gathered something."""
+        """Whether it keeps waiting when nothing is ready; not if it has gathered something."""
         return self._waits and not self._gathered
 
     def give(self, deliveries: list[Delivery]) -> None:
@@ -91,7 +91,7 @@ class Pull:
             self._finish()
 
     def _none_ready(self) -> None:
-        """Answer with what there is, unless it goes on waiting."""
+        """Answer with what there is, unless it keeps waiting."""
         if not self.waits:
             self.give_nothing()
 

@@ -483,6 +483,6 @@ class Group:
         taken.deliveries.append(Delivery(message, tries, mature_ms))
 
     def _leave(self) -> None:
-        """Let go of the messages of the run that the cursor leaves; they are read again if it comes back."""
+        """Let go of the messages of the run that the cursor leaves; they are read again if it returns."""
         if self._run is not None and self._run.live():
             self._reader.forget(self._run)

@@ -45,7 +45,7 @@ class Ordering:
         self._kept_bytes = 0
 
     def admits(self, key: bytes, seq: int) -> bool:
-        """Return whether the cursor may go on to a message: it has its turn, or there is room to hold it back."""
+        """Return whether the cursor may advance to a message: it has its turn, or there is room to hold it back."""
         return len(self._key_of) - len(self._first) < HELD_BACK_MAX or self._first.get(key, seq) == seq
 
     def has_turn(self, key: bytes, message: Message, *, is_ready: bool) -> bool:

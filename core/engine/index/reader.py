@@ -110,7 +110,7 @@ class Reader:
     def load(self, run: Run, then: Callable[[], None] | None = None, *, keeps: bool = True) -> None:
         """Read a run's messages from disk, then call `then`; the run may be gone or moved by that time.
 
-        Without `then` the queue has a turn in which all groups and the cleaner go on.
+        Without `then` the queue has a turn in which all groups and the cleaner continue.
         If `keeps` is false, they are in memory only while `then` is called, so that a look at many runs does not take
         the place of messages that others need. If reading fails for another reason than damage, for example because no
         file descriptor or memory is left, it is tried again until it succeeds; no message is given up for that.

@@ -59,7 +59,7 @@ class Segment:
         """The latest redo file with bytes of this segment that were not synced here since; 0 for none."""
 
     def as_it_is(self) -> Segment:
-        """Return a copy from which a worker thread can read the present contents, while this one goes on changing."""
+        """Return a copy from which a worker thread can read the present contents, while this one continues changing."""
         return Segment(self.number, self.path, self.salt, self.end, self.size)
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ class Commit:
         self.kept: Segment | None = None
         """The dropped segment whose file is kept as the spare."""
         self.erases = False
-        """Whether removed files must not come back, not even as left-overs after a crash."""
+        """Whether removed files must not return, not even as left-overs after a crash."""
         self._syncs_names = False
         """Whether earlier removals have to be durable before anything is written."""
         self.has_synced_names = False
@@ -117,7 +117,7 @@ class Commit:
         self.unremoved: frozenset[str] = _NO_PATHS
         """Files that could not be removed, though the commit is on disk."""
         self.is_undone = False
-        """Whether it failed because the disk was full, and nothing of it is left there."""
+        """Whether it failed because the disk was full, and none of it is left there."""
         self.is_doubtful = False
         """Whether a segment that redo files have bytes of could not be synced. Then the redo files must be kept."""
         self.redo = 0
@@ -243,7 +243,7 @@ class Commit:
         self._file_of(self.segment).defer(self.offset, self._buffers)
 
     def run(self) -> None:
-        """Write, sync, then remove what is no longer needed. After an OSError the log goes on from where it was."""
+        """Write, sync, then remove what is no longer needed. After an OSError the log continues from where it was."""
         self.write()
         if self.syncs or self.rolled:
             self.sync()
@@ -256,7 +256,7 @@ class Commit:
         self._tidy()
 
     def write(self) -> None:
-        """Write everything, or raise OSError. Then `is_undone` tells whether nothing of it is left on the disk."""
+        """Write everything, or raise OSError. Then `is_undone` tells whether none of it is left on the disk."""
         try:
             self._write()
         except OSError as error:

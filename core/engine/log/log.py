@@ -249,7 +249,7 @@ class Log:
         """Start a commit, in a new segment if `roll` or if the active one is fenced.
 
         With `recycle` a new segment may be put into the spare file, and on a full disk (`is_full`) into the reserve.
-        Without `recycle` the commit erases: what it removes must not come back after a crash.
+        Without `recycle` the commit erases: what it removes must not return after a crash.
         """
         commit = Commit(self.disk, self.directory, self.uid, self.segments[-1], self.reserve, sync=sync)
         commit.erases = not recycle
@@ -372,7 +372,7 @@ class Log:
                 size = room - prepared
         commit.grow_to(size, min(least, size))
         missing = commit.size - room - self.room.excess
-        if missing > 0:  # only if the cap was made smaller than what the log needs to go on, which comes first
+        if missing > 0:  # only if the cap was made smaller than what the log needs to continue, which comes first
             self.room.exceed_by(self.room.excess + missing)
 
     def _keep_reserve(self, commit: Commit, settles: int) -> None:

@@ -1,6 +1,6 @@
 """The room of one queue's log under its cap: a ledger of what is held, what is promised, and what may still be taken.
 
-Whoever wants to write asks here, and nobody else adds up bytes of the cap. All sums are kept up to date as things
+Every writer asks here, and no other code adds up bytes of the cap. All sums are kept up to date as things
 change, so a question costs almost nothing. The rules:
 
 1. The log, with `meta` and with damaged segments that are kept for repair, never holds more than the cap plus
@@ -13,9 +13,9 @@ change, so a question costs almost nothing. The rules:
    have to be repeated when their segment goes; and (`reserved`) what was granted to publishes that will come. So a
    message brings the room for its own first release with it, and a release always fits.
 4. Settles and releases may use what is promised, and the slack, because they end what that was kept for. They may
-   never use the room for the copy (`records_left`). So cleaning can always go on, and it brings back whatever settles
-   have used.
-5. What was granted is given back exactly once: when it has been written, or when nobody will write it any more.
+   never use the room for the copy (`records_left`). So cleaning can always continue, and it regains the bytes that
+   settles have used.
+5. What was granted is given back exactly once: when it has been written, or when it will not be written any more.
 
 Segments are small, so that a copy of one takes little of the cap, and a queue can be filled to more than nine tenths of
 it. But each new segment costs syncs, and a batch is no larger than one. So while at most half of the cap is live,

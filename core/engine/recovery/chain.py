@@ -4,7 +4,7 @@ Besides the log, a crash can leave: a torn batch at the end of the newest segmen
 not taken, and the next commit overwrites it); the file of a segment whose creation was not finished; and files of
 dropped segments whose removal was undone. Only the files on the chain from the newest segment back to the start of the
 log are the log. The others are returned as `trash`. Anything else that does not match its checksum is damage: it is
-reported with the bytes concerned, and reading goes on behind it. docs/engine.md ("What a crash can leave") has the
+reported with the bytes concerned, and reading continues behind it. docs/engine.md ("What a crash can leave") has the
 whole list, including redo files and directories.
 """
 
@@ -183,7 +183,7 @@ def find_chain(disk: Disk, directory: str, uid: int) -> Chain:
             chain.aside.append(files.path(number))
             chain.next_seq = max(chain.next_seq, next_seq)
             chain.hidden = files.hidden
-            text = f"{files.path(number)}: its header does not check, nothing of it can be read; it is set aside"
+            text = f"{files.path(number)}: its header does not check, none of it can be read; it is set aside"
             chain.damage.append((number, text))
     chain.trash = [files.path(n) for n in headers if n not in kept and n not in files.aside]
     return chain

@@ -62,7 +62,7 @@ class Replay:
         for segment, header in chain.segments:
             if header is None:
                 segment.damaged = True
-                self._note_damage(segment, [f"{segment.path}: its header does not check, nothing of it can be read"])
+                self._note_damage(segment, [f"{segment.path}: its header does not check, none of it can be read"])
                 continue
             self._state.next_seq = max(self._state.next_seq, header.next_seq)
             log.tx = max(log.tx, header.tx)
@@ -136,7 +136,7 @@ class Replay:
             group.recovered = group.delivered = group.delivered_logged = delivered
         for name in self._state.meta.groups:
             # After a crash the log may have the note of a loss without all settles that belong to it. These are made up
-            # for here: messages that came back below the loss would have gaps that are reported to no reader.
+            # for here: messages that returned below the loss would have gaps that are reported to no reader.
             self._settle(name, 1, self._facts.loss(name).floor - 1)
         for group in self._index.groups.values():
             self._forget_settled(group.name)

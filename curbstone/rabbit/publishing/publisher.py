@@ -124,7 +124,7 @@ class Shard:
         connection.channel(opened, lambda error: self._closed(connection, error))
 
     def _closed(self, connection: Connection, error: AmqpError) -> None:
-        """Act on the end of a channel whose connection goes on, which a message that is too large causes."""
+        """Act on the end of a channel whose connection continues, which a message that is too large causes."""
         if self._link.connection is connection:
             self._down(str(error))
             if error.code == REFUSED and self._waiting:  # it does not say which message, so the oldest is given up

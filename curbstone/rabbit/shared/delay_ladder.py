@@ -1,7 +1,7 @@
 """Delays by a ladder of queues, each of which holds a message twice as long as the one below. Pure.
 
 The delay, in units of the lowest step, is written in binary: its bits are the first words of the routing key, and the
-destination queue is the rest. If the bit of a step is set, the message waits there; otherwise it goes on to the next
+destination queue is the rest. If the bit of a step is set, the message waits there; otherwise it moves on to the next
 one.
 """
 

@@ -42,7 +42,7 @@ QUEUE_GAUGES = {
     "consumers": "Consumers",
     "oldest_message_age_seconds": "How long ago the oldest message that is not settled was published, 0 where none is",
 }
-SECONDS_TO_FULL = "Time until the queue is full if it goes on as in the last minutes; none for one that does not grow"
+SECONDS_TO_FULL = "Time until the queue is full if it continues as in the last minutes; none for one that does not grow"
 TOTALS = {
     "messages_published": ("published", "Messages on disk and confirmed"),
     "messages_refused": ("refused", "Messages refused because there was no room for them"),
@@ -55,7 +55,7 @@ TOTALS = {
     "messages_dead_lettered": ("dead_lettered", "Messages sent to a dead-letter queue"),
     "messages_dropped": ("dropped", "Dead messages for which there was no dead-letter queue"),
     "messages_purged": ("purged", "Messages removed by a purge"),
-    "messages_undone": ("undone", "Messages that came back by an undo"),
+    "messages_undone": ("undone", "Messages that returned by an undo"),
     "messages_lost": ("lost", "Messages that declared groups lost, at the cap or by a purge"),
     "messages_overflowed": ("overflowed", "Messages that gave way to newer ones at the cap (option overflow)"),
 }

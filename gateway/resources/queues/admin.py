@@ -55,7 +55,7 @@ class Purge(Body):
 
 
 class Undo(Body):
-    """The body of an undo: which of the settled messages come back."""
+    """The body of an undo: which of the settled messages return."""
 
     what = "an undo"
 

@@ -109,7 +109,7 @@ def _about_queue(queue: Queue, group: str, holders: list[Holder], behind: list[P
     leases = [holder for holder in holders if holder.kind == "leases" and holder.group == group]
     if leases:
         count, when = sum(each.unsettled for each in leases), _time(min(each.until_ms for each in leases))
-        yield f"Of these {count} {_is(count)} leased; the first comes back at {when}."
+        yield f"Of these {count} {_is(count)} leased; the first returns at {when}."
     others = [backlog for backlog in queue.reading.backlogs() if backlog.group != group and backlog.rdy]
     for backlog in others[:GROUPS_MAX]:
         note = "" if backlog.declared else ", which is not declared: only who names it gets them"

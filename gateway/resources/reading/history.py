@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 EVENTS_AT_ONCE = 20_000
 EVENTS_MAX = 1_000_000
-"""How many events one call examines. If there are more, the reply says where to go on."""
+"""How many events one call examines. If there are more, the reply says where to continue."""
 FOUND_BYTES_MAX = 1024 * 1024
 
 

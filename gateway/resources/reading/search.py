@@ -43,7 +43,7 @@ class Search:
     """The handler of `/v2/{project}/queues/{queue}/search`."""
 
     async def get(self, request: Request) -> Response:
-        """GET: messages whose body or headers have a text in them, and where to go on."""
+        """GET: messages whose body or headers have a text in them, and where to continue."""
         queue = access_of(request).queue(name_in(request), Right.PEEK)
         query = query_of(request)
         text = query.get("text", "")

@@ -30,7 +30,7 @@ class Archive(Protocol):
     """A backup that is being sent."""
 
     def read(self) -> bytes:
-        """Return the next piece, or b"" at the end. Blocks. Raise OSError if the backup can't go on."""
+        """Return the next piece, or b"" at the end. Blocks. Raise OSError if the backup can't continue."""
 
     def close(self) -> None:
         """Release the backup, whether it is complete or not."""

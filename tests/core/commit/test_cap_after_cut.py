@@ -28,7 +28,7 @@ def work(lab: Lab, dice: Random) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_power_cut_at_any_moment_leaves_no_directory_above_its_cap(seed: int) -> None:
-    """Segments that were removed came back beside what was written in their place."""
+    """Segments that were removed returned beside what was written in their place."""
     lab = Lab(seed=seed, cap=CAP)
     work(lab, Random(seed))  # `settle` looks at what a power cut could have left at each write
 

@@ -172,7 +172,7 @@ def test_a_queue_found_above_its_cap_settles_cleans_down_and_takes_messages_agai
     assert held > SMALL and any("more than its cap of 65536" in reason for reason in lab.broker.health().reasons)
     with pytest.raises(QueueFull, match=r"queue default/q holds \d+ bytes, more than its cap of 65536 bytes"):
         lab.publish(queue, "new")
-    lab.publish(lab.queue("other"), "another queue goes on")
+    lab.publish(lab.queue("other"), "another queue continues")
     peer = Peer(lab, queue, window=10)
     settled = 0
     while lab.held(queue) > SMALL:

@@ -1,4 +1,4 @@
-"""A disk that fails or fills up: nothing is confirmed that is not there, and the queue comes back."""
+"""A disk that fails or fills up: nothing is confirmed that is not there, and the queue returns."""
 
 from __future__ import annotations
 
@@ -454,7 +454,7 @@ def test_a_power_cut_without_sync_loses_only_what_is_newest_and_never_corrupts(s
     queue = lab.again(queue)
     found = lab.bodies(queue)
     assert set(found) <= set(sent) and found == sorted(found, key=sent.index)
-    assert lab.publish(queue, "goes on")
+    assert lab.publish(queue, "continues")
 
 
 def test_a_failed_sync_in_interval_mode_is_told_and_what_comes_after_is_in_a_new_segment() -> None:

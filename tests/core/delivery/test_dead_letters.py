@@ -1,4 +1,4 @@
-"""A dead-letter queue that is full, and nobody consumes: what died waits, and goes on by itself."""
+"""A dead-letter queue that is full, and nobody consumes: what died waits, and continues by itself."""
 
 from __future__ import annotations
 

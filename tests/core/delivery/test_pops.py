@@ -20,7 +20,7 @@ def start_pop(lab: Lab, queue: LocalQueue, **how: object) -> Answers:
 
 
 def until_writing(lab: Lab, queue: LocalQueue) -> None:
-    """Go on until a commit is under way."""
+    """Continue until a commit is under way."""
     while not queue.writer.is_busy:
         assert lab.host.turn()
 

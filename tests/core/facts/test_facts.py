@@ -284,7 +284,7 @@ def test_of_facts_that_make_way_the_one_is_forgotten_that_was_set_first_of_all()
 
 
 def test_a_new_kind_needs_a_row_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as the open batches of messages: each with a count that changes, a limit, and an end if nobody goes on."""
+    """Such as the open batches of messages: each with a count that changes, a limit, and an end if nobody continues."""
 
     def counted(name: str, end_ms: int, count: int) -> bytes:
         return struct.pack("<QQ", end_ms, count) + name.encode()

@@ -189,4 +189,4 @@ def test_a_transaction_over_two_queues_is_refused_whole() -> None:
     (error,) = lab.answer(transaction.commit)
     assert isinstance(error, Conflict)
     assert lab.bodies(other) == [] and len(lab.bodies(queue)) == UNDECLARED_MAX
-    lab.publish(queue, "goes on")
+    lab.publish(queue, "continues")

@@ -1,4 +1,4 @@
-"""The bytes of a segment: what is written comes back, and no wrong byte goes unseen."""
+"""The bytes of a segment: what is written returns, and no wrong byte goes unseen."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_a_header_just_at_the_end_is_read_and_one_just_cut_is_not() -> None:
 
 @pytest.mark.parametrize(("version", "crc"), [(1, "6b10c63b"), (2, "96e2aa12")])
 def test_the_bytes_of_a_format_stay_what_they_are(version: int, crc: str) -> None:
-    """Another version must go on reading them: whoever changes this test gives the format a new number."""
+    """Another version must continue reading them: whoever changes this test gives the format a new number."""
     header = HEADER._replace(format=version)
     assert encode_segment_header(header)[: SEGMENT_BYTES // 2].hex() == (
         f"43555242534547310{version}000000efbeaddebc9a785634120000070000000000000006000000000000"

@@ -50,7 +50,7 @@ def test_what_was_written_comes_back() -> None:
 
 
 def test_the_bytes_of_redo_format_2_stay_what_they_are() -> None:
-    """Another version must go on reading them: whoever changes this test gives the format a new number."""
+    """Another version must continue reading them: whoever changes this test gives the format a new number."""
     assert encode_header(HEADER).rstrip(b"\0").hex() == (
         "435552425245444f02000000efbeadde78dab9d50700000000000000e8230000000000002d7e4c5c"
     )

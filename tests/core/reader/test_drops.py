@@ -34,7 +34,7 @@ def cleaning(lab: Lab) -> LocalQueue:
 
 
 def drops(lab: Lab, queue: LocalQueue) -> Iterator[None]:
-    """Yield each time files were removed by a commit of which the queue has not heard; nothing of them is in memory."""
+    """Yield each time files were removed by a commit of which the queue has not heard; none of them is in memory."""
     while queue.log.is_above_cap and queue.log.room.excess:
         while queue.log.segments[0].path in lab.disk.names:
             if not (lab.host.turn() or lab.host.work()):
@@ -89,7 +89,7 @@ def test_what_is_read_while_its_file_goes_is_there(ask: Look) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_looks_at_what_is_to_be_copied_hold_nothing_up(seed: int) -> None:
-    """A look let go of what was read to be copied; and if it read that itself the queue was not told to go on."""
+    """A look let go of what was read to be copied; and if it read that itself the queue was not told to continue."""
     lab = Lab(seed=seed, cap=4 << 20, max_message_size=100_000)
     queue = cleaning(lab)
     last = queue.log.active.number

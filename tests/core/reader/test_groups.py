@@ -317,7 +317,7 @@ def test_a_group_that_skips_loses_the_oldest_and_only_what_is_needed(how: str) -
 
 @pytest.mark.parametrize("how", ["kill", "power"])
 def test_what_a_group_has_skipped_is_no_hole_after_a_crash(how: str) -> None:
-    """Settles waited for room while their messages were cleaned away: some came back, and others between did not."""
+    """Settles waited for room while their messages were cleaned away: some returned, and others between did not."""
     lab = Lab()
     queue = lab.queue()
     declare(lab, queue, skips=True)

@@ -16,7 +16,7 @@ HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 
 
 def page(lab: Lab, queue: LocalQueue, position: int = 0, limit: int = 10_000, size: int = 1 << 20) -> tuple[Any, int]:
-    """Return the events of one page, and where to go on."""
+    """Return the events of one page, and where to continue."""
     lab.settle()
     events: list[Event] = []
 

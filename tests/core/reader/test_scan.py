@@ -14,7 +14,7 @@ from tests.kit.lab import Lab, Peer, numbered
 
 
 def look(lab: Lab, queue: LocalQueue, start: int = 1, **wanted: Any) -> tuple[list[tuple[int, bytes, int]], int]:
-    """Return (seq, body, tries) of one page, and where to go on."""
+    """Return (seq, body, tries) of one page, and where to continue."""
     lab.settle()
 
     def render(frames: list[Frame]) -> list[tuple[int, bytes, int]]:

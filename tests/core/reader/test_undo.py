@@ -1,4 +1,4 @@
-"""Undo: what was acked, popped or purged comes back with its id and its place, once, and stays across a crash."""
+"""Undo: what was acked, popped or purged returns with its id and its place, once, and stays across a crash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def undo(
 
 
 def back(lab: Lab, queue: LocalQueue, **wish: int | str) -> int:
-    """Undo, and return how many messages came back."""
+    """Undo, and return how many messages returned."""
     error, undone = undo(lab, queue, **wish)  # type: ignore[arg-type]
     assert error is None
     return undone.restored
@@ -181,7 +181,7 @@ def test_what_lies_between_messages_that_are_there_comes_back_between_them(end: 
         lab.restart(end)
         queue = lab.again(queue)
     queue.index.reader.close()
-    queue.index.reader._is_closed = False  # nothing of it is in memory
+    queue.index.reader._is_closed = False  # none of it is in memory
     assert lab.pop_all(queue) == bodies[1:]
     assert queue.damaged == []
 

@@ -75,7 +75,7 @@ def test_a_copy_made_while_messages_come_and_are_settled_starts_and_hides_nothin
     new = busy.lab.publish(queue, "new")
     busy.lab.restart("power")
     after = {peeked.message.seq for peeked in busy.lab.peek(busy.lab.again(queue))}
-    assert after == {*found, *new}, "it goes on like any other"
+    assert after == {*found, *new}, "it continues like any other"
 
 
 def test_a_copy_made_between_two_commits_is_whole() -> None:

@@ -1,4 +1,4 @@
-"""A redo file that can't be replayed completely is kept, and what is in it comes back by a repair or is saved."""
+"""A redo file that can't be replayed completely is kept, and what is in it returns by a repair or is saved."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_damaged_redo_file_is_reported_and_kept(harm: Callable[[bytearray], No
 def test_a_file_that_can_not_be_read_comes_back_by_a_repair_where_its_place_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk reports an error while the server starts, and reads again later. One queue goes on in the meantime."""
+    """The disk reports an error while the server starts, and reads again later. One queue continues in the meantime."""
     lab = prepared()
     original = SimFile.read
     bad = lab.disk.names["redo.1"]

@@ -1,4 +1,4 @@
-"""Staged transactions and crashes: at every call of the disk, and at random, with whatever else goes on."""
+"""Staged transactions and crashes: at every call of the disk, and at random, with whatever else continues."""
 
 from __future__ import annotations
 

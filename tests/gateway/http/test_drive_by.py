@@ -1,4 +1,4 @@
-"""GETs that take messages: no page of another origin can cause one, and programs go on."""
+"""GETs that take messages: no page of another origin can cause one, and programs continue."""
 
 from __future__ import annotations
 

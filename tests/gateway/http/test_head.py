@@ -1,4 +1,4 @@
-"""What a request's head must be, and what a trailer is not: told by what comes back over the wire."""
+"""What a request's head must be, and what a trailer is not: told by what returns over the wire."""
 
 from __future__ import annotations
 

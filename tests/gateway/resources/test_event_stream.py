@@ -140,7 +140,7 @@ async def test_last_event_id_gives_back_what_was_not_seen(gateway: Running, is_s
         again = await events.events(2)
         assert [data["message"] for _, data in again] == ["c", "d"]
         assert all(data["redelivered"] for _, data in again)
-        # What was seen is still leased, or settled: Last-Event-ID acknowledges nothing and takes nothing of it back.
+        # What was seen is still leased, or settled: Last-Event-ID acknowledges nothing and takes none of it back.
         assert await gateway.counts() == (0, 3 if is_settled else 4, 0)
         assert (await settle(gateway, "ack", sent[0]))["settled"] == 1
         assert (await settle(gateway, "ack", sent[2]))["stale"] == [sent[2]]

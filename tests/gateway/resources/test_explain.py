@@ -54,7 +54,7 @@ async def test_messages_are_leased_or_delayed(gateway: Running) -> None:
     await gateway.http.post(f"{MESSAGES}/lease", json={"seconds": 60})
     await gateway.http.post(f"{MESSAGES}?delay=3600", content="2")
     text = await said(gateway)
-    assert "Of these 1 is leased; the first comes back at 20" in text
+    assert "Of these 1 is leased; the first returns at 20" in text
     assert "1 message is delayed; the first is due at 20" in text
 
 
@@ -74,7 +74,7 @@ async def test_a_full_queue(gateway: Running) -> None:
 
 
 async def test_a_queue_that_refuses_messages_long_before_its_cap_says_so(gateway: Running) -> None:
-    """At 77 % of a small cap, and with a message that is large for it, nothing of this was told."""
+    """At 77 % of a small cap, and with a message that is large for it, none of this was told."""
     await gateway.http.put(QUEUE, json={"cap": "256KiB"})
     await gateway.publish(*["x" * 60_000] * 2)
     assert "refused" not in await said(gateway) and "takes" not in await said(gateway)

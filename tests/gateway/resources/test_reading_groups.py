@@ -199,7 +199,7 @@ async def test_offsets_tell_how_far_so_many_bytes_reach(gateway: Running) -> Non
     assert 11 < nearer["until"] < 31
     assert 0 < nearer["bytes"] <= 100_000
     least = (await gateway.http.get(QUEUE + "/offsets?group=g&after=11&bytes=1")).json()
-    assert 11 < least["until"] <= nearer["until"], "at least something, or a reader would never go on"
+    assert 11 < least["until"] <= nearer["until"], "at least something, or a reader would never continue"
     assert (await gateway.http.get(QUEUE + "/offsets?after=31&bytes=5")).json()["until"] == 31
     staged = (await gateway.http.get(QUEUE + "/offsets?bytes=staged")).json()
     assert staged["bytes_max"] == 256 << 20

@@ -301,7 +301,7 @@ def _attempt(
                 reply = client.put(f"{path}/parts/{part}", content=data, headers=BINARY)
                 if reply.status_code == 409 and reply.json().get("committed"):
                     return True
-                if reply.status_code == 409:  # a commit that was cut off goes on
+                if reply.status_code == 409:  # a commit that was cut off continues
                     return client.post(f"{path}/commit").status_code == 200
                 assert reply.status_code == 200, reply.text
             if killer == "commit":

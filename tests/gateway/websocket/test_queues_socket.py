@@ -66,8 +66,8 @@ async def test_a_queue_that_is_deleted_ends_its_subscription_and_not_the_socket(
         await heard(socket, 2)
         assert (await gateway.http.delete(f"{PATH}/a")).status_code == 204
         assert await heard(socket, 1) == [{"unsubscribed": "a", "code": 404, "error": "no such queue: p1/a"}]
-        await say(socket, publish="b", message="goes on")
-        assert {each.get("message") for each in await heard(socket, 2)} == {None, "goes on"}
+        await say(socket, publish="b", message="continues")
+        assert {each.get("message") for each in await heard(socket, 2)} == {None, "continues"}
 
 
 async def test_what_a_lost_socket_held_comes_again_from_each_queue(gateway: Running) -> None:
