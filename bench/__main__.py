@@ -58,7 +58,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, help="runs of each workload (3; 1 with --quick)")
     parser.add_argument("--cap", type=int, default=CAP, help="the server's --cap in bytes (1 GiB)")
     parser.add_argument("--sync", default="always", help="the server's --sync (always)")
-    parser.add_argument("--users", action="store_true", help="the server has users, and everybody logs in with a token")
+    parser.add_argument(
+        "--users", action="store_true", help="the server has users, and every client logs in with a token"
+    )
     parser.add_argument("--dir", type=Path, help="where the data directories are made (the system's temporary folder)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything here")
     parser.add_argument("--charts", type=Path, metavar="DIR", help="also draw charts (SVG) into this folder")

@@ -95,7 +95,7 @@ class Disk(Protocol):
 def replace_file(disk: Disk, path: str, data: bytes) -> File:
     """Replace the file at `path`, if there is one, by one that holds `data`, durably; return the new file, open.
 
-    Blocking. If this raises, nobody knows which of the two a crash will leave.
+    Blocking. If this raises, a crash may leave either of the two.
     """
     fresh = f"{path}.new"
     with suppress(FileNotFoundError):
@@ -367,7 +367,7 @@ class OsDisk:
     def _reopen(self, file: LastingFile) -> None:
         fd = self.open(file.path).detach()
         with self._lasting_lock:
-            if file.fd < 0:  # else somebody else has opened it meanwhile
+            if file.fd < 0:  # else another thread has opened it meanwhile
                 file.fd, fd = fd, -1
                 file.opened = OsFile(file.fd, self.sync_times)
                 self._lasting[file] = None

@@ -195,7 +195,7 @@ class AsyncioHost:
                 try:
                     self._loop.call_soon_threadsafe(self._drain)
                 except RuntimeError:
-                    return  # the loop is closed: nobody is left to tell
+                    return  # the loop is closed: there is nothing left to notify
 
     def _drain(self) -> None:
         self._wake_pending = False

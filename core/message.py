@@ -45,7 +45,7 @@ class Delivery:
         self.mature_ms = mature_ms
         """Wall-clock time when the message became ready."""
         self.handed_ms = 0
-        """Engine time when it was handed over to somebody who has to settle it; 0 before, and if nobody has to."""
+        """Engine time when it was delivered to a client that has to settle it; 0 before, and if no ack is expected."""
 
     @property
     def redelivered(self) -> bool:

@@ -243,7 +243,7 @@ class Queue(Protocol):
         """
 
     def refresh(self, on_done: Done) -> None:
-        """Bring `counts` up to date. Without this they may be as old as the last time that somebody asked."""
+        """Bring `counts` up to date. Without this they may be as old as the last call."""
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
         """Call `fn` after each turn in which the counts changed; return a function that ends this."""
@@ -415,7 +415,7 @@ class Broker(Protocol):
         """Publish to another connection's private queue; return False if that connection is gone.
 
         It fails only if the disk does. A requester that does not read its answers loses them, but must not end the
-        connection of the service that answers everybody.
+        connection of the service that answers all clients.
         """
 
     # --- the whole

@@ -28,7 +28,7 @@ class Traffic:
         self.delivered = 0
         """Messages handed to consumers."""
         self.redelivered = 0
-        """Delivered messages that had been handed to somebody before."""
+        """Delivered messages that had been delivered before."""
         self.acked = 0
         """Deliveries that consumers have acked, including those that were settled by being sent."""
         self.returned = 0

@@ -19,7 +19,7 @@ UNNAMED = ""
 """The group of those who name no group."""
 
 NOBODY = ""
-"""The owner of things that belong to nobody in particular, as on a server without logins."""
+"""The owner of things that belong to no user, as on a server without logins."""
 
 Done = Callable[[CurbstoneError | None], None]
 """Called with None when something is on disk, or with the reason why it is not."""
@@ -64,7 +64,7 @@ class Capability(Enum):
     UNDOING = "undoing"
     """Bringing back what was settled, and a purge that can be undone."""
     DELETING = "deleting"
-    """Settling a message by its id although nobody has taken it."""
+    """Settling a message by its id although it is not in flight."""
     FIGURES = "figures"
     """`Counts` says how many messages are delayed, and how many bytes a queue takes."""
     CAP = "cap"

@@ -1,8 +1,8 @@
 """A disk that can write bytes later if they are durable elsewhere already.
 
 The commits of many queues are made durable in one redo file (see `wal.sync_group`). Each commit belongs into a
-segment, too, but nobody needs it there yet, and writing many commits at once costs hardly more than writing one. So
-these bytes are *deferred*: they stay in memory until somebody reads, writes, cuts or syncs their file, and are written
+segment, too, but it is not needed there yet, and writing many commits at once costs hardly more than writing one. So
+these bytes are *deferred*: they stay in memory until their file is read, written, cut or synced, and are written
 before that. The users of a file see no difference, except that each of these calls may fail because the deferred write
 failed. Then the bytes stay deferred, and the next call tries again. Closing a file forgets them.
 
@@ -57,7 +57,7 @@ class WriteBehindFile:
         try:
             self._file.write(self._late_at, [b"".join(late)])
         except OSError:
-            if self._late is late:  # if not, the file was closed meanwhile, and nobody needs the bytes
+            if self._late is late:  # if not, the file was closed meanwhile, and the bytes are not needed
                 raise
         self._forget_late()
 

@@ -214,8 +214,8 @@ class Settings:
     users: Path | None = option(
         None,
         values.FILE,
-        "File that says who may do what (see docs/security.md). With it, everybody has to log in. Default:"
-        " everybody on this machine may do everything",
+        "File with users and their rights (see docs/security.md). With it, every client has to log in. Default:"
+        " every user of this machine may do everything",
     )
     plaintext: bool = option(
         False,

@@ -66,8 +66,8 @@ class Gateway:
         self._traffic = traffic
         self._origins = origins
         self._logins = logins
-        self._shares_queues = logins.nobody.shares_queues
-        self.nobody = logins.nobody
+        self._shares_queues = logins.anonymous.shares_queues
+        self.anonymous = logins.anonymous
         """The access of a client that has not logged in."""
         self.sockets = sockets
         """Opens WebSockets."""

@@ -99,7 +99,7 @@ class AsgiGateway:
         gateway = self._gateway
         request = SocketRequest(
             own["path"], own["query_string"], own["fields"], own["server"],
-            caller_of(own, "websocket"), gateway.nobody, slot.logged_in, own["scheme"] == "https",
+            caller_of(own, "websocket"), gateway.anonymous, slot.logged_in, own["scheme"] == "https",
         )  # fmt: skip
         admitted: asyncio.Future[AuthorizedBroker | Problem | CurbstoneError] = self._loop.create_future()
         gateway.sockets.admit(request, lambda access: None if admitted.done() else admitted.set_result(access))
@@ -129,7 +129,7 @@ class AsgiGateway:
 class _Body:
     """The body of a request, and whether its client is gone. Implements `budget.Holder`.
 
-    It is read one message ahead, so that the disconnect of the client is noticed also while nobody waits for it.
+    It is read one message ahead, so that a disconnect of the client is noticed at any time.
     """
 
     def __init__(self, receive: Receive) -> None:

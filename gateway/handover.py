@@ -31,7 +31,7 @@ class Handover:
         is_tls = scope["scheme"] == "https"
         self._request = SocketRequest(
             scope["path"], scope["query_string"], scope["fields"], scope["server"],
-            caller_of(scope, "websocket"), self._gateway.nobody, slot.logged_in, is_tls,
+            caller_of(scope, "websocket"), self._gateway.anonymous, slot.logged_in, is_tls,
         )  # fmt: skip
 
     def begin(self) -> None:

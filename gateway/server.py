@@ -59,7 +59,7 @@ class GatewayServer:
         self.date = formatdate(usegmt=True).encode()
         now = self._loop.time()
         # If the tick itself comes late, the process was stopped or busy, and input that clients sent meanwhile may not
-        # have been read yet. So nobody is taken for silent until the next tick.
+        # have been read yet. So no client counts as silent until the next tick.
         if now - self._ticked_at < 2 * _TICK_S:
             for connection in list(self.clients):
                 connection.check(now)

@@ -82,7 +82,7 @@ class _Client(Connection[Session]):
         server = self._server
         self.session = Session(
             server.authenticator,
-            server.authenticator.nobody,
+            server.authenticator.anonymous,
             server.limits,
             self.changed,
             caller=Caller.of(self.peer, "stomp"),

@@ -68,7 +68,7 @@ class Session:
         sniffs: bool = True,
         traffic: Traffic | None = None,
     ) -> None:
-        """`access` is that of a login in a WebSocket's handshake; or it is nobody's, and CONNECT has to log in.
+        """`access` is that of a login in a WebSocket's handshake; or it is anonymous, and CONNECT has to log in.
 
         `server` is what CONNECTED calls the server: its name, a slash, its version.
         `sniffs`: whether to recognize HTTP or TLS in the first bytes, and refuse it as such.

@@ -48,7 +48,7 @@ class SessionState:
     ) -> None:
         """`brake` is on while the user publishes more than its rate."""
         self.access = access
-        """What the client may do. Before its login this is nobody's access."""
+        """What the client may do. Before its login this is anonymous access."""
         self.presence: Presence | None = None
         """Set at the login."""
         self.traffic = traffic

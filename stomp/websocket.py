@@ -56,7 +56,7 @@ class Request(Protocol):
 
     @property
     def access(self) -> AuthorizedBroker:
-        """The access of a login in the handshake; nobody's if there was none."""
+        """The access of a login in the handshake; anonymous if there was none."""
 
     @property
     def caller(self) -> Caller:

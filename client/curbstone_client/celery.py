@@ -7,7 +7,7 @@ worker's connection, and is delivered again when that connection is lost. Broadc
 of `inspect` go by events. The base is kombu's virtual transport, but without its polling: the server pushes deliveries,
 and a socket wakes the worker's loop.
 
-Options (`broker_transport_options`): `confirm_timeout` (seconds, by default 30; with 0 nobody waits for the disk), and
+Options (`broker_transport_options`): `confirm_timeout` (seconds, by default 30; with 0 a publish does not wait), and
 settings of `sync.Client`: connect_timeout, on_full, window, window_bytes, tls and ca_file.
 """
 
@@ -129,7 +129,7 @@ class QoS(virtual.QoS):
 class Heard:
     """A queue that ends with the connection. It is no queue of the server, but listens to the events bound to it.
 
-    It listens from its first binding on, not from its first consumer on: an answer may come before anybody waits.
+    It listens from its first binding on, not from its first consumer on: a result may arrive early.
     """
 
     def __init__(self, is_auto_delete: bool) -> None:

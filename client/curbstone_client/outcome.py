@@ -7,7 +7,7 @@ from typing import TypeVar
 
 
 class Outcome:
-    """The outcome of something that was sent. No future and no lock is made until somebody waits for it."""
+    """The outcome of something that was sent. A future or a lock is made only when a caller waits for it."""
 
     __slots__ = ("_seen", "_waiter", "done", "error")
 
@@ -19,7 +19,7 @@ class Outcome:
 
     @property
     def seen(self) -> bool:
-        """Whether `check` was called, so that somebody was told of an error."""
+        """Whether `check` was called, so that a caller has seen the error."""
         return self._seen
 
     def finish(self, error: Exception | None = None) -> None:

@@ -357,7 +357,7 @@ export class Client {
   }
 }
 
-/** Call what is the application's: what it throws is reported as nobody's, and the frames behind it are read. */
+/** Call the application's callback. An exception is reported as uncaught, and the next frames are read. */
 function callOut(call) {
   try {
     call();

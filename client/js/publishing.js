@@ -38,7 +38,7 @@ export class Publisher {
   #write; // sends a frame, while connected
   #waitsWhenFull;
   #isUp = false;
-  #producer = `js-${[0, 0].map(() => Math.random().toString(36).slice(2)).join("")}`; // a name that nobody else has
+  #producer = `js-${[0, 0].map(() => Math.random().toString(36).slice(2)).join("")}`; // unique to this client
   #isNumbered = true; // whether the server keeps numbers, as far as is known
   #allSeries = new Map(); // destination → series
   #byIndex = [];

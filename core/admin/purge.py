@@ -1,4 +1,4 @@
-"""Empties a queue: messages that nobody holds are settled in every group, in memory at once."""
+"""Empties a queue: messages that are not in flight are settled in every group, in memory at once."""
 
 from __future__ import annotations
 

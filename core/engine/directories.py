@@ -162,7 +162,7 @@ class Directories:
                 return
             with suppress(FileNotFoundError):
                 self._disk.remove_tree(removal.gone)
-            if not removal.name.is_private:  # for private queues nobody waits until the files are gone
+            if not removal.name.is_private:  # no caller waits until the files of a private queue are gone
                 self._disk.sync_dir(QUEUES)  # without this a power cut could bring back files that were said to be gone
 
         def done(_: object, error: BaseException | None) -> None:

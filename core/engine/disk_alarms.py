@@ -47,7 +47,7 @@ class DiskAlarms:
         self._texts[matter] = text
 
     def over(self, matter: str) -> None:
-        """Note that a matter is over: it works again, or nobody needs it any more."""
+        """Clear an alarm: the file works again, or is not needed any more."""
         self._probed.discard(matter)
         if self._texts.pop(matter, None) is not None:
             logger.info("%s: all is well again", matter, extra={"matter": matter})

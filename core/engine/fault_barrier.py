@@ -1,7 +1,7 @@
 """Limits the damage of an unexpected exception: it ends one queue, or loses one answer, and nothing else.
 
 If a queue's own turn, timer or job raises, what the queue has in memory can't be trusted any more. It then refuses
-everything until the next start, which restores it from its log; all other queues continue. If somebody else's callback
+everything until the next start, which restores it from its log; all other queues continue. If a caller's callback
 raises, such as one that gets an answer, the exception is logged and the queue continues. Both are bugs.
 """
 
@@ -53,9 +53,9 @@ class FaultBarrier:
             self._break_down(error)
 
     def tell(self, fn: Callable[..., object], *args: Any) -> None:
-        """Call back somebody who is no part of the queue. If that raises, it is logged."""
+        """Call a callback from outside the queue. If it raises, that is logged."""
         try:
             fn(*args)
         except Exception as error:
             self._faults.append(error)
-            logger.exception("%s: somebody who was told something of it failed", self._meta.label)
+            logger.exception("%s: a callback of a caller raised an exception", self._meta.label)

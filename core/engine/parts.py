@@ -1,4 +1,4 @@
-"""The parts of one queue that everything else in it works with; it is passed whole to whoever needs some of them."""
+"""The parts of one queue that the rest of it works with; passed whole to code that needs several of them."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ class Queue:
         return holders(self._consumers(), self.leases.all(), waiting(self.dispatcher), seq)
 
     def _watch_use(self) -> None:
-        """Delete the queue when nobody has used it for as long as its option `unused` says."""
+        """Delete the queue when it has been unused for as long as its option `unused` says."""
         if self._auto_delete is None and self.options.unused is not None:
             self._auto_delete = AutoDelete(self.dispatcher, self.leases, partial(self._delete, self))
         if self._auto_delete is not None:

@@ -46,7 +46,7 @@ class QueueState:
         self.options: QueueOptions
         """The options in force: those of `meta`, and the server's defaults for the rest."""
         self._meta_bytes = 0
-        """0 until somebody has asked for `meta_bytes`."""
+        """0 until the first call of `meta_bytes`."""
         self.body_rule: BodyRule | None
         """The rule that bodies have to satisfy, or None if there is none."""
         self.change(meta)

@@ -197,7 +197,7 @@ class Reservation(AtomicWrite):
 
 
 class Pop:
-    """A message that somebody takes for good, and is given when its settle is on disk."""
+    """A message that a client takes for good; it is sent when its settle is on disk."""
 
     __slots__ = ("delivery", "group", "is_in_doubt", "is_wanted", "on_done")
 
@@ -206,7 +206,7 @@ class Pop:
         self.delivery = delivery
         self.on_done = on_done
         self.is_wanted = is_wanted
-        """Asked just before the settle is written: whether anybody is left to take the message."""
+        """Whether the client is still there to take the message; called just before the settle is written."""
         self.is_in_doubt = False
         """Whether a commit with its settle has failed and none has succeeded since, so that it may be on disk."""
 
@@ -224,7 +224,7 @@ class WriteQueue:
     def __init__(self, wakeups: Wakeups) -> None:
         self._wakeups = wakeups
         self._refusal: CurbstoneError | None = None
-        """What whoever asks for a commit is told, because the queue has ended; None before."""
+        """The error for callers that want a commit after the queue has ended; None before."""
         self.publishes = _NOTHING
         self.settles: dict[tuple[str, Reason], list[int]] = {}
         """The seqs of settled messages, by group and reason."""
@@ -378,7 +378,7 @@ class WriteQueue:
 
     @property
     def owes_records(self) -> bool:
-        """Whether settles wait, or somebody waits for releases."""
+        """Whether settles wait, or callers wait for releases."""
         return bool(self.settles or self.ranges or self.pops or self.callbacks)
 
     @property
@@ -389,7 +389,7 @@ class WriteQueue:
 
     @property
     def is_owed(self) -> bool:
-        """Whether anything waits that is owed to somebody.
+        """Whether anything waits that a caller was promised.
 
         Records of tries are not: in a full queue they may wait for room for ever.
         """

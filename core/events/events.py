@@ -97,7 +97,7 @@ knowing. So a subscriber that does not take its messages costs the publishers no
 class Fanouts:
     """Carries out fanouts one after the other, so that each queue gets messages in the order of their publishing.
 
-    If there are many copies to make, they are spread over several turns of the loop, so that nobody else has to wait.
+    If there are many copies to make, they are spread over several turns of the loop, so that no other work waits long.
     """
 
     def __init__(self, host: Host) -> None:
@@ -129,7 +129,7 @@ class Fanout:
     """The publishing of messages to all queues bound to an event; see `Broker.publish_event`.
 
     Copies for private queues are not synced. So they are held until those for all other queues are stored or refused:
-    nobody gets a message that a crash could take from the others.
+    no consumer gets a message that a crash could take from the others.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ def contents(broker: Broker) -> list[Content]:
     This is to be called while no job is under way, and none has ended whose callback was not called yet. Every change
     to what is on disk has to keep this contract: a data directory that holds just these files, each cut to its `size`,
     recovers to a state with everything that was confirmed before the call, and with each transaction whole or not at
-    all. Until `hold` is undone, nobody changes the bytes up to `size` of files that are not `is_rewritten`: a file may
+    all. Until `hold` is undone, no code changes the bytes up to `size` of files that are not `is_rewritten`: a file may
     be appended to, renamed, cut behind these bytes, or unlinked, but not overwritten. So a hard link keeps them.
     """
     found: list[Content] = []

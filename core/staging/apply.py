@@ -105,7 +105,7 @@ def windows_of(files: list[PartFile]) -> int:
 def resumed_targets(marker: Marker, queues: dict[str, Queue]) -> list[Target]:
     """Return the targets of the rest of a transaction after a restart; `queues` has all queues by their uids.
 
-    The room for it is reserved again, before anybody else can take it.
+    The room for it is reserved again, before any other publish can take it.
     """
     targets = []
     windows = windows_of(marker.files)

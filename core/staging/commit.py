@@ -156,7 +156,7 @@ class StagedCommit:
     def _unmark(self, answer: CurbstoneError) -> None:
         """Remove a marker that may be durable or not. Try until that is durable; only then nothing has happened."""
         if self._area.is_stopping:
-            return  # whoever waits was asked to try again, and the next start sees whether the marker is there
+            return  # the caller was asked to try again, and the next start sees whether the marker is there
         transaction, directory = self._transaction, self._transaction.directory
 
         def job() -> None:

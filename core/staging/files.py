@@ -167,7 +167,7 @@ class FoundParts(NamedTuple):
     parts: dict[str, Part]
     """By name, the newest file of each part."""
     needless: list[str]
-    """Files that nobody needs: earlier versions of parts, and parts that did not come in completely."""
+    """Files that are not needed: earlier versions of parts, and parts that did not come in completely."""
 
 
 def find_parts(disk: Disk, directory: str) -> FoundParts:

@@ -1,7 +1,7 @@
 """Staged transactions: messages that are put on disk in parts, and published all at once by a commit.
 
 A client stages parts under an id of its own and commits them, all or nothing, over any queues of a project. The id is
-remembered for a week, so a repeated commit changes nothing. A transaction that is not committed is dropped when nobody
+remembered for a week, so a repeated commit changes nothing. A transaction without a commit is dropped when no client
 has called for a while. ::
 
     staging/committed, committed.copy   the ids that were committed (see `core.staging.committed`)
@@ -58,7 +58,7 @@ logger = logging.getLogger("curbstone.core")
 
 
 def _nobody_asks(_error: CurbstoneError | None) -> None:
-    """The `on_done` if nobody waits for the answer."""
+    """The `on_done` if no caller waits for the answer."""
 
 
 class Queues(Protocol):
@@ -367,7 +367,7 @@ class Staging:
             else:
                 self._recover_committed(bytes.fromhex(name), marker, queues)
         self.disk.sync_dir(ROOT)  # removals must be durable before a directory of the same name is made
-        if None not in markers.values():  # with a damaged marker, nobody knows which number to keep
+        if None not in markers.values():  # with a damaged marker, the number to keep is unknown
             keys = {staged_key(marker.number) for marker in markers.values() if marker is not None}
             for queue in queues.values():
                 queue.facts.keep_only(Note.STAGED, keys)
@@ -420,7 +420,7 @@ class Staging:
         self._apply(transaction, marker, resumed_targets(marker, queues), is_checked=False)
 
     def _recover_damaged(self, directory: str, hashed: Hash) -> None:
-        """Leave a transaction as it is whose marker is damaged: it was committed, but nobody knows any more what."""
+        """Leave a transaction as it is whose marker is damaged: it was committed, but its contents are unknown."""
         transaction = self._recovered(hashed, directory)
         transaction.state = State.COMMITTING
         transaction.stuck(f"{directory}/{MARKER} is damaged: its checksum does not match")

@@ -190,7 +190,7 @@ class Transaction:
         return None
 
     def _claim(self) -> CurbstoneError | None:
-        """Take the deliveries from their consumers, so that nobody else settles them meanwhile."""
+        """Take the deliveries from their consumers, so that they are not settled elsewhere meanwhile."""
         for request in self._requests:
             consumer, deliveries = request.consumer, request.deliveries
             for delivery in deliveries:

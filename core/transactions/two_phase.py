@@ -30,7 +30,7 @@ class Participant:
         self.settles: list[Settle] = []
         self.releases: list[Release] = []
         self.is_only_bound = True
-        """Whether it only gets messages of events, so that nobody has named the queue."""
+        """Whether it only gets messages of events, so that no client has named the queue."""
         self._queue = queue
         self._left_out = left_out
 

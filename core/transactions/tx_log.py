@@ -94,7 +94,7 @@ class TxLog:
         self._erase_from = 0
         """The first transaction that they need not wait for: those before it have to be in the file first."""
         self._must_replace = False
-        """Whether nothing may be written to the file any more, because nobody knows what a crash would leave of it."""
+        """Whether nothing may be written to the file any more, because it is unknown what a crash would leave of it."""
         self._rests = False
         self._busy = False
         self.damage: list[str] = []

@@ -50,7 +50,7 @@ class RedoFile:
         self.life = 0
         """The number of its life, or generation. Numbers grow with each life of any file."""
         self.has_failed = False
-        """Whether nothing more may be written to it, because nobody knows how much of its last record is on disk."""
+        """Whether nothing more may be written to it, because it is unknown how much of its last record is on disk."""
         self.touched: dict[Segment, None] = {}
         """The segments that this life has something of."""
         self.uids: set[int] = set()

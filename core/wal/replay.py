@@ -1,7 +1,7 @@
 """Writes the parts in redo files to their segments again, before any queue is recovered.
 
 A power cut may have taken bytes that were written to segments and not synced there; the redo files have them. Each part
-names its segment's file and the salt of that file. If the file is gone, or is in another life, nobody needs the part
+names its segment's file and the salt of that file. If the file is gone, or has been reused, the part is not needed
 any more.
 
 A redo file is removed when all of it is in the segments. If it is damaged, or a segment can't be opened, written or

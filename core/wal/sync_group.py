@@ -2,7 +2,7 @@
 
 A queue that is alone in its turn writes and syncs its own segment. The plain commits of several queues are written
 together, as one record of a redo file; once that is synced, all of them are confirmed. They are written to their
-segments later (see `write_behind`): when somebody reads or writes there, or after a second. When the redo file is full,
+segments later (see `write_behind`): when that part is read or written, or after a second. When the redo file is full,
 the segments that it has something of are synced, so that it can be used again.
 
 A commit that is not plain (it begins a segment, makes a file grow, or is large) is run by itself. So is every commit

@@ -42,7 +42,7 @@ class Authenticator(Protocol):
         """The access of the server itself, and of everyone if there are no users."""
 
     @property
-    def nobody(self) -> AuthorizedBroker:
+    def anonymous(self) -> AuthorizedBroker:
         """The access of a client that has not logged in, which allows only what needs no login."""
 
     def enter(self, credentials: Credentials, caller: Caller) -> AuthorizedBroker | None:
@@ -72,7 +72,7 @@ class OpenAuthenticator:
         self.everyone: AuthorizedBroker = AuthorizedBroker(
             self.registries, broker, local_identity(), lambda _project: None
         )
-        self.nobody = self.everyone
+        self.anonymous = self.everyone
 
     def enter(self, _credentials: Credentials, _caller: Caller) -> AuthorizedBroker:
         """Return the access of everyone, whatever the credentials."""

@@ -1,6 +1,6 @@
 """Reads and writes the files about access: replaced as a whole and synced, or appended to, and readable only by us.
 
-All functions block. The caller runs them in a thread, or before anybody is connected.
+All functions block. The caller runs them in a thread, or before a client is connected.
 """
 
 from __future__ import annotations

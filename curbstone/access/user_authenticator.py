@@ -44,8 +44,8 @@ TOKENS_OF_ONE = (
     "API tokens need the local engine: other gateways would not know them. On a cluster users log in with passwords,"
     " client certificates or JWTs."
 )
-NOBODYS = "~"
-"""The owner of `nobody`: what it owns belongs to no user."""
+ANONYMOUS_OWNER = "~"
+"""The owner of `anonymous`: what it owns belongs to no user."""
 
 
 class Origin(NamedTuple):
@@ -100,8 +100,8 @@ class UserAuthenticator:
         self._meters = Meters(host)
         self.held_back = self._meters.held_back
         self.everyone = AuthorizedBroker(self.registries, broker, local_identity(), lambda _project: None)
-        self.nobody = AuthorizedBroker(
-            self.registries, broker, Identity("", [Grants(())], owner=NOBODYS), lambda _project: None
+        self.anonymous = AuthorizedBroker(
+            self.registries, broker, Identity("", [Grants(())], owner=ANONYMOUS_OWNER), lambda _project: None
         )
 
     def open(self) -> None:

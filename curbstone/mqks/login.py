@@ -45,7 +45,7 @@ class Login:
         unacked: Callable[[], int],
         logged_in: Callable[[str], object],
     ) -> None:
-        self.access: AuthorizedBroker = authenticator.nobody
+        self.access: AuthorizedBroker = authenticator.anonymous
         self.is_pending = False
         """Whether a login is being checked. Requests after it wait."""
         self._authenticator = authenticator

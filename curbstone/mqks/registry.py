@@ -185,7 +185,7 @@ class Registry:
             timer.cancel()
 
     def _delete_if_unused(self, name: QueueName) -> None:
-        """Delete a queue with the option if nobody uses it, over any protocol."""
+        """Delete a queue with the option if it is unused, over any protocol."""
         if not self._is_open or self.unused(name) is None or name in self._by_queue or name in self._settling:
             return
         if self.engine.shares_queues:  # the consumers of other servers count, too

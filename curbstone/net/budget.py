@@ -1,7 +1,7 @@
 """One budget for the memory that clients make the server hold: input that is not complete, and output that is not read.
 
-Each connection has a bound of its own, but many connections together could still fill the memory with messages whose
-last byte never comes, and with answers that nobody reads. So the bytes of all connections of all protocols are added
+Each connection has its own limit, but many connections together could still fill the memory with messages whose last
+byte never arrives, and with responses that are never read. So the bytes of all connections of all protocols are added
 up, for the server and for each user. A user's connections may hold a quarter; before a login, and where there are no
 users, those of one address may.
 

@@ -2,7 +2,7 @@
 
 The files can be loaded again while the server runs. New files are tried with a handshake in memory before they are
 used, so a key that does not fit its certificate changes nothing. A connection keeps the context it began with, so a
-change disturbs nobody. Allowed are TLS 1.3, and TLS 1.2 with ephemeral keys and authenticated ciphers.
+change disturbs no connection. Allowed are TLS 1.3, and TLS 1.2 with ephemeral keys and authenticated ciphers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CertificateFiles:
     """The private key; None if it is in the same file as the certificate."""
     client_authorities: Path | None = None
     """The authorities that sign client certificates. With None, no client certificate is asked for; otherwise one that
-    is signed by anybody else is refused."""
+    is signed by any other CA is refused."""
 
     @property
     def paths(self) -> Sequence[Path]:

@@ -64,7 +64,7 @@ def durable(uri: str) -> int:
 
 
 def sync(uri: str, since: int) -> int:
-    """Sync the commits of a local table after the version `since`, whoever made them, with the files that they add.
+    """Sync the commits of a local table after the version `since`, by all writers, with the files that they add.
 
     Also sync the checkpoints of the log, and the folders of all of them. Return the last version.
     """

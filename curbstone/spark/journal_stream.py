@@ -2,7 +2,7 @@
 
 Positions are opaque and grow, so the end of a batch is found by fetching its page. The task gets the page together with
 its range. Only after a restart, when the batch is known from the checkpoint alone, does the task fetch the page itself.
-Nothing is acked, because a journal lasts as long as the segments of the log, whoever reads it.
+Nothing is acked, because a journal lasts as long as the segments of the log, with or without readers.
 """
 
 from __future__ import annotations

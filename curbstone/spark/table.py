@@ -163,7 +163,7 @@ class Table:
             return
 
     def sync(self) -> None:
-        """Sync everything on a local disk that no earlier call has synced, whoever wrote it."""
+        """Sync everything on a local disk that no earlier call has synced, by all writers."""
         self._synced = delta_log.sync(self.uri, max(self._synced, delta_log.durable(self.uri)))
 
     def _commit(self, table: DeltaTable | None, sets: Mapping[str, int], parts: Sequence[Part]) -> None:

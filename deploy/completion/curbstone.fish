@@ -269,7 +269,7 @@ complete -c curbstone -n '__fish_seen_subcommand_from serve' -l tls-cert -rF -d 
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l tls-key -rF -d 'PEM file with the key of the certificate, not encrypted. Default: the key is in the file of --tls-cert'
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l tls-client-ca -rF -d 'Certificates of the authorities that sign those of clients. Clients are then asked for a certificate, but may connect without one'
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l trusted-proxy -rf -d 'Address or network of proxies that are believed when they name the client behind them: in the PROXY protocol on proxy://, and in X-Forwarded-For, X-Forwarded-Proto and Forwarded over HTTP. Repeatable. Default: none'
-complete -c curbstone -n '__fish_seen_subcommand_from serve' -l users -rF -d 'File that says who may do what (see docs/security.md). With it, everybody has to log in. Default: everybody on this machine may do everything'
+complete -c curbstone -n '__fish_seen_subcommand_from serve' -l users -rF -d 'File with users and their rights (see docs/security.md). With it, every client has to log in. Default: every user of this machine may do everything'
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l plaintext -d 'With --users, allow listeners without TLS that other machines can reach: behind a proxy that ends TLS, or in a trusted network'
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l insecure -d 'Allow listeners that other machines can reach without a login. Every client may do everything'
 complete -c curbstone -n '__fish_seen_subcommand_from serve' -l log-level -rf -d 'Log from this level on: debug, info, warning or error. Default: info'

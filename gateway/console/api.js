@@ -48,7 +48,7 @@ export const explain = (name, id) => json('GET', `${pathOf(name)}/explain${id ? 
 
 const messagePath = (name, id) => `${pathOf(name)}/messages/${encodeURIComponent(id)}`
 
-/** Settle one message for whoever names no group, in whatever state it is. */
+/** Settle one message for consumers without a group, whatever its state. */
 export const removeMessage = (name, id) => call('DELETE', messagePath(name, id))
 
 /** Publish a message as it was peeked to another queue; the same again publishes nothing. */

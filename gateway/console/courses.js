@@ -14,7 +14,7 @@ const NONE = { in: 0, out: 0, ack: 0 }
 const COUNTERS = { in: 'messages_published', out: 'messages_delivered', ack: 'messages_acknowledged' }
 const STATES = { ready: 'messages_ready', unacked: 'messages_unacked', delayed: 'messages_delayed' }
 
-/** The course of one number: for each span its newest values. A null is a time in which nobody looked. */
+/** The course of one number: for each span its newest values. A null is a time without a reading. */
 export class Course {
   constructor() {
     this.levels = SPANS.map(([, every]) => ({ every, values: [], taken: 0, sum: 0, known: 0 }))

@@ -48,7 +48,7 @@ export class LoginsPage {
   async draw() {
     if (!this.who.login) {
       this.element.replaceChildren(h('p', { class: 'empty' },
-        'This server has no users: whoever reaches it may do everything. Users, tokens and the audit are there with --users.'))
+        'This server has no users: every client that can connect may do everything. Users, tokens and the audit are there with --users.'))
       return
     }
     const isAdmin = this.who.server.includes('admin')

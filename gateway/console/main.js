@@ -151,7 +151,7 @@ async function run() {
 
 addEventListener('hashchange', () => { if (page) route() })
 addEventListener('unhandledrejection', event => {
-  event.preventDefault() // what an action was refused is told to whoever asked for it
+  event.preventDefault() // the form that started an action shows its refusal
   notice(event.reason.message, true)
 })
 document.addEventListener('visibilitychange', () => { if (!document.hidden && page) look() })

@@ -31,7 +31,7 @@ async def until_gone(receive: Receive) -> None:
 
 
 class Bell:
-    """Wakes one coroutine. If nobody waits, the ring is kept for the next `wait`."""
+    """Wakes one coroutine. If none waits, the next `wait` returns at once."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()

@@ -99,7 +99,7 @@ class Logins:
 
     def __init__(self, authenticator: Authenticator, *, documents_are_open: bool) -> None:
         self._authenticator = authenticator
-        self.nobody = authenticator.nobody
+        self.anonymous = authenticator.anonymous
         """The access of a client that has not logged in."""
         self._documents_are_open = documents_are_open
 
@@ -134,7 +134,7 @@ class Logins:
         if caller.certificate and not _is_our_page(fields):
             caller = caller._replace(certificate=())
         if credentials.is_nothing and _asks_for_a_stream_by_ticket(scope):
-            scope[ACCESS] = authenticator.nobody  # the stream will use the ticket
+            scope[ACCESS] = authenticator.anonymous  # the stream will use the ticket
             return
         try:
             access = authenticator.enter(credentials, caller)
@@ -143,9 +143,9 @@ class Logins:
         except NotLoggedIn:
             if not self._is_public(scope) or not credentials.is_nothing:
                 raise
-            access = authenticator.nobody
+            access = authenticator.anonymous
         scope[ACCESS] = access
-        if access is authenticator.nobody:
+        if access is authenticator.anonymous:
             return
         if refusal := slot.logged_in(access.identity.user):
             raise TooMany(refusal)
@@ -164,7 +164,7 @@ class Logins:
     def admit_socket(self, fields: Fields, caller: Caller, is_tls: bool, is_own_login: bool, on_done: Admitted) -> None:
         """Call back with the access of a WebSocket's client or with an error, maybe at once.
 
-        `is_own_login`: the protocol has a login of its own. Then a client without credentials gets nobody's access for
+        `is_own_login`: the protocol has a login of its own. Then a client without credentials gets anonymous access for
         now.
         """
         authenticator = self._authenticator
@@ -179,7 +179,7 @@ class Logins:
         if caller.certificate and not _is_our_page(fields):
             caller = caller._replace(certificate=())
         if credentials.is_nothing and is_own_login and not caller.certificate:
-            on_done(authenticator.nobody)
+            on_done(authenticator.anonymous)
         else:
             authenticator.admit(credentials, caller, on_done)
 

@@ -1,9 +1,9 @@
 """WebSocket frames (RFC 6455), server side, without a socket.
 
 Data frames and pings are parsed and encoded here. At tens of thousands of messages a second, this costs an eighth of a
-general parser, and a flood of tiny frames holds nobody up. Only the latest ping must be answered (RFC 6455 §5.5.3), so
-pongs can't pile up. All else (the close, and what breaks the protocol) is left to the sans-IO protocol of `websockets`,
-frame by frame.
+general parser, and a flood of tiny frames delays no other client. Only the latest ping must be answered (RFC 6455
+§5.5.3), so pongs can't pile up. All else (the close, and what breaks the protocol) is left to the sans-IO protocol of
+`websockets`, frame by frame.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class QueuesSession:
         """The queue that other servers were asked for after the last read. If it is still not there, it does not
         exist."""
         self._unlooked: CurbstoneError | None = None
-        """Why other servers could not be asked; then nobody knows whether the queue exists."""
+        """Why other servers could not be asked; then it is unknown whether the queue exists."""
 
     @property
     def expires_ms(self) -> int:

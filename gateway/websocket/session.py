@@ -31,7 +31,7 @@ class SocketRequest(NamedTuple):
     server: tuple[str, int | None] | None
     caller: Caller
     access: AuthorizedBroker
-    """What the client may do; nobody's access if the login is still to come."""
+    """What the client may do; anonymous access before the login."""
     logged_in: Callable[[str], object] = str
     """To be called with the user's name when a login comes later."""
     is_tls: bool = False

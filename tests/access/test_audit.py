@@ -38,7 +38,7 @@ def ann(world: World) -> AuthorizedBroker:
 def changes(world: World, user: str = "ann") -> list[tuple[str, str, int]]:
     """Return the changes of a user in the audit, once those that are still counted are written."""
     world.lab.pass_time(COUNT_EVERY_MS + 1)
-    lines = [each for each in world.gate.audit.recent if each["user"] == user and each["action"] != "login"]
+    lines = [each for each in world.authenticator.audit.recent if each["user"] == user and each["action"] != "login"]
     return [(each["action"], each["target"], each.get("count", 0)) for each in lines]
 
 
@@ -103,7 +103,7 @@ def test_a_change_that_fails_is_not_in_the_audit_and_one_names_the_client_that_a
     world.lab.settle()
     ASKING.set(None)
     assert answers == [None]
-    [line] = [each for each in world.gate.audit.recent if each["action"] == "change queue"]
+    [line] = [each for each in world.authenticator.audit.recent if each["action"] == "change queue"]
     assert (line["peer"], line["protocol"]) == ("192.0.2.1:7", "http")
     world.lab.disk.eio_chance = 1
     world.lab.expects_faults = True
@@ -133,5 +133,5 @@ def test_one_user_cannot_push_out_of_the_audit_what_others_did(world: World, ann
     lines = (world.data / "access" / "audit").read_text().splitlines()
     of_ann = [line for line in lines if '"user":"ann"' in line and '"login"' not in line]
     assert DEEDS_MAX <= len(of_ann) < DEEDS_MAX + 50
-    assert len(world.gate.audit.recent) <= RECENT
+    assert len(world.authenticator.audit.recent) <= RECENT
     assert sum(count for _, target, count in changes(world) if target == "others") == total - DEEDS_MAX

@@ -143,7 +143,7 @@ def test_idempotency_keys_and_staged_transactions_are_ones_own(tmp_path: Path) -
     it = world(tmp_path, user("u", "send shop/*"), user("v", "send shop/*"))
     mine, theirs = it.login("u", "open sesame"), it.login("v", "open sesame")
     assert mine.key("k", []).hashed != theirs.key("k", []).hashed
-    assert it.gate.everyone.key("k", []).key == "k"  # as before where there are no logins
+    assert it.authenticator.everyone.key("k", []).key == "k"  # as before where there are no logins
     mine.staging.upload("shop", "t", "p", 1000).cancel()
     upload = mine.staging.upload("shop", "t", "p", 1000)
     with pytest.raises(Exception, match="nothing is staged under shop/t"):
@@ -225,6 +225,6 @@ def test_a_project_has_only_what_its_quota_allows(tmp_path: Path) -> None:
 
 def test_everyone_may_everything_where_there_are_no_users(tmp_path: Path) -> None:
     it = world(tmp_path, user("u"))
-    everyone = it.gate.everyone
+    everyone = it.authenticator.everyone
     assert everyone.identity.owner == "" and everyone.home == "default"
     assert everyone.queue(A, Right.MANAGE) and everyone.broker and len(everyone.queues()) == 2

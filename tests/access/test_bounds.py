@@ -38,43 +38,43 @@ def test_of_a_user_with_too_many_sessions_the_one_that_was_used_longest_ago_ends
     ann = user(world, "ann")
     opened: list[Secret] = []
     for number in range(SESSIONS_OF_USER_MAX):
-        secret, access = world.gate.open_session(ann, HERE)
+        secret, access = world.authenticator.open_session(ann, HERE)
         opened.append(secret)
         if number == 0:
-            world.gate.connections.enter(access, HERE, end=lambda _error: None)
+            world.authenticator.connections.enter(access, HERE, end=lambda _error: None)
         world.lab.pass_time(1)
     world.login("", str(opened[1]))
-    fresh, _ = world.gate.open_session(ann, HERE)
+    fresh, _ = world.authenticator.open_session(ann, HERE)
     with pytest.raises(NotLoggedIn):
         world.login("", str(opened[2]))
     for secret in (*opened[:2], *opened[3:], fresh):
         assert world.login("", str(secret)).identity.user == "ann"
-    assert len(world.gate.sessions) == SESSIONS_OF_USER_MAX
+    assert len(world.authenticator.sessions) == SESSIONS_OF_USER_MAX
 
 
 def test_a_user_whose_sessions_all_have_connections_gets_no_more(world: World) -> None:
     ann = user(world, "ann")
     for _ in range(SESSIONS_OF_USER_MAX):
-        _, access = world.gate.open_session(ann, HERE)
-        world.gate.connections.enter(access, HERE, end=lambda _error: None)
+        _, access = world.authenticator.open_session(ann, HERE)
+        world.authenticator.connections.enter(access, HERE, end=lambda _error: None)
     with pytest.raises(TooMany, match="100 sessions of this user have connections"):
-        world.gate.open_session(ann, HERE)
-    world.gate.close_session(access)
-    world.gate.open_session(ann, HERE)
+        world.authenticator.open_session(ann, HERE)
+    world.authenticator.close_session(access)
+    world.authenticator.open_session(ann, HERE)
 
 
 def test_a_user_has_so_many_tickets_until_they_are_used_or_late(world: World) -> None:
     ann = user(world, "ann")
-    made = [world.gate.make_ticket(ann, "consume", A) for _ in range(TICKETS_OF_USER_MAX)]
+    made = [world.authenticator.make_ticket(ann, "consume", A) for _ in range(TICKETS_OF_USER_MAX)]
     with pytest.raises(TooMany, match="this user has 100 unused tickets"):
-        world.gate.make_ticket(ann, "consume", A)
-    world.gate.use_ticket(str(made[0]), "consume", A, HERE)
-    world.gate.make_ticket(ann, "consume", A)
+        world.authenticator.make_ticket(ann, "consume", A)
+    world.authenticator.use_ticket(str(made[0]), "consume", A, HERE)
+    world.authenticator.make_ticket(ann, "consume", A)
     with pytest.raises(TooMany):
-        world.gate.make_ticket(ann, "consume", A)
-    world.gate.make_ticket(user(world, "bob"), "consume", A)
+        world.authenticator.make_ticket(ann, "consume", A)
+    world.authenticator.make_ticket(user(world, "bob"), "consume", A)
     world.lab.pass_time(sessions.TICKET_MS)
-    world.gate.make_ticket(ann, "consume", A)
+    world.authenticator.make_ticket(ann, "consume", A)
 
 
 def test_a_user_makes_so_many_tokens_and_an_admin_makes_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,17 +96,17 @@ def test_what_others_have_keeps_no_admin_out(world: World, monkeypatch: pytest.M
     ann, bob, root = (user(world, name) for name in ("ann", "bob", "root"))
     for _ in range(10):
         world.token(ann)
-        world.gate.open_session(ann, HERE)
-        world.gate.make_ticket(ann, "consume", A)
+        world.authenticator.open_session(ann, HERE)
+        world.authenticator.make_ticket(ann, "consume", A)
     with pytest.raises(TooMany, match="the server has 10 sessions"):
-        world.gate.open_session(bob, HERE)
+        world.authenticator.open_session(bob, HERE)
     with pytest.raises(TooMany, match="the server has 10 unused tickets"):
-        world.gate.make_ticket(bob, "consume", A)
+        world.authenticator.make_ticket(bob, "consume", A)
     with pytest.raises(BadRequest, match="the server has 10 tokens"):
         world.token(bob)
     world.token(root)
-    world.gate.open_session(root, HERE)
-    world.gate.make_ticket(root, "consume", A)
+    world.authenticator.open_session(root, HERE)
+    world.authenticator.make_ticket(root, "consume", A)
 
 
 def test_a_token_with_grants_sees_and_revokes_itself_and_what_was_made_with_it_alone(world: World) -> None:
@@ -115,10 +115,10 @@ def test_a_token_with_grants_sees_and_revokes_itself_and_what_was_made_with_it_a
     by_wide, by_narrow = world.login("", str(wide)), world.login("", str(narrow))
     child = world.token(by_narrow, grants=["receive shop/a"])
     grandchild = world.token(world.login("", str(child)), grants=["receive shop/a"])
-    _, by_session = world.gate.open_session(by_narrow, HERE)
+    _, by_session = world.authenticator.open_session(by_narrow, HERE)
 
     def seen(access: AuthorizedBroker) -> set[str]:
-        return {each.id for each in world.gate.tokens.listed() if world.gate.sees_token(access, each)}
+        return {each.id for each in world.authenticator.tokens.listed() if world.authenticator.sees_token(access, each)}
 
     everything = {wide.id, narrow.id, child.id, grandchild.id}
     assert seen(ann) == seen(by_wide) == seen(user(world, "root")) == everything
@@ -126,9 +126,9 @@ def test_a_token_with_grants_sees_and_revokes_itself_and_what_was_made_with_it_a
     assert seen(user(world, "bob")) == set()
     for access in (by_narrow, by_session, user(world, "bob")):
         with pytest.raises(NotAllowed):
-            world.gate.revoke_token(access, wide.id, lambda _error: None)
+            world.authenticator.revoke_token(access, wide.id, lambda _error: None)
     assert world.login("", str(wide)) is by_wide
-    world.gate.revoke_token(by_narrow, narrow.id, lambda _error: None)
+    world.authenticator.revoke_token(by_narrow, narrow.id, lambda _error: None)
     assert seen(ann) == {wide.id}
 
 
@@ -140,20 +140,20 @@ def test_all_tokens_of_a_user_are_revoked_at_once_and_only_those_one_sees(world:
 
     def revoke(access: AuthorizedBroker, whose: str) -> int:
         answers: list[object] = []
-        count = world.gate.revoke_tokens_of(access, whose, answers.append)
+        count = world.authenticator.revoke_tokens_of(access, whose, answers.append)
         world.lab.settle()
         assert answers == [None]
         return count
 
     for access, whose in ((ann, "bob"), (by_narrow, "bob"), (by_narrow, "root")):
         with pytest.raises(NotAllowed):
-            world.gate.revoke_tokens_of(access, whose, lambda _error: None)
+            world.authenticator.revoke_tokens_of(access, whose, lambda _error: None)
     assert revoke(by_narrow, "ann") == 2
     assert by_narrow.identity.end_reason and world.login("", str(wide))
     assert revoke(ann, "ann") == 1 and revoke(ann, "ann") == 0
     assert revoke(root, "bob") == 1
     assert of_bob.identity.end_reason and not bob.identity.end_reason
-    assert world.gate.tokens.listed() == []
+    assert world.authenticator.tokens.listed() == []
 
 
 def test_a_user_has_so_many_private_queues_and_those_that_went_count_no_more(
@@ -175,7 +175,7 @@ def test_a_user_has_so_many_private_queues_and_those_that_went_count_no_more(
     ann.drop_private(names[:1])
     world.lab.settle()
     make(ann, names[2])
-    everyone = world.gate.everyone
+    everyone = world.authenticator.everyone
     for number in range(4):
         make(everyone, private_name(f"temp.more{number}"))
 
@@ -225,7 +225,7 @@ def test_a_user_has_so_many_subscriptions_over_all_its_connections(
     """1,000 on each of 1,000 connections made each message of their queue take as long as all of them."""
     monkeypatch.setattr(presences, "SUBSCRIPTIONS_MAX", 5)
     ann, bob = user(world, "ann"), user(world, "bob")
-    connections = world.gate.connections
+    connections = world.authenticator.connections
     first, second, other = (connections.enter(each, HERE, end=lambda _error: None) for each in (ann, ann, bob))
     first.holds(3)
     second.holds(2)

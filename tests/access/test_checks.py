@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from curbstone import __version__
-from tests.kit.doors import Doors, Line, doors
+from tests.kit.guarded_server import GuardedServer, Line, guarded_server
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKS = 50
@@ -39,12 +39,12 @@ def test_each_check_names_tests_that_there_are(number: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
-    with doors(tmp_path_factory.mktemp("checks"), USERS.replace("*", "*/*")) as opened:
+def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
+    with guarded_server(tmp_path_factory.mktemp("checks"), USERS.replace("*", "*/*")) as opened:
         yield opened
 
 
-def test_names_of_projects_and_queues_that_read_alike_together_are_two_queues(it: Doors) -> None:
+def test_names_of_projects_and_queues_that_read_alike_together_are_two_queues(it: GuardedServer) -> None:
     for path, body in (("/v2/a_b/queues/c", b"one"), ("/v2/a/queues/b_c", b"two")):
         assert it.call("ann", "PUT", path).status_code == 201
         assert it.call("ann", "POST", f"{path}/messages", content=body).status_code == 201
@@ -55,13 +55,13 @@ def test_names_of_projects_and_queues_that_read_alike_together_are_two_queues(it
 @pytest.mark.parametrize(
     "text", ["x", "-1", "0", "1e3", "..%2e", "%00", "a" * 3000, "0123456789ab-99999999999999999999"]
 )
-def test_an_id_that_is_none_is_not_found_or_refused(it: Doors, text: str) -> None:
+def test_an_id_that_is_none_is_not_found_or_refused(it: GuardedServer, text: str) -> None:
     it.call("ann", "PUT", "/v2/a/queues/ids")
     for method in ("GET", "DELETE"):
         assert it.call("ann", method, f"/v2/a/queues/ids/messages/{text}").status_code in (400, 404)
 
 
-def test_who_has_not_logged_in_learns_no_version_path_or_line(it: Doors) -> None:
+def test_who_has_not_logged_in_learns_no_version_path_or_line(it: GuardedServer) -> None:
     refused = it.call("", "GET", "/v2/a/queues/b_c")
     assert refused.status_code == 401
     told = [str(refused.headers) + refused.text, it.call("", "GET", "/healthz").text]
@@ -80,7 +80,7 @@ def test_who_has_not_logged_in_learns_no_version_path_or_line(it: Doors) -> None
         )
 
 
-def test_get_head_and_options_change_nothing(it: Doors) -> None:
+def test_get_head_and_options_change_nothing(it: GuardedServer) -> None:
     """All of the contract's but the two that take; those want a page that says where it is."""
     from tests.openapi.test_contract import operations
 
@@ -102,7 +102,7 @@ def test_get_head_and_options_change_nothing(it: Doors) -> None:
     assert state() == before
 
 
-def test_a_line_break_in_a_header_of_stomp_makes_no_header_for_a_client_of_any_version(it: Doors) -> None:
+def test_a_line_break_in_a_header_of_stomp_makes_no_header_for_a_client_of_any_version(it: GuardedServer) -> None:
     token = it.secrets["ann"]
     for version in ("1.0", "1.1", "1.2"):
         with Line(it.server.stomp) as line:
@@ -119,14 +119,14 @@ def test_a_line_break_in_a_header_of_stomp_makes_no_header_for_a_client_of_any_v
             assert b"note:one" in got and b"\nreply-to:" not in got, version
 
 
-def test_eval_of_code_is_an_error_and_nothing_is_executed(it: Doors, tmp_path: Path) -> None:
+def test_eval_of_code_is_an_error_and_nothing_is_executed(it: GuardedServer, tmp_path: Path) -> None:
     made = tmp_path / "made"
     for code in (f"__import__('os').mkdir('{made}')", f"open('{made}','w')", "().__class__", "exit()", "lambda:0"):
         assert it.mqks("ann", f"1 _eval {code}")[-1].startswith("1 error"), code
     assert not made.exists()
 
 
-def test_a_popped_page_can_do_nothing_in_a_browser(it: Doors) -> None:
+def test_a_popped_page_can_do_nothing_in_a_browser(it: GuardedServer) -> None:
     headers = {"content-type": "text/html"}
     assert it.call("ann", "PUT", "/v2/a/queues/pages").status_code == 201
     assert (

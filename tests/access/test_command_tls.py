@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.authority import Authority, Pair
-from tests.kit.doors import Doors, doors
+from tests.kit.guarded_server import GuardedServer, guarded_server
 from tests.kit.processes import COMMAND
 from tests.kit.server import clean_environment
 
@@ -26,11 +26,11 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def it(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Doors]:
+def it(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[GuardedServer]:
     pair = authority.signed("server")
     tls = [f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}", f"--tls-client-ca={authority.file}"]
     listeners = ["--http-addr=127.0.0.1:0", "--http-addr=tls://127.0.0.1:0"]
-    with doors(tmp_path_factory.mktemp("tls"), USERS, *listeners, *tls) as opened:
+    with guarded_server(tmp_path_factory.mktemp("tls"), USERS, *listeners, *tls) as opened:
         yield opened
 
 
@@ -44,7 +44,7 @@ def own(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def run(it: Doors, options: list[str], *words: str, text: str = "") -> tuple[int, str]:
+def run(it: GuardedServer, options: list[str], *words: str, text: str = "") -> tuple[int, str]:
     host, port = it.server.addresses["tls://http"]
     command = [*COMMAND, *options, *words, "--server", f"https://{host}:{port}"]
     done = subprocess.run(
@@ -54,7 +54,9 @@ def run(it: Doors, options: list[str], *words: str, text: str = "") -> tuple[int
     return done.returncode, done.stdout
 
 
-def test_commands_trust_an_authority_and_log_in_by_a_certificate(it: Doors, authority: Authority, own: Path) -> None:
+def test_commands_trust_an_authority_and_log_in_by_certificate(
+    it: GuardedServer, authority: Authority, own: Path
+) -> None:
     both = ["--ca-file", str(authority.file), "--cert-file", str(own)]
     assert it.call("ada", "PUT", "/v2/default/queues/jobs").status_code == 201
     assert run(it, both, "send", "jobs", "hello")[0] == 0

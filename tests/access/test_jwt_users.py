@@ -29,7 +29,7 @@ from curbstone.core.names import queue_name
 from tests.access.test_jwt import EC, NOW_S, OTHER, public
 from tests.access.world import World
 from tests.kit.authority import Authority
-from tests.kit.doors import Doors, doors
+from tests.kit.guarded_server import GuardedServer, guarded_server
 from tests.kit.lab import START_MS
 from tests.kit.server import clean_environment
 
@@ -59,7 +59,7 @@ def token(now_s: float, key: Any = EC, kid: str = "ec", **changes: Any) -> str:
 
 
 class Issued(World):
-    """A gate, and an issuer whose keys are in a file."""
+    """A authenticator, and an issuer whose keys are in a file."""
 
     def __init__(self, path: Path) -> None:
         self.keys = path / "keys.json"
@@ -131,7 +131,7 @@ def test_a_bad_token_is_refused_as_every_login_is_and_is_no_guess(world: Issued)
     for secret in bad * 20:
         with pytest.raises(NotLoggedIn, match=r"^the login failed$"):
             world.login("", secret, Caller("10.0.0.1", 1, "http"))
-    assert world.gate.logins["http", "failed"] == 120
+    assert world.authenticator.logins["http", "failed"] == 120
     assert world.login("", world.token(), Caller("10.0.0.1", 1, "http"))
 
 
@@ -180,7 +180,7 @@ def test_a_reload_that_reads_tokens_another_way_ends_what_they_gave_before(
     world: Issued, line: str, changed: str
 ) -> None:
     access = world.login("", world.token())
-    secret, _ = world.gate.open_session(access, Caller("127.0.0.1"))
+    secret, _ = world.authenticator.open_session(access, Caller("127.0.0.1"))
     assert line in world.users()
     assert world.reload(world.users().replace(line, changed)) is None
     assert access.identity.end_reason == "the login was revoked"
@@ -191,11 +191,11 @@ def test_a_reload_that_reads_tokens_another_way_ends_what_they_gave_before(
 def test_a_token_that_is_being_verified_when_the_file_is_read_anew_is_read_by_the_new_one(world: Issued) -> None:
     answers: list[AuthorizedBroker | CurbstoneError] = []
     secret = world.token(email="eve", groups=["worker"])
-    world.gate.admit(Credentials("", secret), Caller("127.0.0.1", 1, "http"), answers.append)
+    world.authenticator.admit(Credentials("", secret), Caller("127.0.0.1", 1, "http"), answers.append)
     assert not answers, "it waits for keys"
     users = world.users().replace('roles_claim = "roles"', 'roles_claim = "groups"\nuser_claim = "email"')
-    world.gate.users = load(users.encode())
-    world.gate._verifier.take(world.gate.users.issuers)
+    world.authenticator.users = load(users.encode())
+    world.authenticator._verifier.take(world.authenticator.users.issuers)
     world.lab.settle()
     (answer,) = answers
     assert isinstance(answer, AuthorizedBroker) and answer.identity.user == "corp:eve"
@@ -204,11 +204,11 @@ def test_a_token_that_is_being_verified_when_the_file_is_read_anew_is_read_by_th
 
 def test_a_session_of_it_ends_no_later_and_it_makes_no_tokens(world: Issued) -> None:
     access = world.login("", world.token())
-    secret, made = world.gate.open_session(access, Caller("127.0.0.1"))
+    secret, made = world.authenticator.open_session(access, Caller("127.0.0.1"))
     assert made.identity.expires_ms == access.identity.expires_ms
     assert world.login("", str(secret)) is made
     with pytest.raises(BadRequest, match="no user 'corp:ann' in the users file"):
-        world.gate.make_token(
+        world.authenticator.make_token(
             access, user="corp:ann", grants=None, expires_ms=0, label="", on_done=lambda _error: None
         )  # fmt: skip
     world.lab.pass_time(600_000)
@@ -267,14 +267,14 @@ def issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Issuer]:
 
 
 @pytest.fixture(scope="module")
-def it(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+def it(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
     env = clean_environment(SSL_CERT_FILE=str(issuer.authority.file))
-    with doors(tmp_path_factory.mktemp("issued"), FILE.format(url=issuer.url, more=""), env=env) as opened:
+    with guarded_server(tmp_path_factory.mktemp("issued"), FILE.format(url=issuer.url, more=""), env=env) as opened:
         assert opened.call("root", "PUT", "/v2/shop/queues/q").status_code == 201
         yield opened
 
 
-def told(it: Doors) -> dict[str, object]:
+def told(it: GuardedServer) -> dict[str, object]:
     """Return how each protocol answers a client that shows the token `it.secrets["corp:ann"]`."""
     stomp = it.stomp("corp:ann", "SUBSCRIBE\nid:1\ndestination:/queue/q\nack:client\n\n")
     return {
@@ -336,7 +336,7 @@ def test_what_an_issuer_refuses_is_an_error_and_no_redirect_is_followed(
         server.join()
 
 
-def test_every_protocol_takes_a_good_token(it: Doors, issuer: Issuer) -> None:
+def test_every_protocol_takes_a_good_token(it: GuardedServer, issuer: Issuer) -> None:
     it.secrets["corp:ann"] = issuer.token()
     assert told(it) == {"http": 200, "mq": 204, "stomp": "CONNECTED", "websocket": 101, "mqks": "ok"}
     assert issuer.asked == ["/.well-known/openid-configuration", "/keys"]
@@ -351,7 +351,7 @@ def test_every_protocol_takes_a_good_token(it: Doors, issuer: Issuer) -> None:
     [{"exp": NOW_S - 2 * 10**8, "iat": 0}, {"aud": "other"}, {"key": ec.generate_private_key(ec.SECP256R1())}],
     ids=["expired", "audience", "key"],
 )
-def test_every_protocol_refuses_a_bad_one_alike(it: Doors, issuer: Issuer, changes: dict[str, Any]) -> None:
+def test_every_protocol_refuses_a_bad_one_alike(it: GuardedServer, issuer: Issuer, changes: dict[str, Any]) -> None:
     it.secrets["corp:ann"] = issuer.token(**changes)
     refused = {"http": 401, "mq": 401, "stomp": "ERROR the login failed", "websocket": 401, "mqks": "error"}
     assert told(it) == refused
@@ -361,7 +361,7 @@ def test_where_the_issuer_cannot_be_reached_every_protocol_says_when_to_try_agai
     """It was 401, after which clients do not try again."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"https://127.0.0.1:{taken.getsockname()[1]}"
-    with doors(tmp_path, FILE.format(url=url, more="")) as it:
+    with guarded_server(tmp_path, FILE.format(url=url, more="")) as it:
         it.secrets["corp:ann"] = token(time.time(), iss=url)
         stomp = "ERROR the issuer of this login can't be reached; try again"
         assert told(it) == {"http": 503, "mq": 503, "stomp": stomp, "websocket": 503, "mqks": "error"}

@@ -12,7 +12,7 @@ from curbstone.access.connections import STREAM, STREAMS_MAX
 from curbstone.access.errors import TooMany
 from curbstone.net.connection_limits import Admission, Bounds
 from tests.access.world import World
-from tests.kit.doors import Doors, Line, doors
+from tests.kit.guarded_server import GuardedServer, Line, guarded_server
 
 USERS = """
 [users.root]
@@ -25,8 +25,8 @@ Q = "/v2/shop/queues/q"
 
 
 @pytest.fixture(scope="module")
-def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
-    with doors(tmp_path_factory.mktemp("limits"), USERS) as opened:
+def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
+    with guarded_server(tmp_path_factory.mktemp("limits"), USERS) as opened:
         assert opened.call("root", "PUT", Q).status_code == 201
         yield opened
 
@@ -39,7 +39,7 @@ class RootedWorld(World):
         from curbstone.access import tokens
 
         secret, token = tokens.new_token("root", 0, grants=None, expires_ms=0, label="")
-        self.gate.tokens.add(token, lambda _error: None)
+        self.authenticator.tokens.add(token, lambda _error: None)
         self.lab.settle()
         return str(secret)
 
@@ -51,7 +51,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> RootedWorld:
 
 def test_a_user_has_so_many_streams_and_those_that_ended_count_no_more(world: RootedWorld) -> None:
     access = world.login("ann", str(world.token(world.login("root", world.root), "ann")))
-    connections = world.gate.connections
+    connections = world.authenticator.connections
 
     def open_one(protocol: str) -> None:
         connections.enter(access, Caller("127.0.0.1", 1, protocol), end=lambda _error: None)
@@ -67,8 +67,8 @@ def test_a_user_has_so_many_streams_and_those_that_ended_count_no_more(world: Ro
 
 
 def test_a_connection_whose_user_has_too_many_is_told_at_each_request() -> None:
-    door = Admission(bounds=Bounds(user=1))
-    first, second = door.open_slot(), door.open_slot()
+    limits = Admission(bounds=Bounds(user=1))
+    first, second = limits.open_slot(), limits.open_slot()
     assert first and second
     assert not first.logged_in("ann")
     for _ in range(2):
@@ -78,7 +78,7 @@ def test_a_connection_whose_user_has_too_many_is_told_at_each_request() -> None:
     assert not second.logged_in("ann")
 
 
-def test_the_audit_says_from_where_and_how_somebody_was_refused(it: Doors) -> None:
+def test_the_audit_says_from_where_and_how_somebody_was_refused(it: GuardedServer) -> None:
     assert it.call("ann", "DELETE", Q).status_code == 403
     assert "no right to receive" in it.stomp("ann", "SUBSCRIBE\nid:1\ndestination:/queue/q\n\n")[-1]
     assert it.mqks("ann", "1 delete_queue --confirm q")[-1].startswith("1 error")
@@ -91,7 +91,7 @@ def test_the_audit_says_from_where_and_how_somebody_was_refused(it: Doors) -> No
     assert made["user"] == "root" and made["protocol"] == "http" and made["peer"].startswith("127.0.0.1:")
 
 
-def test_a_user_has_so_many_subscriptions_and_those_that_ended_count_no_more(it: Doors) -> None:
+def test_a_user_has_so_many_subscriptions_and_those_that_ended_count_no_more(it: GuardedServer) -> None:
     def connected() -> Line:
         line = Line(it.server.stomp)
         line.socket.settimeout(60)

@@ -46,7 +46,7 @@ def test_a_password_logs_in_and_is_then_known_without_a_hash(world: World) -> No
     assert world.login("ann", "open sesame") is access
     assert not world.lab.host.jobs
     world.lab.pass_time(passwords.REMEMBERED_MS + 1)
-    assert world.gate.enter(world_credentials("ann", "open sesame"), HERE) is None  # it has to be hashed again
+    assert world.authenticator.enter(world_credentials("ann", "open sesame"), HERE) is None  # it has to be hashed again
 
 
 def world_credentials(user: str, secret: str):  # type: ignore[no-untyped-def]
@@ -140,7 +140,9 @@ def test_an_address_that_tries_many_users_waits_too(world: World) -> None:
 def test_too_many_logins_at_once_are_told_to_try_again(world: World) -> None:
     answers: list[object] = []
     for number in range(WAITING_MAX + 3):
-        world.gate.admit(world_credentials(f"u{number}", "wrong guess"), Caller(f"10.0.0.{number}"), answers.append)
+        world.authenticator.admit(
+            world_credentials(f"u{number}", "wrong guess"), Caller(f"10.0.0.{number}"), answers.append
+        )
     assert len(world.lab.host.jobs) == passwords.AT_ONCE
     world.lab.host.turn()
     assert [type(answer) for answer in answers] == [Busy]
@@ -188,9 +190,9 @@ def test_a_revoked_token_ends_with_all_that_was_made_with_it(world: World) -> No
     child = world.token(world.login("", str(parent)), grants=["send shop/*"])
     ended: list[str] = []
     access = world.login("", str(child))
-    presence = world.gate.connections.enter(access, HERE, end=lambda error: ended.append(str(error)))
-    session, of_session = world.gate.open_session(access, HERE)
-    world.gate.revoke_token(root, parent.id, lambda _error: None)
+    presence = world.authenticator.connections.enter(access, HERE, end=lambda error: ended.append(str(error)))
+    session, of_session = world.authenticator.open_session(access, HERE)
+    world.authenticator.revoke_token(root, parent.id, lambda _error: None)
     assert ended == ["the login was revoked"]
     assert of_session.identity.end_reason
     presence.leave()
@@ -206,7 +208,7 @@ def test_a_token_that_expires_ends_its_connections(world: World) -> None:
     expires_ms = world.lab.host.wall_ms() + DAY_MS * 3
     secret = world.token(world.login("ann", "open sesame"), expires_ms=expires_ms)
     ended: list[CurbstoneError] = []
-    world.gate.connections.enter(world.login("", str(secret)), HERE, end=ended.append)
+    world.authenticator.connections.enter(world.login("", str(secret)), HERE, end=ended.append)
     world.lab.host.timers[:] = [timer for timer in world.lab.host.timers if timer[0] > world.lab.host.now_ms() + 60_000]
     world.lab.pass_time(DAY_MS * 3 - 1)
     assert not ended
@@ -221,7 +223,7 @@ def test_a_reload_changes_who_is_connected_and_nobody_else_notices(world: World)
     told: list[str] = []
     for access in (ann, root):
         name = access.identity.user
-        world.gate.connections.enter(
+        world.authenticator.connections.enter(
             access, HERE, end=lambda error, name=name: told.append(f"{name}: {error}"),  # type: ignore[misc]
             changed=lambda name=name: told.append(f"{name} changed"),  # type: ignore[misc]
         )  # fmt: skip
@@ -255,20 +257,20 @@ def test_a_bad_file_changes_nothing_at_a_reload_and_refuses_a_start(world: World
     world.write(USERS)
     world.file.chmod(0o620)
     with pytest.raises(UsersError, match="others than its owner may write it"):
-        world.gate.open()
+        world.authenticator.open()
 
 
 def test_a_users_file_may_be_a_link_and_the_file_of_tokens_may_not(world: World, tmp_path: Path) -> None:
     """Mounted secrets are links; in the data directory nobody makes one but who wants something."""
     world.file.rename(tmp_path / "mounted")
     world.file.symlink_to(tmp_path / "mounted")
-    world.gate.open()
+    world.authenticator.open()
     assert world.token(world.login("ann", "open sesame"))
     kept = world.data / "access" / "tokens"
     kept.rename(tmp_path / "elsewhere")
     kept.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(DataDirectoryError, match="access/tokens can't be read"):
-        world.gate.open()
+        world.authenticator.open()
 
 
 def test_a_file_of_tokens_that_another_user_put_there_is_not_read(
@@ -276,7 +278,7 @@ def test_a_file_of_tokens_that_another_user_put_there_is_not_read(
 ) -> None:
     """Who may write to the data directory could put tokens of their own there."""
     world.token(world.login("ann", "open sesame"))
-    world.gate.open()
+    world.authenticator.open()
     real = os.fstat
     monkeypatch.setattr(os, "fstat", lambda file: os.stat_result([*real(file)[:4], 12345, *real(file)[5:10]]))
     with pytest.raises(DataDirectoryError, match="access/tokens can't be read: it is another user's"):
@@ -292,8 +294,8 @@ def test_a_changed_file_is_seen_by_itself(world: World) -> None:
 
 
 def test_a_session_ends_when_it_is_idle_unless_a_connection_uses_it(world: World) -> None:
-    secret, access = world.gate.open_session(world.login("ann", "open sesame"), HERE)
-    presence = world.gate.connections.enter(access, HERE, end=lambda _error: None)
+    secret, access = world.authenticator.open_session(world.login("ann", "open sesame"), HERE)
+    presence = world.authenticator.connections.enter(access, HERE, end=lambda _error: None)
     world.lab.host.timers.clear()
     world.lab.pass_time(40 * 60_000)
     assert world.login("", str(secret)) is access
@@ -307,10 +309,10 @@ def test_a_ticket_is_for_one_use_of_one_queue_one_way_and_not_for_long(world: Wo
     ann = world.login("ann", "open sesame")
 
     def ticket() -> str:
-        return str(world.gate.make_ticket(ann, "consume", A))
+        return str(world.authenticator.make_ticket(ann, "consume", A))
 
     text = ticket()
-    assert world.gate.use_ticket(text, "consume", A, HERE) is ann
+    assert world.authenticator.use_ticket(text, "consume", A, HERE) is ann
     wrong = [
         (text, "consume", A),
         (ticket(), "publish", A),
@@ -319,30 +321,30 @@ def test_a_ticket_is_for_one_use_of_one_queue_one_way_and_not_for_long(world: Wo
     ]
     for given, way, queue in wrong:
         with pytest.raises(NotLoggedIn):
-            world.gate.use_ticket(given, way, queue, HERE)
+            world.authenticator.use_ticket(given, way, queue, HERE)
     late = ticket()
     world.lab.pass_time(30_001)
     with pytest.raises(NotLoggedIn):
-        world.gate.use_ticket(late, "consume", A, HERE)
+        world.authenticator.use_ticket(late, "consume", A, HERE)
 
 
 def test_a_ticket_counts_only_where_its_user_may_come_from(world: World) -> None:
     near, away = Caller("10.0.0.9", 1, "http"), Caller("192.0.2.9", 1, "http")
     far = world.login("far", "from afar", near)
     for caller in (near, away):
-        text = str(world.gate.make_ticket(far, "consume", A))
+        text = str(world.authenticator.make_ticket(far, "consume", A))
         if caller is near:
-            assert world.gate.use_ticket(text, "consume", A, caller) is far
+            assert world.authenticator.use_ticket(text, "consume", A, caller) is far
         else:
             with pytest.raises(NotLoggedIn):
-                world.gate.use_ticket(text, "consume", A, caller)
+                world.authenticator.use_ticket(text, "consume", A, caller)
 
 
 def test_a_ticket_counts_no_more_once_its_user_is_gone(world: World) -> None:
-    text = str(world.gate.make_ticket(world.login("ann", "open sesame"), "consume", A))
+    text = str(world.authenticator.make_ticket(world.login("ann", "open sesame"), "consume", A))
     assert world.reload(USERS.replace("[users.ann]", "[users.bob]")) is None
     with pytest.raises(NotLoggedIn):
-        world.gate.use_ticket(text, "consume", A, HERE)
+        world.authenticator.use_ticket(text, "consume", A, HERE)
 
 
 def test_a_certificate_is_a_login_where_the_file_names_it(world: World) -> None:
@@ -375,7 +377,7 @@ def test_what_is_purged_redriven_and_deleted_is_in_the_audit_and_needs_manage(wo
     for call in [*calls, calls[-1]]:
         call(root)
         lab.settle()
-    recent = world.gate.audit.recent
+    recent = world.authenticator.audit.recent
     refused = [(line["user"], line["action"], line["target"]) for line in recent if line["outcome"] == "refused"]
     assert refused == [("ann", "manage", f"queue {A}")]
     done = [
@@ -410,4 +412,4 @@ def test_the_audit_tells_who_came_who_failed_and_what_was_changed_and_no_secret(
     ]
     for shown in (secret.secret, "a wrong guess", "all of it"):
         assert shown not in text
-    assert World(world.file.parent, USERS).gate.audit.recent[0]["user"] == "root"
+    assert World(world.file.parent, USERS).authenticator.audit.recent[0]["user"] == "root"

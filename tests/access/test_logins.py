@@ -20,7 +20,7 @@ from websockets.typing import Subprotocol
 from curbstone.cli.main import _run
 from curbstone.openapi.contract import OPENAPI, parsed
 from tests.access.world import hashed
-from tests.kit.doors import Doors, Line, doors
+from tests.kit.guarded_server import GuardedServer, Line, guarded_server
 
 USERS = f"""
 [users.root]
@@ -38,8 +38,8 @@ Q = "/v2/shop/queues/q"
 
 
 @pytest.fixture(scope="module")
-def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
-    with doors(tmp_path_factory.mktemp("logins"), USERS) as opened:
+def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
+    with guarded_server(tmp_path_factory.mktemp("logins"), USERS) as opened:
         assert opened.call("ann", "PUT", Q).status_code == 201
         yield opened
 
@@ -48,7 +48,7 @@ def basic(user: str, secret: str) -> str:
     return "Basic " + b64encode(f"{user}:{secret}".encode()).decode()
 
 
-def test_basic_takes_a_password_or_a_token_and_says_the_same_of_all_that_fails(it: Doors) -> None:
+def test_basic_takes_a_password_or_a_token_and_says_the_same_of_all_that_fails(it: GuardedServer) -> None:
     for secret in ("open sesame", it.secrets["ann"]):
         assert it.call("", "GET", Q, headers={"authorization": basic("ann", secret)}).status_code == 200
     texts = set()
@@ -64,7 +64,7 @@ def test_basic_takes_a_password_or_a_token_and_says_the_same_of_all_that_fails(i
     assert texts == {"the login failed"}
 
 
-def test_every_protocol_tells_what_is_wrong_from_what_was_not_looked_at(it: Doors) -> None:
+def test_every_protocol_tells_what_is_wrong_from_what_was_not_looked_at(it: GuardedServer) -> None:
     for _ in range(5):
         assert it.call("", "GET", Q, headers={"authorization": basic("guessed", "wrong guess")}).status_code == 401
     throttled = it.call("", "GET", Q, headers={"authorization": basic("guessed", "wrong guess")})
@@ -87,7 +87,7 @@ def test_every_protocol_tells_what_is_wrong_from_what_was_not_looked_at(it: Door
             assert re.fullmatch(rb"a\d error \w+ retry-after=\d+\n", line.until(b"\n"))
 
 
-def open_socket(it: Doors, authorization: str) -> Any:
+def open_socket(it: GuardedServer, authorization: str) -> Any:
     host, port = it.server.http
     headers = {"authorization": authorization}
     return connect(
@@ -95,7 +95,7 @@ def open_socket(it: Doors, authorization: str) -> Any:
     )
 
 
-def test_a_login_that_its_connection_remembers_is_that_of_each_request_and_ends_at_once(it: Doors) -> None:
+def test_a_login_that_its_connection_remembers_is_that_of_each_request_and_ends_at_once(it: GuardedServer) -> None:
     def who(token: str) -> tuple[int, str]:
         reply = it.call("", "GET", "/v2/session", headers={"authorization": f"Bearer {token}"})
         return reply.status_code, reply.json().get("user", "")
@@ -120,13 +120,13 @@ def test_a_login_that_its_connection_remembers_is_that_of_each_request_and_ends_
 
 
 @pytest.mark.parametrize("more", [{"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}])
-def test_basic_is_not_enough_for_what_a_page_of_another_origin_causes(it: Doors, more: dict[str, str]) -> None:
+def test_basic_is_not_enough_for_what_a_page_of_another_origin_causes(it: GuardedServer, more: dict[str, str]) -> None:
     headers = {"authorization": basic("ann", "open sesame"), **more}
     assert it.call("", "GET", Q, headers=headers).status_code == 401
     assert it.call("ann", "GET", Q, headers=more).status_code == 200  # Bearer: no browser adds that by itself
 
 
-def test_the_consoles_cookie_counts_with_its_header_from_our_own_page_alone(it: Doors) -> None:
+def test_the_consoles_cookie_counts_with_its_header_from_our_own_page_alone(it: GuardedServer) -> None:
     opened = it.call("ann", "POST", "/v2/session")
     assert opened.status_code == 201 and opened.json()["user"] == "ann"
     cookie = opened.headers["set-cookie"]
@@ -144,7 +144,7 @@ def test_the_consoles_cookie_counts_with_its_header_from_our_own_page_alone(it: 
     assert it.call("", "GET", Q, headers=ours).status_code == 401
 
 
-def test_softlayers_clients_log_in_their_way(it: Doors) -> None:
+def test_softlayers_clients_log_in_their_way(it: GuardedServer) -> None:
     reply = it.call("", "POST", "/mq/auth", headers={"x-auth-user": "ann", "x-auth-key": "open sesame"})
     assert reply.status_code == 200
     token = {"x-auth-token": reply.headers["x-auth-token"]}
@@ -154,7 +154,7 @@ def test_softlayers_clients_log_in_their_way(it: Doors) -> None:
     assert failed.status_code == 401
 
 
-def test_a_websocket_takes_a_token_in_a_subprotocol_and_does_not_echo_it(it: Doors) -> None:
+def test_a_websocket_takes_a_token_in_a_subprotocol_and_does_not_echo_it(it: GuardedServer) -> None:
     host, port = it.server.http
     token = "bearer." + urlsafe_b64encode(it.secrets["ann"].encode()).decode().rstrip("=")
     url = f"ws://{host}:{port}{Q}/messages"
@@ -165,7 +165,7 @@ def test_a_websocket_takes_a_token_in_a_subprotocol_and_does_not_echo_it(it: Doo
     assert refused.value.response.status_code == 401
 
 
-def test_a_ticket_opens_one_socket_once(it: Doors) -> None:
+def test_a_ticket_opens_one_socket_once(it: GuardedServer) -> None:
     made = it.call("ann", "POST", "/v2/tickets", json={"way": "consume", "queue": "q"})
     assert made.status_code == 201
     query = f"?ticket={made.json()['ticket']}"
@@ -181,7 +181,7 @@ CONTRACT = parsed(OPENAPI)["paths"]
 
 
 @pytest.mark.parametrize("path", CONTRACT)
-def test_a_ticket_that_is_none_opens_no_path(it: Doors, path: str) -> None:
+def test_a_ticket_that_is_none_opens_no_path(it: GuardedServer, path: str) -> None:
     """With `?ticket=` in the address a request was let in as nobody, and not everything asks nobody for a right."""
     at = re.sub(r"{[^}]*}", "x", path)
     headers = {"accept": "text/event-stream", "content-type": "application/x-ndjson"}
@@ -194,7 +194,7 @@ def test_a_ticket_that_is_none_opens_no_path(it: Doors, path: str) -> None:
             assert tried.status_code == before, f"{method} {path}"
 
 
-def test_stomp_over_websocket_takes_the_handshakes_login_or_its_own(it: Doors) -> None:
+def test_stomp_over_websocket_takes_the_handshakes_login_or_its_own(it: GuardedServer) -> None:
     host, port = it.server.http
     for headers, login in (
         ({"authorization": f"Bearer {it.secrets['ann']}"}, ""),
@@ -209,7 +209,7 @@ def test_stomp_over_websocket_takes_the_handshakes_login_or_its_own(it: Doors) -
             assert str(socket.recv()).startswith("CONNECTED")
 
 
-def test_what_came_behind_a_login_that_takes_a_hash_is_carried_out_behind_it(it: Doors) -> None:
+def test_what_came_behind_a_login_that_takes_a_hash_is_carried_out_behind_it(it: GuardedServer) -> None:
     with Line(it.server.stomp) as line:
         line.send(
             "CONNECT\naccept-version:1.2\nhost:x\nlogin:ann\npasscode:open sesame\n\n\0"
@@ -224,7 +224,7 @@ def test_what_came_behind_a_login_that_takes_a_hash_is_carried_out_behind_it(it:
     assert [answer.split()[:2] for answer in answers] == [[name, "error"] for name in "abc"]  # and then it is closed
 
 
-def test_tokens_are_made_listed_and_revoked_by_their_owner_and_by_an_admin(it: Doors) -> None:
+def test_tokens_are_made_listed_and_revoked_by_their_owner_and_by_an_admin(it: GuardedServer) -> None:
     made = it.call(
         "ann", "POST", "/v2/tokens", json={"label": "a try", "grants": ["peek shop/*"], "seconds": 3600}
     ).json()
@@ -243,7 +243,7 @@ def test_tokens_are_made_listed_and_revoked_by_their_owner_and_by_an_admin(it: D
 
 
 def test_the_command_line_logs_in_by_a_file(
-    it: Doors, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    it: GuardedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "token"
     file.write_text(it.secrets["root"] + "\n", encoding="ascii")
@@ -261,11 +261,11 @@ def test_the_command_line_logs_in_by_a_file(
     assert "secret-text" not in capsys.readouterr().err
 
 
-def consumers(it: Doors) -> int:
+def consumers(it: GuardedServer) -> int:
     return int(it.call("root", "GET", Q).json()["consumers"])
 
 
-def test_a_revocation_ends_connections_of_every_protocol_and_gives_back_what_they_held(it: Doors) -> None:
+def test_a_revocation_ends_connections_of_every_protocol_and_gives_back_what_they_held(it: GuardedServer) -> None:
     it.call("root", "POST", f"{Q}/purge")
     made = it.call("root", "POST", "/v2/tokens", json={"user": "worker"}).json()
     token = made["token"]
@@ -319,7 +319,7 @@ grants = ["receive topic:shop/*"]
 
 def test_a_topic_is_lost_with_the_right_on_its_project_whatever_is_the_home_by_then(tmp_path: Path) -> None:
     """The right was asked for on the new home, while the messages of the old one still came."""
-    with doors(tmp_path, MOVER) as it, Line(it.server.stomp) as stomp:
+    with guarded_server(tmp_path, MOVER) as it, Line(it.server.stomp) as stomp:
         stomp.send(f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{it.secrets['mover']}\n\n\0")
         stomp.send("SUBSCRIBE\nid:0\ndestination:/topic/news\nreceipt:s\n\n\0")
         stomp.until(b"receipt-id:s")
@@ -330,7 +330,7 @@ def test_a_topic_is_lost_with_the_right_on_its_project_whatever_is_the_home_by_t
         assert b"no right to receive on topic shop/news" in stomp.rest()
 
 
-def test_an_admin_ends_a_connection(it: Doors) -> None:
+def test_an_admin_ends_a_connection(it: GuardedServer) -> None:
     with Line(it.server.stomp) as stomp:
         stomp.send(f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{it.secrets['worker']}\n\n\0")
         stomp.until(b"CONNECTED")
@@ -344,7 +344,7 @@ def test_an_admin_ends_a_connection(it: Doors) -> None:
     assert "end connection" in actions
 
 
-def test_a_reload_is_taken_whole_or_not_at_all_and_who_keeps_their_rights_notices_nothing(it: Doors) -> None:
+def test_a_reload_is_taken_whole_or_not_at_all_and_who_keeps_their_rights_notices_nothing(it: GuardedServer) -> None:
     with Line(it.server.stomp) as stomp:
         stomp.send(f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{it.secrets['ann']}\n\n\0")
         stomp.until(b"CONNECTED")
@@ -363,7 +363,7 @@ def test_a_reload_is_taken_whole_or_not_at_all_and_who_keeps_their_rights_notice
     assert it.call("worker", "POST", "/v2/reload").status_code == 403
 
 
-def test_no_log_holds_a_secret(it: Doors) -> None:
+def test_no_log_holds_a_secret(it: GuardedServer) -> None:
     audit = (it.server.data_dir / "access" / "audit").read_text(encoding="utf-8")
     for secret in (*[each.split("_", 2)[2] for each in it.secrets.values()], "open sesame", "wrong guess"):
         assert secret not in it.server.log and secret not in audit

@@ -14,7 +14,7 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from curbstone.core.positions import LATEST
-from tests.kit.doors import RIGHTS, Doors, doors
+from tests.kit.guarded_server import RIGHTS, GuardedServer, guarded_server
 
 Q = "/v2/shop/queues/q"
 T = "/v2/shop/transactions/t"
@@ -106,14 +106,14 @@ def users() -> str:
 
 
 @pytest.fixture(scope="module")
-def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
-    with doors(tmp_path_factory.mktemp("matrix"), users()) as opened:
+def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
+    with guarded_server(tmp_path_factory.mktemp("matrix"), users()) as opened:
         assert opened.call("root", "PUT", Q, json={"groups": ["g"]}).status_code == 201
         assert opened.call("root", "POST", f"{Q}/messages", content=b"first").status_code == 201
         yield opened
 
 
-def state(it: Doors) -> list[object]:
+def state(it: GuardedServer) -> list[object]:
     """Return what there is: queues, their options, how many messages each has and has had, and bindings."""
     queues = it.call("root", "GET", "/v2/shop/queues").json()["queues"]
     found: list[object] = [it.call("root", "GET", "/v2/shop/events").json()]
@@ -127,7 +127,7 @@ def state(it: Doors) -> list[object]:
 
 
 @pytest.mark.parametrize(("name", "right", "call", "options"), HTTP, ids=[row[0] for row in HTTP])
-def test_http(name: str, right: str, call: str, options: dict[str, object], it: Doors) -> None:
+def test_http(name: str, right: str, call: str, options: dict[str, object], it: GuardedServer) -> None:
     before = state(it)
     method, path = call.split()
     nobody = it.call("", method, path, **options)
@@ -151,7 +151,7 @@ def test_all_operations_of_queues_are_in_the_table() -> None:
         assert name in rights or right in ("none", "own", "login", "admin") or name in ("bindQueue", "unbindQueue")
 
 
-def test_what_the_contract_says_of_calls_that_are_of_no_queue_holds(it: Doors) -> None:
+def test_what_the_contract_says_of_calls_that_are_of_no_queue_holds(it: GuardedServer) -> None:
     from tests.openapi.test_contract import operations
 
     def status(user: str, method: str, path: str) -> int:
@@ -177,14 +177,14 @@ def test_what_the_contract_says_of_calls_that_are_of_no_queue_holds(it: Doors) -
 
 
 @pytest.mark.parametrize(("name", "call"), ANY)
-def test_http_with_any_right(name: str, call: str, it: Doors) -> None:
+def test_http_with_any_right(name: str, call: str, it: GuardedServer) -> None:
     method, path = call.split()
     assert it.call("nothing", method, path).status_code == 403
     for right in RIGHTS:
         assert it.call(f"only-{right}", method, path).status_code in (200, 204)
 
 
-def test_a_stream_needs_receive(it: Doors) -> None:
+def test_a_stream_needs_receive(it: GuardedServer) -> None:
     headers = {"accept": "text/event-stream"}
     assert it.call("", "GET", f"{Q}/messages", headers=headers).status_code == 401
     assert it.call("no-receive", "GET", f"{Q}/messages", headers=headers).status_code == 403
@@ -195,7 +195,7 @@ def test_a_stream_needs_receive(it: Doors) -> None:
 
 
 @pytest.mark.parametrize(("protocol", "right"), [("publish", "send"), ("consume", "receive")])
-def test_websockets(protocol: str, right: str, it: Doors) -> None:
+def test_websockets(protocol: str, right: str, it: GuardedServer) -> None:
     path = f"{Q}/messages"
     assert it.websocket("", protocol, path) == 401
     assert it.websocket(f"no-{right}", protocol, path) == 403
@@ -203,7 +203,7 @@ def test_websockets(protocol: str, right: str, it: Doors) -> None:
 
 
 @pytest.mark.parametrize(("command", "right"), [("subscribe", "receive"), ("publish", "send")])
-def test_a_websocket_for_several_queues(command: str, right: str, it: Doors) -> None:
+def test_a_websocket_for_several_queues(command: str, right: str, it: GuardedServer) -> None:
     """Whoever is logged in may open it; what is done over it needs its right, queue by queue."""
     before = state(it)
     assert it.websocket("", "queues", "/v2/shop/queues") == 401
@@ -222,7 +222,7 @@ def test_a_websocket_for_several_queues(command: str, right: str, it: Doors) -> 
     assert answers[2][{"subscribe": "subscribed", "publish": "published"}[command]] == "q"
 
 
-def test_a_ticket_for_several_queues_names_none_and_opens_nothing_else(it: Doors) -> None:
+def test_a_ticket_for_several_queues_names_none_and_opens_nothing_else(it: GuardedServer) -> None:
     assert it.call("only-send", "POST", "/v2/tickets", json={"way": "queues", "queue": "q"}).status_code == 400
     ticket = it.call("only-receive", "POST", "/v2/tickets", json={"way": "queues"}).json()["ticket"]
     assert it.websocket("", "consume", f"{Q}/messages", f"?ticket={ticket}") == 401
@@ -230,7 +230,7 @@ def test_a_ticket_for_several_queues_names_none_and_opens_nothing_else(it: Doors
 
 
 @pytest.mark.parametrize(("right", "frames"), STOMP, ids=[f"{row[1][0][:40]!r}" for row in STOMP])
-def test_stomp(right: str, frames: list[str], it: Doors) -> None:
+def test_stomp(right: str, frames: list[str], it: GuardedServer) -> None:
     before = state(it)
     assert it.stomp("", *frames) == ["ERROR a login is needed"]
     for user in ("nothing", f"no-{right}"):
@@ -241,14 +241,14 @@ def test_stomp(right: str, frames: list[str], it: Doors) -> None:
     assert "RECEIPT" in it.stomp(f"only-{right}", *frames)
 
 
-def test_stomp_needs_no_right_for_what_is_the_connections_own(it: Doors) -> None:
+def test_stomp_needs_no_right_for_what_is_the_connections_own(it: GuardedServer) -> None:
     own = [SUB.format("/temp-queue/mine"), "SEND\ndestination:/temp-queue/mine\nreceipt:s\n\nm"]
     found = it.stomp("nothing", *own)
     assert found.count("RECEIPT") == 3 and "ERROR" not in " ".join(found)
 
 
 @pytest.mark.parametrize(("right", "line"), MQKS)
-def test_mqks(right: str, line: str, it: Doors) -> None:
+def test_mqks(right: str, line: str, it: GuardedServer) -> None:
     before = state(it)
     assert [answer.split()[:2] for answer in it.mqks("", line)] == [["r", "error"]]
     for user in ("nothing", f"no-{right}"):
@@ -260,18 +260,18 @@ def test_mqks(right: str, line: str, it: Doors) -> None:
     assert answers and answers[0].startswith("r ok"), answers
 
 
-def test_mqks_says_nothing_before_a_login_not_even_to_a_ping(it: Doors) -> None:
+def test_mqks_says_nothing_before_a_login_not_even_to_a_ping(it: GuardedServer) -> None:
     assert [answer.split()[1] for answer in it.mqks("", "a ping x", "b auth cbs_0123456789_wrong")] == ["error"] * 2
     assert it.mqks("nothing", "a ping x")[1:] == ["a ok x"]
 
 
-def test_a_queue_is_made_by_first_use_only_by_who_manages_it(it: Doors) -> None:
+def test_a_queue_is_made_by_first_use_only_by_who_manages_it(it: GuardedServer) -> None:
     assert it.stomp("only-send", SEND.format("fresh"))[1].startswith("ERROR no such queue")
     assert [answer.split()[1] for answer in it.mqks("only-receive", "r consume --confirm fresh")[1:]] == ["error"]
     assert it.call("root", "GET", "/v2/shop/queues/fresh").status_code == 404
 
 
-def test_lists_and_figures_show_what_one_may_see(it: Doors) -> None:
+def test_lists_and_figures_show_what_one_may_see(it: GuardedServer) -> None:
     def listed(user: str) -> set[str]:
         return {queue["name"] for queue in it.call(user, "GET", "/v2/shop/queues").json()["queues"]}
 
@@ -284,18 +284,18 @@ def test_lists_and_figures_show_what_one_may_see(it: Doors) -> None:
         assert ("curbstone_logins_total" in text) is server
 
 
-def test_health_needs_no_login_and_tells_reasons_only_with_the_right(it: Doors) -> None:
+def test_health_needs_no_login_and_tells_reasons_only_with_the_right(it: GuardedServer) -> None:
     for path in ("/healthz", "/readyz", "/console"):
         assert it.call("", "GET", path).status_code == 200
     assert it.call("", "HEAD", "/healthz").status_code == 200
 
 
-def test_a_private_project_is_reached_by_no_path(it: Doors) -> None:
+def test_a_private_project_is_reached_by_no_path(it: GuardedServer) -> None:
     for project in ("~private", "%7Eprivate"):
         assert it.call("root", "GET", f"/v2/{project}/queues").status_code == 400
 
 
-def test_a_staged_transaction_is_committed_only_by_its_owner_and_where_one_may_send(it: Doors) -> None:
+def test_a_staged_transaction_is_committed_only_by_its_owner_and_where_one_may_send(it: GuardedServer) -> None:
     kind = {"content-type": "application/x-ndjson"}
     staged = it.call("only-send", "PUT", f"{T}2/parts/a", content=LINE, headers=kind)
     assert staged.status_code == 200

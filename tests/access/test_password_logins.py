@@ -57,7 +57,7 @@ def at_once(
     """Log in by many passwords before any of them is looked at."""
     answers: list[AuthorizedBroker | CurbstoneError] = []
     for name, secret in tries:
-        world.gate.admit(Credentials(name, secret), caller, answers.append)
+        world.authenticator.admit(Credentials(name, secret), caller, answers.append)
     world.lab.settle()
     assert len(answers) == len(tries)
     return answers
@@ -82,7 +82,7 @@ def test_of_an_address_so_many_are_looked_at_at_once_and_others_are_told_to_come
     answers = at_once(world, [(f"u{number}", "wrong guess") for number in range(40)])
     assert kinds(answers) == (AT_ONCE_OF_ADDRESS, 40 - AT_ONCE_OF_ADDRESS)
     assert {each.wait_s for each in answers if isinstance(each, TooMany)} == {1}
-    assert world.gate.logins["http", "throttled"] == 40 - AT_ONCE_OF_ADDRESS
+    assert world.authenticator.logins["http", "throttled"] == 40 - AT_ONCE_OF_ADDRESS
     assert world.login("ann", "open sesame").identity.user == "ann"
 
 
@@ -138,10 +138,10 @@ def test_throttled_logins_are_counted_in_the_audit(world: World) -> None:
                 Caller(f"10.{turn}.{number}.1", 1, "http"),
             )
     world.lab.pass_time(10_001)
-    lines = [each for each in world.gate.audit.recent if each["outcome"] == "throttled"]
+    lines = [each for each in world.authenticator.audit.recent if each["outcome"] == "throttled"]
     assert {each["user"] for each in lines} == {"ann", ""}
     assert len(lines) == 2 * FAILED_MAX + 1
-    assert sum(each.get("count", 1) for each in lines) == world.gate.logins["http", "throttled"] == 3 * 20 * 6
+    assert sum(each.get("count", 1) for each in lines) == world.authenticator.logins["http", "throttled"] == 3 * 20 * 6
     text = (world.data / "access" / "failed").read_text()
     assert text.count('"throttled"') == len(lines) and "guess" not in text
 
@@ -151,7 +151,7 @@ def flood(world: World, addresses: int, answers: list[AuthorizedBroker | Curbsto
     for number in range(addresses):
         for turn in range(AT_ONCE_OF_ADDRESS):
             caller = Caller(f"2001:db8:{number:x}:{turn // 4:x}::1", 1, "http")
-            world.gate.admit(Credentials(f"u{number}-{turn}", "a guess"), caller, answers.append)
+            world.authenticator.admit(Credentials(f"u{number}-{turn}", "a guess"), caller, answers.append)
 
 
 def hash_one(world: World, hashes: list[str]) -> None:
@@ -168,7 +168,7 @@ def test_guesses_from_many_networks_do_not_keep_out_a_login_from_another(world: 
     guesses: list[AuthorizedBroker | CurbstoneError] = []
     honest: list[AuthorizedBroker | CurbstoneError] = []
     flood(world, 10, guesses)
-    world.gate.admit(Credentials("ann", "open sesame"), HERE, honest.append)
+    world.authenticator.admit(Credentials("ann", "open sesame"), HERE, honest.append)
     for _ in range(AT_ONCE + 11):
         flood(world, 10, guesses)
         hash_one(world, hashes)
@@ -182,8 +182,8 @@ def test_a_network_cannot_take_more_turns_by_having_many_addresses(world: World,
     honest: list[AuthorizedBroker | CurbstoneError] = []
     for number in range(WAITING_MAX + 10):
         caller = Caller(f"2001:db8:1:{number:x}::1", 1, "http")
-        world.gate.admit(Credentials("ann", f"guess {number}"), caller, guesses.append)
-    world.gate.admit(Credentials("ann", "open sesame"), HERE, honest.append)
+        world.authenticator.admit(Credentials("ann", f"guess {number}"), caller, guesses.append)
+    world.authenticator.admit(Credentials("ann", "open sesame"), HERE, honest.append)
     for _ in range(AT_ONCE + 2):
         hash_one(world, hashes)
     assert [type(each) for each in honest] == [AuthorizedBroker]
@@ -197,8 +197,8 @@ def test_where_every_place_is_taken_a_user_at_a_known_address_still_has_one(worl
     stranger: list[AuthorizedBroker | CurbstoneError] = []
     known: list[AuthorizedBroker | CurbstoneError] = []
     flood(world, WAITING_MAX + AT_ONCE, guesses)
-    world.gate.admit(Credentials("root", "all of it"), HERE, stranger.append)
-    world.gate.admit(Credentials("ann", "open sesame"), HERE, known.append)
+    world.authenticator.admit(Credentials("root", "all of it"), HERE, stranger.append)
+    world.authenticator.admit(Credentials("ann", "open sesame"), HERE, known.append)
     hashes.clear()
     hash_one(world, hashes)
     assert [type(each) for each in stranger] == [Busy], "all networks have a guess that waits"
@@ -234,23 +234,23 @@ def bad_token(world: World, user: str, caller: Caller) -> None:
 
 
 def test_failures_of_one_address_are_one_line_whatever_names_they_come_with(world: World) -> None:
-    before = len(world.gate.audit.recent)
+    before = len(world.authenticator.audit.recent)
     for number in range(500):
         bad_token(world, f"x{number:0127d}", HERE)
     bad_token(world, "ann", HERE)
-    told = world.gate.audit.recent[before:]
+    told = world.authenticator.audit.recent[before:]
     assert [each["user"] for each in told] == ["", "ann"]
     world.lab.pass_time(10_001)
-    assert [(each["user"], each["count"]) for each in world.gate.audit.recent[before + 2 :]] == [("", 499)]
+    assert [(each["user"], each["count"]) for each in world.authenticator.audit.recent[before + 2 :]] == [("", 499)]
 
 
 def test_failures_from_many_addresses_wash_nothing_out(world: World) -> None:
-    world.gate.audit.note("reload", "ok", user="")
+    world.authenticator.audit.note("reload", "ok", user="")
     for turn in range(2 * RECENT_FAILED // FAILED_MAX):
         for number in range(3 * FAILED_MAX):
             bad_token(world, "", Caller(f"10.{turn}.{number}.1"))
         world.lab.pass_time(10_001)
-    told = world.gate.audit.recent
+    told = world.authenticator.audit.recent
     assert len(told) <= RECENT and [each["action"] for each in told if each["outcome"] == "ok"] == ["reload"]
     failed = [each for each in told if each["outcome"] == "failed"]
     assert len(failed) == RECENT_FAILED
@@ -260,20 +260,20 @@ def test_failures_from_many_addresses_wash_nothing_out(world: World) -> None:
 def test_one_user_washes_nothing_out_by_refusals_or_sessions(world: World) -> None:
     """Whoever had a login could push all else out of what is kept, within a minute or so."""
     ann = world.login("ann", "open sesame")
-    world.gate.audit.note("reload", "ok", user="")
+    world.authenticator.audit.note("reload", "ok", user="")
     for turn in range(RECENT // REFUSED_MAX):
         for number in range(REFUSED_MAX):
             with pytest.raises(NotAllowed):
                 ann.queue(queue_name(f"q{number}", f"web{turn}"), Right.SEND)
         for _ in range(REFUSED_MAX):
-            world.gate.open_session(ann, HERE)
+            world.authenticator.open_session(ann, HERE)
         world.lab.pass_time(10_001)
-    done = [each for each in world.gate.audit.recent if each["outcome"] == "ok"]
+    done = [each for each in world.authenticator.audit.recent if each["outcome"] == "ok"]
     assert [each["action"] for each in done].count("reload") == 1 and len(done) < 2 * RECENT // REFUSED_MAX + 4
     assert sum(each.get("count", 1) for each in done if each["action"] == "open session") == RECENT
     kept = {file.name for file in (world.data / "access").iterdir() if file.name != "tokens"}
     assert kept == {"audit", "refused"}
-    again = World(world.file.parent, USERS).gate.audit.recent
+    again = World(world.file.parent, USERS).authenticator.audit.recent
     assert [each["action"] for each in again].count("reload") == 1
 
 
@@ -283,6 +283,6 @@ def test_refusals_of_many_targets_are_told_in_a_sum(world: World) -> None:
         with pytest.raises(NotAllowed):
             ann.queue(queue_name(f"q{number}", "web"), Right.SEND)
     world.lab.pass_time(10_001)
-    refused = [each for each in world.gate.audit.recent if each["outcome"] == "refused"]
+    refused = [each for each in world.authenticator.audit.recent if each["outcome"] == "refused"]
     assert len(refused) == REFUSED_MAX + 1
     assert refused[-1]["target"] == "others" and refused[-1]["count"] == 2 * REFUSED_MAX

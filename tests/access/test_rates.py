@@ -153,7 +153,7 @@ def test_all_logins_of_a_user_have_one_rate_and_others_their_own(tmp_path: Path)
     assert ann.identity.meter is again.identity.meter
     assert ann.identity.meter is not None and ann.identity.meter.rate == Rate(10, 10 * 1024)
     assert bob.identity.meter is None
-    assert world.gate.everyone.identity.meter is None and world.gate.nobody.identity.meter is None
+    assert world.authenticator.everyone.identity.meter is None and world.authenticator.anonymous.identity.meter is None
 
 
 def test_a_reload_changes_rates_and_lets_go_who_is_held_back(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from curbstone.spark.client import Client as SparkClient
 from curbstone.spark.options import read_options
 from curbstone_client.sync import Client
 from tests.kit.commands import curbstone
-from tests.kit.doors import Doors, Line, doors
+from tests.kit.guarded_server import GuardedServer, Line, guarded_server
 
 TINY = "{ bytes = 100 }"
 """One message of `LARGE` is a debt of an hour: it is not paid while a test runs."""
@@ -38,40 +38,40 @@ Q = "/v2/shop/queues/q"
 
 
 @pytest.fixture
-def it(tmp_path: Path) -> Iterator[Doors]:
-    with doors(tmp_path, USERS.replace("RATE", TINY)) as opened:
+def it(tmp_path: Path) -> Iterator[GuardedServer]:
+    with guarded_server(tmp_path, USERS.replace("RATE", TINY)) as opened:
         for name in ("q", "other"):
             assert opened.call("root", "PUT", f"/v2/shop/queues/{name}", json={"cap": "64MiB"}).status_code == 201
         yield opened
 
 
-def change(it: Doors, rate: str) -> None:
+def change(it: GuardedServer, rate: str) -> None:
     """Give ann another rate; "" for none."""
     line = f"rate = {rate}\n" if rate else ""
     it.users_file.write_text(USERS.replace("rate = RATE\n", line), encoding="utf-8")
     assert it.call("root", "POST", "/v2/reload").status_code == 204
 
 
-def times_held_back(it: Doors, protocol: str) -> int:
+def times_held_back(it: GuardedServer, protocol: str) -> int:
     """Return how often a protocol has held back somebody."""
     times: int = it.call("root", "GET", "/v2/stats").json()["held_back"].get(protocol, 0)
     return times
 
 
-def held_back(it: Doors, protocol: str, least: int = 1) -> None:
+def held_back(it: GuardedServer, protocol: str, least: int = 1) -> None:
     """Wait until a protocol has held back somebody so often."""
     end = time.monotonic() + 60
     while times_held_back(it, protocol) < least:
         assert time.monotonic() < end, "nobody is held back"
 
 
-def stored(it: Doors, queue: str = "q") -> int:
+def stored(it: GuardedServer, queue: str = "q") -> int:
     count = it.call("root", "GET", f"/v2/shop/queues/{queue}").json()["rdy"]
     assert isinstance(count, int)
     return count
 
 
-def stomp(it: Doors, more: str = "") -> Line:
+def stomp(it: GuardedServer, more: str = "") -> Line:
     line = Line(it.server.stomp)
     line.socket.settimeout(60)
     line.send(f"CONNECT\naccept-version:1.2\nhost:x\nheart-beat:0,100\npasscode:{it.secrets['ann']}\n\n\0{more}")
@@ -82,12 +82,12 @@ def sent(text: str, receipt: str, queue: str = "q") -> str:
     return f"SEND\ndestination:/queue/{queue}\nreceipt:{receipt}\n\n{text}\0"
 
 
-def owe(it: Doors) -> None:
+def owe(it: GuardedServer) -> None:
     """Let ann send so much that it takes an hour to pay."""
     assert it.call("ann", "POST", f"{Q}/messages", content=LARGE).status_code == 201
 
 
-def websocket(it: Doors, path: str, protocol: str) -> ClientConnection:
+def websocket(it: GuardedServer, path: str, protocol: str) -> ClientConnection:
     host, port = it.server.http
     return connect(
         f"ws://{host}:{port}{path}", subprotocols=[Subprotocol(protocol)], proxy=None, compression=None,
@@ -95,7 +95,7 @@ def websocket(it: Doors, path: str, protocol: str) -> ClientConnection:
     )  # fmt: skip
 
 
-def test_stomp_is_read_no_further_but_written_to_and_goes_on_when_a_reload_says_so(it: Doors) -> None:
+def test_stomp_is_read_no_further_but_written_to_and_goes_on_when_a_reload_says_so(it: GuardedServer) -> None:
     with stomp(it) as line:
         line.send("SUBSCRIBE\nid:1\nack:auto\ndestination:/queue/other\nreceipt:sub\n\n\0")
         line.until(b"receipt-id:sub")
@@ -114,7 +114,7 @@ def test_stomp_is_read_no_further_but_written_to_and_goes_on_when_a_reload_says_
     assert stored(it) == 3
 
 
-def test_what_comes_right_behind_a_login_waits_too_and_who_only_consumes_does_not(it: Doors) -> None:
+def test_what_comes_right_behind_a_login_waits_too_and_who_only_consumes_does_not(it: GuardedServer) -> None:
     owe(it)
     with stomp(it, sent("first", "first")) as line, stomp(it) as consumer:
         assert b"CONNECTED" in line.until(b"\0")
@@ -128,7 +128,7 @@ def test_what_comes_right_behind_a_login_waits_too_and_who_only_consumes_does_no
         line.until(b"receipt-id:first")
 
 
-def test_a_client_that_sent_its_last_byte_is_taken_at_its_word(it: Doors) -> None:
+def test_a_client_that_sent_its_last_byte_is_taken_at_its_word(it: GuardedServer) -> None:
     import socket
 
     owe(it)
@@ -144,7 +144,7 @@ def test_a_client_that_sent_its_last_byte_is_taken_at_its_word(it: Doors) -> Non
         assert b"\n1 ok" in mqks.rest()
 
 
-def test_mqks_keeps_the_lines_behind_a_publish_in_their_order(it: Doors) -> None:
+def test_mqks_keeps_the_lines_behind_a_publish_in_their_order(it: GuardedServer) -> None:
     with Line(it.server.mqks) as line:
         line.socket.settimeout(60)
         line.send(f"in auth {it.secrets['ann']}\nq consume --confirm other e\n1 publish --confirm e {LARGE}\n")
@@ -158,7 +158,7 @@ def test_mqks_keeps_the_lines_behind_a_publish_in_their_order(it: Doors) -> None
         assert b"4 ok" in read or line.until(b"4 ok")
 
 
-def test_websockets_confirm_what_was_held_back_once_it_is_stored(it: Doors) -> None:
+def test_websockets_confirm_what_was_held_back_once_it_is_stored(it: GuardedServer) -> None:
     with ExitStack() as stack:
         publish = stack.enter_context(websocket(it, f"{Q}/messages?confirm=json", "publish"))
         over_stomp = stack.enter_context(websocket(it, "/stomp", "v12.stomp"))
@@ -178,7 +178,7 @@ def test_websockets_confirm_what_was_held_back_once_it_is_stored(it: Doors) -> N
     assert stored(it) == 5
 
 
-def test_http_is_told_when_to_come_again_wherever_it_publishes(it: Doors) -> None:
+def test_http_is_told_when_to_come_again_wherever_it_publishes(it: GuardedServer) -> None:
     owe(it)
     calls = {
         f"{Q}/messages": "m",
@@ -212,7 +212,7 @@ def refused_until_paid(reply: httpx.Response) -> None:
     assert 1000 < int(reply.headers["retry-after"]) <= 4100
 
 
-def test_what_is_staged_counts_when_it_comes(it: Doors) -> None:
+def test_what_is_staged_counts_when_it_comes(it: GuardedServer) -> None:
     part = "/v2/shop/transactions/t/parts/p"
     body = json.dumps({"queue": "q", "message": LARGE}) + "\n"
     reply = it.call("ann", "PUT", part, content=body, headers={"content-type": "application/x-ndjson"})
@@ -221,7 +221,7 @@ def test_what_is_staged_counts_when_it_comes(it: Doors) -> None:
     assert it.call("ann", "POST", "/v2/shop/transactions/t/commit").status_code == 200, "it has been counted"
 
 
-def test_the_command_line_and_the_client_wait_and_lose_nothing(it: Doors, tmp_path: Path) -> None:
+def test_the_command_line_and_the_client_wait_and_lose_nothing(it: GuardedServer, tmp_path: Path) -> None:
     change(it, "{ messages = 300 }")
     settings = {"CURBSTONE_SERVER": it.server.url, "CURBSTONE_TOKEN": it.secrets["ann"]}
     sent = 0
@@ -248,7 +248,7 @@ def test_the_command_line_and_the_client_wait_and_lose_nothing(it: Doors, tmp_pa
     assert (stored(it, here), stored(it, there)) == (0, sent)
 
 
-def test_what_writes_for_spark_waits_as_long_as_the_server_says(it: Doors) -> None:
+def test_what_writes_for_spark_waits_as_long_as_the_server_says(it: GuardedServer) -> None:
     address = read_options({"queue": "shop/q", "url": it.server.url, "token": it.secrets["ann"]}).address
     body = json.dumps({"queue": "q", "message": LARGE}).encode() + b"\n"
     path = "/v2/shop/transactions/t/parts/"

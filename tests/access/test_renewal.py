@@ -16,7 +16,7 @@ from websockets.typing import Subprotocol
 
 from curbstone_client import link
 from tests.client.shells import SHELLS
-from tests.kit.doors import Doors, Line, doors
+from tests.kit.guarded_server import GuardedServer, Line, guarded_server
 
 USERS = """
 [users.root]
@@ -33,20 +33,20 @@ EVENT = "/v2/shop/events/sold/messages"
 
 
 @pytest.fixture(scope="module")
-def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
-    with doors(tmp_path_factory.mktemp("renewal"), USERS) as opened:
+def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
+    with guarded_server(tmp_path_factory.mktemp("renewal"), USERS) as opened:
         assert opened.call("ann", "PUT", "/v2/shop/queues/q").status_code == 201
         yield opened
 
 
-def a_token(it: Doors, user: str = "ann", seconds: int = 3600, **more: Any) -> str:
+def a_token(it: GuardedServer, user: str = "ann", seconds: int = 3600, **more: Any) -> str:
     made = it.call("root", "POST", "/v2/tokens", json={"user": user, "seconds": seconds, **more})
     assert made.status_code == 201, made.text
     token: str = made.json()["token"]
     return token
 
 
-def revoke(it: Doors, token: str) -> None:
+def revoke(it: GuardedServer, token: str) -> None:
     assert it.call("root", "DELETE", f"/v2/tokens/{token.split('_')[1]}").status_code == 204
 
 
@@ -62,7 +62,7 @@ def send(receipt: str) -> str:
     return f"SEND\ndestination:/queue/q\nreceipt:{receipt}\n\nx\0"
 
 
-def test_stomp_takes_another_token_in_a_send(it: Doors) -> None:
+def test_stomp_takes_another_token_in_a_send(it: GuardedServer) -> None:
     first, second = a_token(it), a_token(it, seconds=7200)
     with Line(it.server.stomp) as line:
         line.send(hello(first))
@@ -79,7 +79,9 @@ def test_stomp_takes_another_token_in_a_send(it: Doors) -> None:
         assert b"the login was revoked" in rest and second.encode() not in rest
 
 
-def test_stomp_refuses_what_is_no_login_of_the_same_user_and_goes_on_where_the_client_knows_refusals(it: Doors) -> None:
+def test_stomp_refuses_a_login_of_another_user_and_continues_with_refusals(
+    it: GuardedServer,
+) -> None:
     with Line(it.server.stomp) as line:
         line.send(hello(it.secrets["ann"], "x-features:refusals\n"))
         line.until(b"\0")
@@ -95,7 +97,7 @@ def test_stomp_refuses_what_is_no_login_of_the_same_user_and_goes_on_where_the_c
         assert b"ERROR\nmessage:the connection belongs to another user" in line.rest()
 
 
-def test_narrower_rights_count_at_once(it: Doors) -> None:
+def test_narrower_rights_count_at_once(it: GuardedServer) -> None:
     narrow = a_token(it, grants=["send shop/*"])
     with Line(it.server.stomp) as line:
         line.send(hello(it.secrets["ann"]) + "SUBSCRIBE\nid:1\ndestination:/queue/narrow\nack:client\nreceipt:s\n\n\0")
@@ -105,7 +107,7 @@ def test_narrower_rights_count_at_once(it: Doors) -> None:
         assert b"no right to receive on queue shop/narrow" in line.rest()
 
 
-def socket(it: Doors, protocol: str, path: str, token: str) -> ClientConnection:
+def socket(it: GuardedServer, protocol: str, path: str, token: str) -> ClientConnection:
     host, port = it.server.http
     headers = {"authorization": f"Bearer {token}"}
     return connect(
@@ -115,7 +117,7 @@ def socket(it: Doors, protocol: str, path: str, token: str) -> ClientConnection:
 
 
 @pytest.mark.parametrize(("protocol", "path"), [("publish", MESSAGES), ("publish", EVENT), ("consume", MESSAGES)])
-def test_a_websocket_takes_another_token_in_a_frame(it: Doors, protocol: str, path: str) -> None:
+def test_a_websocket_takes_another_token_in_a_frame(it: GuardedServer, protocol: str, path: str) -> None:
     first, second = a_token(it), a_token(it)
     it.call("ann", "DELETE", "/v2/shop/queues/q/messages/all")
     with socket(it, protocol, path, first) as ws:
@@ -151,7 +153,7 @@ def next_json(ws: ClientConnection) -> dict[str, Any]:
                 return found
 
 
-def test_mqks_takes_another_token_of_the_same_user_alone(it: Doors) -> None:
+def test_mqks_takes_another_token_of_the_same_user_alone(it: GuardedServer) -> None:
     first = a_token(it)
     with Line(it.server.mqks) as line:
         line.send(f"1 auth {first}\n2 auth {it.secrets['ann']}\n3 auth {it.secrets['bob']}\n")
@@ -167,7 +169,7 @@ def test_mqks_takes_another_token_of_the_same_user_alone(it: Doors) -> None:
 @pytest.mark.parametrize("way", ["http", "stomp"])
 @pytest.mark.parametrize("name", SHELLS)
 def test_the_clients_renew_before_a_login_ends(
-    it: Doors, name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    it: GuardedServer, name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link, "RENEW_AFTER", 0.0)
     monkeypatch.setattr(link, "RENEW_S_MIN", 0.05)

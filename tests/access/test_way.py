@@ -76,7 +76,7 @@ async def serving(path: Path, *, users: bool) -> AsyncIterator[tuple[dict[str, t
     """Give the addresses of the listeners, and the token of a user: one that means nothing if there are none."""
     path.mkdir(mode=0o700)
     async with engine(path) as (broker, host):
-        gate: Authenticator = OpenAuthenticator(broker, host)
+        authenticator: Authenticator = OpenAuthenticator(broker, host)
         secret, kept = tokens.new_token("ann", host.wall_ms(), grants=None, expires_ms=0, label="")
         if users:
             file = path.with_suffix(".toml")
@@ -84,9 +84,9 @@ async def serving(path: Path, *, users: bool) -> AsyncIterator[tuple[dict[str, t
             tokens.write(path, [kept])
             logins = UserAuthenticator(broker, host, file, path)
             logins.open()
-            gate = logins
-        stomp = StompServer(gate, host, limits=Limits())
-        http = GatewayServer(create_app(gate, host, GatewaySettings()))
+            authenticator = logins
+        stomp = StompServer(authenticator, host, limits=Limits())
+        http = GatewayServer(create_app(authenticator, host, GatewaySettings()))
         addresses = {"stomp": await stomp.start(("127.0.0.1", 0)), "http": await http.start(("127.0.0.1", 0))}
         try:
             yield addresses, str(secret)

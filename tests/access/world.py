@@ -1,4 +1,4 @@
-"""A gate with users in front of a simulated engine, whose clock is the tests'."""
+"""A authenticator with users in front of a simulated engine, whose clock is the tests'."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class World:
         self.data = path / "data"
         self.data.mkdir(exist_ok=True)
         self.write(users)
-        self.gate = UserAuthenticator(self.lab.broker, self.lab.host, self.file, self.data)
-        self.gate.open()
+        self.authenticator = UserAuthenticator(self.lab.broker, self.lab.host, self.file, self.data)
+        self.authenticator.open()
 
     def write(self, users: str) -> None:
         self.file.write_text(users, encoding="utf-8")
@@ -37,14 +37,14 @@ class World:
     def reload(self, users: str) -> CurbstoneError | None:
         self.write(users)
         answers: list[CurbstoneError | None] = []
-        self.gate.reload(answers.append)
+        self.authenticator.reload(answers.append)
         self.lab.settle()
         return answers[0]
 
     def login(self, user: str = "", secret: str = "", caller: Caller = HERE) -> AuthorizedBroker:
         """Return what a client gets; raise what it is told."""
         answers: list[AuthorizedBroker | CurbstoneError] = []
-        self.gate.admit(Credentials(user, secret), caller, answers.append)
+        self.authenticator.admit(Credentials(user, secret), caller, answers.append)
         self.lab.settle()
         [answer] = answers
         if isinstance(answer, CurbstoneError):
@@ -56,7 +56,7 @@ class World:
     ) -> Secret:
         answers: list[CurbstoneError | None] = []
         user = user or access.identity.user
-        secret, _ = self.gate.make_token(
+        secret, _ = self.authenticator.make_token(
             access, user=user, grants=grants, expires_ms=expires_ms, label="", on_done=answers.append
         )
         self.lab.settle()

@@ -129,8 +129,8 @@ class Load:
                 batch = [f"{self.turns:06d}.{place:02d}".ljust(2000, "x") for place in range(20)]
                 self._ask("POST", "/messages/batch", [{"message": body} for body in batch])
                 self.confirmed.update(batch)
-                wish = {"count": 20, "seconds": 3600}
-                leased = self._ask("POST", "/messages/lease", wish)["messages"] if self.turns > 1 else []
+                wanted = {"count": 20, "seconds": 3600}
+                leased = self._ask("POST", "/messages/lease", wanted)["messages"] if self.turns > 1 else []
                 if leased:
                     bodies = {message["message"] for message in leased}
                     self.acking |= bodies

@@ -13,7 +13,7 @@ from curbstone_client.address import parse
 from curbstone_client.link import REFUSED_RETRY_S, Link
 from curbstone_client.login import Token, current
 from tests.client.shells import SHELLS
-from tests.kit.doors import Doors, doors
+from tests.kit.guarded_server import GuardedServer, guarded_server
 
 USERS = """
 [users.ada]
@@ -26,15 +26,15 @@ grants = ["send shop/orders"]
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
     path: Path = tmp_path_factory.mktemp("guarded")
-    with doors(path, USERS) as made:
+    with guarded_server(path, USERS) as made:
         yield made
 
 
 @pytest.mark.parametrize("way", ["http", "stomp"])
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_token_logs_in_and_its_rights_hold(guarded: Doors, name: str, way: str) -> None:
+def test_a_token_logs_in_and_its_rights_hold(guarded: GuardedServer, name: str, way: str) -> None:
     host, port = guarded.server.http if way == "http" else guarded.server.stomp
     urls = [f"{way}://{host}:{port}", guarded.server.url]
     with SHELLS[name](urls, token=guarded.secrets["ada"]) as ada:
@@ -56,7 +56,7 @@ def test_a_token_logs_in_and_its_rights_hold(guarded: Doors, name: str, way: str
 
 @pytest.mark.parametrize("way", ["http", "stomp"])
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_bad_login_is_told_at_once(guarded: Doors, name: str, way: str) -> None:
+def test_a_bad_login_is_told_at_once(guarded: GuardedServer, name: str, way: str) -> None:
     host, port = guarded.server.http if way == "http" else guarded.server.stomp
     with pytest.raises(NotAllowed):
         SHELLS[name](f"{way}://{host}:{port}", connect_timeout=60)
@@ -88,7 +88,7 @@ def a_link(token: Token) -> Link:
 
 @pytest.mark.parametrize("way", ["http", "stomp"])
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_function_that_returned_what_is_no_token_is_asked_again(guarded: Doors, name: str, way: str) -> None:
+def test_a_function_that_returned_what_is_no_token_is_asked_again(guarded: GuardedServer, name: str, way: str) -> None:
     """Over STOMP the thread, or the task, that connects ended for good, and nobody was told."""
     host, port = guarded.server.http if way == "http" else guarded.server.stomp
     found = iter(["not a token", "nor\nthis", guarded.secrets["ada"] + "\n"])

@@ -157,8 +157,8 @@ class Load:
         held: dict[str, str] = {}
         try:
             with StompPeer(gateway.stomp, PATIENCE_S) as peer:
-                wishes = {"id": "s", "destination": queue, "ack": "client-individual", "prefetch-count": "100"}
-                peer.send(encode("SUBSCRIBE", wishes))
+                options = {"id": "s", "destination": queue, "ack": "client-individual", "prefetch-count": "100"}
+                peer.send(encode("SUBSCRIBE", options))
                 while not self._drained.is_set():
                     try:
                         frames = peer.read(1)

@@ -65,8 +65,8 @@ class Producer:
         for queue, confirmed in self.confirmed.items():
             found: set[str] = set()
             path = f"/v2/default/queues/{queue}/messages/lease"
-            wishes = {"count": 1000, "wait": 1, "seconds": 600}
-            while messages := self._client.post(path, json=wishes).json()["messages"]:
+            options = {"count": 1000, "wait": 1, "seconds": 600}
+            while messages := self._client.post(path, json=options).json()["messages"]:
                 found |= {message["message"] for message in messages}
             assert confirmed <= found, sorted(confirmed - found)
         self._client.close()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.access.world import hashed
 from tests.cluster.gateway import GatewayProcess
-from tests.kit.doors import Line
+from tests.kit.guarded_server import Line
 
 PATIENCE_S = 60
 QUEUE = "/v2/shop/queues/logins"

@@ -22,7 +22,7 @@ from curbstone.cli.webhook import Failed, Sender, Target, _is_public, secret_of,
 from curbstone.exit_codes import FAILED, WRONG, CommandFailed
 from curbstone_client.sync import Client, Message
 from tests.kit.commands import curbstone
-from tests.kit.doors import doors
+from tests.kit.guarded_server import guarded_server
 from tests.kit.processes import COMMAND
 from tests.kit.server import ServerProcess, clean_environment
 
@@ -119,7 +119,7 @@ def test_messages_are_posted_signed_and_settled_by_the_answer(
 
 def test_it_logs_in_with_a_token(receiver: Receiver, tmp_path: Path) -> None:
     users = '[users.ada]\nhome = "shop"\ngrants = ["send shop/*", "receive shop/*", "peek shop/*", "manage shop/*"]\n'
-    with doors(tmp_path, users) as guarded:
+    with guarded_server(tmp_path, users) as guarded:
         server = guarded.server
         (tmp_path / "token").write_text(guarded.secrets["ada"])
         with Client(server.url, project="shop", token=guarded.secrets["ada"]) as client:

@@ -55,13 +55,15 @@ def masked(text: str) -> bytes:
 async def serving(path: Path, protocol: str) -> AsyncIterator[tuple[Broker, tuple[str, int], Callable[[], Any]]]:
     """Give the engine, the address that speaks a protocol, and a function that returns its one connection."""
     async with engine(path, QueueOptions(cap=8 * MIB)) as (broker, host):
-        gate = OpenAuthenticator(broker, host)
+        authenticator = OpenAuthenticator(broker, host)
         server: StompServer | MqksServer | GatewayServer
         if protocol == "websocket":
-            sockets = StompSockets(gate, host, text=text_frame, binary=binary_frame)
-            server = GatewayServer(create_app(gate, host, GatewaySettings(), more_sockets={"/stomp": sockets.open}))
+            sockets = StompSockets(authenticator, host, text=text_frame, binary=binary_frame)
+            server = GatewayServer(
+                create_app(authenticator, host, GatewaySettings(), more_sockets={"/stomp": sockets.open})
+            )
         else:
-            server = StompServer(gate, host) if protocol == "stomp" else MqksServer(gate, host)
+            server = StompServer(authenticator, host) if protocol == "stomp" else MqksServer(authenticator, host)
         address = await server.start(("127.0.0.1", 0))
 
         def connection() -> Any:

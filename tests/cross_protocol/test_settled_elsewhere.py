@@ -13,8 +13,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from tests.kit.doors import Doors, doors
 from tests.kit.engine import WAIT_S
+from tests.kit.guarded_server import GuardedServer, guarded_server
 from tests.kit.server import ServerProcess
 from tests.stomp.client import Peer
 from tests.stomp.harness import Received
@@ -321,12 +321,12 @@ async def test_a_transaction_settles_only_what_its_connection_was_delivered(plac
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
-    with doors(tmp_path_factory.mktemp("guarded"), USERS) as made:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
+    with guarded_server(tmp_path_factory.mktemp("guarded"), USERS) as made:
         yield made
 
 
-async def test_only_who_took_a_message_and_may_receive_settles_it(guarded: Doors) -> None:
+async def test_only_who_took_a_message_and_may_receive_settles_it(guarded: GuardedServer) -> None:
     path = "/v2/shop/queues/orders"
     assert guarded.call("ada", "PUT", path).status_code == 201
     assert guarded.call("ada", "POST", f"{path}/messages", content="a").status_code == 201

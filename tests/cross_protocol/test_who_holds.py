@@ -13,7 +13,7 @@ import pytest
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from tests.kit.doors import Doors, Line, doors
+from tests.kit.guarded_server import GuardedServer, Line, guarded_server
 
 WAIT_S = 60
 USERS = """
@@ -36,19 +36,19 @@ grants = ["peek,receive shop/open"]
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
-    with doors(tmp_path_factory.mktemp("who"), USERS) as made:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
+    with guarded_server(tmp_path_factory.mktemp("who"), USERS) as made:
         yield made
 
 
 @pytest.fixture
-def open_world(tmp_path: Path) -> Iterator[Doors]:
+def open_world(tmp_path: Path) -> Iterator[GuardedServer]:
     """A world that strangers may enter, too."""
-    with doors(tmp_path, USERS + TOO_MANY_UNAUTHENTICATED) as made:
+    with guarded_server(tmp_path, USERS + TOO_MANY_UNAUTHENTICATED) as made:
         yield made
 
 
-def queue_with(world: Doors, name: str, *bodies: str) -> str:
+def queue_with(world: GuardedServer, name: str, *bodies: str) -> str:
     """Make a queue with messages; return its path."""
     path = f"/v2/shop/queues/{name}"
     assert world.call("ada", "PUT", path).status_code == 201
@@ -57,14 +57,14 @@ def queue_with(world: Doors, name: str, *bodies: str) -> str:
     return path
 
 
-def explained(world: Doors, user: str, path: str, **query: str) -> dict[str, Any]:
+def explained(world: GuardedServer, user: str, path: str, **query: str) -> dict[str, Any]:
     reply = world.call(user, "GET", f"{path}/explain", params=query)
     assert reply.status_code == 200, reply.text
     found: dict[str, Any] = reply.json()
     return found
 
 
-def holders(world: Doors, user: str, path: str) -> list[dict[str, Any]]:
+def holders(world: GuardedServer, user: str, path: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = explained(world, user, path)["holders"]
     return found
 
@@ -72,7 +72,7 @@ def holders(world: Doors, user: str, path: str) -> list[dict[str, Any]]:
 class Stomp:
     """A STOMP client of a user, subscribed with the id s-1."""
 
-    def __init__(self, world: Doors, user: str, queue: str, more: str = "") -> None:
+    def __init__(self, world: GuardedServer, user: str, queue: str, more: str = "") -> None:
         self.line = Line(world.server.stomp)
         login = f"login:{user}\npasscode:{world.secrets[user]}\n" if user else ""
         self.line.send(f"CONNECT\naccept-version:1.2\nhost:x\nclient-id:billing\n{login}\n\0")
@@ -88,14 +88,14 @@ class Stomp:
             found += more
 
 
-def socket_to(world: Doors, user: str, path: str, protocol: str) -> Any:
+def socket_to(world: GuardedServer, user: str, path: str, protocol: str) -> Any:
     return connect(
         world.server.url.replace("http", "ws", 1) + path, subprotocols=[Subprotocol(protocol)], proxy=None,
         additional_headers={"authorization": f"Bearer {world.secrets[user]}"}, compression=None,
     )  # fmt: skip
 
 
-def test_each_protocol_says_who_its_client_is(world: Doors) -> None:
+def test_each_protocol_says_who_its_client_is(world: GuardedServer) -> None:
     path = queue_with(world, "every", *"12345")
     with ExitStack() as stack:
         stomp = Stomp(world, "bob", "every", "prefetch-count:1\n")
@@ -130,7 +130,7 @@ def test_each_protocol_says_who_its_client_is(world: Doors) -> None:
         assert all(each["unsettled"] == 1 and each["oldest_ms"] > 0 for each in holders(world, "ada", path))
 
 
-def test_stomp_over_a_websocket_and_leases_say_who_they_are(world: Doors) -> None:
+def test_stomp_over_a_websocket_and_leases_say_who_they_are(world: GuardedServer) -> None:
     path = queue_with(world, "over", *"123")
     with socket_to(world, "bob", "/stomp", "v12.stomp") as socket:
         socket.send("CONNECT\naccept-version:1.2\nhost:x\n\n\0")
@@ -146,7 +146,7 @@ def test_stomp_over_a_websocket_and_leases_say_who_they_are(world: Doors) -> Non
     assert leases["until_ms"] > leases["oldest_ms"] > 0 and "subscription" not in leases
 
 
-def test_an_event_stream_that_only_waits_is_a_consumer(world: Doors) -> None:
+def test_an_event_stream_that_only_waits_is_a_consumer(world: GuardedServer) -> None:
     """It was not listed, as if nobody took from the queue."""
     path = queue_with(world, "waiting")
     headers = {"authorization": f"Bearer {world.secrets['bob']}", "accept": "text/event-stream"}
@@ -163,7 +163,7 @@ def test_an_event_stream_that_only_waits_is_a_consumer(world: Doors) -> None:
         assert "1 of 1 consumers have room" in " ".join(explained(world, "eve", path)["sentences"])
 
 
-def test_a_message_says_who_holds_it_and_since_when(world: Doors) -> None:
+def test_a_message_says_who_holds_it_and_since_when(world: GuardedServer) -> None:
     path = queue_with(world, "one", "held", "ready")
     held, ready = (each["id"] for each in world.call("ada", "GET", f"{path}/messages").json()["messages"])
     stomp = Stomp(world, "bob", "one", "prefetch-count:1\n")
@@ -179,7 +179,7 @@ def test_a_message_says_who_holds_it_and_since_when(world: Doors) -> None:
         assert "A consumer over STOMP has held it since 20" in explained(world, "eve", path, id=held)["sentences"][0]
 
 
-def test_who_unsubscribed_and_has_not_settled_still_holds_it(world: Doors) -> None:
+def test_who_unsubscribed_and_has_not_settled_still_holds_it(world: GuardedServer) -> None:
     path = queue_with(world, "left", "held")
     stomp = Stomp(world, "bob", "left")
     with stomp.line:
@@ -192,7 +192,7 @@ def test_who_unsubscribed_and_has_not_settled_still_holds_it(world: Doors) -> No
         assert len(explained(world, "ada", path, id=message["id"])["held_by"]) == 1
 
 
-def test_addresses_and_users_are_for_those_who_manage_the_queue_and_for_the_user_itself(world: Doors) -> None:
+def test_addresses_and_users_are_for_those_who_manage_the_queue_and_for_the_user_itself(world: GuardedServer) -> None:
     path = queue_with(world, "seen")
     theirs, own = Stomp(world, "ada", "seen"), Stomp(world, "bob", "seen")
     with theirs.line, own.line:
@@ -209,7 +209,7 @@ def test_addresses_and_users_are_for_those_who_manage_the_queue_and_for_the_user
         assert told("eve") == [("", "", "")] * 2
 
 
-def test_those_without_a_login_do_not_see_one_another(open_world: Doors) -> None:
+def test_those_without_a_login_do_not_see_one_another(open_world: GuardedServer) -> None:
     path = queue_with(open_world, "open")
     stomp = Stomp(open_world, "", "open")
     with stomp.line:

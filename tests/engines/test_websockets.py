@@ -33,9 +33,11 @@ class Socket:
     """A WebSocket for several queues of one gateway."""
 
     def __init__(self, cluster: ModelWorld | NodeWorld, broker: Broker) -> None:
-        gate = OpenAuthenticator(broker, cluster.host)
+        authenticator = OpenAuthenticator(broker, cluster.host)
         self._cluster = cluster
-        self._session = QueuesSession("default", gate.connections, gate.everyone, CALLER, SETTINGS, Traffic())
+        self._session = QueuesSession(
+            "default", authenticator.connections, authenticator.everyone, CALLER, SETTINGS, Traffic()
+        )
         self._wire = FakeWire(self._session)
         self._heard: list[Any] = []
 
@@ -126,12 +128,12 @@ def test_a_socket_at_a_queue_that_can_not_be_looked_for_says_so_and_not_that_the
 ) -> None:
     other = cluster.gateway()
     monkeypatch.setattr(other, "catch_up", lambda on_done: on_done(Unavailable("the cluster does not answer")))
-    gate = OpenAuthenticator(other, cluster.host)
-    logins = Logins(gate, documents_are_open=True)
-    routes = WebSocketRoutes(gate, SETTINGS, OriginPolicy(SETTINGS), logins, Traffic())
+    authenticator = OpenAuthenticator(other, cluster.host)
+    logins = Logins(authenticator, documents_are_open=True)
+    routes = WebSocketRoutes(authenticator, SETTINGS, OriginPolicy(SETTINGS), logins, Traffic())
     path = f"/v2/default/queues/{cluster.fresh().queue}/messages"
     headers = [(b"sec-websocket-protocol", b"publish"), (b"host", b"localhost")]
-    request = SocketRequest(path, b"", Fields(headers), None, CALLER, gate.nobody)
+    request = SocketRequest(path, b"", Fields(headers), None, CALLER, authenticator.anonymous)
     outcomes: list[AuthorizedBroker | Problem | CurbstoneError] = []
     routes.admit(request, outcomes.append)
     cluster.until(lambda: outcomes)
@@ -142,15 +144,17 @@ def test_a_socket_at_a_queue_that_can_not_be_looked_for_says_so_and_not_that_the
 def test_a_socket_opens_at_a_queue_that_another_gateway_has_just_made(
     cluster: ModelWorld | NodeWorld, protocol: str
 ) -> None:
-    gate = OpenAuthenticator(cluster.gateway(), cluster.host)
-    logins = Logins(gate, documents_are_open=True)
-    routes = WebSocketRoutes(gate, SETTINGS, OriginPolicy(SETTINGS), logins, Traffic())
+    authenticator = OpenAuthenticator(cluster.gateway(), cluster.host)
+    logins = Logins(authenticator, documents_are_open=True)
+    routes = WebSocketRoutes(authenticator, SETTINGS, OriginPolicy(SETTINGS), logins, Traffic())
     name = cluster.fresh()
     outcomes: list[Session | CurbstoneError] = []
 
     def ask(queue: str) -> None:
         path, headers = f"/v2/default/queues/{queue}/messages", [(b"sec-websocket-protocol", protocol.encode())]
-        request = SocketRequest(path, b"", Fields([*headers, (b"host", b"localhost")]), None, CALLER, gate.nobody)
+        request = SocketRequest(
+            path, b"", Fields([*headers, (b"host", b"localhost")]), None, CALLER, authenticator.anonymous
+        )
 
         def admitted(access: AuthorizedBroker | Problem | CurbstoneError) -> None:
             assert isinstance(access, AuthorizedBroker)

@@ -39,12 +39,12 @@ DEFAULTS = QueueOptions(cap=MIB, max_message_size=MIB)
 class Peer:
     """A consumer that remembers what it got."""
 
-    def __init__(self, world: World, queue: Queue, **wishes: Any) -> None:
+    def __init__(self, world: World, queue: Queue, **options: Any) -> None:
         self.deliveries: list[Delivery] = []
         self.errors: list[CurbstoneError] = []
         self._world = world
-        wishes.setdefault("window", 100)
-        self.consumer: Consumer = queue.subscribe(self.deliveries.extend, on_closed=self.errors.append, **wishes)
+        options.setdefault("window", 100)
+        self.consumer: Consumer = queue.subscribe(self.deliveries.extend, on_closed=self.errors.append, **options)
 
     @property
     def bodies(self) -> list[str]:
@@ -152,9 +152,9 @@ class World(Protocol):
         end_ms = self.now_ms() + 20
         self.until(lambda: self.now_ms() >= end_ms)
 
-    def peer(self, queue: Queue, **wishes: Any) -> Peer:
+    def peer(self, queue: Queue, **options: Any) -> Peer:
         """Return a consumer that takes part."""
-        peer = Peer(self, queue, **wishes)
+        peer = Peer(self, queue, **options)
         opened: list[bool] = []
         peer.consumer.when_open(lambda: opened.append(True))
         self.until(lambda: opened)

@@ -17,7 +17,7 @@ from websockets.frames import Frame, Opcode
 from tests.faults.test_slow_peers import narrow
 from tests.faults.witness import memory_bytes, until
 from tests.kit.authority import Authority
-from tests.kit.doors import Doors, Line, doors
+from tests.kit.guarded_server import GuardedServer, Line, guarded_server
 from tests.kit.server import ServerProcess
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
@@ -41,9 +41,9 @@ GROWTH_BYTES_MAX = 60 * MIB
 
 
 @pytest.fixture
-def it(tmp_path: Path) -> Iterator[Doors]:
+def it(tmp_path: Path) -> Iterator[GuardedServer]:
     """A server with 32 MiB for all users, and a queue with 24 MB."""
-    with doors(tmp_path, USERS, "--cap=32MiB", f"--max-buffered={4 * SHARE}") as opened:
+    with guarded_server(tmp_path, USERS, "--cap=32MiB", f"--max-buffered={4 * SHARE}") as opened:
         assert opened.call("root", "PUT", Q).status_code == 201
         entry = {"message": base64.b64encode(b"x" * 600_000).decode(), "encoding": "base64"}
         for _ in range(5):
@@ -52,17 +52,17 @@ def it(tmp_path: Path) -> Iterator[Doors]:
         yield opened
 
 
-def figures(it: Doors) -> dict[str, Any]:
+def figures(it: GuardedServer) -> dict[str, Any]:
     found: dict[str, Any] = it.call("root", "GET", "/v2/stats?limit=0").json()["buffered"]
     return found
 
 
-def head(it: Doors, user: str, request: str, *fields: str) -> bytes:
+def head(it: GuardedServer, user: str, request: str, *fields: str) -> bytes:
     lines = [f"{request} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {it.secrets[user]}", *fields]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-def deaf(it: Doors, stack: ExitStack) -> list[socket.socket]:
+def deaf(it: GuardedServer, stack: ExitStack) -> list[socket.socket]:
     """Return connections of eve, each with a page that she does not read."""
     peers = [stack.enter_context(narrow(it.server.http)) for _ in range(CONNECTIONS)]
     for peer in peers:
@@ -70,7 +70,7 @@ def deaf(it: Doors, stack: ExitStack) -> list[socket.socket]:
     return peers
 
 
-def test_answers_that_nobody_reads_are_bounded_and_other_users_go_on(it: Doors) -> None:
+def test_answers_that_nobody_reads_are_bounded_and_other_users_go_on(it: GuardedServer) -> None:
     """100 connections with pages of 16 MiB made the server hold 1.4 GB for ever."""
     before = memory_bytes(it.server)
     with ExitStack() as stack:
@@ -96,7 +96,7 @@ def test_answers_that_nobody_reads_are_bounded_and_other_users_go_on(it: Doors) 
     assert "Traceback" not in it.server.log
 
 
-def test_bodies_that_are_not_complete_are_bounded_and_refused(it: Doors) -> None:
+def test_bodies_that_are_not_complete_are_bounded_and_refused(it: GuardedServer) -> None:
     """100 connections with 8 MiB less a byte made the server hold 800 MB."""
     before = memory_bytes(it.server)
     size = 4 * MIB
@@ -125,7 +125,7 @@ def test_bodies_that_are_not_complete_are_bounded_and_refused(it: Doors) -> None
     until(lambda: not figures(it)["bytes"], "closed connections count")
 
 
-def unfinished(it: Doors, protocol: str) -> tuple[tuple[str, int], list[bytes]]:
+def unfinished(it: GuardedServer, protocol: str) -> tuple[tuple[str, int], list[bytes]]:
     """Return where to send to, and what: the login of eve, what is answered to it, and a message without its end."""
     secret, body = it.secrets["eve"], "x" * (MIB - 1)
     if protocol == "stomp":
@@ -144,7 +144,7 @@ def unfinished(it: Doors, protocol: str) -> tuple[tuple[str, int], list[bytes]]:
     ("protocol", "told"),
     [("stomp", b"too much unfinished input"), ("mqks", b" error "), ("websocket", b"too much unfinished input")],
 )
-def test_messages_that_are_not_complete_are_bounded_over_all_protocols(it: Doors, protocol: str, told: bytes) -> None:
+def test_incomplete_messages_are_bounded_over_all_protocols(it: GuardedServer, protocol: str, told: bytes) -> None:
     before = memory_bytes(it.server)
     address, (login, answer, message) = unfinished(it, protocol)
     said: dict[socket.socket, bytes] = {}
@@ -176,7 +176,7 @@ def test_messages_that_are_not_complete_are_bounded_over_all_protocols(it: Doors
     until(lambda: not figures(it)["bytes"], "closed connections count")
 
 
-def test_honest_requests_of_one_user_that_come_at_once_are_all_answered(it: Doors) -> None:
+def test_honest_requests_of_one_user_that_come_at_once_are_all_answered(it: GuardedServer) -> None:
     """Together they are several times what the user may hold."""
     body = json.dumps([{"message": ""}] + [{"message": "x" * 1000}] * 2000).encode()
     request = head(it, "eve", f"POST {Q}/messages/batch", f"Content-Length: {len(body)}") + body
@@ -192,7 +192,7 @@ def test_honest_requests_of_one_user_that_come_at_once_are_all_answered(it: Door
     assert not any(figures(it)["connections_ended"].values())
 
 
-def test_open_transactions_count_as_unfinished(it: Doors) -> None:
+def test_open_transactions_count_as_unfinished(it: GuardedServer) -> None:
     """Each connection may have 16 MiB in open transactions, without a deadline."""
     send = f"SEND\ndestination:/queue/shop/q\ntransaction:t\ncontent-length:1000000\n\n{'x' * 1_000_000}\0"
     with ExitStack() as stack:
@@ -213,7 +213,7 @@ def test_open_transactions_count_as_unfinished(it: Doors) -> None:
         assert it.stomp("ann", "SEND\ndestination:/queue/shop/q\nreceipt:r\n\nx")[1:] == ["RECEIPT", "RECEIPT"]
 
 
-def test_a_user_that_does_not_read_gets_no_deliveries_until_it_does(it: Doors) -> None:
+def test_a_user_that_does_not_read_gets_no_deliveries_until_it_does(it: GuardedServer) -> None:
     assert it.call("root", "PUT", "/v2/shop/queues/live").status_code == 201
 
     def consumer(user: str) -> Line:

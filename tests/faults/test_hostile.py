@@ -19,7 +19,7 @@ import pytest
 from tests.crash.mortal import HANG_S
 from tests.faults.stopwatch import Stopwatch
 from tests.faults.witness import Login, Witness, bearer, call, memory_bytes, until
-from tests.kit.doors import doors
+from tests.kit.guarded_server import guarded_server
 from tests.kit.server import ServerProcess
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="figures are read from /proc")
@@ -151,5 +151,5 @@ def test_honest_clients_work_beside_hostile_ones(tmp_path: Path, duration_s: flo
 @pytest.mark.soak
 def test_users_work_beside_hostile_clients_that_do_not_log_in(tmp_path: Path) -> None:
     users = '[users.ann]\ngrants = ["send,receive,peek,manage default/*", "metrics server"]\n'
-    with doors(tmp_path, users, "--log-level=error") as it:
+    with guarded_server(tmp_path, users, "--log-level=error") as it:
         attacked(it.server, SOAK_S, True, ("ann", it.secrets["ann"]))

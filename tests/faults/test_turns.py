@@ -17,7 +17,7 @@ from curbstone.openapi.contract import OPENAPI, parsed
 from tests.faults.test_many_queues import prepare
 from tests.faults.witness import until
 from tests.faults.worst import CASES, WIRE, World
-from tests.kit.doors import doors
+from tests.kit.guarded_server import guarded_server
 from tests.kit.server import ServerProcess, clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +58,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     (path / "data").mkdir(mode=0o700)
     prepare(path / "data", 1000, 100_000)
     env = clean_environment(PYTHONPATH=str(ROOT))
-    with doors(path, USERS, "--sync=never", "--cap=64MiB", env=env, process=MeasuredProcess) as it:
+    with guarded_server(path, USERS, "--sync=never", "--cap=64MiB", env=env, process=MeasuredProcess) as it:
         world = World(it)
         world.prepare()
         yield world
@@ -74,7 +74,7 @@ def operations() -> list[str]:
 def test_the_worst_input_of_an_operation_holds_up_nothing(world: World, name: str) -> None:
     assert name in CASES or name in WIRE, f"{name} has no worst case in tests/faults/worst.py"
     case = CASES.get(name) or WIRE[name]
-    server = world.doors.server
+    server = world.guarded.server
     assert isinstance(server, MeasuredProcess)
     took_ms = TURN_MS_MAX + 1.0
     for _ in range(2):  # a busy machine takes twice as long for everything, so look twice

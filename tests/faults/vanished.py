@@ -69,9 +69,9 @@ async def main(data: Path) -> None:
     queues = {name: broker.ensure(QueueName("default", name)) for name in QUEUES}
     for queue in queues.values():
         queue.publish([Message(b"the body")], lambda *_: None)
-    gate = OpenAuthenticator(broker, host)
-    stomp, mqks = StompServer(gate, host), MqksServer(gate, host)
-    gateway = GatewayServer(create_app(gate, host, GatewaySettings()))
+    authenticator = OpenAuthenticator(broker, host)
+    stomp, mqks = StompServer(authenticator, host), MqksServer(authenticator, host)
+    gateway = GatewayServer(create_app(authenticator, host, GatewaySettings()))
     peers = [await consumer(await stomp.start(ANY), CONNECT + SUBSCRIBE)]
     beating = asyncio.ensure_future(beat(peers[0][1]))
     peers += [await consumer(await mqks.start(ANY), CONSUME), await consumer(await gateway.start(ANY), UPGRADE)]

@@ -17,7 +17,7 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from tests.faults.test_many_queues import LARGE
-from tests.kit.doors import Doors, Line
+from tests.kit.guarded_server import GuardedServer, Line
 
 AT_ONCE = 10_000
 """The most messages of a batch."""
@@ -34,14 +34,14 @@ MESSAGES = orjson.dumps([{"message": "x"}] * AT_ONCE)
 class World:
     """A server with 1,000 queues, of which one holds 90,000 messages."""
 
-    def __init__(self, doors: Doors) -> None:
-        self.doors = doors
+    def __init__(self, guarded: GuardedServer) -> None:
+        self.guarded = guarded
         self.queues = "/v2/w/queues"
         self.large = f"/v2/default/queues/{LARGE.queue}"
 
     def call(self, method: str, path: str, expected: int = 0, **options: Any) -> httpx.Response:
         """Call as the admin; the status may be any, unless one is expected."""
-        reply = self.doors.call("admin", method, path, **options)
+        reply = self.guarded.call("admin", method, path, **options)
         assert reply.status_code < 500 or reply.status_code in (503, 507), (reply.status_code, reply.text)
         assert not expected or reply.status_code == expected, (reply.status_code, reply.text)
         return reply
@@ -232,12 +232,12 @@ def event(path: str, body: bytes) -> Case:
 
 
 def login_line(world: World) -> str:
-    return f"login:admin\npasscode:{world.doors.secrets['admin']}\n"
+    return f"login:admin\npasscode:{world.guarded.secrets['admin']}\n"
 
 
 def masks(world: World, queue: str) -> None:
     """1,000 subscriptions that keep every word possible, a publish to all of them, and the end of the connection."""
-    with Line(world.doors.server.stomp) as line:
+    with Line(world.guarded.server.stomp) as line:
         line.send(f"CONNECT\naccept-version:1.2\nhost:x\n{login_line(world)}\n\0")
         line.until(b"CONNECTED")
         words = [f"#.{number:010b}.".replace("0", "a.").replace("1", "*.") + "a." * 80 for number in range(1000)]
@@ -255,7 +255,7 @@ def stomp_frames(world: World, queue: str) -> None:
     headers = "".join([f"h{number}:{'x' * 140}\n" for number in range(90)])
     many = f"SEND\ndestination:/queue/w/{name}\n{headers}\nx\0" * 200
     sends = f"SEND\ndestination:/queue/w/{name}\ntransaction:t\n\nx\0" * 9_900
-    with Line(world.doors.server.stomp) as line:
+    with Line(world.guarded.server.stomp) as line:
         line.send(f"CONNECT\naccept-version:1.2\nhost:x\n{login_line(world)}\n\0{many}")
         line.send(f"BEGIN\ntransaction:t\n\n\0{sends}COMMIT\ntransaction:t\nreceipt:c\n\n\0")
         line.until(b"receipt-id:c")
@@ -272,8 +272,8 @@ def stomp_frames(world: World, queue: str) -> None:
 def mqks_lines(world: World, queue: str) -> None:
     """A rebind to 1,000 masks, many small requests, and events of many words."""
     masks = " ".join([f"#.{number:010b}.".replace("0", "a.").replace("1", "*.") + "a" for number in range(1000)])
-    with Line(world.doors.server.mqks) as line:
-        line.send(f"login auth {world.doors.secrets['admin']}\n")
+    with Line(world.guarded.server.mqks) as line:
+        line.send(f"login auth {world.guarded.secrets['admin']}\n")
         line.send(f"r rebind --confirm worst-mqks {masks}\n")
         line.until(b"\n")
         line.send("m publish --confirm " + "a." * 98 + "a x\n")
@@ -287,8 +287,8 @@ def mqks_lines(world: World, queue: str) -> None:
 
 def websocket_frames(world: World, queue: str) -> None:
     """The largest frames, thousands of small ones, and a consumer with the largest window."""
-    url = f"{world.doors.server.url.replace('http', 'ws', 1)}{queue}/messages"
-    fields = {"authorization": f"Bearer {world.doors.secrets['admin']}"}
+    url = f"{world.guarded.server.url.replace('http', 'ws', 1)}{queue}/messages"
+    fields = {"authorization": f"Bearer {world.guarded.secrets['admin']}"}
     for text in ["[" + "1," * 2_000_000 + "1]", DEEP, json.dumps({"message": "x" * 1_000_000})]:
         with connect(url, subprotocols=[Subprotocol("publish")], proxy=None, additional_headers=fields) as peer:
             peer.send(text)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.kit.browser import opened
-from tests.kit.doors import doors
+from tests.kit.guarded_server import guarded_server
 
 USERS = """
 [users.root]
@@ -18,7 +18,7 @@ grants = ["peek shop/orders"]
 
 
 def test_one_logs_in_sees_who_one_is_and_logs_out(tmp_path: Path) -> None:
-    with doors(tmp_path, USERS) as it:
+    with guarded_server(tmp_path, USERS) as it:
         assert it.call("root", "PUT", "/v2/shop/queues/orders").status_code == 201
         with opened(f"{it.server.url}/console") as page:
             page.until("document.querySelector('#login') !== null")
@@ -43,7 +43,7 @@ def test_one_logs_in_sees_who_one_is_and_logs_out(tmp_path: Path) -> None:
 
 
 def test_one_who_may_look_at_a_queue_sees_that_and_no_figures_of_the_server(tmp_path: Path) -> None:
-    with doors(tmp_path, USERS) as it:
+    with guarded_server(tmp_path, USERS) as it:
         for queue in ("orders", "other"):
             assert it.call("root", "PUT", f"/v2/shop/queues/{queue}").status_code == 201
         with opened(f"{it.server.url}/console") as page:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.browser import opened
-from tests.kit.doors import doors
+from tests.kit.guarded_server import guarded_server
 from tests.kit.server import ServerProcess
 from tests.openapi.test_contract import CONTRACT, operations
 
@@ -40,7 +40,7 @@ def test_a_server_without_users_shows_no_warning_of_missing_credentials(server: 
 
 def test_a_server_with_users_asks_for_credentials(tmp_path: Path) -> None:
     with (
-        doors(tmp_path, '[users.root]\ngrants = ["admin server"]\n') as it,
+        guarded_server(tmp_path, '[users.root]\ngrants = ["admin server"]\n') as it,
         opened(f"{it.server.url}/docs") as page,
     ):
         page.until(f"{PAGE}.textContent.includes('AUTHENTICATION')")

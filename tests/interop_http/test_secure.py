@@ -15,7 +15,7 @@ from stomp.exception import ConnectFailedException
 from tests.interop import control
 from tests.interop.control import Control, chromium, node
 from tests.kit.authority import Authority, believing
-from tests.kit.doors import Doors, doors
+from tests.kit.guarded_server import GuardedServer, guarded_server
 from tests.stomp.client import Listener
 
 USERS = """
@@ -27,19 +27,19 @@ PAGE = Path(__file__).with_name("ticket.html")
 
 
 @pytest.fixture(scope="module")
-def it(folder: Path, authority: Authority, pages: Control) -> Iterator[Doors]:
+def it(folder: Path, authority: Authority, pages: Control) -> Iterator[GuardedServer]:
     pair = authority.signed("server")
     listeners = ["--http-addr=127.0.0.1:0", "--http-addr=tls://127.0.0.1:0", "--stomp-addr=tls://127.0.0.1:0"]
     tls = [f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}", f"--cors-origin={pages.origin}"]
-    with doors(folder, USERS, *listeners, "--mqks-addr=", *tls) as made:
+    with guarded_server(folder, USERS, *listeners, "--mqks-addr=", *tls) as made:
         yield made
 
 
-def https(it: Doors) -> str:
+def https(it: GuardedServer) -> str:
     return "https://localhost:{}".format(it.server.addresses["tls://http"][1])
 
 
-def test_stomp_py_logs_in_over_tls(it: Doors, authority: Authority) -> None:
+def test_stomp_py_logs_in_over_tls(it: GuardedServer, authority: Authority) -> None:
     at = [it.server.addresses["tls://stomp"]]
 
     def connected(secret: str) -> tuple[stomp.Connection12, Listener]:
@@ -60,7 +60,7 @@ def test_stomp_py_logs_in_over_tls(it: Doors, authority: Authority) -> None:
         connected(it.secrets["worker"] + "x")
 
 
-def test_stompjs_logs_in_over_wss(it: Doors, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stompjs_logs_in_over_wss(it: GuardedServer, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_EXTRA_CA_CERTS", str(authority.file))
     url = https(it).replace("https", "wss") + "/stomp"
     with node("secure_node.mjs", url, "worker", it.secrets["worker"]) as process:
@@ -70,7 +70,7 @@ def test_stompjs_logs_in_over_wss(it: Doors, authority: Authority, monkeypatch: 
     assert refused == {"error": "the login failed"}
 
 
-def test_curl_logs_in_with_a_token_alone_or_beside_its_user(it: Doors, authority: Authority) -> None:
+def test_curl_logs_in_with_a_token_alone_or_beside_its_user(it: GuardedServer, authority: Authority) -> None:
     url, secret = f"{https(it)}/v2/shop/queues/curl", it.secrets["worker"]
 
     def curl(*words: str) -> str:
@@ -85,7 +85,7 @@ def test_curl_logs_in_with_a_token_alone_or_beside_its_user(it: Doors, authority
 
 
 def test_a_page_opens_sockets_over_wss_and_a_stream_by_tickets_each_once(
-    it: Doors, pages: Control, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    it: GuardedServer, pages: Control, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(control.FILES, "/ticket.html", (PAGE, "text/html; charset=utf-8"))
     url = f"{pages.origin}/ticket.html?url={quote(https(it), safe='')}&token={it.secrets['worker']}"

@@ -133,19 +133,19 @@ def test_what_would_take_too_long_is_refused(mask: str) -> None:
 
 
 def test_the_parts_of_a_rebind_have_an_order_of_their_own() -> None:
-    wish = arguments.parse_rebind(b"q e3 --add e4 --remove e3")
-    assert wish.binding.apply(frozenset(["old"])) == {"e4"}
+    wanted = arguments.parse_rebind(b"q e3 --add e4 --remove e3")
+    assert wanted.binding.apply(frozenset(["old"])) == {"e4"}
     assert arguments.parse_rebind(b"q --add a --remove a").binding.apply(frozenset()) == {"a"}
     assert arguments.parse_rebind(b"q x --remove x").binding.apply(frozenset(["y"])) == frozenset()
 
 
 def test_options_of_consume_stand_anywhere_behind_the_queue() -> None:
-    wish = arguments.parse_consume(b"q e1 --manual-ack e2 --delete-queue-when-unused=5 --add e3 --window=7", 1000)
-    assert wish.binding.apply(frozenset(["gone"])) == {"e1", "e2", "e3"}
-    assert wish.binding.add == {"e3"}
-    assert wish.manual_ack
-    assert wish.window == 7
-    assert wish.unused == (5.0, " --delete-queue-when-unused=5.0")
+    wanted = arguments.parse_consume(b"q e1 --manual-ack e2 --delete-queue-when-unused=5 --add e3 --window=7", 1000)
+    assert wanted.binding.apply(frozenset(["gone"])) == {"e1", "e2", "e3"}
+    assert wanted.binding.add == {"e3"}
+    assert wanted.manual_ack
+    assert wanted.window == 7
+    assert wanted.unused == (5.0, " --delete-queue-when-unused=5.0")
     bare = arguments.parse_consume(b"q --delete-queue-when-unused", 1000)
     assert bare.unused == (0, " --delete-queue-when-unused")
     assert bare.binding.apply(frozenset(["kept"])) == {"kept"}

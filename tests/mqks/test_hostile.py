@@ -144,15 +144,15 @@ def test_of_updates_that_a_client_does_not_read_the_latest_is_kept(tmp_path: Pat
 
 
 def test_a_queue_that_was_made_to_stay_stays(tmp_path: Path) -> None:
-    """Anybody's queue was gone when someone had consumed from it with that wish, and had left."""
+    """Anybody's queue was gone when someone had consumed from it with that wanted, and had left."""
 
     async def test(world: World) -> None:
         world.broker.ensure(QueueName("default", "http"))
         owner = await world.peer("c consume --confirm q e", "r rebind --confirm bound e")
         other = await world.peer()
         for queue in ("http", "q"):
-            for wish in ("--delete-queue-when-unused", "--delete-queue-when-unused=0", FIVE):
-                assert await other.error(f"v consume {queue} {wish}") == "v"
+            for wanted in ("--delete-queue-when-unused", "--delete-queue-when-unused=0", FIVE):
+                assert await other.error(f"v consume {queue} {wanted}") == "v"
         await world.leave(owner)
         await world.leave(other)
         assert world.has("q") and world.has("http")

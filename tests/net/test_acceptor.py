@@ -30,7 +30,7 @@ MIB = 1024 * 1024
 ORDERS = ("URI:spiffe://example/orders", "DNS:orders.example")
 
 
-class Gate:
+class Site:
     """A server with TLS and a trusted proxy on this machine, and what its clients need."""
 
     def __init__(self, world: World, authority: Authority, certificates: Certificates) -> None:
@@ -69,7 +69,7 @@ class Gate:
 
 
 @asynccontextmanager
-async def guarded(folder: Path, bounds: Bounds | None = None) -> AsyncIterator[Gate]:
+async def guarded(folder: Path, bounds: Bounds | None = None) -> AsyncIterator[Site]:
     authority = Authority(folder)
     certificates = Certificates(CertificateFiles(*authority.signed("server"), client_authorities=authority.file))
     async with serving(folder / "data") as world:
@@ -77,17 +77,17 @@ async def guarded(folder: Path, bounds: Bounds | None = None) -> AsyncIterator[G
         acceptor.certificates = certificates
         acceptor.trusted_proxies = Networks(["127.0.0.1"])
         acceptor.admission.bounds = bounds or Bounds()
-        yield Gate(world, authority, certificates)
+        yield Site(world, authority, certificates)
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
     """Run a test with a server of its own, on either event loop."""
 
-    def run(test: Callable[[Gate], Awaitable[None]], bounds: Bounds | None = None) -> None:
+    def run(test: Callable[[Site], Awaitable[None]], bounds: Bounds | None = None) -> None:
         async def main() -> None:
-            async with guarded(tmp_path, bounds) as gate:
-                await test(gate)
+            async with guarded(tmp_path, bounds) as site:
+                await test(site)
 
         factory = uvloop.new_event_loop if request.param == "uvloop" else None
         with asyncio.Runner(loop_factory=factory) as runner:
@@ -97,8 +97,8 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
 
 
 def test_over_tls_it_is_the_same_and_so_is_what_is_large(run: Callable[..., None]) -> None:
-    async def test(gate: Gate) -> None:
-        client = await gate.client(await gate.listen())
+    async def test(site: Site) -> None:
+        client = await site.client(await site.listen())
         assert (await client.connect()).command == "CONNECTED"
         body = bytes(range(1, 256)) * 4000
         await client.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:auto\n\n\0")
@@ -106,7 +106,7 @@ def test_over_tls_it_is_the_same_and_so_is_what_is_large(run: Callable[..., None
             await client.send(b"SEND\ndestination:/queue/a\ncontent-length:%d\n\n%b\0" % (len(body), body))
         for _ in range(4):
             assert (await client.frame()).body == body
-        (peer,) = await gate.peers()
+        (peer,) = await site.peers()
         assert (peer.host, peer.tls, peer.certificate) == ("127.0.0.1", True, None)
 
     run(test)
@@ -115,27 +115,27 @@ def test_over_tls_it_is_the_same_and_so_is_what_is_large(run: Callable[..., None
 def test_a_client_certificate_says_who_it_is_and_one_of_strangers_is_refused(
     run: Callable[..., None], tmp_path: Path
 ) -> None:
-    async def test(gate: Gate) -> None:
-        address = await gate.listen()
-        orders = gate.authority.client(gate.authority.signed("orders", ORDERS))
-        await (await gate.client(address, orders)).connect()
-        (peer,) = await gate.peers()
+    async def test(site: Site) -> None:
+        address = await site.listen()
+        orders = site.authority.client(site.authority.signed("orders", ORDERS))
+        await (await site.client(address, orders)).connect()
+        (peer,) = await site.peers()
         assert peer.certificate is not None
         assert peer.certificate.names == ORDERS
         assert peer.certificate.subject == "CN=orders,O=Example"
-        stranger = gate.authority.client(Authority(tmp_path, "others").signed("stranger", ORDERS))
+        stranger = site.authority.client(Authority(tmp_path, "others").signed("stranger", ORDERS))
         with pytest.raises((ssl.SSLError, OSError, asyncio.IncompleteReadError)):
-            await (await gate.client(address, stranger)).connect()
-        assert gate.acceptor.admission.refused == {"tls": 1}
-        assert len(await gate.peers()) == 1
+            await (await site.client(address, stranger)).connect()
+        assert site.acceptor.admission.refused == {"tls": 1}
+        assert len(await site.peers()) == 1
 
     run(test)
 
 
 def test_a_certificate_is_changed_under_load_and_nobody_loses_a_connection(run: Callable[..., None]) -> None:
-    async def test(gate: Gate) -> None:
-        address = await gate.listen()
-        stays = [await gate.client(address) for _ in range(4)]
+    async def test(site: Site) -> None:
+        address = await site.listen()
+        stays = [await site.client(address) for _ in range(4)]
         for client in stays:
             await client.connect()
         seen: set[bytes] = set()
@@ -143,7 +143,7 @@ def test_a_certificate_is_changed_under_load_and_nobody_loses_a_connection(run: 
 
         async def come_and_go() -> None:
             while not is_over:
-                client = await gate.client(address)
+                client = await site.client(address)
                 seen.add(client.writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
                 await client.connect()
                 await client.send(SEND % b"x")
@@ -157,13 +157,13 @@ def test_a_certificate_is_changed_under_load_and_nobody_loses_a_connection(run: 
 
         load_of_clients = asyncio.gather(*(stay(client) for client in stays), *(come_and_go() for _ in range(4)))
         for number in range(5):
-            files = CertificateFiles(*gate.authority.signed(f"server{number}"))
-            gate.certificates.take(load(files))
+            files = CertificateFiles(*site.authority.signed(f"server{number}"))
+            site.certificates.take(load(files))
             wanted = number + 1
             await until(lambda: len(seen) >= wanted or load_of_clients.done())  # noqa: B023  # it is awaited here
         is_over = True
         await load_of_clients
-        assert gate.acceptor.admission.refused == {}
+        assert site.acceptor.admission.refused == {}
 
     run(test)
 
@@ -173,21 +173,21 @@ def test_who_says_nothing_or_no_tls_is_gone_in_time_and_is_counted_until_then(
 ) -> None:
     monkeypatch.setattr(rules, "GREETING_S_MAX", 1.0)
 
-    async def test(gate: Gate) -> None:
+    async def test(site: Site) -> None:
         for proxy in (False, True):
-            address = await gate.listen(proxy=proxy)
-            silent = await gate.plain(address)
-            await until(lambda: len(gate.acceptor.admission.slots) == 1)
+            address = await site.listen(proxy=proxy)
+            silent = await site.plain(address)
+            await until(lambda: len(site.acceptor.admission.slots) == 1)
             assert await silent.rest() == []
             await silent.close()
-            await gate.empty()
-        wrong = await gate.plain(await gate.listen())
+            await site.empty()
+        wrong = await site.plain(await site.listen())
         await wrong.send(CONNECT)
         await asyncio.wait_for(wrong.reader.read(), 60)  # an alert, which is no frame
         await wrong.close()
-        await gate.empty()
-        assert gate.acceptor.admission.refused == {"late": 2, "tls": 1}
-        assert not gate.world.server.clients
+        await site.empty()
+        assert site.acceptor.admission.refused == {"late": 2, "tls": 1}
+        assert not site.world.server.clients
 
     run(test)
 
@@ -195,33 +195,33 @@ def test_who_says_nothing_or_no_tls_is_gone_in_time_and_is_counted_until_then(
 def test_the_word_that_ends_a_connection_arrives_also_if_much_was_sent_behind_it(run: Callable[..., None]) -> None:
     """With an unread byte the kernel resets the connection, and takes back what the client has not read."""
 
-    async def test(gate: Gate) -> None:
-        client = await gate.client(await gate.listen())
+    async def test(site: Site) -> None:
+        client = await site.client(await site.listen())
         await client.connect()
         client.writer.write(b"NONSENSE\n\n\0" + b"SEND\n" * MIB)
         error = (await client.frame()).headers
         assert error["message"]
         assert await asyncio.wait_for(client.reader.read(), 60) == b""
         await client.close()
-        await gate.empty()
+        await site.empty()
 
     run(test)
 
 
 def test_a_client_that_reads_nothing_is_not_read_and_then_goes_on(run: Callable[..., None]) -> None:
-    async def test(gate: Gate) -> None:
-        address = await gate.listen()
-        reader = await gate.client(address)
+    async def test(site: Site) -> None:
+        address = await site.listen()
+        reader = await site.client(address)
         await reader.connect()
         reader.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await reader.send(b"SUBSCRIBE\nid:0\ndestination:/queue/a\nack:auto\n\n\0")
-        sender = await gate.client(address)
+        sender = await site.client(address)
         await sender.connect()
         body = b"x" * 900_000
         for _ in range(9):
             await sender.send(SEND % body)
             assert (await sender.frame()).command == "RECEIPT"
-        queue = gate.world.broker.queues()[0]
+        queue = site.world.broker.queues()[0]
         assert queue.counts().rdy + queue.counts().wip > 0
         reader.writer.transport.resume_reading()  # type: ignore[attr-defined]
         for _ in range(9):
@@ -231,16 +231,16 @@ def test_a_client_that_reads_nothing_is_not_read_and_then_goes_on(run: Callable[
 
 
 def test_only_what_is_good_today_is_spoken(run: Callable[..., None]) -> None:
-    async def test(gate: Gate) -> None:
-        address = await gate.listen()
-        old = gate.authority.client()
+    async def test(site: Site) -> None:
+        address = await site.listen()
+        old = site.authority.client()
         old.set_ciphers("AES128-SHA")
         old.maximum_version = ssl.TLSVersion.TLSv1_2
         with pytest.raises((ssl.SSLError, OSError)):
-            await gate.client(address, old)
-        twelve = gate.authority.client()
+            await site.client(address, old)
+        twelve = site.authority.client()
         twelve.maximum_version = ssl.TLSVersion.TLSv1_2
-        client = await gate.client(address, twelve)
+        client = await site.client(address, twelve)
         await client.connect()
         name, version, _ = client.writer.get_extra_info("cipher")
         assert version == "TLSv1.2"
@@ -255,21 +255,21 @@ V1 = b"PROXY TCP4 192.0.2.7 10.0.0.1 4711 61613\r\n"
 
 @pytest.mark.parametrize(("header", "is_tls"), [(V1, False), (V2, True)], ids=["v1", "v2"])
 def test_a_trusted_proxy_says_for_whom_it_connects(run: Callable[..., None], header: bytes, is_tls: bool) -> None:
-    async def test(gate: Gate) -> None:
-        address = await gate.listen(tls=False, proxy=True)
-        client = await gate.plain(address)
+    async def test(site: Site) -> None:
+        address = await site.listen(tls=False, proxy=True)
+        client = await site.plain(address)
         data = header + CONNECT
         for at in range(len(data)):
             client.writer.write(data[at : at + 1])
             await asyncio.sleep(0)
         assert (await client.frame()).command == "CONNECTED"
-        assert await gate.peers() == [Peer("192.0.2.7", 4711, is_tls)]
+        assert await site.peers() == [Peer("192.0.2.7", 4711, is_tls)]
         await client.close()
-        await gate.empty()
-        orders = gate.authority.client(gate.authority.signed("orders", ORDERS))
-        encrypted = await gate.client(await gate.listen(proxy=True), orders, header)
+        await site.empty()
+        orders = site.authority.client(site.authority.signed("orders", ORDERS))
+        encrypted = await site.client(await site.listen(proxy=True), orders, header)
         await encrypted.connect()
-        (peer,) = await gate.peers()
+        (peer,) = await site.peers()
         assert (peer.host, peer.port, peer.tls) == ("192.0.2.7", 4711, True)
         assert peer.certificate is not None
 
@@ -277,32 +277,32 @@ def test_a_trusted_proxy_says_for_whom_it_connects(run: Callable[..., None], hea
 
 
 def test_nobody_else_says_so_and_a_listener_for_others_does_not_listen_to_it(run: Callable[..., None]) -> None:
-    async def test(gate: Gate) -> None:
-        plain, proxy = await gate.listen(tls=False), await gate.listen(tls=False, proxy=True)
-        client = await gate.plain(plain)
+    async def test(site: Site) -> None:
+        plain, proxy = await site.listen(tls=False), await site.listen(tls=False, proxy=True)
+        client = await site.plain(plain)
         await client.send(V1 + CONNECT)
         (error,) = await client.rest()
         assert error.command == "ERROR"
-        client = await gate.plain(proxy)
+        client = await site.plain(proxy)
         await client.send(CONNECT)
         with pytest.raises((asyncio.IncompleteReadError, OSError)):
             await client.frame()
-        gate.acceptor.trusted_proxies = Networks(["10.0.0.0/8"])
-        client = await gate.plain(proxy)
+        site.acceptor.trusted_proxies = Networks(["10.0.0.0/8"])
+        client = await site.plain(proxy)
         with pytest.raises((asyncio.IncompleteReadError, OSError)):
             await client.send(V1 + CONNECT)
             await client.frame()
-        await gate.empty()
+        await site.empty()
 
     run(test)
 
 
 def test_behind_a_proxy_it_is_the_clients_that_are_counted(run: Callable[..., None]) -> None:
-    async def test(gate: Gate) -> None:
-        address = await gate.listen(tls=False, proxy=True)
+    async def test(site: Site) -> None:
+        address = await site.listen(tls=False, proxy=True)
 
         async def open_slot(host: bytes) -> str:
-            client = await gate.plain(address)
+            client = await site.plain(address)
             await client.send(b"PROXY TCP4 %b 10.0.0.1 4711 61613\r\n" % host + CONNECT)
             return (await client.reader.readuntil(b"\0")).partition(b"\n")[0].decode()
 
@@ -315,19 +315,19 @@ def test_behind_a_proxy_it_is_the_clients_that_are_counted(run: Callable[..., No
 def test_a_thousand_handshakes_at_once_are_taken_one_a_turn(run: Callable[..., None]) -> None:
     """Each costs as much as hundreds of messages: between two of them it is everybody's turn."""
 
-    async def test(gate: Gate) -> None:
-        address = await gate.listen()
+    async def test(site: Site) -> None:
+        address = await site.listen()
         taken_in_turn: list[int] = []
         turn = 0
         clients = []
-        hello = _client_hello(gate.authority.client())
-        steps = gate.acceptor.handshakes._next
+        hello = _client_hello(site.authority.client())
+        steps = site.acceptor.handshakes._next
 
         def step() -> None:
             taken_in_turn.append(turn)
             steps()
 
-        gate.acceptor.handshakes._next = step  # type: ignore[method-assign]
+        site.acceptor.handshakes._next = step  # type: ignore[method-assign]
         for _ in range(50):
             one = socket.create_connection(address)
             one.setblocking(False)
@@ -339,7 +339,7 @@ def test_a_thousand_handshakes_at_once_are_taken_one_a_turn(run: Callable[..., N
         assert len(set(taken_in_turn)) == 50
         for one in clients:
             one.close()
-        await gate.empty()
+        await site.empty()
 
     run(test)
 

@@ -26,9 +26,9 @@ def admission(most: int = 1000, **bounds: int) -> Admission:
     return Admission(lambda: most, alarms, Bounds(**bounds))
 
 
-def open_slot(door: Admission, address: str) -> Slot | None:
+def open_slot(limits: Admission, address: str) -> Slot | None:
     """Return the slot if it may stay."""
-    slot = door.open_slot()
+    slot = limits.open_slot()
     if slot is not None and slot.set_address(address):
         slot.leave()
         return None
@@ -36,78 +36,78 @@ def open_slot(door: Admission, address: str) -> Slot | None:
 
 
 def test_there_are_so_many_in_all_and_whoever_is_one_too_many_may_come_when_one_has_left() -> None:
-    door = admission(2)
-    one, two = open_slot(door, "10.0.0.1"), open_slot(door, "10.0.0.2")
+    limits = admission(2)
+    one, two = open_slot(limits, "10.0.0.1"), open_slot(limits, "10.0.0.2")
     assert one
     assert two
-    assert open_slot(door, "10.0.0.3") is None
+    assert open_slot(limits, "10.0.0.3") is None
     one.leave()
     one.leave()
-    assert open_slot(door, "10.0.0.3")
-    assert open_slot(door, "10.0.0.3") is None
-    assert door.refused == {"full": 2}
+    assert open_slot(limits, "10.0.0.3")
+    assert open_slot(limits, "10.0.0.3") is None
+    assert limits.refused == {"full": 2}
 
 
 def test_a_full_server_has_room_for_a_few_who_ask_for_health() -> None:
-    door = admission(1)
-    one = door.open_slot()
-    spares = [door.open_slot(may_be_reserve=True) for _ in range(RESERVE + 1)]
+    limits = admission(1)
+    one = limits.open_slot()
+    spares = [limits.open_slot(may_be_reserve=True) for _ in range(RESERVE + 1)]
     assert [spare is not None and spare.is_reserve for spare in spares] == [True] * RESERVE + [False]
     assert one and not one.is_reserve
     one.leave()
-    assert door.open_slot(), "spares are beyond the most there may be"
+    assert limits.open_slot(), "spares are beyond the most there may be"
     assert spares[0]
     spares[0].leave()
-    another = door.open_slot(may_be_reserve=True)
+    another = limits.open_slot(may_be_reserve=True)
     assert another and another.is_reserve
 
 
 def test_of_one_address_there_are_so_many_and_others_have_their_own() -> None:
-    door = admission(address=2)
-    one, two, three = [open_slot(door, "10.0.0.1") for _ in range(3)]
+    limits = admission(address=2)
+    one, two, three = [open_slot(limits, "10.0.0.1") for _ in range(3)]
     assert one
     assert two
     assert three is None
-    assert open_slot(door, "10.0.0.2")
+    assert open_slot(limits, "10.0.0.2")
     one.leave()
-    assert [bool(open_slot(door, "10.0.0.1")) for _ in range(2)] == [True, False]
-    assert door.refused == {"address": 2}
+    assert [bool(open_slot(limits, "10.0.0.1")) for _ in range(2)] == [True, False]
+    assert limits.refused == {"address": 2}
 
 
 def test_nothing_is_kept_of_those_who_left() -> None:
-    door = admission(address=1, unauthenticated=1, address_unauthenticated=1, user=1)
+    limits = admission(address=1, unauthenticated=1, address_unauthenticated=1, user=1)
     for number in range(100):
-        slot = open_slot(door, f"10.0.0.{number}")
+        slot = open_slot(limits, f"10.0.0.{number}")
         assert slot
         assert not slot.logged_in("a")
         slot.leave()
-    assert not door.slots
-    assert not door._counts
+    assert not limits.slots
+    assert not limits._counts
 
 
 def test_clients_of_this_machine_are_any_number_and_so_is_everybody_with_0() -> None:
     bounded = admission(address=1, address_unauthenticated=1)
-    for door, address in ((bounded, "127.0.0.1"), (bounded, "::1"), (admission(), "10.0.0.1")):
-        assert all(open_slot(door, address) for _ in range(10))
+    for limits, address in ((bounded, "127.0.0.1"), (bounded, "::1"), (admission(), "10.0.0.1")):
+        assert all(open_slot(limits, address) for _ in range(10))
 
 
 def test_strangers_are_fewer_in_all_and_from_one_address_until_they_log_in() -> None:
-    door = admission(unauthenticated=3, address_unauthenticated=2)
-    one, two, three = [open_slot(door, "10.0.0.1") for _ in range(3)]
+    limits = admission(unauthenticated=3, address_unauthenticated=2)
+    one, two, three = [open_slot(limits, "10.0.0.1") for _ in range(3)]
     assert one
     assert two
     assert three is None
-    assert open_slot(door, "10.0.0.2")
-    assert open_slot(door, "127.0.0.1") is None
+    assert open_slot(limits, "10.0.0.2")
+    assert open_slot(limits, "127.0.0.1") is None
     assert not one.logged_in("a")
-    assert open_slot(door, "10.0.0.1")
-    assert open_slot(door, "10.0.0.3") is None
-    assert door.refused == {"strangers": 3}
+    assert open_slot(limits, "10.0.0.1")
+    assert open_slot(limits, "10.0.0.3") is None
+    assert limits.refused == {"strangers": 3}
 
 
 def test_of_one_user_there_are_so_many_from_wherever_they_come() -> None:
-    door = admission(user=2)
-    slots = [slot for number in range(3) if (slot := open_slot(door, f"10.0.0.{number}"))]
+    limits = admission(user=2)
+    slots = [slot for number in range(3) if (slot := open_slot(limits, f"10.0.0.{number}"))]
     assert [slot.logged_in("a") for slot in slots] == [
         *("", "", "2 connections of this user are open, which is the limit")
     ]
@@ -155,14 +155,14 @@ def test_over_tcp_who_is_one_too_many_is_sent_away(tmp_path: Path, elsewhere: No
 async def test_over_http_too_and_a_websocket_counts_to_its_end(tmp_path: Path, elsewhere: None) -> None:
     async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as gateway:
         await gateway.http.aclose()
-        door = admission(address=1)
-        gateway.server.acceptor.admission = door
+        limits = admission(address=1)
+        gateway.server.acceptor.admission = limits
         async with gateway.socket("consume"):
             reply = await gateway.raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert reply.startswith(b"HTTP/1.1 503 ")
             assert b"1 connections from this address are open" in reply
         async with asyncio.timeout(60):
-            while door.slots:
+            while limits.slots:
                 await asyncio.sleep(0.001)
         reply = await gateway.raw(f"GET {QUEUE} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         assert reply.startswith(b"HTTP/1.1 200 ")
@@ -203,10 +203,10 @@ def test_the_peer_of_a_connection_is_known_when_it_is_let_in(tmp_path: Path) -> 
     """What an event loop gives as the name of a peer is an address that the rules can read."""
 
     async def test(world: World) -> None:
-        world.server.acceptor.admission = door = admission()
+        world.server.acceptor.admission = limits = admission()
         await world.peer("r rebind --confirm q e")
         (client,) = world.server.clients
         assert socket.inet_aton(client.peer.host) == bytes((127, 0, 0, 1))
-        assert door.slots == {client.slot}
+        assert limits.slots == {client.slot}
 
     run(tmp_path, test)

@@ -76,7 +76,7 @@ PORT = {
 }
 ADAPTERS = {"access", "gateway", "mqks", "net", "rabbit", "stomp"}
 
-# Sockets, clocks, threads, dice and files come in through these doors only; all else gets them handed in.
+# Sockets, clocks, threads, dice and files come in through these guarded only; all else gets them handed in.
 OUTSIDE_WORLD = {
     *("asyncio", "concurrent", "fcntl", "multiprocessing", "os", "random", "sched", "select", "selectors"),
     *("shutil", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.doors import Doors, doors
+from tests.kit.guarded_server import GuardedServer, guarded_server
 from tests.kit.server import ServerProcess
 from tests.sdk.tools import FOLDER, NODE_MODULES, node_tool, run, tool
 
@@ -27,13 +27,13 @@ def sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
     grants = '["send,receive,peek,manage sdk/*", "send,receive topic:sdk/*"]'
-    with doors(tmp_path_factory.mktemp("guarded"), f"[users.sdk]\ngrants = {grants}\n") as it:
+    with guarded_server(tmp_path_factory.mktemp("guarded"), f"[users.sdk]\ngrants = {grants}\n") as it:
         yield it
 
 
-def test_the_python_client_works_and_logs_in(sdk: Path, guarded: Doors) -> None:
+def test_the_python_client_works_and_logs_in(sdk: Path, guarded: GuardedServer) -> None:
     folder = sdk / "python"
     shutil.copy(HERE / "roundtrip.py", folder)
     run(tool("mypy"), "--strict", "curbstone_http", "roundtrip.py", cwd=folder)
@@ -68,7 +68,7 @@ def test_the_typescript_client_can_be_installed_as_it_is_made(sdk: Path, server:
     assert [said[0].split()[0], *said[1:]] == ["201", '{"total":12} 0', "404 no such queue: shop/none"]
 
 
-def test_the_typescript_client_works_and_logs_in(sdk: Path, guarded: Doors) -> None:
+def test_the_typescript_client_works_and_logs_in(sdk: Path, guarded: GuardedServer) -> None:
     folder = sdk / "typescript"
     (folder / "node_modules").symlink_to(NODE_MODULES)
     shutil.copy(HERE / "roundtrip.ts", folder)

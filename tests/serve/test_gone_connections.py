@@ -117,8 +117,11 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with running(tmp_path, GatewaySettings(), QueueOptions()) as gateway:
         assert (await gateway.http.put(QUEUE + "2")).status_code == 201
         host = AsyncioHost(asyncio.get_running_loop(), threads=1)
-        gate = OpenAuthenticator(gateway.broker, host)
-        stomp, mqks = StompServer(gate, host, limits=Limits()), MqksServer(gate, host, limits=MqksLimits())
+        authenticator = OpenAuthenticator(gateway.broker, host)
+        stomp, mqks = (
+            StompServer(authenticator, host, limits=Limits()),
+            MqksServer(authenticator, host, limits=MqksLimits()),
+        )
 
         def connected() -> int:
             return sum(sum(server.connections().values()) for server in (gateway.server, stomp, mqks))

@@ -104,7 +104,7 @@ class HttpClient(Client):
         sent = self.message(queue or self.rng.choice(self.world.queues))
         if "x-n" in sent.fields:
             sent.fields = {"x-msg-x-n": sent.fields["x-n"]}  # no other name is kept over HTTP
-        self.wishes(sent)
+        self.options(sent)
         return sent
 
     def do_batch(self) -> None:

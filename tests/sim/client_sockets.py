@@ -143,7 +143,7 @@ class PublishClient(SocketClient):
             self.frame(BINARY, sent.body)
             return
         sent.groups = self._groups
-        self.wishes(sent)
+        self.options(sent)
         fields: dict[str, Any] = dict(sent.fields)
         if sent.delay_ms:
             fields["delay"] = sent.delay_ms / 1000

@@ -96,7 +96,7 @@ class StompClient(Client):
         tokens = []
         for _ in range(count):
             sent = self.message(queue)
-            self.wishes(sent)
+            self.options(sent)
             lines = self._lines(sent)
             if sent.ttl_ms:  # an order, and a header of the message as well
                 sent.fields["x-msg-x-expiration"] = str(sent.ttl_ms)

@@ -176,7 +176,7 @@ class Client(ABC):
             sent.place = self._places[queue] = self._places.get(queue, 0) + 1
         return sent
 
-    def wishes(self, sent: Sent) -> None:
+    def options(self, sent: Sent) -> None:
         """Give a message groups, a delay or an end, now and then."""
         rng = self.rng
         sent.groups = rng.choice(self.world.groups) or sent.groups

@@ -40,11 +40,11 @@ class Server:
         self._broker = broker
         self._host = host
         self._loop = loop
-        gate = OpenAuthenticator(broker, host)
+        authenticator = OpenAuthenticator(broker, host)
         self._servers: list[tuple[int, TcpServer | GatewayServer]] = [
-            (STOMP, StompServer(gate, host, limits=stomp)),
-            (MQKS, MqksServer(gate, host, limits=mqks)),
-            (HTTP, GatewayServer(create_app(gate, host, GatewaySettings()))),
+            (STOMP, StompServer(authenticator, host, limits=stomp)),
+            (MQKS, MqksServer(authenticator, host, limits=mqks)),
+            (HTTP, GatewayServer(create_app(authenticator, host, GatewaySettings()))),
         ]
 
     def start(self) -> None:

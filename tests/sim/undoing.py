@@ -51,15 +51,15 @@ class Undoing:
             run.host.settle()
         queue = run.any_queue()
         group = self._rng.choice(run.readers)
-        wish = UndoRequest(self._rng.choice([1, 3, 1000]), self._rng.choice([0, 0, 1000]), 0, group)
+        wanted = UndoRequest(self._rng.choice([1, 3, 1000]), self._rng.choice([0, 0, 1000]), 0, group)
         if what == "option":
             run.directories.declare(queue.name, {"undo": self._rng.choice(SECONDS)})
         elif what == "amid":
             self._let_back(group)
-            queue.undo(wish, self._amid)
+            queue.undo(wanted, self._amid)
         else:
             run.host.settle()
-            self._quiet(queue, wish)
+            self._quiet(queue, wanted)
 
     @staticmethod
     def _amid(error: CurbstoneError | None, undone: Undone) -> None:
@@ -77,24 +77,24 @@ class Undoing:
         run.turns.go_back()
         return gone
 
-    def _quiet(self, queue: LocalQueue, wish: UndoRequest) -> None:
+    def _quiet(self, queue: LocalQueue, wanted: UndoRequest) -> None:
         """Undo, wait, and see what returned."""
         run, history = self._run, self._run.history
-        before = self._pending(queue, wish.group)
+        before = self._pending(queue, wanted.group)
         if before is None:
             return
-        gone = self._let_back(wish.group)
+        gone = self._let_back(wanted.group)
         answers: list[tuple[CurbstoneError | None, Undone]] = []
-        queue.undo(wish, lambda error, undone: answers.append((error, undone)))
+        queue.undo(wanted, lambda error, undone: answers.append((error, undone)))
         run.host.settle()
-        after = self._pending(queue, wish.group)
+        after = self._pending(queue, wanted.group)
         if not answers or answers[0][0] is not None or after is None:
             return  # what failed may have return, or may with the next start
         back = [after[seq] for seq in after.keys() - before.keys()]
         undone = answers[0][1]
-        if len(back) != undone.restored or len(back) > wish.limit:
-            raise Violation(f"{queue.name}: {undone}, and {len(back)} returned of {wish.limit}")
-        tokens = {history.token(message, wish.group): message for message in back}
+        if len(back) != undone.restored or len(back) > wanted.limit:
+            raise Violation(f"{queue.name}: {undone}, and {len(back)} returned of {wanted.limit}")
+        tokens = {history.token(message, wanted.group): message for message in back}
         if unasked := tokens.keys() - history.doomed:
             raise Violation(f"{queue.name}: {unasked} returned, and nobody had settled it")
         self.came_back += len(back)

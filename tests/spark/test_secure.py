@@ -13,7 +13,7 @@ from curbstone.spark.client import Client
 from curbstone.spark.failure import PipelineError, Refused, Unreachable, last_line
 from curbstone.spark.options import address_of
 from tests.kit.authority import Authority
-from tests.kit.doors import Doors, doors
+from tests.kit.guarded_server import GuardedServer, guarded_server
 from tests.spark.kit import numbered
 
 USERS = """
@@ -32,7 +32,7 @@ grants = ["peek shop/in"]
 class Secure:
     """The server, and options that reach it."""
 
-    def __init__(self, it: Doors, folder: Path, authority: Authority) -> None:
+    def __init__(self, it: GuardedServer, folder: Path, authority: Authority) -> None:
         host, port = it.server.addresses["tls://http"]
         self.url = f"https://{host}:{port}"
         self.authority = str(authority.file)
@@ -62,7 +62,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
     authority = Authority(folder)
     pair = authority.signed("server")
     tls = (f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}")
-    with doors(folder, USERS, "--http-addr=127.0.0.1:0", "--http-addr=tls://127.0.0.1:0", *tls) as it:
+    with guarded_server(folder, USERS, "--http-addr=127.0.0.1:0", "--http-addr=tls://127.0.0.1:0", *tls) as it:
         made = Secure(it, folder, authority)
         for queue in ("in", "out"):
             made.call("PUT", f"queues/{queue}")

@@ -81,13 +81,15 @@ class Client:
         self.lab = lab or Lab()
         self.changes = 0
         self.now_ms = 1_000_000
-        gate = OpenAuthenticator(self.lab.broker, self.lab.host)
-        everyone = gate.everyone
+        authenticator = OpenAuthenticator(self.lab.broker, self.lab.host)
+        everyone = authenticator.everyone
         access = (
-            everyone if identity is None else AuthorizedBroker(gate.registries, self.lab.broker, identity, _no_quota)
+            everyone
+            if identity is None
+            else AuthorizedBroker(authenticator.registries, self.lab.broker, identity, _no_quota)
         )
         self.session = Session(
-            gate,
+            authenticator,
             access,
             limits or Limits(),
             self._changed,

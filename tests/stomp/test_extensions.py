@@ -14,8 +14,8 @@ from tests.stomp.harness import SUB, Client, Refuse, send
 QUEUE = parse_queue_name("a")
 
 
-def client(wish: str = "refusals,ids,window,joined", **options: object) -> Client:
-    return Client(connect=f"|x-features:{wish}", **options)  # type: ignore[arg-type]
+def client(wanted: str = "refusals,ids,window,joined", **options: object) -> Client:
+    return Client(connect=f"|x-features:{wanted}", **options)  # type: ignore[arg-type]
 
 
 def test_connected_names_what_the_server_has_of_what_was_asked_for() -> None:

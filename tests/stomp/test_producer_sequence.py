@@ -23,17 +23,19 @@ class Peer:
     def __init__(
         self,
         lab: Lab,
-        gate: OpenAuthenticator | None = None,
+        authenticator: OpenAuthenticator | None = None,
         features: str = MORE,
         *,
         access: AuthorizedBroker | None = None,
         limits: Limits | None = None,
     ) -> None:
         self.lab = lab
-        gate = gate or OpenAuthenticator(lab.broker, lab.host)
-        access = access or gate.everyone
+        authenticator = authenticator or OpenAuthenticator(lab.broker, lab.host)
+        access = access or authenticator.everyone
         caller = Caller("127.0.0.1", 1, "stomp")
-        self.session = Session(gate, access, limits or Limits(), lambda _bytes: None, caller=caller, name="s", now_ms=0)
+        self.session = Session(
+            authenticator, access, limits or Limits(), lambda _bytes: None, caller=caller, name="s", now_ms=0
+        )
         (self.connected,) = self.send(f"CONNECT\naccept-version:1.2\nhost:x\nx-features:{features}")
 
     def send(self, *frames: str) -> list[Received]:
@@ -90,8 +92,8 @@ def test_what_is_sent_again_over_another_connection_is_confirmed_and_not_stored_
 def test_what_waited_in_the_socket_of_a_lost_connection_is_no_second_message() -> None:
     """It is read behind what the client sends again."""
     lab = Lab()
-    gate = OpenAuthenticator(lab.broker, lab.host)
-    lost, peer = Peer(lab, gate), Peer(lab, gate)
+    authenticator = OpenAuthenticator(lab.broker, lab.host)
+    lost, peer = Peer(lab, authenticator), Peer(lab, authenticator)
     peer.feed(number(1), number(2))
     lost.feed(number(1), number(2))
     lab.settle()
@@ -145,8 +147,8 @@ def test_the_headers_of_numbers_are_not_stored_and_without_the_feature_they_are_
 
 def test_a_later_connection_of_a_producer_ends_the_earlier_one() -> None:
     lab = Lab()
-    gate = OpenAuthenticator(lab.broker, lab.host)
-    earlier, other, later = Peer(lab, gate), Peer(lab, gate), Peer(lab, gate)
+    authenticator = OpenAuthenticator(lab.broker, lab.host)
+    earlier, other, later = Peer(lab, authenticator), Peer(lab, authenticator), Peer(lab, authenticator)
     earlier.send(number(1))
     other.send(number(1, queue="r"))
     assert told(later.send(number(2))) == ["1.2 stored"]
@@ -154,20 +156,20 @@ def test_a_later_connection_of_a_producer_ends_the_earlier_one() -> None:
     assert (error.command, error.headers["x-error-code"]) == ("ERROR", "409")
     assert not other.session.ending and not later.session.ending
     later.session.lose()
-    assert told(Peer(lab, gate).send(number(3))) == ["1.3 stored"]
+    assert told(Peer(lab, authenticator).send(number(3))) == ["1.3 stored"]
 
 
 def test_who_may_not_send_to_a_queue_takes_no_place_of_a_producer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places were taken before rights were looked at, so anybody could fill the memory with names."""
     lab = Lab()
-    gate = OpenAuthenticator(lab.broker, lab.host)
+    authenticator = OpenAuthenticator(lab.broker, lab.host)
     may = {"q": True}
     monkeypatch.setattr(AuthorizedBroker, "may", lambda self, right, name: may["q"])
-    earlier, later = Peer(lab, gate), Peer(lab, gate)
+    earlier, later = Peer(lab, authenticator), Peer(lab, authenticator)
     earlier.send(number(1))
     may["q"] = False
     later.send(number(2))
-    assert not earlier.session.ending and len(gate.registries.producing) == 1
+    assert not earlier.session.ending and len(authenticator.registries.producing) == 1
     may["q"] = True
     later.send(number(3))
     assert earlier.session.ending
@@ -175,14 +177,14 @@ def test_who_may_not_send_to_a_queue_takes_no_place_of_a_producer(monkeypatch: p
 
 def test_so_many_producers_publish_over_one_connection_and_no_more() -> None:
     lab = Lab()
-    gate = OpenAuthenticator(lab.broker, lab.host)
-    peer = Peer(lab, gate, limits=Limits(producers_max=3))
+    authenticator = OpenAuthenticator(lab.broker, lab.host)
+    peer = Peer(lab, authenticator, limits=Limits(producers_max=3))
     for name in ("a", "b", "c", "a"):
         peer.send(number(1, producer=name))
     (error,) = peer.send(number(1, producer="d"))
     assert (error.command, error.headers["message"]) == ("ERROR", "a connection has at most 3 numbered producers")
     peer.session.lose()
-    assert not gate.registries.producing
+    assert not authenticator.registries.producing
 
 
 def test_what_can_not_be_numbered_is_said() -> None:

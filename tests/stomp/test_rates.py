@@ -47,10 +47,10 @@ def run(rng: Random, sent: list[str], rate: Rate | None) -> tuple[list[str], lis
     identity = Identity("u", [EVERYTHING])
     held_back: dict[str, int] = {}
     identity.meter = Meter(rate, lab.host, held_back) if rate is not None else None
-    gate = OpenAuthenticator(lab.broker, lab.host)
-    access = AuthorizedBroker(gate.registries, lab.broker, identity, lambda _project: None)
+    authenticator = OpenAuthenticator(lab.broker, lab.host)
+    access = AuthorizedBroker(authenticator.registries, lab.broker, identity, lambda _project: None)
     caller = Caller("127.0.0.1", 1, "stomp")
-    session = Session(gate, access, Limits(), lambda _bytes: None, caller=caller, name="s", now_ms=0)
+    session = Session(authenticator, access, Limits(), lambda _bytes: None, caller=caller, name="s", now_ms=0)
     data = b"".join(map(Client.frame, sent))
     at, came = 0, b""
     for _ in range(100_000):

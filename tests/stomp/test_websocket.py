@@ -92,9 +92,11 @@ class World:
 @asynccontextmanager
 async def serving(path: Path, limits: Limits, options: QueueOptions) -> AsyncIterator[World]:
     async with engine(path, options) as (broker, host):
-        gate = OpenAuthenticator(broker, host)
-        sockets = StompSockets(gate, host, text=text_frame, binary=binary_frame, limits=limits)
-        app = create_app(gate, host, GatewaySettings(max_message_size=65_536), more_sockets={"/stomp": sockets.open})
+        authenticator = OpenAuthenticator(broker, host)
+        sockets = StompSockets(authenticator, host, text=text_frame, binary=binary_frame, limits=limits)
+        app = create_app(
+            authenticator, host, GatewaySettings(max_message_size=65_536), more_sockets={"/stomp": sockets.open}
+        )
         server = GatewayServer(app)
         address = await server.start(("127.0.0.1", 0))
         try:

@@ -61,7 +61,7 @@ class MetaWriter:
         self._ended()
 
     def _ended(self) -> None:
-        """A job has ended: if the queue has ended, too, somebody may wait for that."""
+        """A job has ended: if the queue has ended, too, a caller may wait for that."""
         if self._parts.state.is_closed:
             self._parts.wakeups.turn()
 

@@ -82,7 +82,7 @@ class Records:
 
     @property
     def _is_needed_for_publishes(self) -> bool:
-        """Whether publishes wait and there is hardly any room: records that nobody waits for must not take it."""
+        """Whether publishes wait and there is hardly any room: records without a waiting caller must not take it."""
         room = self._parts.log.room
         return bool(self._parts.write_queue.publishes) and room.budget < room.segment_bytes
 

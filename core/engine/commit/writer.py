@@ -3,7 +3,7 @@
 Each flush makes one batch of the write queue, as much as fits, and has a worker thread write it. Nothing in
 the batch is confirmed or delivered before the commit has succeeded.
 
-If a commit fails, its publishes are refused and whoever waits for its settles and releases gets the error.
+If a commit fails, its publishes are refused, and the callers of its settles and releases get the error.
 The settles and releases are written again all the same, to a new segment, for they have taken effect in
 memory. If that commit fails too, the queue refuses everything and tries again every second.
 
@@ -108,7 +108,7 @@ class Writer:
 
     @property
     def owes_nothing(self) -> bool:
-        """Whether nothing is under way and nobody waits for anything to be written."""
+        """Whether no commit is under way and nothing waits to be written."""
         return not (self.is_busy or self._write_queue.is_owed or self.copy_source is not None)
 
     def space(self) -> Space:
@@ -122,7 +122,7 @@ class Writer:
         state, room, index = self._state, self._log.room, self._parts.index
         size = room.largest_now(BATCH_BYTES + NOTES_BYTES)
         live = index.runs.bytes_live
-        if state.options.drops_oldest:  # what nobody holds gives way
+        if state.options.drops_oldest:  # messages that are not in flight make room
             held = sum([len(group.in_flight) for group in index.groups.values()])
             live = live * held // max(room.pending, 1)
         if state.options.drops_oldest or self._cleaner.may_help_publish:
@@ -294,12 +294,12 @@ class Writer:
         self._turn()
 
     def _nothing_written(self, batch: Batch) -> None:
-        """The batch has nothing to write: answer at once whoever waits for it."""
+        """The batch has nothing to write: answer its callers at once."""
         self.under_way = None
         self._tell(batch)
 
     def _tell(self, batch: Batch) -> None:
-        """Answer whoever waits for a batch that is on disk, in their order."""
+        """Answer the callers of a batch that is on disk, in their order."""
         for callback in batch.after_settles:
             self._state.host.tell(callback, None)
         for callback in batch.callbacks:
@@ -382,7 +382,7 @@ class Writer:
         self.under_way = None
         for callback in batch.after_settles:
             self._state.host.tell(callback, answer)
-        # The in-doubt rule: nobody is refused whose settle may be on the disk all the same, as a crash would show.
+        # The in-doubt rule: a settle that may be on the disk is never refused, because a crash may show it as done.
         if no_space and not self.disk_is_full and not self._state.is_closed:
             # The batch is certainly not there. Its records are tried once more, in the room that is kept for them, and
             # those who wait for them get the answer of that commit.

@@ -2,7 +2,7 @@
 
 What is live in the oldest segment is copied to the end of the log (`copying`); a segment in which nothing is live is
 dropped. Because the oldest goes first, a settle is never lost before its message. Because it goes whatever it holds,
-one old message that nobody settles never keeps the log from shrinking.
+one old message that is never settled does not keep the log from shrinking.
 
 There are four reasons to clean. For each of them the cleaner is in one of these states:
 

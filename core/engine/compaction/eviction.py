@@ -1,7 +1,7 @@
 """Decides which messages give way to a publish when the cap is reached.
 
 A declared group may skip: then its messages give way even if they are delivered. In a queue that drops the oldest
-(option `overflow`) the other groups give up messages too, but only those that nobody holds.
+(option `overflow`) the other groups give up messages too, but only those that are not in flight.
 
 The oldest messages that are pending in no other groups are given up, up to the end of the segment they lie in, because
 only whole segments make room. A group that skips gives up everything from its position to there, so it loses one
@@ -70,7 +70,7 @@ class Eviction:
         return end > 0
 
     def _groups(self) -> tuple[list[Group], list[Group]]:
-        """Return the groups that give up everything, and those that keep messages which somebody holds."""
+        """Return the groups that give up everything, and those that keep messages in flight."""
         state = self._parts.state
         groups = [group for _name, group in sorted(self._parts.index.groups.items())]
         whole = [group for group in groups if group.name in state.meta.skips]

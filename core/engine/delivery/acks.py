@@ -84,7 +84,7 @@ class Acks:
         self._write_queue.when_committed(lambda error: on_done(error, error is None))
 
     def put_back(self, group: str, deliveries: list[Delivery]) -> None:
-        """Return deliveries that nobody has seen to their place: no try is counted."""
+        """Return deliveries that reached no client to their place: no try is counted."""
         if not deliveries or self._state.is_closed:
             return
         held = self._index.group(group)

@@ -1,4 +1,4 @@
-"""Deletes a queue that is unused: nobody has consumed, leased, popped or waited there for as long as `unused` says.
+"""Deletes a queue that is unused: no client has consumed, leased, popped or waited there for as long as `unused` says.
 
 A pop or lease that finds nothing is use, too: a client that polls reads the queue. Publishing is not: the
 option is meant for queues that are published to and not read any more. The time begins anew when the server starts. A
@@ -46,7 +46,7 @@ class AutoDelete:
 
     @property
     def _is_used(self) -> bool:
-        """Whether anybody consumes from the queue, waits for a message, or holds one."""
+        """Whether a client consumes from the queue, waits for a message, or holds one."""
         return bool(self._dispatcher.attached or self._leases)
 
     def _look(self) -> None:

@@ -237,7 +237,7 @@ class DeadLetters:
             state.report(f"message {first} could not be dead-lettered, it waits: {error}")
 
     def try_again(self) -> None:
-        """Try again to dead-letter some of the messages whose delay is over, even if nobody consumes from the queue.
+        """Try again to dead-letter some of the messages whose delay is over, even if the queue has no consumer.
 
         If they succeed, the next ones follow.
         """

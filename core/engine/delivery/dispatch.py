@@ -94,7 +94,7 @@ class RoundRobin:
     def deal(self, taken: list[Delivery], credit: dict[Receiver, int]) -> None:
         """Deal deliveries to the receivers in `credit`, continuing where the last deal ended."""
         first = next(iter(credit))
-        if len(credit) == 1 and (len(self.receivers) == 1 or len(taken) > first.weight):  # nobody else takes any
+        if len(credit) == 1 and (len(self.receivers) == 1 or len(taken) > first.weight):  # no other receiver takes any
             first.give(taken)
             return
         hands: dict[Receiver, list[Delivery]] = {}

@@ -133,7 +133,7 @@ class Leases:
         self._parts.write_queue.when_committed(done)
 
     def give_back(self, leases: list[Lease]) -> None:
-        """End leases that nobody has seen: no try is counted."""
+        """End leases that reached no client: no try is counted."""
         for given in leases:
             lease = self._by_token.get(given.token)
             if lease is not None:

@@ -1,11 +1,11 @@
 """Pops: one message, taken for good.
 
 The message stays with its queue, as if it were leased, until its settle is on disk; only then it is given away. If the
-settle can't be written, or whoever asked is gone before it is, the message goes back to its place. No try is counted
-then, because nobody has seen it.
+settle can't be written, or the caller is gone before it is, the message returns to its place. No try is counted
+then, because no client has seen it.
 
 A commit that has failed may be on the disk all the same, until another one has succeeded. So long the pops in it are in
-doubt: they are not refused, but tried again until they are settled or nobody wants them any more.
+doubt: they are not refused, but tried again until they are settled or their callers are gone.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Pops:
         self._put_back([pop])
 
     def drop_unwanted(self) -> None:
-        """Give back the messages of pops that nobody is left to take."""
+        """Give back the messages of pops whose callers are gone."""
         unwanted = [pop for pop in self._write_queue.pops if pop.is_wanted is not None and not pop.is_wanted()]
         for pop in unwanted:
             self._drop(pop)

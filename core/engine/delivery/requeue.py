@@ -78,7 +78,7 @@ class Requeue:
         """Give deliveries back to their place, one try older; those that were tried too often or expired are dead.
 
         `delay_ms` is 0 if a consumer is gone or a lease has run out: that is no fault of the message, so `nack_delay`
-        is only for messages that somebody gives back.
+        is only for messages that a consumer gives back.
         """
         state = self._state
         if not deliveries or state.is_closed:

@@ -38,7 +38,7 @@ class Kind(NamedTuple):
     room: int = 0
     """Bytes of the cap that are kept for each fact, because it is written again when its segment is dropped."""
     end_ms: Callable[[bytes], int] | None = None
-    """`end_ms(value)` returns the engine time when the fact is forgotten. None if somebody else decides that."""
+    """`end_ms(value)` returns the engine time when the fact is forgotten. None if other code decides that."""
     most: int = 0
     """The most facts in a queue, and..."""
     cap_bytes: int = 1

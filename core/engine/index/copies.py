@@ -70,7 +70,7 @@ def insert_copies(
         elif old is not None:
             _keep(runs, expiries, current, seq, old, taken_apart[old])
     for run in taken_apart:
-        run.bits, run.named = 0, None  # whoever still holds the run finds nothing pending in it
+        run.bits, run.named = 0, None  # code that still has the run finds nothing pending in it
     return list(taken_apart)
 
 

@@ -4,7 +4,7 @@ Ready messages are delivered in the order of their seqs: first those that were g
 everything that is pending from the cursor on. A message that was never handed out needs no object, so a backlog costs
 almost no memory. A message with an ordering key is ready only when it has its turn (`core.engine.index.ordering`).
 
-A message that is handed out stays pending until it is settled. It lies behind the cursor, so nobody gets it twice.
+A message that is handed out stays pending until it is settled. It lies behind the cursor, so no consumer gets it twice.
 docs/engine.md ("Tries", "The cursor") gives the reasons.
 """
 
@@ -87,7 +87,7 @@ class Group:
         self.pending = 0
         """How many messages the group is entitled to and has not settled; only `pends` changes it."""
         self.in_flight: dict[int, Holder | None] = {}
-        """The seqs that are handed out, and who holds each; None while it is on its way to somebody, or is dying."""
+        """The seqs that are handed out, and who holds each; None while it is on its way to a consumer, or is dying."""
         self.delayed = 0
         self.delivered = 0
         """The highest seq that was ever handed out."""
@@ -231,7 +231,7 @@ class Group:
         self.in_flight[seq] = None
 
     def end_delivery(self, seq: int) -> None:
-        """A message was settled whoever holds it: so its delivery is stale, if it is handed out."""
+        """A message was settled, not by its holder: its delivery is stale if it is handed out."""
         holder = self.in_flight.pop(seq, None)
         if holder is not None:
             holder.lose(seq)

@@ -1,8 +1,8 @@
 """One commit: what is written to a queue's log in one turn, and how it is undone if the disk has no room.
 
 Room first, contents last: a commit takes the room it needs on the disk before it writes its batch there. So if the disk
-is full, the batch was either not written at all, or its header is wiped, durably, before anybody hears of it, and no
-recovery finds it. After any other failure nobody can say what is on the disk, and the segment is fenced (see `log`).
+is full, the batch was either not written at all, or its header is wiped, durably, before it is reported, and no
+recovery finds it. After any other failure it is unknown what is on the disk, and the segment is fenced (see `log`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Segment:
         self.tries_records = 0
         """How many pending messages have the latest record of their tries here."""
         self.dead_ms = 0
-        """Engine time when it was first seen without runs and states; 0 if nobody has looked yet."""
+        """Engine time when it was first seen without runs and states; 0 before the first look."""
         self.damaged = False
         self.is_redoable = True
         """Whether its commits may go to redo files: only if its header has the format that older programs refuse."""
@@ -67,7 +67,7 @@ class Segment:
 
 
 class Spare(NamedTuple):
-    """A file whose contents nobody needs: room on the disk for a new segment."""
+    """A file whose contents are not needed: room on the disk for a new segment."""
 
     path: str
     size: int

@@ -94,7 +94,7 @@ class Log:
     # --- who reads its files meanwhile
 
     def hold(self) -> None:
-        """Let no file of a dropped segment be used again until `release`, because somebody, such as a backup, reads it.
+        """Let no file of a dropped segment be used again until `release`, because a reader, such as a backup, reads it.
 
         Several may hold the log at once. Each ends its own hold, and only that, exactly once.
         """
@@ -107,7 +107,7 @@ class Log:
 
     @property
     def is_held(self) -> bool:
-        """Whether anybody holds the log. `let_go` asks again, because that may have begun after the commit was made."""
+        """Whether a reader holds the log. `let_go` asks again, because it may have begun after the commit."""
         return self._holds > 0
 
     # --- sizes

@@ -69,7 +69,7 @@ class Meta:
 
     @property
     def label(self) -> str:
-        """How the queue is called in texts that anybody may read. The name of a private queue is a secret."""
+        """The queue's name in texts that any user may read. The name of a private queue is a secret."""
         return f"private queue {self.uid}" if self.name.is_private else f"queue {self.name}"
 
     @property

@@ -41,7 +41,7 @@ class Chain:
     segments: list[tuple[Segment, SegmentHeader | None]] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     trash: list[str] = field(default_factory=list)
-    """Files that are no part of the log, and that nobody needs."""
+    """Files that are no part of the log, and that are not needed."""
     aside: list[str] = field(default_factory=list)
     """Files that may have been the newest segments and can't be read. They are kept, but are no part of the log."""
     damage: list[tuple[int, str]] = field(default_factory=list)

@@ -175,7 +175,7 @@ class EventStream:
         if isinstance(leases, CurbstoneError):
             self._fail(leases)
             return
-        if self.is_closed:  # the stream is over, so nobody would see them
+        if self.is_closed:  # the stream is over, so no client would see them
             self.queue.give_back(leases)
             return
         for lease in leases:

@@ -44,7 +44,7 @@ class OneMessage:
         return JsonResponse(peeked_json(queue, found, encoding))
 
     async def delete(self, request: Request) -> Response:
-        """DELETE: settle the message for consumers without a group, even if it is delayed or somebody holds it."""
+        """DELETE: settle the message for consumers without a group, even if it is delayed or in flight."""
         queue = access_of(request).queue(name_in(request), Right.RECEIVE)
         seq = queue.parse_id(request.path_params["id"])
         if not seq:

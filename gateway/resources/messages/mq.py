@@ -89,7 +89,7 @@ class _Mq:
         return Response(status_code=201, headers={"x-message-id": queue.message_id(seq)})
 
     async def fetch(self, request: Request) -> Response:
-        """GET a message: nobody else gets it for `--mq-delay`; then it returns, unless it was deleted."""
+        """GET a message: no other client gets it for `--mq-delay`; then it returns, unless it was deleted."""
         if request.method == "HEAD":
             raise Problem(
                 405,

@@ -57,7 +57,7 @@ class Requests:
         message = await read_message(request, request.receive, self._settings, bytes_max)
         box = reply_queue(secrets.token_urlsafe(16))
         message.headers += headers.encode([("reply-to", reply_address(box))])
-        message.ttl_ms = message.ttl_ms or max(longest_ms, 1)  # after that nobody waits for a reply
+        message.ttl_ms = message.ttl_ms or max(longest_ms, 1)  # after that no client waits for a reply
         answers = access.private(
             box, {"cap": max(ANSWERS_BYTES_MIN, ANSWERS_MAX * self._settings.max_message_size)}, lambda _error: None
         )
@@ -88,7 +88,7 @@ class Requests:
 
 
 async def _deliver_answer(access: AuthorizedBroker, box: QueueName, message: Message) -> bool:
-    """Send a reply to the waiting client; return False if nobody waits."""
+    """Send a reply to the waiting client; return False if none waits."""
     waits = True
 
     def start(done: Published) -> None:

@@ -103,7 +103,7 @@ def _none() -> Mapping[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Figures that neither the engine nor a protocol counts, given by whoever starts the server."""
+    """Figures that neither the engine nor a protocol counts, given by the code that starts the server."""
 
     connections: Callable[[], Mapping[str, int]] = _none
     """Open connections by protocol."""

@@ -49,7 +49,7 @@ class Metrics:
                 break
 
         def write() -> tuple[bytes, str]:
-            # Imported here, because prometheus-client is needed only when somebody asks for /metrics.
+            # Imported here, because prometheus-client is needed only for /metrics.
             from curbstone.gateway.resources.metrics.exposition import written
 
             return written(now, shown, groups, accept)

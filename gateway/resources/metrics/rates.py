@@ -1,4 +1,4 @@
-"""How fast the numbers of queues change: moving averages, updated whenever somebody looks. It has no clock."""
+"""How fast the numbers of queues change: moving averages, updated at each reading. It has no clock."""
 
 from __future__ import annotations
 

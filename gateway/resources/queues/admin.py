@@ -100,8 +100,8 @@ class Admin:
         asked = await read_typed(request, request.receive, self._settings.json_bytes_max, Undo)
         seq = _seq_of(queue, asked.id) if asked.id is not None else 0
         within_ms = max(1, seconds_ms("within", asked.within)) if asked.within is not None else 0
-        wish = UndoRequest(asked.limit, within_ms, seq, group_named(asked.group))
-        _, undone = await answer(lambda done: access_of(request).undo(queue.name, wish, done))
+        undo_request = UndoRequest(asked.limit, within_ms, seq, group_named(asked.group))
+        _, undone = await answer(lambda done: access_of(request).undo(queue.name, undo_request, done))
         return JsonResponse(undone._asdict())
 
     async def redrive(self, request: Request) -> Response:

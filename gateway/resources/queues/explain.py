@@ -163,7 +163,7 @@ def _about_message(queue: Queue, message_id: str, found: Peeked | None, held_by:
         return f"Message {message_id} is not in this queue: it was settled, has expired, or never was there."
     times = "once" if found.tries == 1 else f"{found.tries} times"
     tries = f" It was delivered {times} before." if found.tries else ""
-    ready = "is ready: it is delivered when those before it are and somebody has room."
+    ready = "is ready: it is delivered after those before it, as soon as a consumer has room."
     if found.behind:
         ready = f"waits behind message {queue.message_id(found.behind)} of the same key, until that is settled."
     states = {

@@ -26,9 +26,9 @@ def undo(
     return error, undone
 
 
-def back(lab: Lab, queue: LocalQueue, **wish: int | str) -> int:
+def back(lab: Lab, queue: LocalQueue, **wanted: int | str) -> int:
     """Undo, and return how many messages returned."""
-    error, undone = undo(lab, queue, **wish)  # type: ignore[arg-type]
+    error, undone = undo(lab, queue, **wanted)  # type: ignore[arg-type]
     assert error is None
     return undone.restored
 

@@ -98,12 +98,12 @@ async def test_one_dead_letter_goes_home(gateway: Running) -> None:
     await gateway.http.post(MESSAGES + "/nack", json={"ackIds": tokens, "reject": True})
     dead = "/v2/p1/queues/dead"
     letters = (await gateway.http.get(dead + "/messages")).json()["messages"]
-    wish = {"id": letters[1]["id"]}
-    reply = await gateway.http.post(dead + "/redrive", json=wish)
+    wanted = {"id": letters[1]["id"]}
+    reply = await gateway.http.post(dead + "/redrive", json=wanted)
     assert reply.json() == {"moved": 1, "stayed": {}, "more": False}
     assert await gateway.pop_all() == [b"2"]
     assert [item["message"] for item in (await gateway.http.get(dead + "/messages")).json()["messages"]] == ["1", "3"]
-    assert (await gateway.http.post(dead + "/redrive", json=wish)).status_code == 404, "it is not there any more"
+    assert (await gateway.http.post(dead + "/redrive", json=wanted)).status_code == 404, "it is not there any more"
     assert (await gateway.http.post(dead + "/redrive", json={"id": "made-up"})).status_code == 404
     assert (await gateway.http.post(dead + "/redrive", json={"id": 5})).status_code == 400
 
@@ -162,8 +162,8 @@ async def reject(gateway: Running, body: str, error: str, queue: str = QUEUE) ->
     """Publish a message that becomes a dead letter, and return its id."""
     reply = await gateway.http.post(f"{queue}/messages", content=body)
     (leased,) = (await gateway.http.post(f"{queue}/messages/lease", json={})).json()["messages"]
-    wish = {"reject": [{"ackId": leased["ackId"], "error": error}]}
-    assert (await gateway.http.post(f"{queue}/messages/settle", json=wish)).status_code == 200
+    wanted = {"reject": [{"ackId": leased["ackId"], "error": error}]}
+    assert (await gateway.http.post(f"{queue}/messages/settle", json=wanted)).status_code == 200
     message_id: str = reply.headers["x-msg-id"]
     return message_id
 

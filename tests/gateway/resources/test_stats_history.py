@@ -11,7 +11,7 @@ import pytest
 
 from curbstone.charts import NAME
 from curbstone.gateway.resources.metrics.chart_file import DAY, HOUR, SERVER, encode_row
-from tests.kit.doors import doors
+from tests.kit.guarded_server import guarded_server
 from tests.kit.server import ServerProcess
 
 READY = "messages_ready"
@@ -102,7 +102,7 @@ def test_what_is_wrong_is_refused(server: ServerProcess, query: str, status: int
 
 
 def test_one_sees_the_history_of_what_one_may_look_at(tmp_path: Path) -> None:
-    with doors(tmp_path, USERS) as it:
+    with guarded_server(tmp_path, USERS) as it:
         for queue in ("orders", "other"):
             it.call("root", "PUT", f"/v2/shop/queues/{queue}", json={}).raise_for_status()
         queries = ("", "?queue=shop/orders", "?queue=shop/orders,shop/other")

@@ -34,11 +34,13 @@ MANY = 100
 class Reader:
     """A session of the project `default`, and its wire."""
 
-    def __init__(self, lab: Lab, gate: Authenticator | None = None, access: AuthorizedBroker | None = None) -> None:
+    def __init__(
+        self, lab: Lab, authenticator: Authenticator | None = None, access: AuthorizedBroker | None = None
+    ) -> None:
         self.lab = lab
-        gate = gate or OpenAuthenticator(lab.broker, lab.host)
-        access = access or gate.everyone
-        self.session = QueuesSession("default", gate.connections, access, CALLER, SETTINGS, Traffic())
+        authenticator = authenticator or OpenAuthenticator(lab.broker, lab.host)
+        access = access or authenticator.everyone
+        self.session = QueuesSession("default", authenticator.connections, access, CALLER, SETTINGS, Traffic())
         self.wire = FakeWire(self.session)
 
     def say(self, *commands: dict[str, Any] | str) -> list[Any]:
@@ -50,9 +52,9 @@ class Reader:
         self.lab.settle()
         return self.wire.take_json()
 
-    def subscribe(self, name: str, **wishes: Any) -> list[Any]:
+    def subscribe(self, name: str, **options: Any) -> list[Any]:
         """Subscribe; return what comes behind that."""
-        told, *rest = self.say({"subscribe": name, "ack": True, "encoding": "utf8", **wishes})
+        told, *rest = self.say({"subscribe": name, "ack": True, "encoding": "utf8", **options})
         assert told == {"subscribed": name}
         return rest
 
@@ -400,7 +402,7 @@ def welcomed(path: Path) -> tuple[World, Reader]:
     world = World(path, USERS)
     for name in "abc":
         filled(world.lab, name, name)
-    return world, Reader(world.lab, world.gate, world.login("ann", "open sesame"))
+    return world, Reader(world.lab, world.authenticator, world.login("ann", "open sesame"))
 
 
 def test_each_queue_needs_its_right_and_a_refusal_says_nothing_of_what_exists(tmp_path: Path) -> None:
@@ -442,7 +444,7 @@ def test_a_user_who_is_gone_ends_the_socket(tmp_path: Path) -> None:
 def test_subscriptions_count_among_those_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "SUBSCRIPTIONS_MAX", 2)
     world, reader = welcomed(tmp_path)
-    other = Reader(world.lab, world.gate, world.login("ann", "open sesame"))
+    other = Reader(world.lab, world.authenticator, world.login("ann", "open sesame"))
     reader.subscribe("a")
     reader.subscribe("b")
     (told,) = other.say({"subscribe": "a"})
@@ -457,7 +459,7 @@ def test_who_publishes_too_much_waits_and_loses_nothing(tmp_path: Path) -> None:
     rated = USERS + "rate = { messages = 10 }\n"
     world = World(tmp_path, rated)
     b = filled(world.lab, "b", "first")
-    reader = Reader(world.lab, world.gate, world.login("ann", "open sesame"))
+    reader = Reader(world.lab, world.authenticator, world.login("ann", "open sesame"))
     (delivery,) = reader.subscribe("b", limit=1)
     told = reader.say(*[{"publish": "b", "message": str(number)} for number in range(20)])
     assert len(told) == 20

@@ -19,7 +19,7 @@ from tests.kit.server import ServerProcess
 RIGHTS = ("send", "receive", "peek", "manage")
 
 
-class Doors:
+class GuardedServer:
     """The server, and a token for each user."""
 
     def __init__(self, server: ServerProcess, users_file: Path, secrets: dict[str, str]) -> None:
@@ -115,13 +115,13 @@ class Line:
 
 
 @contextmanager
-def doors(
+def guarded_server(
     path: Path,
     users: str,
     *args: str,
     env: dict[str, str] | None = None,
     process: type[ServerProcess] = ServerProcess,
-) -> Iterator[Doors]:
+) -> Iterator[GuardedServer]:
     """Run a server whose users each have a token."""
     users_file = path / "users.toml"
     users_file.write_text(users, encoding="utf-8")
@@ -135,6 +135,6 @@ def doors(
     data.mkdir(mode=0o700, exist_ok=True)
     tokens.write(data, [token for _, token in made.values()])
     with process(data, f"--users={users_file}", *args, env=env) as server:
-        it = Doors(server, users_file, {name: str(secret) for name, (secret, _) in made.items()})
+        it = GuardedServer(server, users_file, {name: str(secret) for name, (secret, _) in made.items()})
         yield it
         it.http.close()
