@@ -456,7 +456,7 @@ class Transport(virtual.Transport):
     def _deliver_one(self) -> bool:
         """Hand over one message, taking the queues in turn. Return False if no channel has one that it takes now."""
         if self._is_lost:
-            raise ConnectionLost("the connection to Curbstone was lost; what was in hand comes again")
+            raise ConnectionLost("the connection to Curbstone was lost; what was in hand is delivered again")
         inboxes = self._inboxes
         for step in range(len(inboxes)):
             channel, queue, messages = inboxes[(self._turn + step) % len(inboxes)]

@@ -20,7 +20,7 @@ export class Reject extends Error {
   name = "Reject";
 }
 
-/** Thrown by a handler: the message comes again after so many seconds. */
+/** Thrown by a handler: the message is delivered again after so many seconds. */
 export class Retry extends Error {
   name = "Retry";
 

@@ -1,6 +1,6 @@
 // The client of Curbstone for browsers, Node.js, Deno and Bun: STOMP 1.2 through the WebSocket /stomp.
 //
-// A delivery belongs to its connection: settling it later does nothing, and the message comes again. How what is published
+// A delivery belongs to its connection: settling it later does nothing, and the message is delivered again. How what is published
 // outlives a connection is in publishing.js.
 
 import { Refused, Reject, Retry, Unknown } from "./errors.js";

@@ -9,7 +9,7 @@ Numbers are little-endian. ::
 
 A record's crc covers everything after the crc itself. Numbers rise from record to record, so a lower number shows that
 a record was left behind by an earlier use of the file. Unlike the records of a redo file these are *logical*: the
-messages of a part get their seqs when its queue writes it. `docs/journal.md` says why.
+messages of a part get their seqs when its queue writes it. `docs/shared-sync.md` says why.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ first record. So a file that is shorter than its header says, or has no valid he
 A record's crc covers everything after the crc itself. It starts from the file's salt, which is new in each generation,
 so records of an earlier generation never pass for records of this one. A part says which bytes lie at one place in one
 life of a segment file. Nothing else is ever written at that place, so a part can be written again, once or many times,
-without changing anything that is good. `docs/journal.md` says when these files are written and read.
+without changing anything that is good. `docs/shared-sync.md` says when these files are written and read.
 
 Format 1 has one header, which ends after its first crc, and no generations. It was written together with the first
 record.

@@ -6,7 +6,7 @@ segments later (see `write_behind`): when that part is read or written, or after
 the segments that it has something of are synced, so that it can be used again.
 
 A commit that is not plain (it begins a segment, makes a file grow, or is large) is run by itself. So is every commit
-while no redo file can be had: nothing that is promised depends on there being one. `docs/journal.md` has the fault
+while no redo file can be had: nothing that is promised depends on there being one. `docs/shared-sync.md` has the fault
 model.
 
 Commits of private queues, which no restart finds again, need no sync. They do not go into a redo file, but are written

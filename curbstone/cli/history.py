@@ -37,7 +37,7 @@ def history(
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a message")],
     as_json: Json = False,
 ) -> None:
-    """Show what happened to a message, as far back as the log goes, and the queues it was in."""
+    """Show what happened to a message, as far back as the log reaches, and the queues it was in."""
     tail = f"/messages/{quote(message_id, safe='')}/history"
     events: list[dict[str, Any]] = []
     position = 0

@@ -1,7 +1,7 @@
 """Log lines that clients can cause at will: the first of a kind is written, and those like it are counted.
 
-Anybody can open thousands of bad connections in a second, and the log must not grow by that much. So a line that
-comes again from the same source within `INTERVAL_MS` is only counted, and the count is logged once that time is over. A
+A client can open thousands of bad connections in a second, and the log must not grow by that much. So a line that is
+repeated for the same source within `INTERVAL_MS` is only counted, and the count is logged once that time is over. A
 source has a bounded number of different lines in that time, and so have all sources together; all others count as one.
 """
 

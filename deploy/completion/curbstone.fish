@@ -12,7 +12,7 @@ complete -c curbstone -n '__fish_use_subcommand' -a dump -d 'Print all messages 
 complete -c curbstone -n '__fish_use_subcommand' -a events -d 'List the events of a project and the queues bound to each'
 complete -c curbstone -n '__fish_use_subcommand' -a explain -d 'Explain why nothing is delivered from a queue, or where a message is'
 complete -c curbstone -n '__fish_use_subcommand' -a export -d 'Print queues and all their messages as JSON lines'
-complete -c curbstone -n '__fish_use_subcommand' -a history -d 'Show what happened to a message, as far back as the log goes, and the queues it was in'
+complete -c curbstone -n '__fish_use_subcommand' -a history -d 'Show what happened to a message, as far back as the log reaches, and the queues it was in'
 complete -c curbstone -n '__fish_use_subcommand' -a import -d 'Make queues and publish messages from the output of `export`'
 complete -c curbstone -n '__fish_use_subcommand' -a move -d 'Move messages from one queue to another, in order'
 complete -c curbstone -n '__fish_use_subcommand' -a pause -d 'Stop the deliveries of a queue, over all protocols'

@@ -7,7 +7,7 @@ import os
 
 from celery import Celery
 
-import curbstone_client.celery  # noqa: F401  # knows the scheme curbstone://
+import curbstone_client.celery  # noqa: F401  # registers the scheme curbstone://
 
 url = os.environ.get("CURBSTONE_URL", "http://localhost:8080")
 app = Celery("tasks", broker=f"{url.replace('http', 'curbstone', 1)}/shop", backend="rpc://")

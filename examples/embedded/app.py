@@ -19,7 +19,7 @@ from curbstone.asgi import create_app
 
 ORDERS = "/v2/shop/queues/orders"
 
-# Only this machine reaches the shop, so nobody has to log in. Elsewhere: create_app(users="users.toml").
+# Only this machine reaches the shop, so there are no logins. Elsewhere: create_app(users="users.toml").
 queues = create_app(data=os.environ.get("SHOP_DATA", "curbstone-data"), insecure=True)
 # The shop's own calls do not leave the process.
 messaging = httpx.AsyncClient(transport=httpx.ASGITransport(queues), base_url="http://localhost")

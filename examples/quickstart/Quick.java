@@ -34,7 +34,7 @@ public class Quick {
         call("POST", "/messages", "hello", "text/plain"); // on disk when it returns
         var taken = call("POST", "/messages/lease", "{\"wait\": 10, \"seconds\": 60}", "application/json");
         System.out.println("got " + member(taken, "message"));
-        // Without this the message comes again after 60 s.
+        // Without this the message is delivered again after 60 s.
         call("POST", "/messages/ack", "{\"ackIds\": [\"" + member(taken, "ackId") + "\"]}", "application/json");
     }
 }

@@ -50,6 +50,6 @@ func main() {
 	for _, each := range taken.Messages {
 		fmt.Println("got", each.Message)
 		ack, _ := json.Marshal(map[string][]string{"ackIds": {each.AckId}})
-		call("POST", "/messages/ack", "application/json", ack, nil) // without it the message comes again after 60 s
+		call("POST", "/messages/ack", "application/json", ack, nil) // without it the message is delivered again after 60 s
 	}
 }

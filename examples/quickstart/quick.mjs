@@ -14,5 +14,5 @@ await call("POST", "/messages", "hello", "text/plain"); // on disk when it resol
 const { messages } = await call("POST", "/messages/lease", JSON.stringify({ wait: 10, seconds: 60 }));
 for (const { message, ackId } of messages) {
   console.log("got", message);
-  await call("POST", "/messages/ack", JSON.stringify({ ackIds: [ackId] })); // without it the message comes again after 60 s
+  await call("POST", "/messages/ack", JSON.stringify({ ackIds: [ackId] })); // without it the message is delivered again after 60 s
 }

@@ -17,5 +17,5 @@ call('PUT', '', '{}');
 call('POST', '/messages', 'hello', 'text/plain'); // on disk when it returns
 foreach (call('POST', '/messages/lease', '{"wait": 10, "seconds": 60}')['messages'] as $message) {
     echo 'got ', $message['message'], "\n";
-    call('POST', '/messages/ack', json_encode(['ackIds' => [$message['ackId']]])); // without it it comes again after 60 s
+    call('POST', '/messages/ack', json_encode(['ackIds' => [$message['ackId']]])); // without it it is delivered again after 60 s
 }

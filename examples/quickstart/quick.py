@@ -6,6 +6,6 @@ with Client(project="demo") as client:  # CURBSTONE_URL, or a server on this mac
     queue = client.declare("hello-python")
     queue.publish("hello")  # on disk when it returns
     for message in queue.consume():
-        with message:  # acked at the end of the block; the message comes again if the block raises
+        with message:  # acked at the end of the block; the message is delivered again if the block raises
             print("got", message.text)
         break

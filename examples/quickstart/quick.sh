@@ -10,4 +10,4 @@ call --header 'Content-Type: text/plain' --data 'hello' "$queue/messages" >/dev/
 taken=$(call --data '{"wait": 10, "seconds": 60}' "$queue/messages/lease")
 ack_id=$(echo "$taken" | sed 's/.*"ackId":"\([^"]*\)".*/\1/')
 echo "got $(echo "$taken" | sed 's/.*"message":"\([^"]*\)".*/\1/')"
-call --data "{\"ackIds\": [\"$ack_id\"]}" "$queue/messages/ack" >/dev/null # without it the message comes again after 60 s
+call --data "{\"ackIds\": [\"$ack_id\"]}" "$queue/messages/ack" >/dev/null # without it the message is delivered again after 60 s

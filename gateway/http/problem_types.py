@@ -59,8 +59,8 @@ TYPES = tuple(ProblemType(*row) for row in (
      "Another program reads as the same group; one of the two needs a group of its own."),
     ("number-gap", 409, errors.NumberGap,
      "The message before this one of a numbered producer is not stored, so this one was not stored either. `expected` "
-     "is the next number. It is 1 if the queue does not know the producer, which then has to declare that nothing "
-     "comes before (`x-msg-after: 0`)."),
+     "is the next number. It is 1 if the queue has no record of the producer, which then has to declare that there is "
+     "no earlier message (`x-msg-after: 0`)."),
     ("gone", 410, errors.Gone,
      "These positions are no longer in the log. The members say where to continue."),
     ("stale-delivery", 410, errors.StaleDelivery,

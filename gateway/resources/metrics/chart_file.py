@@ -1,9 +1,9 @@
 """The file of the charts: figures of the server and of its busiest queues, for an hour (10 s steps) and a day (1 min).
 
 It has two rings of rows of a fixed size. A row holds one step of the server and of up to `QUEUES_MAX` queues, and its
-time says where it lies. So nothing is ever searched, moved or cleaned: a row is overwritten when its time comes again.
-Each row is checked by itself. One that is missing, torn, damaged or of another time is a gap, whatever the clock did,
-and nothing needs a sync.
+time gives its place in the ring. So nothing is ever searched, moved or cleaned: a row is overwritten one turn of the
+ring later. Each row has a checksum. One that is missing, torn, damaged or of another time is a gap, whatever the clock
+did, and nothing needs a sync.
 
 Numbers are little-endian: u32 checksum of what follows, 4 bytes `MARK`, u64 time in seconds, u16 series; then the id of
 each series (8 bytes), and the values of each (f32, in the order of `FIGURES`; not a number where one is not known).

@@ -1,4 +1,4 @@
-"""The history of one message, read from the queue's log, as far back as the log goes.
+"""The history of one message, read from the queue's log, as far back as the log reaches.
 
 Nothing is written for this, so the history has only what the log needs anyway: when the message was published, given
 back, and ended, and the queues that it was moved from and to. The log records neither a first delivery nor to whom it
