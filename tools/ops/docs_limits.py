@@ -42,7 +42,7 @@ TEXTS = (
     f"`--cap`, {size(DEFAULTS.cap)}; an option of each queue, {size(options.CAP_BYTES_MIN)} to "
     + f"`--max-cap`, {size(DEFAULTS.max_cap)}",
     f"declared groups of a queue | {options.GROUPS_MAX} |",
-    f"pending, or somebody who waits | {undeclared.UNDECLARED_MAX} |",
+    f"pending, or a client that waits | {undeclared.UNDECLARED_MAX} |",
     f"`--max-ttl`, {DEFAULTS.max_ttl / 3600:g} h",
     f"lease | {limits.LEASE_S_MAX // 86400} days",
     f"{size(limits.HEAD_BYTES_MAX)}, {limits.HEAD_FIELDS_MAX} fields, {limits.HEAD_S_MAX} s",
