@@ -125,7 +125,7 @@ INSTALL_postgres := { command -v initdb >/dev/null || ls /usr/lib/postgresql/*/b
 INSTALL_power := tests/apt_get.sh "fuse3 python3-pyfuse3 spin" "FUSE and Spin" power
 $(SETS:%=%-deps): %-deps: $(VENV)/.installed-%
 $(VENV)/.installed-interop: tests/interop/package-lock.json tests/interop/setup.sh
-$(VENV)/.installed-spark: $(INPUTS) tests/spark/install.sh tests/spark/connect-requirements.txt tests/spark/dlt-requirements.txt tests/spark/frames-requirements.txt tests/spark/s3-requirements.txt | $(DEV)
+$(VENV)/.installed-spark: $(INPUTS) tests/spark/install.sh tests/spark/connect-requirements.txt tests/spark/dlt-requirements.txt tests/spark/frames-requirements.txt tests/spark/iceberg-requirements.txt tests/spark/s3-requirements.txt | $(DEV)
 $(VENV)/.installed-cluster: tests/cluster/install.sh
 $(SETS:%=$(VENV)/.installed-%): $(VENV)/.installed-%: tests/apt_get.sh | $(BIN)/python
 	@if $(INSTALL_$*); then touch $@; else echo "$*-deps: not all is installed" >&2; fi

@@ -19,6 +19,7 @@ JOBS = {
     "report": "Report what happened in queues in each minute, as Parquet and as one HTML page.",
     "replay": "Publish messages of a lake again, in their order. A name that was used before publishes nothing.",
     "compact": "Merge the small files of a lake into large ones, and remove old data.",
+    "iceberg": "Make a lake readable as Iceberg tables, too, and bring them up to date.",
     "upgrade": "Convert a lake that an earlier release wrote.",
 }
 

@@ -23,6 +23,7 @@ from curbstone.spark.client import Client
 from curbstone.spark.columns import COLUMNS, DAY, JOURNAL, MESSAGES, QUEUE, TABLES
 from curbstone.spark.failure import PipelineError, Refused
 from curbstone.spark.gaps import Gap
+from curbstone.spark.iceberg import Mirrors
 from curbstone.spark.journal_stream import JournalStreamReader
 from curbstone.spark.options import ReadOptions, read_options
 from curbstone.spark.places import Offset, Place
@@ -89,7 +90,7 @@ def archive(
     source = replace(read_options(chosen, stream=True), plain_headers=plain_headers)
     if not (source.headers and source.body):
         raise PipelineError("a lake has whole messages: includeHeaders and includeBody are not for archives")
-    base = checkpoint or checkpoint_in(lake, source.group)
+    base, mirrors = checkpoint or checkpoint_in(lake, source.group), Mirrors(lake)
     done, stopped = done or Archived(), stop or threading.Event()
     feeds = [_messages(lake, source, base, columns)]
     if journal:
@@ -107,8 +108,10 @@ def archive(
             jobs.say(str(done))
             if once and all(count is None for count in rows):
                 break
+            mirrors.update()
             if not once and max(count or 0 for count in rows) < PER_BATCH // 2:
                 stopped.wait(max(0.0, every_s - (time.monotonic() - began)))
+        mirrors.update(at_once=True)
     finally:
         jobs.say_done()
         for feed in feeds:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from curbstone.spark import jobs
+from curbstone.spark import iceberg, jobs
 from curbstone.spark.columns import DAY, NESTED, ORDER, TABLES
 from curbstone.spark.failure import PipelineError, last_line
 from curbstone.spark.table import KEEP_HOURS, Table
@@ -69,6 +69,7 @@ def compact(
         raise PipelineError(f"what was replaced is kept for {KEEP_HOURS_MIN} hour at least")
     done = []
     _check_columns(lake, sort_by)
+    is_mirrored = iceberg.is_kept(lake)
     for name in TABLES:
         if not Table(lake, name).exists:
             continue
@@ -84,6 +85,8 @@ def compact(
             changed = changed or table.optimize.compact()
             completed = _complete(table, name)
             stored.sync()  # before the files go that were replaced
+            if is_mirrored:
+                iceberg.update(lake, name, keep_hours)
             removed = table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
             table.create_checkpoint()
             stored.sync()  # before the commits go that are in the checkpoint

@@ -24,6 +24,7 @@ LACKS = {
     "pipeline report a": SQL,
     "pipeline replay a --lake x": SQL,
     "pipeline compact x": LAKE,
+    "pipeline iceberg x": LAKE,
     "pipeline upgrade x": LAKE,
     "pipeline archive a --lake x": LAKE,
 }

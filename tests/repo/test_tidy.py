@@ -112,6 +112,7 @@ EXTRAS = {
     "spark": ("spark", "sql"),
     "access/jwt_verifier.py": ("oidc",),
     "curbstone/dlt.py": ("dlt",),
+    "spark/iceberg_table.py": ("iceberg",),
     "gateway/formats/arrow_stream.py": ("sql",),
     **dict.fromkeys([f"curbstone/tracing/{name}.py" for name in ("engine", "export", "queue", "spans")], ("otel",)),
     **dict.fromkeys(["curbstone/cli/push.py", "curbstone/cli/webhook.py"], ("client",)),

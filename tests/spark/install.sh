@@ -17,6 +17,7 @@ apart() {
 apart connect
 apart frames
 apart dlt
+apart iceberg
 apart s3
 
 java_found='import sys

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from curbstone.spark import compact
+from curbstone.spark import compact, iceberg
 from curbstone.spark.archive import archive
 from curbstone.spark.client import Address, Secret
 from curbstone.spark.columns import JOURNAL, MESSAGES
@@ -27,6 +27,7 @@ from tests.spark.test_lake import seqs_of, store, written
 from tests.spark.test_sql import run
 
 PACKAGES = Path(sys.prefix) / "spark-s3"
+ICEBERG = Path(sys.prefix) / "spark-iceberg"
 PROGRAM = Path(__file__).with_name("s3.py")
 BUCKET = "lakes"
 
@@ -109,3 +110,20 @@ def test_it_is_compacted_and_keeps_what_was_lost(lake: str) -> None:
         record(lake, [(number, gap)])
     remove_after(lake, {gap.queue: 1})
     assert gaps_of(lake) == [gap]
+
+
+def test_it_has_iceberg_tables(lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not ICEBERG.is_dir() and os.environ.get("CURBSTONE_REQUIRE_SPARK") != "1":
+        pytest.skip("pyiceberg is missing; `make spark-deps` installs it")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ICEBERG)])
+    from pyiceberg.table import StaticTable
+
+    table = Table(lake, MESSAGES)
+    for batch in range(2):
+        store(table, batch, range(3 * batch, 3 * batch + 3))
+        assert iceberg.main([lake]) == 0
+    compact.compact(lake)
+    where = {"s3.endpoint": os.environ["AWS_ENDPOINT_URL"], "s3.region": os.environ["AWS_REGION"]}
+    found = StaticTable.from_metadata(f"{lake}/iceberg/messages", where)
+    assert sorted(found.scan().to_arrow().column("seq").to_pylist()) == list(range(6))
+    assert len(found.snapshots()) == 3
