@@ -64,13 +64,13 @@ def test_an_id_that_is_none_is_not_found_or_refused(it: GuardedServer, text: str
 def test_who_has_not_logged_in_learns_no_version_path_or_line(it: GuardedServer) -> None:
     refused = it.call("", "GET", "/v2/a/queues/b_c")
     assert refused.status_code == 401
-    told = [str(refused.headers) + refused.text, it.call("", "GET", "/healthz").text]
+    reported = [str(refused.headers) + refused.text, it.call("", "GET", "/healthz").text]
     for frame in ("CONNECT\nlogin:ann\npasscode:hunter2\n\n\0", "CONNECT\nhunter2\n\n\0", "hunter2\n\n\0"):
         with Line(it.server.stomp) as line:
             line.send(frame)
-            told.append(line.rest().decode())
-    told += it.mqks("", "1 consume hunter2", "2 auth ann hunter2")
-    for text in told:
+            reported.append(line.rest().decode())
+    reported += it.mqks("", "1 consume hunter2", "2 auth ann hunter2")
+    for text in reported:
         assert (
             text
             and __version__ not in text
@@ -132,9 +132,9 @@ def test_a_popped_page_can_do_nothing_in_a_browser(it: GuardedServer) -> None:
     assert (
         it.call("ann", "POST", "/v2/a/queues/pages/messages", content=b"<script>", headers=headers).status_code == 201
     )
-    told = it.call("ann", "DELETE", "/v2/a/queues/pages/messages").headers
-    assert told["content-type"] == "text/html" and told["x-content-type-options"] == "nosniff"
-    assert told["content-security-policy"] == "sandbox" and told["cache-control"] == "no-store"
+    reported = it.call("ann", "DELETE", "/v2/a/queues/pages/messages").headers
+    assert reported["content-type"] == "text/html" and reported["x-content-type-options"] == "nosniff"
+    assert reported["content-security-policy"] == "sandbox" and reported["cache-control"] == "no-store"
 
 
 def test_every_dependency_has_an_exact_version() -> None:

@@ -139,7 +139,9 @@ def test_a_good_token_gives_its_user_roles_and_end_and_is_known_until_then(
         {"roles": ["w"] * 101},
     ],
 )
-def test_a_token_that_breaks_a_rule_is_refused_and_all_are_told_alike(world: World, changes: dict[str, Any]) -> None:
+def test_a_token_that_breaks_a_rule_is_refused_and_all_are_reported_alike(
+    world: World, changes: dict[str, Any]
+) -> None:
     world.refused(signed(**changes))
 
 
@@ -237,7 +239,9 @@ def test_an_unknown_key_is_asked_for_at_most_every_30_s(world: World) -> None:
     assert len(world.asked) == asked + 2
 
 
-def test_keys_are_kept_while_the_issuer_is_away_and_told_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_are_kept_while_the_issuer_is_away_and_reported_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     world.good(signed())
     world.is_away = True
     for number in range(3):
@@ -290,7 +294,7 @@ def test_keys_may_be_in_a_file(tmp_path: Path) -> None:
     assert not world.asked
 
 
-def test_where_keys_are_is_said_by_the_file_or_the_issuer_and_by_https_alone() -> None:
+def test_where_keys_are_is_reported_by_the_file_or_the_issuer_and_by_https_alone() -> None:
     def reading(said: Any, **table: str) -> Callable[[], object]:
         return lambda: read_keys(issuer_of(TABLE | table), lambda _url: json.dumps(said).encode())
 

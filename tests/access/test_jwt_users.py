@@ -135,7 +135,7 @@ def test_a_bad_token_is_refused_as_every_login_is_and_is_no_guess(world: Issued)
     assert world.login("", world.token(), Caller("10.0.0.1", 1, "http"))
 
 
-def test_keys_are_rotated_while_logins_go_on(world: Issued) -> None:
+def test_keys_are_rotated_while_logins_continue(world: Issued) -> None:
     access = world.login("", world.token())
     world.publish(public("ec", EC), public("new", OTHER))
     with pytest.raises(NotLoggedIn):  # it has asked for keys just now
@@ -274,7 +274,7 @@ def it(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gua
         yield opened
 
 
-def told(it: GuardedServer) -> dict[str, object]:
+def reported(it: GuardedServer) -> dict[str, object]:
     """Return how each protocol answers a client that shows the token `it.secrets["corp:ann"]`."""
     stomp = it.stomp("corp:ann", "SUBSCRIBE\nid:1\ndestination:/queue/q\nack:client\n\n")
     return {
@@ -338,7 +338,7 @@ def test_what_an_issuer_refuses_is_an_error_and_no_redirect_is_followed(
 
 def test_every_protocol_takes_a_good_token(it: GuardedServer, issuer: Issuer) -> None:
     it.secrets["corp:ann"] = issuer.token()
-    assert told(it) == {"http": 200, "mq": 204, "stomp": "CONNECTED", "websocket": 101, "mqks": "ok"}
+    assert reported(it) == {"http": 200, "mq": 204, "stomp": "CONNECTED", "websocket": 101, "mqks": "ok"}
     assert issuer.asked == ["/.well-known/openid-configuration", "/keys"]
     said = it.call("corp:ann", "GET", "/v2/session").json()
     assert said["user"] == "corp:ann" and said["home"] == "shop" and said["expires"]
@@ -354,7 +354,7 @@ def test_every_protocol_takes_a_good_token(it: GuardedServer, issuer: Issuer) ->
 def test_every_protocol_refuses_a_bad_one_alike(it: GuardedServer, issuer: Issuer, changes: dict[str, Any]) -> None:
     it.secrets["corp:ann"] = issuer.token(**changes)
     refused = {"http": 401, "mq": 401, "stomp": "ERROR the login failed", "websocket": 401, "mqks": "error"}
-    assert told(it) == refused
+    assert reported(it) == refused
 
 
 def test_where_the_issuer_cannot_be_reached_every_protocol_says_when_to_try_again(tmp_path: Path) -> None:
@@ -364,6 +364,6 @@ def test_where_the_issuer_cannot_be_reached_every_protocol_says_when_to_try_agai
     with guarded_server(tmp_path, FILE.format(url=url, more="")) as it:
         it.secrets["corp:ann"] = token(time.time(), iss=url)
         stomp = "ERROR the issuer of this login can't be reached; try again"
-        assert told(it) == {"http": 503, "mq": 503, "stomp": stomp, "websocket": 503, "mqks": "error"}
+        assert reported(it) == {"http": 503, "mq": 503, "stomp": stomp, "websocket": 503, "mqks": "error"}
         assert it.call("corp:ann", "GET", "/v2/session").headers["retry-after"] == "5"
         assert it.mqks("corp:ann", "1 ping")[0].endswith(" retry-after=5")

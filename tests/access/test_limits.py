@@ -66,7 +66,7 @@ def test_a_user_has_so_many_streams_and_those_that_ended_count_no_more(world: Ro
     connections.check_stream(access)
 
 
-def test_a_connection_whose_user_has_too_many_is_told_at_each_request() -> None:
+def test_a_connection_whose_user_has_too_many_is_reported_at_each_request() -> None:
     limits = Admission(bounds=Bounds(user=1))
     first, second = limits.open_slot(), limits.open_slot()
     assert first and second

@@ -58,7 +58,7 @@ def world_credentials(user: str, secret: str):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize(
     ("user", "secret"), [("ann", "open sesame!"), ("bob", "open sesame"), ("ann", ""), ("far", "from afar"), ("", "x")]
 )
-def test_all_failures_are_told_alike(world: World, user: str, secret: str) -> None:
+def test_all_failures_are_reported_alike(world: World, user: str, secret: str) -> None:
     with pytest.raises(NotLoggedIn, match=r"^the login failed$"):
         world.login(user, secret)
 
@@ -137,7 +137,7 @@ def test_an_address_that_tries_many_users_waits_too(world: World) -> None:
     assert world.login("ann", "open sesame", Caller("2001:db8:0:1::2"))
 
 
-def test_too_many_logins_at_once_are_told_to_try_again(world: World) -> None:
+def test_too_many_logins_at_once_are_asked_to_try_again(world: World) -> None:
     answers: list[object] = []
     for number in range(WAITING_MAX + 3):
         world.authenticator.admit(
@@ -218,21 +218,21 @@ def test_a_token_that_expires_ends_its_connections(world: World) -> None:
         world.login("", str(secret))
 
 
-def test_a_reload_changes_who_is_connected_and_nobody_else_notices(world: World) -> None:
+def test_a_reload_changes_who_is_connected_and_no_other_client_notices(world: World) -> None:
     ann, root = world.login("ann", "open sesame"), world.login("root", "all of it")
-    told: list[str] = []
+    reported: list[str] = []
     for access in (ann, root):
         name = access.identity.user
         world.authenticator.connections.enter(
-            access, HERE, end=lambda error, name=name: told.append(f"{name}: {error}"),  # type: ignore[misc]
-            changed=lambda name=name: told.append(f"{name} changed"),  # type: ignore[misc]
+            access, HERE, end=lambda error, name=name: reported.append(f"{name}: {error}"),  # type: ignore[misc]
+            changed=lambda name=name: reported.append(f"{name} changed"),  # type: ignore[misc]
         )  # fmt: skip
     assert world.reload(USERS.replace("send,receive shop/*", "receive shop/*")) is None
-    assert told == ["ann changed"]
+    assert reported == ["ann changed"]
     assert not ann.may(Right.SEND, A)
-    told.clear()
+    reported.clear()
     assert world.reload(USERS.replace("[users.ann]", "[users.eve]")) is None
-    assert told == ["ann: the login was revoked"]
+    assert reported == ["ann: the login was revoked"]
     assert root.identity.is_admin
 
 
@@ -397,13 +397,13 @@ def test_the_audit_tells_who_came_who_failed_and_what_was_changed_and_no_secret(
     root.declare(queue_name("new"), {}, lambda _error: None)
     world.lab.pass_time(10_001)
     text = ""
-    told = []
+    reported = []
     for name in ("audit", "failed"):
         lines = (world.data / "access" / name).read_text()
         said = [json.loads(line) for line in lines.splitlines()]
-        told += [(line["action"], line["outcome"], line["user"], line.get("count", 0)) for line in said]
+        reported += [(line["action"], line["outcome"], line["user"], line.get("count", 0)) for line in said]
         text += lines
-    assert told == [
+    assert reported == [
         ("login", "ok", "root", 0),
         ("make token", "ok", "root", 0),
         ("change queue", "ok", "root", 0),

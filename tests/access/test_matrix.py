@@ -168,8 +168,10 @@ def test_what_the_contract_says_of_calls_that_are_of_no_queue_holds(it: GuardedS
             is_document = path.startswith(
                 ("/docs", "/openapi", "/asyncapi")
             )  # open to all on this machine's own listeners
-            told = status("", verb, path)
-            assert (told == 401) == (right != "none" and not is_document) or path.endswith(("/session", "/auth")), path
+            reported = status("", verb, path)
+            assert (reported == 401) == (right != "none" and not is_document) or path.endswith(("/session", "/auth")), (
+                path
+            )
             if right != "none" and verb != "DELETE":
                 assert (status("nothing", verb, path) == 403) == (right == "admin"), path
             seen.add(right)

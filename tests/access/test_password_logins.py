@@ -78,7 +78,7 @@ def test_guesses_at_once_are_no_way_around_the_wait(world: World, hashes: list[s
     assert len(hashes) == FREE_OF_USER + 1
 
 
-def test_of_an_address_so_many_are_looked_at_at_once_and_others_are_told_to_come_again(world: World) -> None:
+def test_of_an_address_so_many_are_looked_at_at_once_and_others_are_asked_to_try_again(world: World) -> None:
     answers = at_once(world, [(f"u{number}", "wrong guess") for number in range(40)])
     assert kinds(answers) == (AT_ONCE_OF_ADDRESS, 40 - AT_ONCE_OF_ADDRESS)
     assert {each.wait_s for each in answers if isinstance(each, TooMany)} == {1}
@@ -93,7 +93,7 @@ def test_a_fleet_that_starts_at_once_comes_in_by_one_hash(world: World, hashes: 
     assert kinds(at_once(world, [("ann", f"guess {number}") for number in range(4)])) == (4, 0), "nothing was counted"
 
 
-def test_a_password_from_where_its_user_may_not_come_is_told_and_counted_as_a_wrong_one(
+def test_a_password_from_where_its_user_may_not_come_is_reported_and_counted_as_a_wrong_one(
     world: World, hashes: list[str]
 ) -> None:
     assert world.login("far", "from afar", Caller("10.0.0.1")).identity.user == "far"
@@ -238,8 +238,8 @@ def test_failures_of_one_address_are_one_line_whatever_names_they_come_with(worl
     for number in range(500):
         bad_token(world, f"x{number:0127d}", HERE)
     bad_token(world, "ann", HERE)
-    told = world.authenticator.audit.recent[before:]
-    assert [each["user"] for each in told] == ["", "ann"]
+    reported = world.authenticator.audit.recent[before:]
+    assert [each["user"] for each in reported] == ["", "ann"]
     world.lab.pass_time(10_001)
     assert [(each["user"], each["count"]) for each in world.authenticator.audit.recent[before + 2 :]] == [("", 499)]
 
@@ -250,9 +250,9 @@ def test_failures_from_many_addresses_wash_nothing_out(world: World) -> None:
         for number in range(3 * FAILED_MAX):
             bad_token(world, "", Caller(f"10.{turn}.{number}.1"))
         world.lab.pass_time(10_001)
-    told = world.authenticator.audit.recent
-    assert len(told) <= RECENT and [each["action"] for each in told if each["outcome"] == "ok"] == ["reload"]
-    failed = [each for each in told if each["outcome"] == "failed"]
+    reported = world.authenticator.audit.recent
+    assert len(reported) <= RECENT and [each["action"] for each in reported if each["outcome"] == "ok"] == ["reload"]
+    failed = [each for each in reported if each["outcome"] == "failed"]
     assert len(failed) == RECENT_FAILED
     assert failed[-1]["target"] == "others" and failed[-1]["count"] == 2 * FAILED_MAX
 
@@ -277,7 +277,7 @@ def test_one_user_washes_nothing_out_by_refusals_or_sessions(world: World) -> No
     assert [each["action"] for each in again].count("reload") == 1
 
 
-def test_refusals_of_many_targets_are_told_in_a_sum(world: World) -> None:
+def test_refusals_of_many_targets_are_reported_in_a_sum(world: World) -> None:
     ann = world.login("ann", "open sesame")
     for number in range(3 * REFUSED_MAX):
         with pytest.raises(NotAllowed):

@@ -1,4 +1,4 @@
-"""A user over its rate, over each protocol: it is read no further, or told when to come again, and nothing is lost."""
+"""A user over its rate, over each protocol: it is read no further, or gets a time to retry, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def websocket(it: GuardedServer, path: str, protocol: str) -> ClientConnection:
     )  # fmt: skip
 
 
-def test_stomp_is_read_no_further_but_written_to_and_goes_on_when_a_reload_says_so(it: GuardedServer) -> None:
+def test_stomp_is_read_no_further_but_written_to_and_continues_when_a_reload_says_so(it: GuardedServer) -> None:
     with stomp(it) as line:
         line.send("SUBSCRIBE\nid:1\nack:auto\ndestination:/queue/other\nreceipt:sub\n\n\0")
         line.until(b"receipt-id:sub")
@@ -178,7 +178,7 @@ def test_websockets_confirm_what_was_held_back_once_it_is_stored(it: GuardedServ
     assert stored(it) == 5
 
 
-def test_http_is_told_when_to_come_again_wherever_it_publishes(it: GuardedServer) -> None:
+def test_http_is_given_a_time_to_retry_wherever_it_publishes(it: GuardedServer) -> None:
     owe(it)
     calls = {
         f"{Q}/messages": "m",

@@ -36,31 +36,31 @@ def reloading(host: SimHost, file: Path, taken: list[str]) -> Reloading[str]:
 
 def test_what_was_read_last_counts_whatever_reading_ends_first(tmp_path: Path) -> None:
     """Two reloads ran at once, and that of the older file could be the last to count."""
-    host, file, taken, told = ByHand(), tmp_path / "file", list[str](), list[str]()
+    host, file, taken, reported = ByHand(), tmp_path / "file", list[str](), list[str]()
     file.write_text("one")
     it = reloading(host, file, taken)
-    it.reload(lambda error: told.append(f"first {error}"))
+    it.reload(lambda error: reported.append(f"first {error}"))
     file.write_text("two")
-    it.reload(lambda error: told.append(f"second {error}"))
-    it.reload(lambda error: told.append(f"third {error}"))
+    it.reload(lambda error: reported.append(f"second {error}"))
+    it.reload(lambda error: reported.append(f"third {error}"))
     while host.ends:
         host.ends.pop()()
     assert taken == ["one", "two"]
-    assert told == ["first None", "second None", "third None"]
+    assert reported == ["first None", "second None", "third None"]
 
 
-def test_what_is_wrong_is_told_to_who_asked_and_what_was_there_stays(tmp_path: Path) -> None:
-    host, file, taken, told = SimHost(Random(0), 0), tmp_path / "file", list[str](), list[CurbstoneError | None]()
+def test_what_is_wrong_is_reported_to_who_asked_and_what_was_there_stays(tmp_path: Path) -> None:
+    host, file, taken, reported = SimHost(Random(0), 0), tmp_path / "file", list[str](), list[CurbstoneError | None]()
     file.write_text("good")
     all_of_it = Reloads()
     all_of_it.add(reloading(host, file, taken))
     other = tmp_path / "other"
     other.write_text("bad")
     all_of_it.add(reloading(host, other, taken))
-    all_of_it.reload(told.append)
+    all_of_it.reload(reported.append)
     host.settle()
     assert taken == ["good"]
-    assert [str(error) for error in told] == ["file: not changed: it is bad"]
+    assert [str(error) for error in reported] == ["file: not changed: it is bad"]
 
 
 def test_a_change_is_seen_by_itself_once(tmp_path: Path) -> None:

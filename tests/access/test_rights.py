@@ -129,8 +129,8 @@ def test_each_layer_narrows_those_before_it() -> None:
 def test_nobody_has_a_right_on_a_private_queue_and_nobody_who_has_ended_has_any() -> None:
     identity = Identity("u", [EVERYTHING])
     assert identity.on_queue(private_name("temp.x")) == 0
-    told: list[str] = []
-    identity.watch(lambda: told.append(identity.end_reason))
+    reported: list[str] = []
+    identity.watch(lambda: reported.append(identity.end_reason))
     identity.end("over")
-    assert told == ["over"]
+    assert reported == ["over"]
     assert identity.on_queue(queue_name("a")) == identity.on_topic("default", "e") == identity.on_server() == 0

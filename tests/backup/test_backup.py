@@ -145,7 +145,7 @@ class Load:
                 self._turned.notify_all()
 
 
-def test_what_was_confirmed_before_is_in_it_whatever_goes_on_meanwhile(tmp_path: Path) -> None:
+def test_what_was_confirmed_before_is_in_it_whatever_continues_meanwhile(tmp_path: Path) -> None:
     """The queue is small: its segments are dropped, and their files would be used again, under the backup's hands."""
     with ServerProcess(tmp_path / "data", "--cap", "256KiB") as server, Load(server, "q") as load:
         load.goes_on(20)
@@ -324,7 +324,7 @@ def test_a_data_directory_with_something_in_it_is_not_written_over(tmp_path: Pat
     assert said.startswith(f"curbstone: {tmp_path / 'data'} is there already")
 
 
-def test_one_queue_comes_back_under_another_name(tmp_path: Path) -> None:
+def test_one_queue_returns_under_another_name(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         call(server, "PUT", "/v2/p/queues/q", {"max_tries": 7})
         publish(server, "q", "one", "two")

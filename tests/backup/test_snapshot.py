@@ -48,7 +48,7 @@ class Running:
 
     async def publish(self, *bodies: bytes) -> None:
         for body in bodies:
-            await done(lambda told, body=body: self.queue.publish([Message(body)], told))  # type: ignore[misc]
+            await done(lambda reported, body=body: self.queue.publish([Message(body)], reported))  # type: ignore[misc]
 
     async def take(self) -> bytes:
         (taken,) = await done(self.queue.pop)
@@ -86,7 +86,7 @@ def test_what_is_dropped_and_written_over_later_is_in_it_all_the_same(tmp_path: 
         backups = Backups(running.broker, running.host, tmp_path / "data")
         await running.publish(*map(body, range(30)))
         archive: Archive
-        _, archive = await done(lambda told: backups.begin({}, told))
+        _, archive = await done(lambda reported: backups.begin({}, reported))
         with pytest.raises(Conflict):
             backups.begin({}, lambda *_: None)
         for number in range(30, 230):  # three times through the ring
@@ -116,7 +116,7 @@ def test_what_a_commit_that_waits_for_it_drops_is_in_it_all_the_same(tmp_path: P
             taken = asyncio.ensure_future(running.take())
             while not running.queue.writer.is_busy:
                 await asyncio.sleep(0)
-            _, archive = await done(lambda told: backups.begin({}, told))
+            _, archive = await done(lambda reported: backups.begin({}, reported))
             assert await taken == body(last - 11)
             await running.publish(body(last + 1))
             for later in range(last + 2, last + 5):  # a segment more: it would be in that file
@@ -144,11 +144,11 @@ def test_what_it_kept_is_given_back(tmp_path: Path) -> None:
         backups = Backups(running.broker, running.host, tmp_path / "data")
         await running.publish(body(1))
         for _ in range(2):
-            _, archive = await done(lambda told: backups.begin({}, told))
+            _, archive = await done(lambda reported: backups.begin({}, reported))
             assert running.queue.log.is_held
             assert list((tmp_path / "data" / FOLDER).iterdir())
             archive.close()
-            await done(lambda told: running.host.submit(lambda: None, lambda *_: told(None)))
+            await done(lambda reported: running.host.submit(lambda: None, lambda *_: reported(None)))
             while running.queue.log.is_held:
                 await asyncio.sleep(0)
             assert not (tmp_path / "data" / FOLDER).exists()
@@ -164,10 +164,10 @@ def test_another_begins_as_soon_as_one_is_closed(tmp_path: Path) -> None:
         running = Running(tmp_path / "data")
         backups = Backups(running.broker, running.host, tmp_path / "data")
         await running.publish(body(1))
-        _, archive = await done(lambda told: backups.begin({}, told))
+        _, archive = await done(lambda reported: backups.begin({}, reported))
         for number in range(3):
             archive.close()
-            _, archive = await done(lambda told: backups.begin({}, told))
+            _, archive = await done(lambda reported: backups.begin({}, reported))
             assert running.queue.log.is_held
             await asyncio.to_thread(receive, Stream(archive), tmp_path / f"backup{number}")
         with pytest.raises(Conflict):
@@ -213,7 +213,7 @@ def test_a_try_that_the_disk_failed_leaves_nothing_held(tmp_path: Path, monkeypa
             catch_up()
 
         monkeypatch.setattr(running.broker.disk, "catch_up", slow)
-        _, archive = await done(lambda told: backups.begin({}, told))
+        _, archive = await done(lambda reported: backups.begin({}, reported))
         assert tries == 2 and running.queue.log.is_held
         archive.close()
         async with asyncio.timeout(60):
@@ -266,7 +266,7 @@ def test_a_lone_job_is_given_up_where_others_take_too_long() -> None:
         error = await future
         assert isinstance(error, TimeoutError)
         gate.set()
-        await done(lambda told: host.submit(lambda: None, lambda *_: told(None)))
+        await done(lambda reported: host.submit(lambda: None, lambda *_: reported(None)))
         host.close()
 
     asyncio.run(run())

@@ -149,7 +149,7 @@ def test_connections_that_are_reset_lose_nothing(server: ServerProcess, name: st
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_server_that_is_stopped_and_goes_on_is_waited_for(server: ServerProcess, name: str) -> None:
+def test_a_server_that_is_stopped_and_continues_is_waited_for(server: ServerProcess, name: str) -> None:
     with SHELLS[name](url_of(server, "http")) as shell:
         shell.publish("jobs", b"0")
         os.kill(server.process.pid, signal.SIGSTOP)

@@ -376,7 +376,7 @@ def test_celery_gets_single_messages(server: ServerProcess, is_auto_delete: bool
     assert queues_of(server) == ([] if is_auto_delete else ["some"])
 
 
-def test_dramatiq_waits_for_a_queue_only_as_long_as_it_is_told(server: ServerProcess) -> None:
+def test_dramatiq_waits_for_a_queue_only_as_long_as_it_is_asked_to(server: ServerProcess) -> None:
     """`join` waited for ever, whatever its timeout was."""
     broker = CurbstoneBroker(server.url, project="shop")
     try:

@@ -1,4 +1,4 @@
-"""The client and logins: with a token it works, without one or with another it is told at once."""
+"""The client and logins: with a token it works, without one or with another it is refused at once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_token_logs_in_and_its_rights_hold(guarded: GuardedServer, name: str, 
 
 @pytest.mark.parametrize("way", ["http", "stomp"])
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_bad_login_is_told_at_once(guarded: GuardedServer, name: str, way: str) -> None:
+def test_a_bad_login_is_reported_at_once(guarded: GuardedServer, name: str, way: str) -> None:
     host, port = guarded.server.http if way == "http" else guarded.server.stomp
     with pytest.raises(NotAllowed):
         SHELLS[name](f"{way}://{host}:{port}", connect_timeout=60)
@@ -89,7 +89,7 @@ def a_link(token: Token) -> Link:
 @pytest.mark.parametrize("way", ["http", "stomp"])
 @pytest.mark.parametrize("name", SHELLS)
 def test_a_function_that_returned_what_is_no_token_is_asked_again(guarded: GuardedServer, name: str, way: str) -> None:
-    """Over STOMP the thread, or the task, that connects ended for good, and nobody was told."""
+    """Over STOMP the thread, or the task, that connects ended for good, and no error was reported."""
     host, port = guarded.server.http if way == "http" else guarded.server.stomp
     found = iter(["not a token", "nor\nthis", guarded.secrets["ada"] + "\n"])
     last = guarded.secrets["ada"]
@@ -99,7 +99,7 @@ def test_a_function_that_returned_what_is_no_token_is_asked_again(guarded: Guard
 
 @pytest.mark.parametrize("token", ["two words", "two\nlines", "gr\u00fcn", "\ud800", b"bytes"])
 @pytest.mark.parametrize("client", [aio.Client, sync.Client])
-def test_what_is_no_token_is_told_before_anything_is_connected(client: Any, token: Any) -> None:
+def test_what_is_no_token_is_reported_before_anything_is_connected(client: Any, token: Any) -> None:
     with pytest.raises(ValueError, match="a token"):
         client("stomp://127.0.0.1:1", token=token)
 

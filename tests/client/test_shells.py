@@ -333,7 +333,7 @@ def test_an_address_of_stomp_alone_has_no_calls(common: ServerProcess, queue: st
 @pytest.mark.parametrize(
     "url", ["ftp://x", "http://u:p@x", "http://", "http://x?y=1", "stomp://" + 64 * "x", "http://a..b"]
 )
-def test_a_bad_address_is_told(url: str) -> None:
+def test_a_bad_address_is_reported(url: str) -> None:
     with pytest.raises(ValueError, match="an address|no user"):
         client_package.Client(url)
 

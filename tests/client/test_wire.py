@@ -59,13 +59,13 @@ def test_every_cut_gives_the_same_frames() -> None:
 @pytest.mark.parametrize(
     "data", [b"NONSENSE\n\n\0", b"MESSAGE\ncontent-length:x\n\n\0", b"MESSAGE\ncontent-length:1\n\nab\0"]
 )
-def test_what_is_no_frame_is_told(data: bytes) -> None:
+def test_what_is_no_frame_is_reported(data: bytes) -> None:
     with pytest.raises(wire.WireError, match="the server sent"):
         wire.Parser().feed(data)
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
-def test_headers_come_back_as_they_were(text: str) -> None:
+def test_headers_return_as_they_were(text: str) -> None:
     assert wire.parse_head(wire.head("X", {text: text}).partition(b"\n")[2]) == {text: text}
 
 
@@ -116,10 +116,10 @@ def test_every_cut_of_a_servers_frames_gives_the_same_stream() -> None:
     large = os.urandom(70_000)
     parts = [server_frame(b"one"), server_frame(b"hi", 0x89), server_frame(b"t" * 200, 0x81), server_frame(b"")]
     whole = b"".join([*parts, server_frame(b"cut", 0x02), server_frame(b"ting", 0x80), server_frame(large)])
-    told = b"one" + b"t" * 200 + b"cutting" + large
+    reported = b"one" + b"t" * 200 + b"cutting" + large
     for cut in [*range(1, 300), len(whole) - 1]:
         decoder = websocket.Decoder()
-        assert decoder.feed(whole[:cut]) + decoder.feed(whole[cut:]) == told
+        assert decoder.feed(whole[:cut]) + decoder.feed(whole[cut:]) == reported
         assert unmasked(b"".join(decoder.replies)) == [(0x8A, b"hi")]
 
 

@@ -82,7 +82,7 @@ class Producer:
         self.confirmed[self._queues[0]].discard(reply.text)
 
 
-def test_while_rabbitmq_is_short_of_something_publishes_are_refused_and_acks_go_on(tmp_path: Path) -> None:
+def test_while_rabbitmq_is_short_of_something_publishes_are_refused_and_acks_continue(tmp_path: Path) -> None:
     with Nodes(tmp_path / "rabbitmq") as nodes, GatewayProcess(tmp_path / "gateway", nodes.url) as gateway:
         (node,) = nodes.nodes
         producer = Producer(gateway, ["alarms"])

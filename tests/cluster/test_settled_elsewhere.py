@@ -14,17 +14,17 @@ from tests.cross_protocol.test_settled_elsewhere import (
     Place,
     heard,
     place,
+    reported,
     said,
     test_a_holder_that_dies_takes_its_ids_along,
     test_a_lease_is_settled_in_stomp,
     test_a_socket_for_several_queues_settles_what_others_hold_and_they_what_it_holds,
-    test_a_stream_goes_on_when_stomp_settles_what_it_sent,
+    test_a_stream_continues_when_stomp_settles_what_it_sent,
     test_a_websocket_settles_leases_and_what_stomp_and_other_sockets_hold,
     test_of_two_that_settle_the_same_delivery_one_wins,
     test_what_a_websocket_holds_is_settled_over_http_and_stomp,
-    test_what_stomp_delivered_comes_again_after_a_nack_over_http,
+    test_what_stomp_delivered_is_delivered_again_after_a_nack_over_http,
     test_what_stomp_delivered_is_settled_over_http_and_makes_room_in_its_window,
-    told,
 )
 from tests.kit.engine import WAIT_S
 
@@ -33,11 +33,11 @@ __all__ = [
     "test_a_holder_that_dies_takes_its_ids_along",
     "test_a_lease_is_settled_in_stomp",
     "test_a_socket_for_several_queues_settles_what_others_hold_and_they_what_it_holds",
-    "test_a_stream_goes_on_when_stomp_settles_what_it_sent",
+    "test_a_stream_continues_when_stomp_settles_what_it_sent",
     "test_a_websocket_settles_leases_and_what_stomp_and_other_sockets_hold",
     "test_of_two_that_settle_the_same_delivery_one_wins",
     "test_what_a_websocket_holds_is_settled_over_http_and_stomp",
-    "test_what_stomp_delivered_comes_again_after_a_nack_over_http",
+    "test_what_stomp_delivered_is_delivered_again_after_a_nack_over_http",
     "test_what_stomp_delivered_is_settled_over_http_and_makes_room_in_its_window",
 ]
 
@@ -70,7 +70,7 @@ async def test_another_gateway_knows_of_leases_over_http_and_of_nothing_that_con
                 assert await said(elsewhere, ackId=lease) == {"stale": [lease]}
                 assert await said(elsewhere, ackId=of_stomp) == {"stale": [of_stomp]}
             async with other.stomp() as stranger:
-                assert (await told(stranger, f"ACK\nid:{lease}")).headers["message"] == GONE
+                assert (await reported(stranger, f"ACK\nid:{lease}")).headers["message"] == GONE
             assert await other.settle("ack", ackIds=[lease]) == (1, [])
             assert await place.settle("ack", ackIds=[*held, lease]) == (2, [lease])
             assert await place.left() == (0, 0)

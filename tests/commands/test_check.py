@@ -39,7 +39,7 @@ def segments(data: Path) -> list[Path]:
     return sorted(data.glob("queues/*/*.seg"))
 
 
-def test_live_messages_are_told_from_records_and_by_group(tmp_path: Path) -> None:
+def test_live_messages_are_distinguished_from_records_and_by_group(tmp_path: Path) -> None:
     lab = Lab()
     queue = lab.queue("a", groups=["g"])
     lab.publish(queue, *[b"%d" % number for number in range(10)])
@@ -107,7 +107,7 @@ def test_a_damaged_header_hides_what_lay_before_it(tmp_path: Path) -> None:
     assert text.endswith("are read; which segments lay between it and segment 3 is not known")
 
 
-def test_what_the_journal_has_still_to_bring_is_counted_and_told(tmp_path: Path) -> None:
+def test_what_the_journal_has_still_to_bring_is_counted_and_reported(tmp_path: Path) -> None:
     lab = Lab()
     first, second = lab.queue("a"), lab.queue("b")
     lab.publish(first, "old", "older")
@@ -218,7 +218,7 @@ def test_a_segment_set_aside_is_damage_until_it_is_repaired(tmp_path: Path) -> N
     assert code == DAMAGED and "kept for repair" in found["queues"][0]["damage"][0]
 
 
-def test_bindings_a_cap_that_is_exceeded_and_what_is_no_queue_are_told(tmp_path: Path) -> None:
+def test_bindings_a_cap_that_is_exceeded_and_what_is_no_queue_are_reported(tmp_path: Path) -> None:
     lab = Lab()
     queue = lab.queue("a", cap=1024 * 1024)
     lab.answer(lambda done: lab.broker.bind("order.made", queue.name, done))
@@ -228,11 +228,11 @@ def test_bindings_a_cap_that_is_exceeded_and_what_is_no_queue_are_told(tmp_path:
     data = directory(lab, tmp_path)
     (data / "queues" / "lost+found").mkdir()
     code, found = checked(data, tmp_path)
-    told = {of_queue["directory"]: of_queue for of_queue in found["queues"]}
-    of_queue = told[queue.log.directory]
+    reported = {of_queue["directory"]: of_queue for of_queue in found["queues"]}
+    of_queue = reported[queue.log.directory]
     assert (code, of_queue["bindings"]) == (0, ["order.made"])
     assert "more than its cap of 65536" in of_queue["notes"][0]
-    assert "is not the directory of a queue" in told["queues/lost+found"]["notes"][0]
+    assert "is not the directory of a queue" in reported["queues/lost+found"]["notes"][0]
 
 
 def test_what_only_a_redo_file_has_counts_as_if_it_were_in_the_log(tmp_path: Path) -> None:

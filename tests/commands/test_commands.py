@@ -299,7 +299,7 @@ def test_a_mover_that_is_killed_loses_nothing(run: Run, server: ServerProcess, t
 
 
 @pytest.mark.parametrize(("ack", "number", "code"), [(True, signal.SIGINT, 130), (False, signal.SIGTERM, 143)])
-def test_following_goes_on_as_messages_come(
+def test_following_continues_as_messages_come(
     server: ServerProcess, run: Run, tmp_path: Path, ack: bool, number: int, code: int
 ) -> None:
     command = [*COMMAND, "recv", "a", "--follow", "--server", server.url]

@@ -52,7 +52,7 @@ def test_the_fields_of_cron(text: str, expected: list[str]) -> None:
     assert runs(text) == expected
 
 
-def test_what_summer_time_passes_over_comes_when_the_clock_goes_on_and_what_comes_twice_comes_once() -> None:
+def test_what_summer_time_passes_over_comes_when_the_clock_moves_on_and_what_comes_twice_comes_once() -> None:
     assert runs("30 2 * * *", 3, BERLIN) == ["03-28 02:30", "03-29 03:00", "03-30 02:30"]
     autumn = datetime(2026, 10, 24, 12, tzinfo=UTC)
     assert runs("30 2 * * *", 3, BERLIN, autumn) == ["10-25 02:30", "10-26 02:30", "10-27 02:30"]
@@ -66,7 +66,7 @@ def test_what_summer_time_passes_over_comes_when_the_clock_goes_on_and_what_come
     ["", "* * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "* * * * 8", "5-1 * * * *", "*/0 * * * *"]
     + ["a * * * *", "*-3 * * * *", "1,,2 * * * *", "0 0 31 feb *", "-1 * * * *", "@never"],
 )
-def test_a_bad_schedule_is_told(text: str) -> None:
+def test_a_bad_schedule_is_reported(text: str) -> None:
     with pytest.raises(BadSchedule, match="schedule"):
         Schedule(text)
 
@@ -85,7 +85,7 @@ def test_a_bad_schedule_is_told(text: str) -> None:
         ("jobs", "Expected"),
     ],
 )
-def test_a_bad_file_is_told_with_the_name_of_the_job(tmp_path: Path, text: str, rule: str) -> None:
+def test_a_bad_file_is_reported_with_the_name_of_the_job(tmp_path: Path, text: str, rule: str) -> None:
     file = tmp_path / "jobs.toml"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(CommandFailed, match=rule) as caught:

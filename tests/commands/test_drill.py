@@ -29,7 +29,7 @@ def test_a_drill_passes_and_leaves_a_picture(tmp_path: Path) -> None:
     assert {path.name for path in picture.parent.iterdir()} == {"drill.svg", "server.log"}
 
 
-def test_a_directory_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_there_is_reported_in_one_line(tmp_path: Path) -> None:
     done = curbstone("drill", str(tmp_path / "missing"), cwd=tmp_path)
     assert (done.code, done.err.count("\n")) == (2, 1)
 
@@ -62,7 +62,7 @@ def test_what_was_confirmed_and_not_delivered_is_lost() -> None:
     assert not is_good and verdict.startswith("FAILED")
 
 
-def test_what_is_changed_unknown_or_comes_back_is_told() -> None:
+def test_what_is_changed_unknown_or_returns_is_reported() -> None:
     made = account("p0.1", delivered=("p0.1",))
     made.deliver(body_of("p0.1") + b"!", 1)
     made.deliver(b"p9.9 x", 1)

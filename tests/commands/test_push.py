@@ -194,14 +194,14 @@ def a_message(kind: str = "text/plain", headers: Mapping[str, str] = MappingProx
 
 def test_an_answer_without_an_end_is_cut() -> None:
     """All of it was read into memory: the receiver is somebody else, and decided how much that is."""
-    told = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
+    reported = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
     sent = 0
 
     def answer(listener: socket.socket) -> None:
         nonlocal sent
         connected, _ = listener.accept()
         with connected, suppress(OSError):
-            connected.sendall(told)
+            connected.sendall(reported)
             while sent < ENDLESS_BYTES:
                 connected.sendall(bytes(64 * 1024))
                 sent += 64 * 1024
@@ -241,13 +241,13 @@ def test_an_answer_that_comes_byte_by_byte_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://x/", "http://u:p@x/", "nonsense"])
-def test_a_url_that_is_none_is_told(tmp_path: Path, url: str) -> None:
+def test_a_url_that_is_none_is_reported(tmp_path: Path, url: str) -> None:
     done = curbstone("push", "orders", f"--url={url}", cwd=tmp_path)
     assert done.code == WRONG
     assert "--url must be" in done.err
 
 
 @pytest.mark.parametrize("text", ["", "whsec_not base64"])
-def test_a_secret_that_is_none_is_told(text: str) -> None:
+def test_a_secret_that_is_none_is_reported(text: str) -> None:
     with pytest.raises(CommandFailed):
         secret_of(text)

@@ -208,7 +208,7 @@ def test_a_meta_that_can_be_read_keeps_its_bindings(harm: Callable[[bytes], byte
     assert lab.bodies(again) == [b"a", b"event"]
 
 
-def test_bindings_that_are_lost_are_told_until_the_queue_is_bound_anew(tmp_path: Path) -> None:
+def test_bindings_that_are_lost_are_reported_until_the_queue_is_bound_anew(tmp_path: Path) -> None:
     lab = Lab()
     queue = bound_queue(lab)
     files = contents(lab)
@@ -248,7 +248,7 @@ def test_of_two_directories_of_one_name_the_older_gets_a_name_of_its_own(was_sta
     assert lab.broker.left == {} and lab.broker.get(new.name).uid == new.uid
 
 
-def test_a_directory_that_is_a_link_is_told_and_not_followed(tmp_path: Path) -> None:
+def test_a_directory_that_is_a_link_is_reported_and_not_followed(tmp_path: Path) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a")
@@ -265,7 +265,7 @@ def test_a_directory_that_is_a_link_is_told_and_not_followed(tmp_path: Path) -> 
         assert httpx.get(f"{server.url}/v2/default/queues/q", trust_env=False).status_code == 404
 
 
-def test_a_missing_segment_and_one_of_noise_are_told_and_the_rest_is_served(tmp_path: Path) -> None:
+def test_a_missing_segment_and_one_of_noise_are_reported_and_the_rest_is_served(tmp_path: Path) -> None:
     lab = Lab()
     queue = lab.queue(cap=64 * 1024)
     for number in range(30):
@@ -327,7 +327,7 @@ def test_the_command_shows_applies_and_leaves_a_directory_that_a_server_starts_o
 
 
 @pytest.mark.parametrize("name", ["missing", "empty"])
-def test_what_is_no_data_directory_is_told_in_one_line(tmp_path: Path, name: str) -> None:
+def test_what_is_no_data_directory_is_reported_in_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     done = curbstone("repair", str(tmp_path / name), "--apply", cwd=tmp_path)
     assert (done.code, done.err.count("\n")) == (2, 1)

@@ -1,4 +1,4 @@
-"""A bug in one queue, or in one who is told something of it, ends there: others continue, and nobody waits for ever."""
+"""A bug in one queue, or in a callback, ends there: others continue, and nobody waits for ever."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_a_fault_in_a_batch_that_was_put_off_ends_its_queue_alone(monkeypatch: p
     answers: dict[str, list[CurbstoneError | None]] = {}
 
     def publish(each: LocalQueue) -> None:
-        told = answers.setdefault(each.name.queue, [])
-        each.publish([message("m")], lambda error, *_: told.append(error))
+        reported = answers.setdefault(each.name.queue, [])
+        each.publish([message("m")], lambda error, *_: reported.append(error))
 
     for each in writing:
         publish(each)
@@ -89,9 +89,9 @@ def test_a_fault_ends_its_queue_answers_all_and_leaves_the_others_alone(
         other.publish([message("m")], lambda error, *_: answers.append(("other", error)))
         elsewhere.consumer.ack([1], on_done=lambda error: answers.append(("other's ack", error)))
         lab.settle()
-    told = dict(answers)
-    assert len(answers) == 5 and told["other"] is None and told["other's ack"] is None
-    assert all(isinstance(told[who], Unavailable) and "planted" in str(told[who]) for who in ("publish", "ack"))
+    reported = dict(answers)
+    assert len(answers) == 5 and reported["other"] is None and reported["other's ack"] is None
+    assert all(isinstance(reported[who], Unavailable) and "planted" in str(reported[who]) for who in ("publish", "ack"))
     assert [type(error) for error in peer.closed_with] == [Unavailable] and not elsewhere.closed_with
     health = lab.broker.health()
     assert not health.ok and "queue default/q: broke down" in health.reasons[0] and "planted" in health.reasons[0]
@@ -157,7 +157,7 @@ def test_a_queue_that_broke_down_can_be_deleted_and_made_anew(monkeypatch: pytes
     assert lab.bodies(lab.again(queue)) == [b"new"]
 
 
-def test_one_who_is_told_and_fails_hurts_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_who_is_notified_and_fails_hurts_no_other_client(caplog: pytest.LogCaptureFixture) -> None:
     lab, queue, _ = start()
     caplog.set_level(logging.ERROR)
     answers: list[CurbstoneError | None] = []

@@ -104,7 +104,7 @@ def test_a_cap_can_be_lowered_when_the_queue_is_small_and_holds_at_once() -> Non
     assert lab.held(queue) <= 128 * 1024
 
 
-def test_an_unknown_queue_is_told() -> None:
+def test_an_unknown_queue_is_reported() -> None:
     lab = Lab()
     with pytest.raises(NoSuchQueue, match="no such queue: default/q"):
         lab.broker.get(Q)
@@ -236,7 +236,7 @@ def test_an_event_is_copied_to_every_bound_queue() -> None:
 
 
 def test_a_queue_that_goes_while_an_event_is_published_is_left_out() -> None:
-    """It was told as an error, although all queues that were still bound had the message."""
+    """It was reported as an error, although all queues that were still bound had the message."""
     lab = Lab()
     for name in ("a", "q", "z"):
         lab.answer(partial(lab.broker.bind, "order", queue_name(name)))
@@ -249,8 +249,8 @@ def test_a_queue_that_goes_while_an_event_is_published_is_left_out() -> None:
     assert [lab.bodies(queue) for queue in lab.broker.queues()] == [[b"m", b"n"]] * 2
 
 
-def test_a_queue_that_refuses_an_event_is_told_and_the_others_have_theirs() -> None:
-    """One error was told for all messages and queues, without the name of the one that refused."""
+def test_a_queue_that_refuses_an_event_is_reported_and_the_others_have_theirs() -> None:
+    """One error was reported for all messages and queues, without the name of the one that refused."""
     lab = Lab()
     for name in ("a", "q", "z"):
         lab.answer(partial(lab.broker.bind, "order", queue_name(name)))
@@ -445,7 +445,7 @@ def test_a_deletion_that_was_cut_off_is_finished() -> None:
     assert lab.broker.queues() == [] and lab.disk.list_dir("queues") == []
 
 
-def test_a_damaged_meta_is_told_by_name_and_nothing_is_removed() -> None:
+def test_a_damaged_meta_is_reported_by_name_and_nothing_is_removed() -> None:
     lab = Lab()
     declare(lab)
     queue = lab.broker.get(Q)

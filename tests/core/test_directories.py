@@ -130,7 +130,9 @@ def test_a_name_is_deleted_and_used_again_many_times_in_one_turn(times: int) -> 
 
 
 @pytest.mark.parametrize("call", ["rename", "sync_dir"])
-def test_a_deletion_that_the_disk_refuses_is_told_and_tried_again(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deletion_that_the_disk_refuses_is_reported_and_tried_again(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was confirmed, and after a restart the messages were back."""
     lab = Lab()
     lab.publish(lab.queue(), "old")
@@ -161,7 +163,7 @@ def test_after_a_refused_deletion_another_call_gets_through_at_once(monkeypatch:
     lab.pass_time(2000)  # when it would have been tried again
 
 
-def test_files_that_stay_are_told_and_removed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_stay_are_reported_and_removed_later(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab()
     lab.publish(lab.queue(), "old")
     stuck = Stuck(lab, monkeypatch, "remove_tree")
@@ -175,7 +177,7 @@ def test_files_that_stay_are_told_and_removed_later(monkeypatch: pytest.MonkeyPa
     assert lab.bodies(lab.broker.get(Q)) == [b"new"] and len(directories(lab)) == 1
 
 
-def test_what_is_left_of_a_creation_that_failed_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_of_a_creation_that_failed_does_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab()
     stuck = Stuck(lab, monkeypatch, "sync_dir")
     (refused,) = lab.answer(lambda done: lab.broker.declare(Q, {}, done))
@@ -234,7 +236,7 @@ def test_of_two_directories_of_one_name_the_newer_is_served_and_the_other_kept()
         assert len(there) == 2, "none of it is removed"
 
 
-def test_the_older_directory_does_not_come_back_when_the_newer_queue_is_deleted() -> None:
+def test_the_older_directory_does_not_return_when_the_newer_queue_is_deleted() -> None:
     lab = Lab()
     two_of_one_name(lab)
     lab.start(lab.host.wall_ms())
@@ -253,7 +255,7 @@ def begin_to_store_options(lab: Lab) -> None:
 
 @pytest.mark.parametrize("begin", [begin_a_commit, begin_to_store_options])
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_deletion_goes_on_as_soon_as_what_is_under_way_has_ended(begin: Callable[[Lab], None], fails: bool) -> None:
+def test_a_deletion_continues_as_soon_as_what_is_under_way_has_ended(begin: Callable[[Lab], None], fails: bool) -> None:
     """It asked every 5 ms whether that had ended."""
     lab = Lab()
     queue = lab.queue()

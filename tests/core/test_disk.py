@@ -68,7 +68,7 @@ def test_a_missing_directory_is_made_for_its_owner_only(tmp_path: Path) -> None:
     disk.close()
 
 
-def test_what_is_no_directory_is_told_in_one_line(tmp_path: Path) -> None:
+def test_what_is_no_directory_is_reported_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"")
     with pytest.raises(DataDirectoryError) as caught:

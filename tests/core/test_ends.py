@@ -134,13 +134,13 @@ def test_the_deletion_of_a_queue_ends_though_a_group_is_declared_while_its_optio
         desk.end("delete")
 
 
-def test_who_waits_for_messages_is_told_that_the_server_stops_and_not_that_the_queue_is_gone() -> None:
+def test_who_waits_for_messages_is_notified_that_the_server_stops_and_not_that_the_queue_is_gone() -> None:
     lab = Lab()
     queue = lab.queue()
-    told: list[CurbstoneError | None] = []
-    queue.reading.wait_for(1, 10**9, told.append)
+    reported: list[CurbstoneError | None] = []
+    queue.reading.wait_for(1, 10**9, reported.append)
     lab.end(queue, "shutdown")
-    assert [type(error) for error in told] == [Unavailable]
+    assert [type(error) for error in reported] == [Unavailable]
 
 
 @pytest.mark.parametrize("what", ["browse", "events"])

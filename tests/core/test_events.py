@@ -95,7 +95,7 @@ def test_a_subscriber_that_is_full_or_gone_holds_nobody_up(why: str, others: int
     lab.pass_time(100)
     assert answers == [None]
     assert [lab.bodies(queue) for queue in queues] == [[b"m" * 4000]] * others
-    assert lab.broker.private_queues() == [], "its subscriber is told and closed"
+    assert lab.broker.private_queues() == [], "its subscriber is notified and closed"
     assert all(queue.log.room.reserved == 0 for queue in lab.broker.queues())
     for queue in queues:  # and nothing waits behind the place it had
         lab.publish(queue, "later")

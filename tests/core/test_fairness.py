@@ -147,7 +147,7 @@ def test_turns_of_many_queues_are_spread_in_the_order_they_were_wanted(count: in
     assert rounds == -(-count // TURNS_AT_ONCE) + (count % TURNS_AT_ONCE == 0 or count < TURNS_AT_ONCE)
 
 
-def test_finished_jobs_are_told_a_few_at_a_time_when_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_jobs_are_reported_a_few_at_a_time_when_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_host, "DONE_NS_MAX", 0)
 
     async def main() -> list[int]:
@@ -155,17 +155,17 @@ def test_finished_jobs_are_told_a_few_at_a_time_when_that_takes_long(monkeypatch
         host = AsyncioHost(loop)
         jobs = 5 * DONE_AT_ONCE
         finished = threading.Semaphore(0)
-        told = [0]
+        reported = [0]
         seen: list[int] = []
         for _ in range(jobs):
-            host.submit(finished.release, lambda _result, _error: told.__setitem__(0, told[0] + 1))
+            host.submit(finished.release, lambda _result, _error: reported.__setitem__(0, reported[0] + 1))
         for _ in range(jobs):
             finished.acquire()  # the loop is busy until all have finished
-        while told[0] < jobs:
-            seen.append(told[0])
+        while reported[0] < jobs:
+            seen.append(reported[0])
             await asyncio.sleep(0)
         host.close()
-        return [*seen, told[0]]
+        return [*seen, reported[0]]
 
     seen = asyncio.run(main())
     assert max(after - before for before, after in zip(seen, seen[1:], strict=False)) <= DONE_AT_ONCE

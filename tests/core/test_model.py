@@ -423,10 +423,10 @@ class History:
         """The dead letters are those that died, each with its story."""
         found = []
         for peeked in self.lab.peek(self.dead):
-            told = dict(headers.decode(peeked.message.headers))
-            seq = self.queue.parse_id(told["x-dead-id"])
-            assert seq is not None and told["x-dead-queue"] == "default/q"
-            story = told["x-dead-reason"], int(told["x-dead-tries"]), told.get("x-dead-error", "")
+            reported = dict(headers.decode(peeked.message.headers))
+            seq = self.queue.parse_id(reported["x-dead-id"])
+            assert seq is not None and reported["x-dead-queue"] == "default/q"
+            story = reported["x-dead-reason"], int(reported["x-dead-tries"]), reported.get("x-dead-error", "")
             found.append(Dead(peeked.message.body, seq, *story))
         unsure = self.model.unsure
         assert sorted(how_sure(dead, unsure) for dead in found) == sorted(how_sure(d, unsure) for d in self.model.dead)

@@ -1,4 +1,4 @@
-"""The rules of names; what breaks one is told which."""
+"""The rules of names; a name that breaks one is refused with the rule."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_one_bad_option_leaves_all_as_they_were() -> None:
     assert options == QueueOptions()
 
 
-def test_options_are_json_and_come_back_from_it() -> None:
+def test_options_are_json_and_return_from_it() -> None:
     changes: dict[str, object] = {"cap": 1 << 20, "ttl": 0.5, "groups": ["a"], "dead_letter": "p/d", "max_tries": 3}
     options = QueueOptions().merged(changes, "default")
     as_json = json.loads(json.dumps(options.as_json()))

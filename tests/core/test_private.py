@@ -127,25 +127,25 @@ def test_a_user_may_have_a_project_of_that_name(name: str, options: dict[str, ob
         assert lab.bodies(lab.broker.get(theirs)) == [b"m"]
 
 
-def test_one_that_is_full_ends_and_its_consumer_is_told() -> None:
+def test_one_that_is_full_ends_and_its_consumer_is_notified() -> None:
     """Else its client would miss a message and not know; whoever publishes is not to blame."""
     lab = Lab()
     declare(lab, MINE, "news", cap=MIB // 4)
     declare(lab, queue_name("kept"), "news")
-    told: list[CurbstoneError] = []
+    reported: list[CurbstoneError] = []
     queue = lab.broker.get(MINE)
-    queue.subscribe(lambda _deliveries: None, window=1000, on_closed=told.append)
+    queue.subscribe(lambda _deliveries: None, window=1000, on_closed=reported.append)
     for n in range(30):
         error, _, count = lab.answer(lambda done: lab.broker.publish_event("news", [message(b"x" * 10_000)], done))
         assert (error, count) == (None, 1), n
         lab.settle()
-    assert [type(error) for error in told] == [QueueFull]
+    assert [type(error) for error in reported] == [QueueFull]
     lab.pass_time(100)
     assert lab.broker.private_queues() == [] and len(lab.disk.list_dir("queues")) == 1
     assert len(lab.bodies(lab.broker.get(queue_name("kept")))) == 31
 
 
-def test_a_durable_queue_that_is_full_is_told_to_the_publisher_also_beside_a_private_one() -> None:
+def test_a_durable_queue_that_is_full_is_reported_to_the_publisher_also_beside_a_private_one() -> None:
     lab = Lab()
     declare(lab, queue_name("kept"), "news", cap=MIB // 4)
     declare(lab, MINE, "news", cap=MIB // 4)

@@ -19,7 +19,7 @@ def paused(lab: Lab, name: str = "a", *, on: bool = True) -> LocalQueue:
     return queue
 
 
-def test_what_it_holds_is_delivered_and_nothing_comes_in_until_it_goes_on_also_after_a_restart() -> None:
+def test_what_it_holds_is_delivered_and_nothing_comes_in_until_it_continues_also_after_a_restart() -> None:
     lab = Lab()
     lab.publish(lab.queue("a"), "1")
     queue = paused(lab)

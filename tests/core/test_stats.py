@@ -21,7 +21,7 @@ def test_the_bounds_rise() -> None:
         assert list(bounds) == sorted(set(bounds))
 
 
-def test_a_commit_that_the_disk_refused_is_told_apart() -> None:
+def test_a_commit_that_the_disk_refused_is_distinguished() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, b"a", b"b")

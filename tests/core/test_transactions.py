@@ -222,7 +222,7 @@ def fill(lab: Lab, queue: LocalQueue) -> None:
         pass
 
 
-def test_a_delivery_that_was_settled_by_its_id_meanwhile_does_not_come_back_when_a_transaction_fails() -> None:
+def test_a_delivery_that_was_settled_by_its_id_meanwhile_does_not_return_when_a_transaction_fails() -> None:
     """It stood among the unsettled again, and took a place of the window, though its message was gone."""
     lab = Lab(cap=64 * 1024)
     first, second = two(lab)
@@ -329,13 +329,13 @@ def test_a_start_tells_when_a_transaction_that_a_crash_has_left_in_half_is_whole
         assert lab.host.turn() or lab.host.work()
     lab.host = SimHost(lab.rng, lab.host.wall_ms())
     lab.broker = Broker.open(lab.host, lab.disk, defaults=lab.defaults, sync=lab.sync)
-    told: list[list[int]] = []
-    lab.broker.missing_parts.when_written(lambda: told.append([each.counts().rdy for each in lab.broker.queues()]))
-    assert not told and [each.counts().rdy for each in lab.broker.queues()] == [0, 0]
+    reported: list[list[int]] = []
+    lab.broker.missing_parts.when_written(lambda: reported.append([each.counts().rdy for each in lab.broker.queues()]))
+    assert not reported and [each.counts().rdy for each in lab.broker.queues()] == [0, 0]
     lab.settle()
-    assert told == [[1, 1]]
-    lab.broker.missing_parts.when_written(lambda: told.append([]))
-    assert told == [[1, 1], []], "there is nothing to wait for any more"
+    assert reported == [[1, 1]]
+    lab.broker.missing_parts.when_written(lambda: reported.append([]))
+    assert reported == [[1, 1], []], "there is nothing to wait for any more"
 
 
 def test_a_journal_that_cannot_be_written_refuses_all_once_that_is_certain() -> None:

@@ -274,7 +274,7 @@ def readiness(server: MortalServer, wanted: int) -> list[str]:
 
 
 @pytest.mark.parametrize("broken_disk", FAILURES, indirect=True, ids="-".join)
-def test_a_disk_that_fails_from_now_on_is_told_and_recovered_from(broken_disk: tuple[TracedServer, Lives]) -> None:
+def test_a_disk_that_fails_from_now_on_is_reported_and_recovered_from(broken_disk: tuple[TracedServer, Lives]) -> None:
     process, lives = broken_disk
     server = MortalServer(process)
     worker = Worker(server, lives.history, lives.name)

@@ -47,7 +47,7 @@ def refusal(schema: dict[str, Any], body: bytes) -> SchemaViolation | None:
     return found
 
 
-def test_a_body_that_breaks_a_rule_is_told_where_and_which() -> None:
+def test_a_body_that_breaks_a_rule_is_reported_where_and_which() -> None:
     assert refusal(ORDER, GOOD) is None
     found = refusal(ORDER, BAD)
     assert found is not None

@@ -105,7 +105,7 @@ async def place(shared: ServerProcess, request: pytest.FixtureRequest) -> AsyncI
 INDIVIDUAL = "ack:client-individual\nprefetch-count:1\n"
 
 
-async def told(peer: Peer, frame: str) -> Received:
+async def reported(peer: Peer, frame: str) -> Received:
     """Send a frame with a receipt; return the answer."""
     await peer.send(f"{frame}\nreceipt:r\n\n\0".encode())
     return await peer.frame()
@@ -126,14 +126,14 @@ async def test_a_lease_is_settled_in_stomp(place: Place) -> None:
     await place.publish("a", "b", "c")
     acked, returned, rejected = [message["ackId"] for message in await place.lease(3)]
     async with place.stomp() as peer:
-        assert (await told(peer, f"ACK\nid:{acked}")).command == "RECEIPT"
-        assert (await told(peer, f"NACK\nid:{rejected}\nrequeue:false")).command == "RECEIPT"
+        assert (await reported(peer, f"ACK\nid:{acked}")).command == "RECEIPT"
+        assert (await reported(peer, f"NACK\nid:{rejected}\nrequeue:false")).command == "RECEIPT"
         assert await place.left() == (0, 1)
-        assert (await told(peer, f"NACK\nid:{returned}\nx-delta-t:0")).command == "RECEIPT"
+        assert (await reported(peer, f"NACK\nid:{returned}\nx-delta-t:0")).command == "RECEIPT"
         assert await place.settle("ack", ackIds=[acked, returned, rejected]) == (0, [acked, returned, rejected])
         (again,) = await place.lease()
         assert (again["message"], again["tries"]) == ("b", 1)
-        error = await told(peer, f"ACK\nid:{acked}")
+        error = await reported(peer, f"ACK\nid:{acked}")
         assert (error.command, error.headers["message"], error.headers["receipt-id"]) == ("ERROR", GONE, "r")
 
 
@@ -143,14 +143,14 @@ async def test_a_transaction_settles_no_delivery_that_came_after_its_ack(place: 
     async with place.stomp(INDIVIDUAL, "x-features:refusals\n") as peer:
         first = (await peer.frame()).headers["ack"]
         await peer.send(b"BEGIN\ntransaction:t\n\n\0")
-        assert (await told(peer, f"ACK\nid:{first}\ntransaction:t")).command == "RECEIPT"
+        assert (await reported(peer, f"ACK\nid:{first}\ntransaction:t")).command == "RECEIPT"
         assert await place.settle("nack", ackIds=[first], delay=0) == (1, [])
         again = await peer.frame()
         assert (again.command, again.headers["x-tries"]) == ("MESSAGE", "1")
-        refused = await told(peer, "COMMIT\ntransaction:t")
+        refused = await reported(peer, "COMMIT\ntransaction:t")
         assert refused.headers["x-error"].endswith(" is not unsettled here any more")
         assert await place.left() == (0, 1)
-        assert (await told(peer, f"ACK\nid:{again.headers['ack']}")).command == "RECEIPT"
+        assert (await reported(peer, f"ACK\nid:{again.headers['ack']}")).command == "RECEIPT"
         assert await place.left() == (0, 0)
 
 
@@ -169,12 +169,12 @@ async def test_what_stomp_delivered_is_settled_over_http_and_makes_room_in_its_w
             b"d",
             (0, [first, second, third]),
         )
-        assert (await told(peer, f"ACK\nid:{fourth.headers['ack']}")).command == "RECEIPT"
+        assert (await reported(peer, f"ACK\nid:{fourth.headers['ack']}")).command == "RECEIPT"
         assert await place.left() == (0, 0)
-        assert (await told(peer, f"ACK\nid:{first}")).headers["message"] == GONE
+        assert (await reported(peer, f"ACK\nid:{first}")).headers["message"] == GONE
 
 
-async def test_what_stomp_delivered_comes_again_after_a_nack_over_http(place: Place) -> None:
+async def test_what_stomp_delivered_is_delivered_again_after_a_nack_over_http(place: Place) -> None:
     await place.publish("a")
     async with place.stomp(INDIVIDUAL) as peer:
         first = await peer.frame()
@@ -193,7 +193,7 @@ async def test_in_client_mode_only_the_one_that_is_named_is_settled_from_elsewhe
         ids = [(await peer.frame()).headers["ack"] for _ in range(3)]
         assert await place.settle("ack", ackIds=[ids[1]]) == (1, [])
         assert await place.left() == (0, 2)
-        assert (await told(peer, f"ACK\nid:{ids[2]}")).command == "RECEIPT"
+        assert (await reported(peer, f"ACK\nid:{ids[2]}")).command == "RECEIPT"
         assert await place.left() == (0, 0)
 
 
@@ -203,7 +203,7 @@ async def test_what_a_websocket_holds_is_settled_over_http_and_stomp(place: Plac
         first = (await heard(socket))["ackId"]
         assert await place.settle("ack", ackIds=[first]) == (1, [])
         second = (await heard(socket))["ackId"]
-        assert (await told(peer, f"ACK\nid:{second}")).command == "RECEIPT"
+        assert (await reported(peer, f"ACK\nid:{second}")).command == "RECEIPT"
         third = await heard(socket)
         assert await said(socket, ackId=first) == {"stale": [first]}
         assert await said(socket, ackToId=third["ackId"]) == {"settled": [third["ackId"]]}
@@ -243,7 +243,7 @@ async def test_a_socket_for_several_queues_settles_what_others_hold_and_they_wha
     assert await place.left() == (0, 0)
 
 
-async def test_a_stream_goes_on_when_stomp_settles_what_it_sent(place: Place) -> None:
+async def test_a_stream_continues_when_stomp_settles_what_it_sent(place: Place) -> None:
     await place.publish("a", "b")
     async with (
         place.stomp() as peer,
@@ -257,7 +257,7 @@ async def test_a_stream_goes_on_when_stomp_settles_what_it_sent(place: Place) ->
             line = await asyncio.wait_for(anext(lines), WAIT_S)
             if line.startswith("id: "):
                 ids.append(line[4:])
-                assert (await told(peer, f"ACK\nid:{ids[-1]}")).command == "RECEIPT"
+                assert (await reported(peer, f"ACK\nid:{ids[-1]}")).command == "RECEIPT"
     assert await place.left() == (0, 0)
 
 
@@ -315,7 +315,7 @@ async def test_a_transaction_settles_only_what_its_connection_was_delivered(plac
     (lease,) = await place.lease()
     async with place.stomp() as peer:
         await peer.send(b"BEGIN\ntransaction:t\n\n\0")
-        error = await told(peer, f"ACK\ntransaction:t\nid:{lease['ackId']}")
+        error = await reported(peer, f"ACK\ntransaction:t\nid:{lease['ackId']}")
         assert error.headers["message"] == "a transaction can settle only deliveries of its own connection"
     assert await place.settle("ack", ackIds=[lease["ackId"]]) == (1, [])
 

@@ -199,14 +199,14 @@ def test_addresses_and_users_are_for_those_who_manage_the_queue_and_for_the_user
         theirs.hears("RECEIPT")
         own.hears("RECEIPT")
 
-        def told(user: str) -> list[tuple[str, str, str]]:
+        def reported(user: str) -> list[tuple[str, str, str]]:
             found = holders(world, user, path)
             assert [each["protocol"] for each in found] == ["stomp", "stomp"]
             return sorted((each.get("user", ""), each.get("peer", ""), each.get("client", "")) for each in found)
 
-        assert told("ada") == [("ada", theirs.peer, "billing"), ("bob", own.peer, "billing")]
-        assert told("bob") == [("", "", ""), ("bob", own.peer, "billing")]
-        assert told("eve") == [("", "", "")] * 2
+        assert reported("ada") == [("ada", theirs.peer, "billing"), ("bob", own.peer, "billing")]
+        assert reported("bob") == [("", "", ""), ("bob", own.peer, "billing")]
+        assert reported("eve") == [("", "", "")] * 2
 
 
 def test_those_without_a_login_do_not_see_one_another(open_world: GuardedServer) -> None:

@@ -234,7 +234,7 @@ def test_the_prometheus_operator_has_the_same_rules_and_scrapes_the_pod() -> Non
     assert endpoint["scheme"] == "https" and endpoint["authorization"]["credentials"]["name"] == "curbstone-metrics"
 
 
-def test_the_unit_waits_for_the_server_and_goes_on_trying() -> None:
+def test_the_unit_waits_for_the_server_and_keeps_trying() -> None:
     """`systemctl start` returned before the server listened, and five quick failures ended it for good."""
     lines = UNIT.read_text(encoding="utf-8").splitlines()
     assert "Type=notify" in lines and "TimeoutStartSec=infinity" in lines

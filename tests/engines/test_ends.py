@@ -248,7 +248,7 @@ def known(queue: object) -> Known:
     return queue.known
 
 
-def test_what_was_popped_comes_back_where_the_engine_can_undo(world: World) -> None:
+def test_what_was_popped_returns_where_the_engine_can_undo(world: World) -> None:
     queue = world.queue()
     world.publish(queue, "a", "b")
     assert world.bodies(queue) == ["a", "b"]

@@ -24,7 +24,7 @@ SCHEMA = {"type": "object", "required": ["id"]}
 GOOD, BAD = '{"id":1}', '{"no":1}'
 
 
-def told(world: World, queue: Queue, *bodies: str, atomic: bool = False) -> list[tuple[CurbstoneError | None, int]]:
+def reported(world: World, queue: Queue, *bodies: str, atomic: bool = False) -> list[tuple[CurbstoneError | None, int]]:
     """Publish together, and return what is said of how many, in order."""
     answers: list[tuple[CurbstoneError | None, int]] = []
     messages = [Message(body.encode()) for body in bodies]
@@ -49,7 +49,7 @@ def committed(world: World, queue: Queue, *bodies: str) -> CurbstoneError | None
 
 def test_what_breaks_the_schema_is_refused_and_says_where(world: World) -> None:
     queue = world.queue(schema=SCHEMA)
-    answers = told(world, queue, GOOD, BAD, GOOD, "no json")
+    answers = reported(world, queue, GOOD, BAD, GOOD, "no json")
     assert [(type(error), count) for error, count in answers] == [
         (type(None), 1),
         (SchemaViolation, 1),
@@ -63,7 +63,7 @@ def test_what_breaks_the_schema_is_refused_and_says_where(world: World) -> None:
 
 def test_of_a_batch_or_transaction_that_breaks_the_schema_nothing_is_stored(world: World) -> None:
     queue = world.queue(schema=SCHEMA)
-    ((refused, _count),) = told(world, queue, GOOD, BAD, atomic=True)
+    ((refused, _count),) = reported(world, queue, GOOD, BAD, atomic=True)
     assert isinstance(refused, SchemaViolation)
     for bodies in ((GOOD, BAD), (BAD,)):
         assert isinstance(committed(world, queue, *bodies), SchemaViolation)
@@ -76,9 +76,9 @@ def test_a_schema_can_be_changed_and_taken_away(world: World) -> None:
     with pytest.raises(BadRequest, match="bad option schema"):
         world.broker.declare(queue.name, {"schema": {"$ref": "#/nowhere"}}, lambda _error: None)
     declare(world, queue, schema={"type": "object", "required": ["no"]})
-    assert [type(error) for error, _count in told(world, queue, GOOD, BAD)] == [SchemaViolation, type(None)]
+    assert [type(error) for error, _count in reported(world, queue, GOOD, BAD)] == [SchemaViolation, type(None)]
     declare(world, queue, schema=None)
-    assert told(world, queue, "a") == [(None, 1)]
+    assert reported(world, queue, "a") == [(None, 1)]
     assert world.bodies(queue, 2) == [BAD, "a"]
 
 
@@ -86,13 +86,13 @@ def test_a_queue_that_takes_no_messages_hands_out_what_it_has(world: World) -> N
     queue = world.queue()
     world.publish(queue, "a")
     declare(world, queue, publish_paused=True)
-    ((refused, count),) = told(world, queue, "b", "c")
+    ((refused, count),) = reported(world, queue, "b", "c")
     assert isinstance(refused, PublishPaused) and count == 2
     for bodies in (("b",), ("b", "c")):
         assert isinstance(committed(world, queue, *bodies), PublishPaused)
     assert world.bodies(queue, 1) == ["a"]
     declare(world, queue, publish_paused=False)
-    assert told(world, queue, "d") == [(None, 1)]
+    assert reported(world, queue, "d") == [(None, 1)]
     assert world.bodies(queue, 1) == ["d"]
 
 
@@ -113,10 +113,10 @@ def test_all_gateways_refuse_what_a_queue_does_not_take(cluster: ModelWorld | No
     queue = cluster.queue(schema=SCHEMA)
     assert cluster.answer(other.catch_up) == (None,)
     same = other.get(queue.name)
-    assert [type(error) for error, _count in told(cluster, same, BAD)] == [SchemaViolation]
+    assert [type(error) for error, _count in reported(cluster, same, BAD)] == [SchemaViolation]
     declare(cluster, queue, publish_paused=True)
     assert cluster.answer(other.catch_up) == (None,)
-    assert [type(error) for error, _count in told(cluster, same, GOOD)] == [PublishPaused]
+    assert [type(error) for error, _count in reported(cluster, same, GOOD)] == [PublishPaused]
 
 
 @pytest.mark.parametrize("guard", [{"schema": SCHEMA}, {"publish_paused": True}])
@@ -134,15 +134,15 @@ def test_on_a_cluster_a_guarded_queue_has_no_events(cluster: ModelWorld | NodeWo
     assert cluster.answer(lambda done: cluster.broker.bind("news", guarded.name, done)) == (None,)
 
 
-def test_the_oldest_messages_give_way_to_new_ones(world: World) -> None:
+def test_the_oldest_messages_make_room_to_new_ones(world: World) -> None:
     queue = world.queue(cap="64KiB", overflow="drop-oldest")
     bodies = [f"{number:03}" + "x" * 2000 for number in range(100)]
-    assert {error for body in bodies for error, _count in told(world, queue, body)} == {None}
+    assert {error for body in bodies for error, _count in reported(world, queue, body)} == {None}
     left = world.bodies(queue, 10)
     assert left == bodies[-len(left) :] and 10 <= len(left) < 40
 
 
-def test_what_gives_way_is_no_dead_letter_and_what_is_rejected_is_one(world: World) -> None:
+def test_what_makes_room_is_no_dead_letter_and_what_is_rejected_is_one(world: World) -> None:
     letters = world.queue()
     queue = world.queue(cap="64KiB", overflow="drop-oldest", dead_letter=str(letters.name))
     peer = world.peer(queue, window=1)
@@ -156,7 +156,7 @@ def test_what_gives_way_is_no_dead_letter_and_what_is_rejected_is_one(world: Wor
 
 def test_a_queue_that_refuses_still_refuses(world: World) -> None:
     queue = world.queue(cap="64KiB")
-    answers = [told(world, queue, "x" * 30_000)[0][0] for _ in range(4)]
+    answers = [reported(world, queue, "x" * 30_000)[0][0] for _ in range(4)]
     assert any(isinstance(error, QueueFull) for error in answers)
 
 

@@ -71,7 +71,7 @@ def test_a_consumer_has_as_many_as_its_window_and_more_as_it_acks(world: World) 
     assert [each.tries for each in again.deliveries if each.message.body in (b"c", b"d")] == [1, 1]
 
 
-def test_what_is_given_back_comes_again_with_one_more_try(world: World) -> None:
+def test_what_is_given_back_is_delivered_again_with_one_more_try(world: World) -> None:
     queue = world.queue()
     peer = world.peer(queue, window=1)
     seqs = world.publish(queue, "a", "b", headers=BLOCK)
@@ -129,7 +129,7 @@ def test_a_held_consumer_gets_nothing_and_a_paused_one_can_settle(world: World) 
     assert world.bodies(queue) == ["b"]
 
 
-def test_it_is_said_who_takes_from_a_queue_and_who_holds_a_message(world: World) -> None:
+def test_it_is_reported_who_takes_from_a_queue_and_who_holds_a_message(world: World) -> None:
     queue = world.queue()
     ann, bob = Who("stomp", "10.0.0.1", 5, "ann"), Who("http", "::1", 6, "bob")
     assert (ann.peer, bob.peer, UNKNOWN.peer) == ("10.0.0.1:5", "[::1]:6", "")
@@ -168,7 +168,7 @@ def test_a_call_that_waits_for_a_message_is_a_consumer_that_holds_nothing(world:
     assert [each.kind for each in queue.holders()] == ["leases"]
 
 
-def test_it_is_said_how_each_consumer_stands(world: World) -> None:
+def test_it_is_reported_how_each_consumer_stands(world: World) -> None:
     queue = world.queue()
     windowed, auto = world.peer(queue, window=1), world.peer(queue, auto=True)
 
@@ -219,11 +219,11 @@ def test_who_watches_a_queue_hears_of_changes(world: World) -> None:
 
 def test_a_message_that_is_too_large_is_refused_and_its_neighbours_are_not(world: World) -> None:
     queue = world.queue(max_message_size=10)
-    told: list[tuple[object, int]] = []
+    reported: list[tuple[object, int]] = []
     messages = [Message(b"small"), Message(b"x" * 11), Message(b"small")]
-    queue.publish(messages, lambda error, _first, count: told.append((type(error), count)))
-    world.until(lambda: sum(count for _, count in told) == 3)
-    assert told == [(type(None), 1), (MessageTooLarge, 1), (type(None), 1)]
+    queue.publish(messages, lambda error, _first, count: reported.append((type(error), count)))
+    world.until(lambda: sum(count for _, count in reported) == 3)
+    assert reported == [(type(None), 1), (MessageTooLarge, 1), (type(None), 1)]
     assert world.bodies(queue) == ["small", "small"]
 
 
@@ -248,7 +248,7 @@ def test_a_full_queue_refuses_and_takes_again_when_there_is_room(world: World) -
     assert world.publish(queue, "again")
 
 
-def test_a_deleted_queue_ends_its_consumers_and_comes_back_empty(world: World) -> None:
+def test_a_deleted_queue_ends_its_consumers_and_returns_empty(world: World) -> None:
     queue = world.queue()
     peer = world.peer(queue)
     peer.consumer.pause()
@@ -258,10 +258,10 @@ def test_a_deleted_queue_ends_its_consumers_and_comes_back_empty(world: World) -
     assert isinstance(peer.errors[0], NoSuchQueue)
     with pytest.raises(NoSuchQueue):
         world.broker.get(queue.name)
-    told: list[object] = []
-    queue.publish([Message(b"b")], lambda error, _first, _count: told.append(error))
-    world.until(lambda: told)
-    assert isinstance(told[0], NoSuchQueue)
+    reported: list[object] = []
+    queue.publish([Message(b"b")], lambda error, _first, _count: reported.append(error))
+    world.until(lambda: reported)
+    assert isinstance(reported[0], NoSuchQueue)
     assert world.answer(lambda done: world.broker.delete(queue.name, done)) == (False,)
     again = world.broker.ensure(queue.name)
     world.publish(again, "c")

@@ -69,7 +69,7 @@ def test_an_address_names_nodes_and_login(url: str, nodes: object, rest: object)
 @pytest.mark.parametrize(
     "url", ["", "amqp:", "http://u:secret@a", "amqp://u:secret@a:x", "amqp://u:secret@", "amqp://[a"]
 )
-def test_a_bad_address_is_told_without_its_password(url: str) -> None:
+def test_a_bad_address_is_reported_without_its_password(url: str) -> None:
     with pytest.raises(BadRequest) as caught:
         parse(url)
     assert "secret" not in str(caught.value)
@@ -129,4 +129,4 @@ class _NoLink:
     trouble = ""
 
     def when(self, *_calls: object) -> None:
-        """Nobody is told."""
+        """No client is notified."""

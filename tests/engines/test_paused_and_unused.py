@@ -44,7 +44,7 @@ def test_what_was_delivered_before_a_pause_can_be_settled(world: World) -> None:
     assert sorted(peer.bodies[2:]) == ["b", "c"]
 
 
-def test_a_call_that_waits_goes_on_waiting_while_its_queue_is_paused(world: World) -> None:
+def test_a_call_that_waits_keeps_waiting_while_its_queue_is_paused(world: World) -> None:
     queue = world.queue()
     got: list[Any] = []
     queue.lease(5, 60_000, got.append, wait_ms=60_000)

@@ -72,8 +72,8 @@ def test_a_batch_is_stored_whole_or_not_at_all_whenever_connections_are_lost(mod
     queue = model.queue()
     answers: dict[str, list[CurbstoneError | None]] = {}
     for number in range(6):
-        told = answers.setdefault(str(number), [])
-        queue.publish([Message(b"%d" % number)] * 3, lambda error, _f, _c, told=told: told.append(error), atomic=True)  # type: ignore[misc]
+        errors = answers.setdefault(str(number), [])
+        queue.publish([Message(b"%d" % number)] * 3, lambda error, _f, _c, to=errors: to.append(error), atomic=True)  # type: ignore[misc]
         for _ in range(random.randrange(6)):
             model.host.settle() if random.random() < 0.3 else model.pass_time(random.randrange(4))
         if random.random() < 0.5:
@@ -84,9 +84,9 @@ def test_a_batch_is_stored_whole_or_not_at_all_whenever_connections_are_lost(mod
     model.until(lambda: all(answers.values()))
     model.pass_time(10_000)
     there = Counter(model.bodies(queue, wait_ms=100))
-    for body, told in answers.items():
-        assert len(told) == 1 and (told[0] is None or isinstance(told[0], Unavailable))
-        assert there[body] >= 3 or (told[0] is not None and not there[body]), (body, there)
+    for body, reported in answers.items():
+        assert len(reported) == 1 and (reported[0] is None or isinstance(reported[0], Unavailable))
+        assert there[body] >= 3 or (reported[0] is not None and not there[body]), (body, there)
 
 
 def test_what_one_group_refuses_is_not_stored_in_the_others_over_and_over(model: ModelWorld) -> None:

@@ -67,7 +67,7 @@ def test_without_a_confirm_nobody_knows(model: ModelWorld) -> None:
     assert isinstance(found[0][0], Unavailable) and "not known whether" in str(found[0][0])
 
 
-def test_no_broker_is_told_and_waited_for(model: ModelWorld) -> None:
+def test_no_broker_is_reported_and_waited_for(model: ModelWorld) -> None:
     queue = model.queue()
     model.model.is_down = True
     model.model.lose()
@@ -90,7 +90,7 @@ def test_a_broker_that_takes_nothing_says_why(model: ModelWorld) -> None:
     assert model.broker.health().ok
 
 
-def test_a_lost_connection_ends_its_consumers_and_their_messages_come_again(model: ModelWorld) -> None:
+def test_a_lost_connection_ends_its_consumers_and_their_messages_are_delivered_again(model: ModelWorld) -> None:
     queue = model.queue()
     model.publish(queue, "a")
     peer = model.peer(queue)

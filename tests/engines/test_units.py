@@ -242,7 +242,7 @@ def test_all_or_nothing_when_the_gateway_dies(model: ModelWorld, seed: int) -> N
     assert set(outcomes) <= {None}
 
 
-def test_a_unit_comes_back_as_it_was_and_other_bytes_are_refused() -> None:
+def test_a_unit_returns_as_it_was_and_other_bytes_are_refused() -> None:
     number = 12 << 22
     message = Message(b"body", b"a:b\n", groups=("g",))
     message.seq, message.timestamp_ms, message.expires_ms = number, time_of(number), 5

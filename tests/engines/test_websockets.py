@@ -63,18 +63,18 @@ class Socket:
 
 def when_made(cluster: ModelWorld | NodeWorld, maker: Broker, name: QueueName, call: Any) -> None:
     """Have a queue made, and call when the other gateways have not heard of it."""
-    told: list[CurbstoneError | None] = []
+    reported: list[CurbstoneError | None] = []
 
     def done(error: CurbstoneError | None) -> None:
-        told.append(error)
+        reported.append(error)
         if isinstance(cluster, NodeWorld):  # there the words of two gateways come in any order until one is answered
             call()
 
     maker.declare(name, {}, done)
     if isinstance(cluster, ModelWorld):
         call()
-    cluster.until(lambda: told)
-    assert told == [None]
+    cluster.until(lambda: reported)
+    assert reported == [None]
 
 
 def test_several_queues_are_found_as_soon_as_another_gateway_has_made_them(cluster: ModelWorld | NodeWorld) -> None:
@@ -109,7 +109,7 @@ def test_what_waits_for_a_queue_goes_with_its_socket(cluster: ModelWorld | NodeW
     assert not other.ensure(name).holders()
 
 
-def test_a_queue_that_can_not_be_looked_for_is_not_said_to_be_missing(
+def test_a_queue_that_can_not_be_looked_for_is_not_reported_to_be_missing(
     cluster: ModelWorld | NodeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, name = cluster.gateway(), cluster.fresh().queue

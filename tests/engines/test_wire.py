@@ -72,7 +72,7 @@ def test_a_publish_has_the_bytes_that_pika_gives_it(
     ],
     ids=["key", "id", "name", "name in a table", "a header frame has one size at most"],
 )
-def test_what_amqp_has_no_bytes_for_is_said(key: str, properties: Properties) -> None:
+def test_what_amqp_has_no_bytes_for_is_reported(key: str, properties: Properties) -> None:
     with pytest.raises(frames.Unsayable):
         frames.publish(1, "", key, properties, b"", mandatory=True, frame_max=FRAME_MAX)
 
@@ -118,7 +118,7 @@ def delivery(consumer: str, tag: int, body: bytes) -> bytes:
     return of_pika(1, spec.Basic.Deliver(consumer, tag, False, "", "key"), Properties({"n": b"v"}, "id"), body)
 
 
-def told(random: Random, tag: int) -> tuple[bytes, object]:
+def reported(random: Random, tag: int) -> tuple[bytes, object]:
     """Return something that a node says, and what is to be seen of it."""
     consumer, body = random.choice(["ours", "other"]), random.randbytes(random.choice([0, 1, 100, 3 * FRAME_MAX]))
     is_multiple = random.random() < 0.5
@@ -138,7 +138,7 @@ def test_all_is_seen_once_and_in_order_however_the_bytes_are_cut(seed: int) -> N
     random = Random(seed)
     seen: list[object] = []
     wire = wire_of(seen)
-    said = [told(random, tag) for tag in range(1, 30)]
+    said = [reported(random, tag) for tag in range(1, 30)]
     data = b"".join(part for part, _ in said)
     while data:
         size = random.choice([1, 7, 8, 50, 1000, 10_000])

@@ -70,7 +70,7 @@ def deaf(it: GuardedServer, stack: ExitStack) -> list[socket.socket]:
     return peers
 
 
-def test_answers_that_nobody_reads_are_bounded_and_other_users_go_on(it: GuardedServer) -> None:
+def test_answers_that_nobody_reads_are_bounded_and_other_users_continue(it: GuardedServer) -> None:
     """100 connections with pages of 16 MiB made the server hold 1.4 GB for ever."""
     before = memory_bytes(it.server)
     with ExitStack() as stack:
@@ -141,10 +141,10 @@ def unfinished(it: GuardedServer, protocol: str) -> tuple[tuple[str, int], list[
 
 
 @pytest.mark.parametrize(
-    ("protocol", "told"),
+    ("protocol", "reported"),
     [("stomp", b"too much unfinished input"), ("mqks", b" error "), ("websocket", b"too much unfinished input")],
 )
-def test_incomplete_messages_are_bounded_over_all_protocols(it: GuardedServer, protocol: str, told: bytes) -> None:
+def test_incomplete_messages_are_bounded_over_all_protocols(it: GuardedServer, protocol: str, reported: bytes) -> None:
     before = memory_bytes(it.server)
     address, (login, answer, message) = unfinished(it, protocol)
     said: dict[socket.socket, bytes] = {}
@@ -167,9 +167,9 @@ def test_incomplete_messages_are_bounded_over_all_protocols(it: GuardedServer, p
                     continue
                 except OSError:
                     del left[peer]
-            return any(told in each for each in said.values())
+            return any(reported in each for each in said.values())
 
-        until(refused, "nobody is told")
+        until(refused, "no client is notified")
         assert figures(it)["bytes"] < 2 * SHARE
         assert memory_bytes(it.server) - before < GROWTH_BYTES_MAX
         assert it.call("ann", "POST", f"{Q}/messages", content=b"a" * 500_000).status_code == 201

@@ -58,7 +58,7 @@ def post(server: ServerProcess, body: bytes) -> int:
     return call(server, "/v2/default/queues/q/messages", "POST", body)[0]
 
 
-def test_a_full_disk_refuses_publishes_and_settling_goes_on(small_disk: Path) -> None:
+def test_a_full_disk_refuses_publishes_and_settling_continues(small_disk: Path) -> None:
     """To the end of the backlog, while producers try again; what was refused is not there after a kill."""
     sent = [b"%d" % number for number in range(200)]
     with ServerProcess(small_disk, "--log-level=error") as server:
@@ -175,15 +175,15 @@ def takes_new_clients(server: ServerProcess) -> bool:
     return False
 
 
-def test_a_client_beyond_the_limit_is_told(tmp_path: Path) -> None:
+def test_a_client_beyond_the_limit_is_notified(tmp_path: Path) -> None:
     with Limited(tmp_path / "data", "--log-level=error") as server, ExitStack() as stack:
-        told = b""
-        while not told:
+        reported = b""
+        while not reported:
             client = stack.enter_context(socket.create_connection(server.http, HANG_S))
             client.sendall(b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n")  # health is told on spare connections
             answer = client.recv(65536)
-            told = answer if not answer.startswith(b"HTTP/1.1 200") else b""
-        assert told.startswith(b"HTTP/1.1 503 ") and b"reached its limit of connections" in told
+            reported = answer if not answer.startswith(b"HTTP/1.1 200") else b""
+        assert reported.startswith(b"HTTP/1.1 503 ") and b"reached its limit of connections" in reported
         with socket.create_connection(server.stomp, HANG_S) as client:
             assert client.recv(65536).startswith(b"ERROR\nmessage:the server has reached its limit of connections")
 
@@ -217,7 +217,7 @@ def test_there_may_be_more_queues_than_descriptors(tmp_path: Path) -> None:
             assert call(server, f"/v2/default/queues/{name}")[1]["rdy"] == 2
 
 
-def test_a_limit_that_is_too_low_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_limit_that_is_too_low_is_reported_in_one_line(tmp_path: Path) -> None:
     class Strangled(Limited):
         nofile = 70
 

@@ -1,8 +1,8 @@
 """SIGTERM under load, over all protocols: what was confirmed is true, and what was not is where it was.
 
 Clients publish, consume and settle as fast as they can, many wait for messages in pops and leases, and the server is
-told to stop in the middle of that. It ends in time with code 0. Then everything is taken out and compared with what
-the clients were told. Nothing is excused: a stop is no crash, so a request in flight is answered, or has done nothing.
+told to stop in the middle of that. It ends in time with code 0. Then everything is taken out and compared with
+the answers of the clients. Nothing is excused: a stop is no crash, so a request in flight is answered or has no effect.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BUSY = 60
 
 
 class Record:
-    """What clients of all threads did and were told. Every message has a value, which is its body."""
+    """What clients of all threads did and which answers they got. Every message has a value, which is its body."""
 
     def __init__(self) -> None:
         self.sent: set[str] = set()

@@ -22,7 +22,7 @@ BEAT_MS = 4500
 STOPPED_S = 12
 
 
-def test_a_process_that_was_stopped_wrongs_nobody_when_it_goes_on(tmp_path: Path) -> None:
+def test_a_process_that_was_stopped_wrongs_nobody_when_it_continues(tmp_path: Path) -> None:
     """What the clients sent meanwhile, heart-beats too, is read before anyone is found silent."""
     with ServerProcess(tmp_path / "data", "--log-level=warning") as server:
         witness = Witness(server)

@@ -52,7 +52,7 @@ from curbstone.stomp.codec import ACK_BY_ID, FrameParser
 from curbstone.stomp.limits import Limits
 
 DECLARED = (CurbstoneError, Problem)
-"""What a client is told: each has a text, and a status over HTTP."""
+"""Errors for clients: each has a text, and a status over HTTP."""
 MESSAGE_BYTES_MAX = 4096
 PEER = Peer("127.0.0.1", 4711)
 

@@ -25,7 +25,7 @@ def post(body: bytes, *, chunked: bool, offer: bytes = OFFER) -> bytes:
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("body", [b"", b"hello", b"x\r\n\r\n" * 8_000])
-async def test_a_body_behind_an_offer_is_stored_and_the_connection_goes_on(
+async def test_a_body_behind_an_offer_is_stored_and_the_connection_continues(
     gateway: Running, chunked: bool, body: bytes
 ) -> None:
     """It was dropped: an empty message was stored, and confirmed with 201."""

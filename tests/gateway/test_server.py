@@ -89,7 +89,7 @@ async def test_a_request_that_does_not_come_is_408_or_closed(gateway: Running, s
     writer.close()
 
 
-async def test_a_body_that_goes_on_after_its_refusal_is_cut_off_in_silence(gateway: Running) -> None:
+async def test_a_body_that_continues_after_its_refusal_is_cut_off_in_silence(gateway: Running) -> None:
     before = set(gateway.server.clients)
     reader, writer = await asyncio.open_connection(*gateway.address)
     writer.write(POST + b"Content-Length: 99999999\r\n\r\nabc")

@@ -54,7 +54,7 @@ class Control:
         """The origin of its page."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def told(self, what: str, facts: dict[str, Any]) -> None:
+    def reported(self, what: str, facts: dict[str, Any]) -> None:
         """The program said something; called on a thread of its request."""
         if what == "kill":
             self._kill()
@@ -66,7 +66,7 @@ class Control:
 
         def watch() -> None:
             process.wait()
-            self.told("ended", {})
+            self.reported("ended", {})
 
         threading.Thread(target=watch, daemon=True).start()
         try:
@@ -91,7 +91,7 @@ def _handler(control: Control) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             said = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            control.told(said["what"], said.get("facts") or {})
+            control.reported(said["what"], said.get("facts") or {})
             self._answer(b"{}", "application/json")
 
         def _answer(self, body: bytes, kind: str) -> None:

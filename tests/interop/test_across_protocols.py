@@ -185,7 +185,7 @@ def test_a_message_of_http_is_a_line_of_mqks(http: httpx.Client, mqks: Mqks) -> 
     assert mqks.line() == rf"c ok {message_id} event=q a\tb\r\n"
 
 
-def test_a_queue_deleted_over_http_is_told_to_its_mqks_consumers(http: httpx.Client, mqks: Mqks) -> None:
+def test_a_queue_deleted_over_http_is_reported_to_its_mqks_consumers(http: httpx.Client, mqks: Mqks) -> None:
     mqks.confirm("c consume --confirm q e")
     assert http.get("/q").json()["consumers"] == 1
     assert http.delete("/q").status_code == 204

@@ -42,8 +42,10 @@ def end(made: Any, heard: Heard) -> None:
 
 def options(server: ServerProcess, queue: str) -> dict[str, Any]:
     with httpx.Client(trust_env=False, timeout=60) as http:
-        told: dict[str, Any] = http.get(f"{server.url}/v2/default/queues/{queue}").raise_for_status().json()["options"]
-    return told
+        reported: dict[str, Any] = (
+            http.get(f"{server.url}/v2/default/queues/{queue}").raise_for_status().json()["options"]
+        )
+    return reported
 
 
 @pytest.mark.parametrize(

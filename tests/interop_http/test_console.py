@@ -125,7 +125,7 @@ def test_a_new_queue_is_made(page: Page, server: ServerProcess) -> None:
     assert info(server, "returns")["cap"] == 131072
 
 
-def test_what_the_server_refuses_is_said_in_its_words(page: Page) -> None:
+def test_what_the_server_refuses_is_reported_in_its_words(page: Page) -> None:
     press(page, "New queue …")
     fill(page, "[name=queue]", "a queue")
     press(page, "Create")
@@ -134,7 +134,7 @@ def test_what_the_server_refuses_is_said_in_its_words(page: Page) -> None:
     page.problems.clear()
 
 
-def test_a_server_that_is_gone_and_comes_back_is_noticed(page: Page, server: ServerProcess) -> None:
+def test_a_server_that_is_gone_and_returns_is_noticed(page: Page, server: ServerProcess) -> None:
     page.until("document.getElementById('health').className === 'ready'")
     server.kill()
     page.until("document.getElementById('health').className === 'failing'")

@@ -73,7 +73,7 @@ def test_one_dead_letter_is_moved_in_one_step(page: Page, http: httpx.Client) ->
     assert (http.get(letters).json()["rdy"], http.get(other).json()["rdy"]) == (1, 1)
 
 
-def test_the_life_of_a_message_is_told_from_the_log(page: Page, http: httpx.Client) -> None:
+def test_the_life_of_a_message_is_reported_from_the_log(page: Page, http: httpx.Client) -> None:
     path = made(http, "life", "q", "x")
     leased = http.post(f"{path}/messages/lease", json={}).json()["messages"][0]
     nack = {"ackIds": [leased["ackId"]], "delay": 3600}

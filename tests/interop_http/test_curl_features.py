@@ -17,7 +17,7 @@ def call(server: ServerProcess, verb: str, path: str, body: object = None, more:
     return curl(server, f"curl -i -X {verb} {data} {more} '{URL}{path}'")
 
 
-def told(server: ServerProcess, verb: str, path: str, body: object = None, more: str = "") -> Any:
+def reported(server: ServerProcess, verb: str, path: str, body: object = None, more: str = "") -> Any:
     reply = call(server, verb, path, body, more)
     assert 200 <= reply.status < 300, reply.body
     return json.loads(reply.body)
@@ -43,23 +43,23 @@ def test_queues_are_bound_to_events_and_masks(server: ServerProcess) -> None:
     assert [pop(server, "one-word").status for _ in range(2)] == [200, 204]
     assert [pop(server, "any-words").status for _ in range(3)] == [200, 200, 204]
     assert call(server, "DELETE", "/events/order.*/queues/one-word").status == 204
-    listed = told(server, "GET", "/events")["events"]
+    listed = reported(server, "GET", "/events")["events"]
     assert [(each["event"], each["queues"]) for each in listed] == [
         ("order.#", ["any-words"]),
         ("order.>", ["as-nats"]),
     ]
 
 
-def test_options_pause_a_queue_let_the_oldest_give_way_and_check_bodies(server: ServerProcess) -> None:
+def test_options_pause_a_queue_let_the_oldest_make_room_and_check_bodies(server: ServerProcess) -> None:
     options = {"cap": 65536, "overflow": "drop-oldest", "unused": 3600, "nack_delay": 1, "nack_delay_max": 300}
     assert call(server, "PUT", "/queues/opt", options).status == 201
     for number in range(10):
         publish(server, "opt", f"{number}{'x' * 10_000}")
-    assert "gave way to newer ones" in " ".join(told(server, "GET", "/queues/opt/explain")["sentences"])
-    assert told(server, "GET", "/queues/opt")["options"].items() >= options.items()
-    assert told(server, "POST", "/queues/opt/pause") == {"paused": True, "publish_paused": False}
+    assert "gave way to newer ones" in " ".join(reported(server, "GET", "/queues/opt/explain")["sentences"])
+    assert reported(server, "GET", "/queues/opt")["options"].items() >= options.items()
+    assert reported(server, "POST", "/queues/opt/pause") == {"paused": True, "publish_paused": False}
     assert pop(server, "opt").status == 204
-    assert told(server, "POST", "/queues/opt/resume") == {"paused": False, "publish_paused": False}
+    assert reported(server, "POST", "/queues/opt/resume") == {"paused": False, "publish_paused": False}
     assert pop(server, "opt").body[:1] != b"0"
     schema = {"type": "object", "properties": {"total": {"type": "number"}}}
     assert call(server, "PUT", "/queues/typed", {"schema": schema}).status == 201
@@ -72,42 +72,42 @@ def test_messages_of_a_key_come_one_at_a_time_and_a_repeat_is_stored_once(server
     call(server, "PUT", "/queues/keys")
     for body in ("first", "second"):
         publish(server, "keys", body, "-H 'x-key: customer-7'")
-    (first,) = told(server, "POST", "/queues/keys/messages/lease", {"count": 5})["messages"]
+    (first,) = reported(server, "POST", "/queues/keys/messages/lease", {"count": 5})["messages"]
     assert (first["message"], first["key"]) == ("first", "customer-7")
     assert f"It waits behind message {first['id']} of the same key" in " ".join(
-        told(server, "GET", "/queues/keys/explain")["sentences"]
+        reported(server, "GET", "/queues/keys/explain")["sentences"]
     )
-    assert told(server, "POST", "/queues/keys/messages/ack", {"ackIds": [first["ackId"]]})["settled"] == 1
+    assert reported(server, "POST", "/queues/keys/messages/ack", {"ackIds": [first["ackId"]]})["settled"] == 1
     assert pop(server, "keys").body == b"second"
     ids = {publish(server, "keys", "once", "-H 'Idempotency-Key: order-7'") for _ in range(2)}
     assert len(ids) == 1
     assert [pop(server, "keys").status for _ in range(2)] == [200, 204]
 
 
-def test_one_message_by_its_id_is_looked_at_told_of_redriven_and_cancelled(server: ServerProcess) -> None:
+def test_one_message_by_its_id_is_looked_at_told_redriven_and_cancelled(server: ServerProcess) -> None:
     call(server, "PUT", "/queues/dead")
     call(server, "PUT", "/queues/one", {"dead_letter": "shop/dead"})
     message = publish(server, "one", "body")
-    assert told(server, "GET", f"/queues/one/messages/{message}")["state"] == "rdy"
-    (leased,) = told(server, "POST", "/queues/one/messages/lease")["messages"]
+    assert reported(server, "GET", f"/queues/one/messages/{message}")["state"] == "rdy"
+    (leased,) = reported(server, "POST", "/queues/one/messages/lease")["messages"]
     ends = {"reject": [{"ackId": leased["ackId"], "error": "no such customer"}]}
-    assert told(server, "POST", "/queues/one/messages/settle", ends) == {"settled": 1, "stale": []}
-    history = told(server, "GET", f"/queues/one/messages/{message}/history")
+    assert reported(server, "POST", "/queues/one/messages/settle", ends) == {"settled": 1, "stale": []}
+    history = reported(server, "GET", f"/queues/one/messages/{message}/history")
     assert (history["state"], history["events"][0]["event"]) == ("gone", "published")
-    (letter,) = told(server, "GET", "/queues/dead/messages")["messages"]
+    (letter,) = reported(server, "GET", "/queues/dead/messages")["messages"]
     assert letter["dead"]["error"] == "no such customer"
-    assert told(server, "POST", "/queues/dead/redrive", {"id": letter["id"]})["moved"] == 1
-    (back,) = told(server, "GET", "/queues/one/messages")["messages"]
+    assert reported(server, "POST", "/queues/dead/redrive", {"id": letter["id"]})["moved"] == 1
+    (back,) = reported(server, "GET", "/queues/one/messages")["messages"]
     assert call(server, "DELETE", f"/queues/one/messages/{back['id']}").status == 204
     assert call(server, "GET", f"/queues/one/messages/{back['id']}").status == 404
 
 
-def test_a_safe_pop_comes_back_unless_it_is_confirmed(server: ServerProcess) -> None:
+def test_a_safe_pop_returns_unless_it_is_confirmed(server: ServerProcess) -> None:
     call(server, "PUT", "/queues/safe")
     publish(server, "safe", "body")
     popped = call(server, "DELETE", "/queues/safe/messages?confirm=30")
     assert (popped.status, popped.body) == (200, b"body")
-    (holder,) = told(server, "GET", "/queues/safe/explain")["holders"]
+    (holder,) = reported(server, "GET", "/queues/safe/explain")["holders"]
     assert (holder["kind"], holder["unsettled"]) == ("leases", 1)
     confirm = f"/queues/safe/leases/{popped.headers['x-msg-lease']}"
     assert [call(server, "DELETE", confirm).status for _ in range(2)] == [204, 404]
@@ -116,9 +116,9 @@ def test_a_safe_pop_comes_back_unless_it_is_confirmed(server: ServerProcess) -> 
 def test_lists_have_pages_and_the_root_leads_to_the_console(server: ServerProcess) -> None:
     for queue in ("a1", "a2", "b1"):
         call(server, "PUT", f"/queues/{queue}")
-    page = told(server, "GET", "/queues?prefix=a&limit=1")
+    page = reported(server, "GET", "/queues?prefix=a&limit=1")
     assert ([queue["name"] for queue in page["queues"]], page["next"]) == (["a1"], "a1")
-    page = told(server, "GET", "/queues?prefix=a&limit=1&after=a1")
+    page = reported(server, "GET", "/queues?prefix=a&limit=1&after=a1")
     assert ([queue["name"] for queue in page["queues"]], "next" in page) == (["a2"], False)
     root = curl(server, "curl -i -H 'Accept: text/html' http://localhost:8080/")
     assert (root.status, root.headers["location"]) == (303, "/console")

@@ -53,7 +53,7 @@ def test_what_one_publishes_another_consumes_and_acknowledges(server: ServerProc
         assert again["ackId"] != held
 
 
-def test_errors_are_told_before_the_end(server: ServerProcess) -> None:
+def test_errors_are_reported_before_the_end(server: ServerProcess) -> None:
     with socket(server, "consume", "?ack", PATH) as consumer:
         consumer.send('{"ackId":"999"}')
         assert json_from(consumer) == {"code": 500, "error": "Unrecognized acknowledgment ID"}

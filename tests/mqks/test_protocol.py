@@ -152,7 +152,7 @@ def test_a_rebind_ahead_of_the_first_consumer_keeps_what_is_published(tmp_path: 
     run(tmp_path, test)
 
 
-def test_what_was_not_acked_comes_again_after_a_disconnect(tmp_path: Path) -> None:
+def test_what_was_not_acked_is_delivered_again_after_a_disconnect(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         one = await world.peer("c consume --confirm q e --manual-ack")
         assert await one.ask("m publish e d") == "c ok m event=e d"
@@ -327,7 +327,7 @@ def test_delete_queue(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_a_queue_deleted_by_others_is_told_as_well(tmp_path: Path) -> None:
+def test_a_queue_deleted_by_others_is_reported_as_well(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = await world.peer("c consume --confirm q e --manual-ack")
         world.broker.delete(world.broker.queues()[0].name, lambda _existed: None)

@@ -153,7 +153,7 @@ def test_a_client_that_only_makes_mistakes_is_sent_away(tmp_path: Path) -> None:
         (b"\x16\x03\x01\x02\x00\x01\x00", b""),
     ],
 )
-def test_other_protocols_are_told_apart(tmp_path: Path, greeting: bytes, answer: bytes) -> None:
+def test_other_protocols_are_distinguished(tmp_path: Path, greeting: bytes, answer: bytes) -> None:
     """A page in a browser could otherwise post requests to this port."""
 
     async def test(world: World) -> None:

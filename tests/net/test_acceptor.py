@@ -208,7 +208,7 @@ def test_the_word_that_ends_a_connection_arrives_also_if_much_was_sent_behind_it
     run(test)
 
 
-def test_a_client_that_reads_nothing_is_not_read_and_then_goes_on(run: Callable[..., None]) -> None:
+def test_a_client_that_reads_nothing_is_not_read_and_then_continues(run: Callable[..., None]) -> None:
     async def test(site: Site) -> None:
         address = await site.listen()
         reader = await site.client(address)

@@ -86,7 +86,7 @@ def test_what_many_connections_begin_at_once_is_bounded() -> None:
     assert any(not connection.evicted for connection in ann)
 
 
-def test_if_the_first_does_not_go_on_the_largest_is_refused() -> None:
+def test_if_the_first_does_not_continue_the_largest_is_refused() -> None:
     budget = Budget(4 * MIB)
     small, large, later = connections(budget, "ann", 3)
     small.account.hold_input(100 * KIB)
@@ -117,7 +117,7 @@ def test_unread_output_stops_deliveries_of_its_user_until_a_quarter_is_read() ->
     deaf, good, bob = Connection(budget, "ann"), Connection(budget, "ann"), Connection(budget, "bob")
     deaf.account.hold_output(MIB + 1)
     assert (deaf.delivers, good.delivers, bob.delivers) == (False, False, True)
-    assert not Connection(budget, "ann").delivers, "one that comes now is told, too"
+    assert not Connection(budget, "ann").delivers, "a later one is notified, too"
     deaf.account.hold_output(900 * KIB)
     assert not good.delivers
     deaf.account.hold_output(768 * KIB)

@@ -40,7 +40,7 @@ def test_only_versions_and_ciphers_that_are_good_today(authority: Authority) -> 
     assert context.options & ssl.OP_NO_RENEGOTIATION
 
 
-def test_what_can_not_serve_is_told_with_the_file_and_the_reason(authority: Authority, tmp_path: Path) -> None:
+def test_what_can_not_serve_is_reported_with_the_file_and_the_reason(authority: Authority, tmp_path: Path) -> None:
     one, two = authority.signed("one"), authority.signed("two")
     text = tmp_path / "text.pem"
     text.write_text("no certificate")

@@ -66,7 +66,7 @@ def test_a_rename_is_there_or_not() -> None:
     assert seen == {(("a", "d"), ()), (("d",), ("b",))}
 
 
-def test_a_file_without_a_name_is_forgotten_by_a_cut_and_may_come_back_with_its_name() -> None:
+def test_a_file_without_a_name_is_forgotten_by_a_cut_and_may_return_with_its_name() -> None:
     volume = Volume()
     with_file(volume, "a", b"x").sync()
     volume.sync_directory(ROOT)

@@ -42,6 +42,6 @@ def test_a_command_that_lacks_its_extra_names_it_in_one_line(command: str) -> No
 
 
 @pytest.mark.parametrize("command", ["push", "sql", *(f"pipeline {job}" for job in ("report", "replay", "archive"))])
-def test_what_a_command_takes_is_told_without_its_extra(command: str) -> None:
+def test_what_a_command_takes_is_reported_without_its_extra(command: str) -> None:
     code, out, err = ends(*command.split(), "--help")
     assert (code, err) == (0, "") and "--server" in out

@@ -147,11 +147,11 @@ async def test_a_websocket_is_refused_with_the_reason_or_in_a_frame(serve: Serve
         with pytest.raises(InvalidStatus) as refused:
             await connect(f"ws://{address}{MESSAGES}", **subprotocol("consume"))
         assert refused.value.response.status_code == 404
-        async with connect(f"ws://{address}{MESSAGES}?errors=frame", **subprotocol("consume")) as told:
-            assert orjson.loads(await told.recv())["code"] == 404
+        async with connect(f"ws://{address}{MESSAGES}?errors=frame", **subprotocol("consume")) as reported:
+            assert orjson.loads(await reported.recv())["code"] == 404
             with pytest.raises(ConnectionClosed):
-                await told.recv()
-            assert told.close_code == 4404
+                await reported.recv()
+            assert reported.close_code == 4404
 
 
 async def test_stomp_over_websocket_is_served_by_other_servers(serve: Serve, tmp_path: Path) -> None:

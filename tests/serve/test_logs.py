@@ -33,8 +33,8 @@ def test_a_record_is_one_line_whatever_is_in_it() -> None:
     record = logging.makeLogRecord({"name": "curbstone.x", "levelname": "WARNING", "peer": "[::1]:5"})
     record.msg, record.args = "two\nlines of %s", ("a \ud800 surrogate",)
     (line,) = logs.JsonFormatter().format(record).splitlines()
-    told = json.loads(line)
-    assert {name: told[name] for name in ("level", "logger", "message", "peer")} == {
+    reported = json.loads(line)
+    assert {name: reported[name] for name in ("level", "logger", "message", "peer")} == {
         "level": "warning",
         "logger": "curbstone.x",
         "message": "two\nlines of a \\ud800 surrogate",
@@ -58,10 +58,10 @@ def test_an_exception_comes_with_type_message_and_stack(stream: io.StringIO) -> 
         raise ValueError("broken")
     except ValueError:
         logging.getLogger("curbstone").exception("it failed")
-    told = json.loads(stream.getvalue())
-    assert told["exception"]["type"] == "ValueError"
-    assert told["exception"]["message"] == "broken"
-    assert "test_logs.py" in told["exception"]["stack"]
+    reported = json.loads(stream.getvalue())
+    assert reported["exception"]["type"] == "ValueError"
+    assert reported["exception"]["message"] == "broken"
+    assert "test_logs.py" in reported["exception"]["stack"]
 
 
 def test_every_name_is_documented() -> None:

@@ -63,7 +63,7 @@ def test_the_ready_line_names_the_ports_that_were_free(server: ServerProcess) ->
     assert all(can_connect(address) for address in (server.stomp, server.http, server.mqks))
 
 
-def test_who_connects_is_told_the_version(server: ServerProcess) -> None:
+def test_a_client_that_connects_gets_the_version(server: ServerProcess) -> None:
     answer = stomp_dialogue(server.stomp, b"SEND\ndestination:a\nreceipt:r\n\n\0")
     assert f"\nserver:curbstone/{__version__}\n".encode() in answer
     with connect(f"ws://{server.http[0]}:{server.http[1]}/stomp") as websocket:
@@ -183,7 +183,7 @@ def test_the_data_directory_is_for_its_owner_only(server: ServerProcess) -> None
     assert server.data_dir.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_data_directory_that_others_can_write_to_is_told(tmp_path: Path) -> None:
+def test_a_data_directory_that_others_can_write_to_is_reported(tmp_path: Path) -> None:
     """It was accepted in silence."""
     data = tmp_path / "data"
     data.mkdir()
@@ -191,8 +191,8 @@ def test_a_data_directory_that_others_can_write_to_is_told(tmp_path: Path) -> No
         data.chmod(mode)
         with ServerProcess(data) as server:
             server.stop()
-            told = f"other users can write to the data directory {data} (mode {mode:04o})"
-            assert (told in server.log) == is_told
+            reported = f"other users can write to the data directory {data} (mode {mode:04o})"
+            assert (reported in server.log) == is_told
 
 
 def test_what_was_confirmed_is_there_after_kill_9_and_restart(server: ServerProcess) -> None:
@@ -211,7 +211,7 @@ def test_what_was_confirmed_is_there_after_kill_9_and_restart(server: ServerProc
     assert b"MESSAGE\n" in answer
 
 
-def test_it_can_come_back_on_the_same_ports(server: ServerProcess) -> None:
+def test_it_can_return_on_the_same_ports(server: ServerProcess) -> None:
     ports = server.stomp, server.http, server.mqks
     server.restart(same_ports=True)
     assert (server.stomp, server.http, server.mqks) == ports
@@ -243,7 +243,7 @@ def test_a_host_that_is_not_here_is_one_line_and_code_1(tmp_path: Path) -> None:
     assert caught.value.log == ("curbstone: can't listen for stomp on 192.0.2.1:0: Cannot assign requested address\n")
 
 
-def test_listeners_that_others_can_reach_are_told_at_the_start_and_each_minute(
+def test_listeners_that_others_can_reach_are_reported_at_the_start_and_each_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It was said once, and scrolled away."""

@@ -1,4 +1,4 @@
-"""What systemd is told, and what the ready line is where logs are JSON."""
+"""What systemd is notified of, and what the ready line is where logs are JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def systemd(tmp_path: Path) -> Iterator[socket.socket]:
         yield states
 
 
-def test_systemd_is_told_when_the_server_is_ready_and_when_it_stops(tmp_path: Path, systemd: socket.socket) -> None:
+def test_systemd_is_notified_when_the_server_is_ready_and_when_it_stops(tmp_path: Path, systemd: socket.socket) -> None:
     with ServerProcess(tmp_path / "data", env=clean_environment(NOTIFY_SOCKET=str(tmp_path / "notify"))) as server:
         assert systemd.recv(100) == b"READY=1"
         assert call(server, "GET", "/healthz")["status"] == "ok"
@@ -31,14 +31,14 @@ def test_systemd_is_told_when_the_server_is_ready_and_when_it_stops(tmp_path: Pa
 
 
 def test_a_watchdog_is_fed_as_long_as_the_loop_runs(tmp_path: Path, systemd: socket.socket) -> None:
-    told = clean_environment(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="200000")
-    with ServerProcess(tmp_path / "data", env=told):
+    reported = clean_environment(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="200000")
+    with ServerProcess(tmp_path / "data", env=reported):
         assert [systemd.recv(100) for _ in range(4)] == [b"READY=1", *[b"WATCHDOG=1"] * 3]
 
 
 def test_a_watchdog_of_another_process_is_left_alone(tmp_path: Path, systemd: socket.socket) -> None:
-    told = clean_environment(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="1000", WATCHDOG_PID="1")
-    with ServerProcess(tmp_path / "data", env=told) as server:
+    reported = clean_environment(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="1000", WATCHDOG_PID="1")
+    with ServerProcess(tmp_path / "data", env=reported) as server:
         assert systemd.recv(100) == b"READY=1"
         assert server.stop() == 0
         assert systemd.recv(100) == b"STOPPING=1"
@@ -68,8 +68,8 @@ def test_the_ready_line_is_json_where_logs_are(tmp_path: Path) -> None:
     ids=["a project", "two patterns", "none"],
 )
 def test_the_queues_that_metrics_names_can_be_chosen(tmp_path: Path, given: str, named: list[str]) -> None:
-    told = clean_environment(CURBSTONE_METRICS_QUEUES=given)
-    with ServerProcess(tmp_path / "data", env=told) as server:
+    reported = clean_environment(CURBSTONE_METRICS_QUEUES=given)
+    with ServerProcess(tmp_path / "data", env=reported) as server:
         for name in ("a/queues/x", "a/queues/y", "b/queues/z"):
             call(server, "PUT", f"/v2/{name}", {})
         lines = call(server, "GET", "/metrics").splitlines()

@@ -126,7 +126,7 @@ class MqksClient(Client):
             raise Violation(f"{self.name}: an answer nobody asked for, {line[:80]!r}")
 
     def _deliver(self, hands: Hands, rest: bytes) -> None:
-        msg_id, told, body = rest.split(b" ", 2)
+        msg_id, reported, body = rest.split(b" ", 2)
         head = body.partition(b":")[0]
         sent = self.history.sent.get(int(head)) if head.isdigit() else None
         if sent is None:
@@ -137,5 +137,5 @@ class MqksClient(Client):
             body = sent.body
         if msg_id.decode() != wanted:
             raise Violation(f"{hands.name}: {sent.token} is called {msg_id!r}")
-        tries = int(told.partition(b"retry=")[2] or b"0")
+        tries = int(reported.partition(b"retry=")[2] or b"0")
         hands.take(msg_id.decode() if hands.window else "", Got(body, None, tries))

@@ -183,7 +183,7 @@ class Directories:
             self._run.publish_to(queue)
             self._crash_soon()
 
-    def declare(self, name: QueueName, changes: dict[str, object], told: Done = lambda _error: None) -> None:
+    def declare(self, name: QueueName, changes: dict[str, object], reported: Done = lambda _error: None) -> None:
         """Change options. All of them are on disk then, so also a cap that could not be stored before."""
         broker = self._run.broker
 
@@ -192,7 +192,7 @@ class Directories:
                 before = self._allowed.get(queue.log.directory, cap)
                 # Once it was too large for a smaller default, it may lack room to copy its largest segment.
                 self._allowed[queue.log.directory] = max(cap, before) if self._restarts_smaller else cap
-            told(error)
+            reported(error)
 
         broker.declare(name, changes, declared)
         queue = broker.get(name)

@@ -138,7 +138,7 @@ def test_the_simulator_sees_a_failed_sync_taken_for_a_success(monkeypatch: pytes
     assert finds_something(range(100), faults=True)
 
 
-def test_the_simulator_sees_what_a_full_disk_refused_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulator_sees_what_a_full_disk_refused_return(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Commit, "_undo", lambda self: True)
     assert finds_something(range(20, 120), faults=True)
 

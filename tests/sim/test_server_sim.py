@@ -161,8 +161,8 @@ def test_a_failing_run_shrinks_to_what_matters() -> None:
     assert set(shrink(steps, lambda shorter: needed <= set(shorter))) == needed
 
 
-def test_a_planted_bug_is_told_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_bug_is_reported_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WriteQueue, "settled", lambda self, group, reason, seqs: self._wakeups.dirty())
     seed = next(seed for seed in range(20) if failure_of(seed, plan(seed, STEPS), faults=False))
-    told = explain(seed, plan(seed, STEPS), faults=False)
-    assert int(told.split()[0]) < 40, told
+    reported = explain(seed, plan(seed, STEPS), faults=False)
+    assert int(reported.split()[0]) < 40, reported

@@ -128,7 +128,7 @@ def test_a_batch_in_which_a_queue_joined_is_the_same_after_a_kill(stocked: Serve
     assert query.rows == rows(A, 1, 70) + rows(B, 1, 70)
 
 
-def test_a_queue_that_joins_goes_on_where_its_group_is_or_where_it_is_told(stocked: ServerProcess) -> None:
+def test_a_queue_that_joins_continues_where_its_group_is_or_where_it_is_asked_to(stocked: ServerProcess) -> None:
     call(stocked.url, "PUT", "/v2/shop/queues/b/groups/lake", {"start": 31})
     query = Query(stocked, queues="a")
     query.run()
@@ -161,7 +161,7 @@ def test_a_queue_that_never_was_is_an_error(stocked: ServerProcess) -> None:
 
 @pytest.mark.parametrize("how", [{"queues": "a"}, {"queues": "a,b"}, {"queuePattern": "a|b"}])
 @pytest.mark.parametrize("declared_again", [False, True])
-def test_of_a_queue_made_anew_all_is_read_and_the_loss_is_told(
+def test_of_a_queue_made_anew_all_is_read_and_the_loss_is_reported(
     stocked: ServerProcess, how: dict[str, str], declared_again: bool
 ) -> None:
     """It was stuck, as the new queue had no such group; and with one declared by hand `lost` was 0."""
@@ -216,7 +216,7 @@ def test_what_was_seen_of_a_queue_and_not_read_is_the_least_that_is_lost(stocked
 
 
 @pytest.mark.parametrize("how", [{"queues": "a,b"}, {"queuePattern": "a|b"}])
-def test_the_others_go_on_when_a_queue_is_deleted(stocked: ServerProcess, how: dict[str, str]) -> None:
+def test_the_others_continue_when_a_queue_is_deleted(stocked: ServerProcess, how: dict[str, str]) -> None:
     """It ended the query, with failOnDataLoss=false too."""
     query = Query(stocked, **how)
     query.run()
@@ -288,7 +288,7 @@ def test_an_old_checkpoint_is_told_what_another_reader_was_given(
 
 
 @pytest.mark.parametrize("queues", ["a", "a,b"])
-def test_a_batch_has_no_more_bytes_than_wanted_and_goes_on_behind_them(stocked: ServerProcess, queues: str) -> None:
+def test_a_batch_has_no_more_bytes_than_wanted_and_continues_behind_them(stocked: ServerProcess, queues: str) -> None:
     for queue in queues.split(","):
         publish(stocked.url, f"shop/{queue}", ["x" * 3000] * 200)
     query = Query(stocked, queues=queues, maxBytesPerTrigger=200_000)

@@ -129,7 +129,7 @@ def test_extras_are_when_a_message_expires_and_its_groups(is_alike: bool) -> Non
             assert (row["expires"], row["groups"]) == (None, None)
 
 
-def test_where_nothing_is_said_extras_are_null() -> None:
+def test_extras_without_a_value_are_null() -> None:
     columns = (("expires", True), ("groups", True))
     page = frames.write_page(1, [(1, 0, b"", b"a"), (2, 0, b"", b"b")])
     assert message_batch(page, "p/q", "e", arrow_schema(columns)).to_pylist() == [{"expires": None, "groups": None}] * 2

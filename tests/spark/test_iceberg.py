@@ -90,7 +90,7 @@ def test_it_has_the_rows_of_each_version(table: Table) -> None:
     assert opened(table).scan(snapshot_id=snapshots[1].snapshot_id).to_arrow().num_rows == 8
 
 
-def test_all_columns_come_back_and_new_ones_are_added(table: Table) -> None:
+def test_all_columns_return_and_new_ones_are_added(table: Table) -> None:
     store(table, 0, range(2))
     update(table)
     table.more = [pa.field("order_id", pa.int64()), pa.field("_rescued", pa.string())]

@@ -145,10 +145,10 @@ def test_a_wrong_command_line_is_code_2(job: str, arguments: list[str], line: st
         ("replay", ["a", "--lake", "{folder}/none"], "there are no messages in the lake"),
     ],
 )
-def test_what_can_not_work_is_told_before_java_starts(
+def test_what_can_not_work_is_reported_before_java_starts(
     server: ServerProcess, tmp_path: Path, job: str, arguments: list[str], line: str
 ) -> None:
-    """An --out that can't be written was told after 56 seconds, and an unwritable lake as `Py4JJavaError`."""
+    """An --out that can't be written was reported after 56 seconds, and an unwritable lake as `Py4JJavaError`."""
     (tmp_path / "file").touch()
     given = [argument.format(folder=tmp_path) for argument in arguments]
     started = jobs.start("-c", WITHOUT_JAVA, "pipeline", job, *given, "--server", server.url)
@@ -166,7 +166,7 @@ sys.exit(main())
 """
 
 
-def test_java_that_is_missing_or_a_master_elsewhere_is_said_in_one_line(
+def test_java_that_is_missing_or_a_master_elsewhere_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from curbstone.spark import session

@@ -72,7 +72,7 @@ def table(tmp_path: Path) -> Table:
     return Table(str(tmp_path / "a lake"), MESSAGES)
 
 
-def test_rows_are_in_files_of_their_day_and_all_columns_come_back(table: Table) -> None:
+def test_rows_are_in_files_of_their_day_and_all_columns_return(table: Table) -> None:
     store(table, 0, range(4))
     first_day, second_day = sorted(table.files())
     assert [path.rpartition("/part-")[0] for path in (first_day, second_day)] == [
@@ -225,7 +225,7 @@ def test_a_lake_of_the_first_release_is_taken_over(tmp_path: Path, capsys: pytes
     assert upgrade.main([str(tmp_path / "none")]) == 1
 
 
-def test_an_upgrade_that_was_killed_goes_on(tmp_path: Path) -> None:
+def test_an_upgrade_that_was_killed_continues(tmp_path: Path) -> None:
     """It was committed, and its folder is there yet: it must not come twice."""
     lake, kept = tmp_path / "lake", tmp_path / "kept"
     old_lake(lake)

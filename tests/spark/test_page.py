@@ -66,12 +66,12 @@ def test_what_was_lost_comes_first() -> None:
     assert "messages lost" in page([], "", START, [gap])
 
 
-def test_dead_letters_are_told_by_reason_with_the_last_of_them() -> None:
+def test_dead_letters_are_reported_by_reason_with_the_last_of_them() -> None:
     letters = [Letters("shop/<orders>", "rejected", "no <price>", 1200, START, (Sample("e-7", "3", "<b>body</b>"),))]
     made = page([minute(0)], "", START, letters=letters)
-    told = made[made.index("<h2>Dead letters") : made.index("<h2>Queues")]
-    assert "shop/&lt;orders&gt;" in told and "no &lt;price&gt;" in told and ">1,200<" in told
-    assert "<p>e-7, tries: 3</p><pre>&lt;b&gt;body&lt;/b&gt;</pre>" in told
+    reported = made[made.index("<h2>Dead letters") : made.index("<h2>Queues")]
+    assert "shop/&lt;orders&gt;" in reported and "no &lt;price&gt;" in reported and ">1,200<" in reported
+    assert "<p>e-7, tries: 3</p><pre>&lt;b&gt;body&lt;/b&gt;</pre>" in reported
     assert "Dead letters</h2>" not in page([minute(0)], "", START)
 
 
@@ -105,7 +105,7 @@ def test_the_resolution_follows_the_range(range_s: int, step_s: int, shown: str)
     assert max(len(points.split()) for points in re.findall(r'class="line c0" points="([^"]*)"', made)) <= 2 * 120
 
 
-def test_a_range_is_told_beside_the_one_before() -> None:
+def test_a_range_is_reported_beside_the_one_before() -> None:
     before = [replace(minute(-9), published=4, settled=2), replace(minute(-8), published=4, settled=0)]
     made = page([minute(0), minute(1)], "", START, before=before)
     cells = re.findall(

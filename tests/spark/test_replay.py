@@ -79,7 +79,7 @@ def test_back_to_where_they_came_from_and_only_of_some_time(server: ServerProces
     assert replay(lake, "none", address, Filter(since_ms=until + 100_000)).messages == 0
 
 
-def test_a_replay_that_was_killed_between_pieces_goes_on_with_the_same_rows(
+def test_a_replay_that_was_killed_between_pieces_continues_with_the_same_rows(
     server: ServerProcess, address: Address, lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What came into the lake meanwhile would have moved the edges of the pieces."""
@@ -104,7 +104,7 @@ def test_a_replay_that_was_killed_between_pieces_goes_on_with_the_same_rows(
     assert taken(server.url, "shop/again") == bodies(range(50, 100))
 
 
-def test_mistakes_are_told_in_one_line(address: Address, lake: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_reported_in_one_line(address: Address, lake: str, capsys: pytest.CaptureFixture[str]) -> None:
     stock(lake, 0, range(4))
     common = ("--lake", lake, "--server", address.url)
     for arguments, line in (

@@ -95,7 +95,7 @@ def test_a_group_sees_what_it_has_not_acked(spark: Any, server: ServerProcess) -
         ({"url": "http://127.0.0.1:1", "retryTimeout": 0}, "can't reach http://127.0.0.1:1"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line_without_the_token(
+def test_what_is_wrong_is_reported_in_one_line_without_the_token(
     spark: Any, server: ServerProcess, options: dict[str, object], line: str
 ) -> None:
     with pytest.raises(Exception) as caught:

@@ -137,7 +137,7 @@ def _overtake(query: Query) -> int:
     return lost
 
 
-def test_lost_messages_end_a_query_unless_it_may_go_on(spark: Any, server: ServerProcess, tmp_path: Path) -> None:
+def test_lost_messages_end_a_query_unless_it_may_continue(spark: Any, server: ServerProcess, tmp_path: Path) -> None:
     make_queue(server.url, QUEUE, cap="512KiB")
     query = Query(spark, server, tmp_path)
     publish(query.url, QUEUE, ["first"])

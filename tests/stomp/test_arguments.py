@@ -109,8 +109,8 @@ def test_a_queue_that_is_there_stays_what_it_is(tmp_path: Path, first: str, then
         ("x-dead-letter-routing-key:default/dead", "x-dead-letter-routing-key:other"),
     ],
 )
-def test_what_differs_is_told_as_the_header_that_would_have_fitted(tmp_path: Path, first: str, then: str) -> None:
-    """It was told as an option and in its units, such as `unused 60.0`: a STOMP client knows neither."""
+def test_what_differs_is_reported_as_the_header_that_would_have_fitted(tmp_path: Path, first: str, then: str) -> None:
+    """It was reported as an option and in its units, such as `unused 60.0`: a STOMP client knows neither."""
     error = run(tmp_path, *[f"SEND|destination:/queue/q|{header}" for header in (first, then)])[1]
     assert f"exists with {first.partition('|')[0]};" in error
 
@@ -126,7 +126,7 @@ def test_an_exclusive_subscriber_keeps_none_away_that_does_not_ask_for_it(tmp_pa
     assert "can't be exclusive" in run(tmp_path / "other", frame, f"{frame.replace('id:1', 'id:2')}|exclusive:true")[1]
 
 
-def test_a_second_subscriber_of_an_exclusive_queue_is_told_that_it_is_exclusive(tmp_path: Path) -> None:
+def test_a_second_subscriber_of_an_exclusive_queue_is_refused_as_exclusive(tmp_path: Path) -> None:
     """Where the first one had asked for more, the second was told of the option in which they differ."""
     frame = "SUBSCRIBE|id:1|destination:/queue/q|exclusive:true"
     assert "because it has a consumer" in run(tmp_path, f"{frame}|x-expires:60000", frame)[1]

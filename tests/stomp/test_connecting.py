@@ -142,7 +142,7 @@ def test_c06_host_means_nothing(host: str) -> None:
     assert connected.command == "CONNECTED"
 
 
-def test_c10_nobody_has_to_log_in_and_nothing_of_it_is_shown() -> None:
+def test_c10_nobody_has_to_log_in_and_none_of_it_is_shown() -> None:
     """There is no authentication yet, which is why the server listens on loopback only."""
     client = Client(connect="|login:user|passcode:secret")
     assert b"secret" not in client.connected.raw
@@ -170,7 +170,7 @@ def test_who_waits_too_long_for_the_disk_at_the_end_is_not_told_that_all_is_ther
     assert client.turn() == []  # what the disk says later: the socket's half is closed
 
 
-def test_what_is_refused_while_a_disconnect_waits_is_told_instead_of_its_receipt(
+def test_what_is_refused_while_a_disconnect_waits_is_reported_instead_of_its_receipt(
     refuse: Refuse,
 ) -> None:
     client = Client()

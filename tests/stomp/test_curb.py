@@ -180,7 +180,7 @@ def size_of(data: Path) -> int:
     )
 
 
-def test_curb14_the_cap_holds_and_the_sender_is_told(tmp_path: Path) -> None:
+def test_curb14_the_cap_holds_and_the_sender_is_notified(tmp_path: Path) -> None:
     cap = 64 * 1024
     with ServerProcess(tmp_path / "data", "-cap", "64KiB", "--single-queue", "curb") as server:
         with Raw(server.stomp) as peer:
@@ -216,7 +216,7 @@ def test_curb15_after_a_crash_all_but_the_acked_is_there(tmp_path: Path) -> None
         assert take(server, 3) == [b"1", b"3", b"4"]
 
 
-def test_curb16_any_body_comes_back(curb: ServerProcess) -> None:
+def test_curb16_any_body_returns(curb: ServerProcess) -> None:
     body = b"one\ntwo\tthree\0four\r\n\\\xff"
     with Raw(curb.stomp) as peer:
         peer.confirm("SEND|destination:.", body=body)

@@ -30,7 +30,7 @@ def test_connected_names_what_the_server_has_of_what_was_asked_for() -> None:
     ("error", "code", "retry"),
     [(QueueFull("full"), "507", "1"), (MessageTooLarge("large"), "413", None), (Unavailable("disk"), "503", "5")],
 )
-def test_a_refused_send_is_answered_and_the_connection_goes_on(
+def test_a_refused_send_is_answered_and_the_connection_continues(
     refuse: Refuse, error: CurbstoneError, code: str, retry: str | None
 ) -> None:
     asking = client("refusals")
@@ -66,7 +66,7 @@ def test_a_stale_ack_and_nack_are_410_and_end_nothing() -> None:
     asking.error(ack)
 
 
-def test_what_a_transaction_was_refused_for_is_told_by_its_commit() -> None:
+def test_what_a_transaction_was_refused_for_is_reported_by_its_commit() -> None:
     asking = client("refusals")
     (message,) = asking.send(send(), SUB)
     ack = f"ACK|id:{message.headers['ack']}"
@@ -87,7 +87,7 @@ def test_a_transaction_that_the_engine_refuses_ends_nothing() -> None:
     assert (refused.headers["receipt-id"], refused.headers["x-error-code"]) == ("end", "410")
 
 
-def test_a_broken_rule_ends_the_connection_also_where_refusals_are_told() -> None:
+def test_a_broken_rule_ends_the_connection_also_where_refusals_are_reported() -> None:
     client("refusals").error("ACK|receipt:r")
 
 

@@ -13,7 +13,7 @@ from curbstone.stomp.limits import Limits
 from tests.stomp.harness import SUB, Client, send
 
 
-def test_f01_escapes_of_1_2_come_back_as_they_were() -> None:
+def test_f01_escapes_of_1_2_return_as_they_were() -> None:
     client = Client()
     client.send(send("x", r"v:a\cb\nc\rd\\e"))
     (message,) = client.send(SUB)
@@ -94,7 +94,7 @@ def test_f16_crlf_in_1_2() -> None:
     assert (first.body, first.headers["k"], second.body) == (b"hi", "v", b"hi")
 
 
-def test_f21_f26_a_body_with_nul_comes_back_with_the_right_length() -> None:
+def test_f21_f26_a_body_with_nul_returns_with_the_right_length() -> None:
     client = Client()
     client.feed(b"SEND\ndestination:/queue/a\ncontent-length:5\n\na\0b\0c\0")
     client.feed("SEND\ndestination:/queue/a\n\nü\0".encode())
@@ -293,10 +293,10 @@ def test_f29_an_unknown_command_without_a_head_is_not_waited_for_without_a_bound
     assert "unknown command" in Client().error("F" * 40).headers["message"]
 
 
-@pytest.mark.parametrize(("receipt", "told"), [(r"a\cb", "a:b"), ("ü", "ü"), (r"a\tb", None), ("", "")])
-def test_the_receipt_of_a_broken_frame_comes_back_as_it_was(receipt: str, told: str | None) -> None:
+@pytest.mark.parametrize(("receipt", "reported"), [(r"a\cb", "a:b"), ("ü", "ü"), (r"a\tb", None), ("", "")])
+def test_the_receipt_of_a_broken_frame_returns_as_it_was(receipt: str, reported: str | None) -> None:
     error = Client().error(f"SEND|destination:/queue/a|no colon|receipt:{receipt}")
-    assert error.headers.get("receipt-id") == told
+    assert error.headers.get("receipt-id") == reported
 
 
 @pytest.mark.parametrize(("version", "shown"), [("1.0", b". _ : -"), ("1.1", rb". _ \c -"), ("1.2", rb". _ \c -")])

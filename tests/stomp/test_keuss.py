@@ -97,7 +97,7 @@ def test_keuss06_an_acked_message_is_gone_after_a_reconnect(server: ServerProces
         assert peer.waiting() == []
 
 
-def test_keuss07_a_plain_nack_comes_back_after_five_seconds() -> None:
+def test_keuss07_a_plain_nack_returns_after_five_seconds() -> None:
     client = Client()
     (first,) = client.send(keuss("body"), SUB)
     assert client.send(nack(first)) == []

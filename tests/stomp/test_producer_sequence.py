@@ -58,7 +58,7 @@ def number(seq: int, *lines: str, body: str = "", queue: str = "q", producer: st
     return "\n".join(["SEND", *head, "", body or str(seq)])
 
 
-def told(frames: list[Received]) -> list[str]:
+def reported(frames: list[Received]) -> list[str]:
     """Return of each receipt its number, and how it went."""
     lines = []
     for frame in frames:
@@ -82,9 +82,9 @@ def test_connected_says_that_the_server_knows_numbers() -> None:
 
 def test_what_is_sent_again_over_another_connection_is_confirmed_and_not_stored_again() -> None:
     lab = Lab()
-    assert told(Peer(lab).send(number(1), number(2))) == ["1.1 stored", "1.2 stored"]
+    assert reported(Peer(lab).send(number(1), number(2))) == ["1.1 stored", "1.2 stored"]
     again = Peer(lab).send(number(1), number(2), number(3))
-    assert told(again) == ["1.1 again", "1.2 again", "1.3 stored"]
+    assert reported(again) == ["1.1 again", "1.2 again", "1.3 stored"]
     assert again[2].headers["x-msg-id"] == queue(lab).message_id(3)
     assert bodies(lab) == ["1", "2", "3"]
 
@@ -97,15 +97,15 @@ def test_what_waited_in_the_socket_of_a_lost_connection_is_no_second_message() -
     peer.feed(number(1), number(2))
     lost.feed(number(1), number(2))
     lab.settle()
-    assert told(peer.read()[:2]) == ["1.1 stored", "1.2 stored"]
+    assert reported(peer.read()[:2]) == ["1.1 stored", "1.2 stored"]
     assert bodies(lab) == ["1", "2"]
 
 
 def test_numbers_of_an_application_may_have_gaps() -> None:
     lab = Lab()
     sent = [number(1, "x-seq:1041", "x-after:0"), number(2, "x-seq:1050", "x-after:1041"), number(3, "x-seq:1052")]
-    assert told(Peer(lab).send(*sent)) == ["1.1 stored", "1.2 stored", "1.3 409 1051"]
-    assert told(Peer(lab).send(number(4, "x-seq:2000", "x-after:0"), sent[0])) == ["1.4 stored", "1.1 again"]
+    assert reported(Peer(lab).send(*sent)) == ["1.1 stored", "1.2 stored", "1.3 409 1051"]
+    assert reported(Peer(lab).send(number(4, "x-seq:2000", "x-after:0"), sent[0])) == ["1.4 stored", "1.1 again"]
     assert bodies(lab) == ["1", "2", "4"]
 
 
@@ -113,16 +113,16 @@ def test_nothing_overtakes_a_message_that_is_refused() -> None:
     lab = Lab(max_message_size=2048)
     peer = Peer(lab)
     sent = peer.send(number(1), number(2, body=3 * KB), number(3), number(4))
-    assert told(sent) == ["1.1 stored", "1.2 413", "1.3 409 2", "1.4 409 2"]
-    assert told(peer.send(number(3, "x-after:1"), number(4))) == ["1.3 stored", "1.4 stored"]
+    assert reported(sent) == ["1.1 stored", "1.2 413", "1.3 409 2", "1.4 409 2"]
+    assert reported(peer.send(number(3, "x-after:1"), number(4))) == ["1.3 stored", "1.4 stored"]
     assert bodies(lab) == ["1", "3", "4"]
 
 
 def test_nothing_overtakes_the_first_message_of_a_producer_either() -> None:
     lab = Lab(max_message_size=2048)
     peer = Peer(lab)
-    assert told(peer.send(number(1, body=3 * KB), number(2), number(3))) == ["1.1 413", "1.2 409 1", "1.3 409 1"]
-    assert told(peer.send(number(2, "x-after:0"), number(3))) == ["1.2 stored", "1.3 stored"]
+    assert reported(peer.send(number(1, body=3 * KB), number(2), number(3))) == ["1.1 413", "1.2 409 1", "1.3 409 1"]
+    assert reported(peer.send(number(2, "x-after:0"), number(3))) == ["1.2 stored", "1.3 stored"]
     assert bodies(lab) == ["2", "3"]
 
 
@@ -130,7 +130,7 @@ def test_each_queue_and_producer_has_numbers_of_its_own_and_one_connection_may_m
     lab = Lab()
     plain = "SEND\ndestination:/queue/q\nreceipt:p\n\nplain"
     sent = Peer(lab).send(number(1), plain, number(1, producer="other", body="o"), number(2), number(1, queue="r"))
-    assert sorted(told(sent)) == ["1.1 stored", "1.1 stored", "1.1 stored", "1.2 stored", "p stored"]
+    assert sorted(reported(sent)) == ["1.1 stored", "1.1 stored", "1.1 stored", "1.2 stored", "p stored"]
     assert bodies(lab) == ["1", "plai", "o", "2"]
 
 
@@ -151,12 +151,12 @@ def test_a_later_connection_of_a_producer_ends_the_earlier_one() -> None:
     earlier, other, later = Peer(lab, authenticator), Peer(lab, authenticator), Peer(lab, authenticator)
     earlier.send(number(1))
     other.send(number(1, queue="r"))
-    assert told(later.send(number(2))) == ["1.2 stored"]
+    assert reported(later.send(number(2))) == ["1.2 stored"]
     (error,) = earlier.read()
     assert (error.command, error.headers["x-error-code"]) == ("ERROR", "409")
     assert not other.session.ending and not later.session.ending
     later.session.lose()
-    assert told(Peer(lab, authenticator).send(number(3))) == ["1.3 stored"]
+    assert reported(Peer(lab, authenticator).send(number(3))) == ["1.3 stored"]
 
 
 def test_who_may_not_send_to_a_queue_takes_no_place_of_a_producer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def test_so_many_producers_publish_over_one_connection_and_no_more() -> None:
     assert not authenticator.registries.producing
 
 
-def test_what_can_not_be_numbered_is_said() -> None:
+def test_what_can_not_be_numbered_is_reported() -> None:
     wrong = {
         "SEND\ndestination:/queue/q\nx-producer:p\nreceipt:seven\n\nx": "after the last dot",
         "SEND\ndestination:/queue/q\nx-producer:p\n\nx": "after the last dot",

@@ -266,7 +266,7 @@ def test_a_reply_comes_also_to_who_only_named_a_temporary_queue() -> None:
 
 
 @pytest.mark.parametrize("named", ["/temp-queue/", "/temp-queue/a/b", "/temp-queue/a b"])
-def test_a_temporary_queue_that_can_not_be_is_told(named: str) -> None:
+def test_a_temporary_queue_that_can_not_be_is_reported(named: str) -> None:
     assert "queue name" in Client().error(send("?", f"reply-to:{named}")).headers["message"]
 
 

@@ -36,7 +36,7 @@ async def subscribed(world: World, ack: bytes, destination: bytes = b"/topic/new
 
 
 @pytest.mark.parametrize("ack", [b"auto", b"client"])
-def test_a_stuck_subscriber_of_a_topic_is_closed_and_the_publishers_go_on(tmp_path: Path, ack: bytes) -> None:
+def test_a_stuck_subscriber_of_a_topic_is_closed_and_the_publishers_continue(tmp_path: Path, ack: bytes) -> None:
     async def test(world: World) -> None:
         # One never reads (auto), or never acks (client); the others take everything.
         stuck, quick = await subscribed(world, ack), await subscribed(world, b"auto")
@@ -56,7 +56,7 @@ def test_a_stuck_subscriber_of_a_topic_is_closed_and_the_publishers_go_on(tmp_pa
     run(tmp_path, test)
 
 
-def test_it_is_told_why(tmp_path: Path) -> None:
+def test_it_is_reported_why(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         stuck = await subscribed(world, b"client")
         publisher = await world.peer()
@@ -141,8 +141,8 @@ def test_a_subscriber_never_misses_a_message_in_silence(refuse: Refuse) -> None:
     reader.send("SUBSCRIBE|id:0|destination:/topic/news")
     refuse(lab.broker.private_queues()[0].name.queue, QueueFull("full"))
     assert writer.receipts(send("hot", "receipt:r", queue="/topic/news")) == ["r"]
-    (told,) = reader.read()
-    assert told.command == "ERROR" and "too slow" in told.headers["message"]
+    (reported,) = reader.read()
+    assert reported.command == "ERROR" and "too slow" in reported.headers["message"]
 
 
 def test_a_reply_in_a_transaction_reaches_who_asked_and_needs_nobody(

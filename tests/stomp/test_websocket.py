@@ -253,7 +253,7 @@ def test_w06_what_the_engine_refuses_closes_with_1008(tmp_path: Path) -> None:
     run(tmp_path, test, options=QueueOptions(cap=64 * 1024))
 
 
-def test_w06_a_message_too_large_to_read_is_told_in_an_error(tmp_path: Path) -> None:
+def test_w06_a_message_too_large_to_read_is_reported_in_an_error(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         async with world.socket() as peer:
             await peer.login()
@@ -302,7 +302,7 @@ def test_heart_beats_are_messages_of_one_line_feed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", ["", "CONN", "\n", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"])
-def test_who_does_not_connect_is_told_and_closed(tmp_path: Path, first: str) -> None:
+def test_who_does_not_connect_is_notified_and_closed(tmp_path: Path, first: str) -> None:
     async def test(world: World) -> None:
         async with world.socket() as peer:
             await peer.send(first)

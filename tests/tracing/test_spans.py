@@ -63,7 +63,7 @@ def test_a_delivery_is_linked_to_the_publish_of_its_message(world: TracedWorld) 
     assert deliver.attributes["curbstone.outcome"] == "ack"
 
 
-def test_a_producers_trace_goes_on_and_its_header_stays(world: TracedWorld) -> None:
+def test_a_producers_trace_continues_and_its_header_stays(world: TracedWorld) -> None:
     queue = world.queue()
     world.publish(queue, "a", headers=b"x:1\n" + TRACED + b"tracestate:v=1\n")
     delivery = world.pop(queue)

@@ -35,7 +35,7 @@ class Desk:
         self.queue.publish([message(b"x" * size) for _ in range(count)], done, **how)
         assert len(self.answers) == before, "answered before the call returned"
 
-    def told(self) -> list[str]:
+    def reported(self) -> list[str]:
         """Return all answers since the last call."""
         self.lab.settle()
         answers, self.answers = self.answers, []
@@ -55,18 +55,18 @@ def test_a_repeat_under_a_key_is_not_confirmed_before_what_was_published_in_fron
     """It was, at once: a crash then lost a message though one behind it had been confirmed."""
     desk = begin()
     desk.publish("first", key=key("k"))
-    assert desk.told() == ["first: 1 1"]
+    assert desk.reported() == ["first: 1 1"]
     desk.publish("plain")
     desk.publish("repeat", key=key("k"))
     desk.publish("other content", key=key("k", b"other"))
     desk.publish("behind")
-    assert desk.told() == ["plain: 2 1", "repeat: 1 1", "other content: KeyReused 1", "behind: 3 1"]
+    assert desk.reported() == ["plain: 2 1", "repeat: 1 1", "other content: KeyReused 1", "behind: 3 1"]
     desk.publish("again", key=key("k"))
-    assert desk.told() == ["again: 1 1"], "a repeat that waited for a commit is no new first"
+    assert desk.reported() == ["again: 1 1"], "a repeat that waited for a commit is no new first"
     desk.lab.restart("power")
     desk.queue = desk.lab.again(desk.queue)
     desk.publish("after a crash", key=key("k"))
-    assert desk.told() == ["after a crash: 1 1"]
+    assert desk.reported() == ["after a crash: 1 1"]
 
 
 def test_a_repeat_behind_what_was_refused_under_its_key_is_published() -> None:
@@ -74,7 +74,7 @@ def test_a_repeat_behind_what_was_refused_under_its_key_is_published() -> None:
     desk.publish("first", key=key("k"))
     desk.publish("repeat", key=key("k"))
     FailingSyncs(desk.lab.disk, 1)
-    assert desk.told() == ["first: Unavailable 1", "repeat: 2 1"]
+    assert desk.reported() == ["first: Unavailable 1", "repeat: 2 1"]
     assert len(desk.lab.bodies(desk.queue)) == 1
 
 
@@ -85,7 +85,7 @@ def test_what_is_too_large_is_refused_in_its_turn_all_at_once_too() -> None:
     desk.publish("one by one", size=LARGE + 1)
     desk.publish("under a key", size=LARGE + 1, key=key("k"))
     desk.publish("behind")
-    assert desk.told() == [
+    assert desk.reported() == [
         "plain: 1 1", "whole: MessageTooLarge 1", "one by one: MessageTooLarge 1", "under a key: MessageTooLarge 1",
         "behind: 2 1",
     ]  # fmt: skip
@@ -98,40 +98,40 @@ def test_a_queue_that_takes_no_messages_for_now_says_so_behind_what_it_took() ->
     desk.publish("paused")
     desk.lab.broker.declare(desk.queue.name, {"publish_paused": False}, lambda _error: None)
     desk.publish("after")
-    assert desk.told() == ["before: 1 1", "paused: PublishPaused 1", "after: 2 1"]
+    assert desk.reported() == ["before: 1 1", "paused: PublishPaused 1", "after: 2 1"]
 
 
 def test_a_repeat_is_confirmed_though_the_commit_that_it_waits_for_fails() -> None:
     """It is on disk; and what came behind it on the same connection is told after it."""
     desk = begin()
     desk.publish("one", numbered=Numbered(A, 1, 0))
-    assert desk.told() == ["one: 1 1"]
+    assert desk.reported() == ["one: 1 1"]
     desk.publish("plain")
     desk.publish("one again", numbered=Numbered(A, 1, 0))
     desk.publish("two", numbered=Numbered(A, 2, 1))
     desk.publish("two again", numbered=Numbered(A, 2, 1))
     desk.publish("four", numbered=Numbered(A, 4, 3))
     FailingSyncs(desk.lab.disk, 1)
-    assert desk.told() == [
+    assert desk.reported() == [
         "plain: Unavailable 1", "one again: 0 1", "two: Unavailable 1", "two again: 4 1", "four: NumberGap 1",
     ]  # fmt: skip
 
 
-def test_a_disk_that_fails_is_told_of_in_order() -> None:
+def test_a_disk_that_fails_is_reported_in_order() -> None:
     desk = begin()
     desk.publish("lost")
     FailingSyncs(desk.lab.disk, 3)
     desk.lab.settle()
     desk.publish("refused")
     desk.publish("large", size=LARGE + 1)
-    assert desk.told() == ["lost: Unavailable 1", "refused: Unavailable 1", "large: MessageTooLarge 1"]
+    assert desk.reported() == ["lost: Unavailable 1", "refused: Unavailable 1", "large: MessageTooLarge 1"]
     assert desk.queue.state.write_failure
     desk.publish("not now")
     desk.publish("nor this", size=LARGE + 1)
-    assert desk.told() == ["not now: Unavailable 1", "nor this: Unavailable 1"]
+    assert desk.reported() == ["not now: Unavailable 1", "nor this: Unavailable 1"]
     desk.lab.pass_time(5000)
     desk.publish("stored")
-    assert [answer.partition(":")[0] for answer in desk.told()] == ["stored"]
+    assert [answer.partition(":")[0] for answer in desk.reported()] == ["stored"]
 
 
 @pytest.mark.source
@@ -146,13 +146,13 @@ def test_a_queue_that_breaks_down_answers_each_message_of_a_list_once(monkeypatc
 
     monkeypatch.setattr(Log, "succeeded", fault)
     desk.publish("list", size=BATCH_BYTES_MAX * 2 // 3, count=3)
-    assert desk.told() == ["list: Unavailable 1", "list: Unavailable 2"]
+    assert desk.reported() == ["list: Unavailable 1", "list: Unavailable 2"]
 
 
 @pytest.mark.source
 @pytest.mark.parametrize("how", ["delete", "break down"])
 @pytest.mark.parametrize("where", ["in the commit", "behind it"])
-def test_who_waits_only_for_settles_is_told_that_the_queue_has_ended(
+def test_who_waits_only_for_settles_is_notified_that_the_queue_has_ended(
     how: str, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were forgotten, unless their settles were in a commit that went well."""
@@ -161,16 +161,16 @@ def test_who_waits_only_for_settles_is_told_that_the_queue_has_ended(
     queue = lab.queue()
     lab.publish(queue, "a", "b")
     peer = Peer(lab, queue)
-    told: list[CurbstoneError | None] = []
+    reported: list[CurbstoneError | None] = []
     peer.consumer.ack([1])
     if where == "behind it":
         lab.host.turn()
         peer.consumer.ack([2])
-        queue.write_queue.when_settled(told.append)
+        queue.write_queue.when_settled(reported.append)
     else:
-        queue.write_queue.when_settled(told.append)
+        queue.write_queue.when_settled(reported.append)
         lab.host.turn()
-    assert queue.writer.is_busy and told == []
+    assert queue.writer.is_busy and reported == []
     if how == "delete":
         lab.end(queue, "delete")
     else:
@@ -182,9 +182,9 @@ def test_who_waits_only_for_settles_is_told_that_the_queue_has_ended(
         lab.settle()
         assert queue.state.broken
     if (how, where) == ("delete", "in the commit"):
-        assert told == [None], "it is on disk"
+        assert reported == [None], "it is on disk"
     else:
-        assert [type(error) for error in told] == [NoSuchQueue if how == "delete" else Unavailable]
+        assert [type(error) for error in reported] == [NoSuchQueue if how == "delete" else Unavailable]
 
 
 def test_a_commit_that_ends_after_its_queue_leaves_nobody_waiting_for_settles() -> None:

@@ -213,7 +213,7 @@ def test_a_purge_brings_a_queue_under_its_cap() -> None:
     lab.publish(queue, "new")
 
 
-def test_releases_and_deletions_go_on_above_the_cap() -> None:
+def test_releases_and_deletions_continue_above_the_cap() -> None:
     lab, queue, _ = shrunk()
     peer = Peer(lab, queue, window=20)
     peer.nack(*peer.seqs[:10])

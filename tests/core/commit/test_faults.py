@@ -92,7 +92,7 @@ def test_a_transaction_whose_sync_failed_gives_back_what_it_claimed() -> None:
     assert lab.bodies(lab.again(queue)) == [b"first", b"second"]
 
 
-def test_a_disk_that_goes_on_failing_makes_the_queue_refuse_and_health_say_why() -> None:
+def test_a_disk_that_keeps_failing_makes_the_queue_refuse_and_health_say_why() -> None:
     lab, queue, peer = start()
     lab.disk.eio_chance = 1.0
     for _ in range(3):
@@ -250,7 +250,7 @@ def test_on_a_full_disk_a_whole_backlog_is_acked_while_producers_try_again(count
     assert lab.bodies(lab.again(queue)) == []
 
 
-def test_a_full_disk_is_told_until_there_is_room_again() -> None:
+def test_a_full_disk_is_reported_until_there_is_room_again() -> None:
     lab, queue, _ = start()
     lab.disk.capacity = used(lab)
     while lab.publish_answers(queue, [message(b"x" * 1000)])[0][0] is None:
@@ -352,7 +352,7 @@ def test_a_transaction_that_finds_the_disk_full_is_answered_and_is_not_there_aft
     assert lab.bodies(lab.again(queue)) == [b"first"] and lab.bodies(lab.again(other)) == []
 
 
-def test_options_that_cannot_be_stored_are_told() -> None:
+def test_options_that_cannot_be_stored_are_reported() -> None:
     lab, queue, _ = start()
     FailingSyncs(lab.disk, 1)
     (error,) = lab.answer(lambda done: lab.broker.declare(queue.name, {"ttl": 5}, done))
@@ -457,7 +457,7 @@ def test_a_power_cut_without_sync_loses_only_what_is_newest_and_never_corrupts(s
     assert lab.publish(queue, "continues")
 
 
-def test_a_failed_sync_in_interval_mode_is_told_and_what_comes_after_is_in_a_new_segment() -> None:
+def test_a_failed_sync_in_interval_mode_is_reported_and_what_comes_after_is_in_a_new_segment() -> None:
     lab = Lab(sync="interval:100")
     queue = lab.queue()
     lab.publish(queue, "a")

@@ -56,7 +56,7 @@ def test_a_full_queue_has_few_files() -> None:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_a_log_with_larger_segments_of_an_earlier_version_goes_on(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_a_log_with_larger_segments_of_an_earlier_version_continues(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     lab = Lab()
     with monkeypatch.context() as earlier:
         for name, value in (("SEGMENTS_PER_CAP", 16), ("AMPLE", 1), ("SLACKS_PER_CAP", 64)):

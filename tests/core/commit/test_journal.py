@@ -193,7 +193,7 @@ def test_a_crash_at_any_call_of_the_disk_leaves_transactions_whole_and_what_was_
         purged: list[object] = []
         with suppress(Crash):
             begin(lab, {"a": b"1", "b": b"1"}, answers)
-            first.purge(lambda error, _count, told=purged: told.append(error))  # type: ignore[misc]
+            first.purge(lambda error, _count, reported=purged: reported.append(error))  # type: ignore[misc]
             lab.host.turn()
             begin(lab, {"a": b"2", "b": b"2"}, answers)
             lab.settle()

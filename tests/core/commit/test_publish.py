@@ -53,7 +53,7 @@ def test_an_empty_list_is_answered() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\0", bytes(range(256)), b"x" * 300_000], ids=["empty", "nul", "all", "large"])
-def test_any_body_and_headers_come_back_byte_for_byte_after_any_restart(body: bytes) -> None:
+def test_any_body_and_headers_return_byte_for_byte_after_any_restart(body: bytes) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish_messages(queue, [Message(body, b"content-type:a/b\nx\\c:\\\\\n"), Message(body)])
@@ -85,7 +85,7 @@ def test_an_id_has_no_character_that_a_protocol_must_escape() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-", "1", "x-1", "{uid}", "{uid}-", "{uid}-x", "{uid}--1", "{uid}-١", "{uid}-1 "])
-def test_what_is_no_id_of_this_queue_is_told(text: str) -> None:
+def test_what_is_no_id_of_this_queue_is_reported(text: str) -> None:
     queue = Lab().queue()
     assert queue.parse_id(text.format(uid=queue.uid)) is None
 
@@ -122,9 +122,9 @@ def test_one_message_too_large_in_a_list_is_refused_alone() -> None:
     queue = lab.queue(max_message_size=10)
     sizes = [1, 11, 10, 12, 13, 2]
     answers = lab.publish_answers(queue, [message(b"x" * size) for size in sizes])
-    told = [type(error) for error, _, count in answers for _ in range(count)]
+    reported = [type(error) for error, _, count in answers for _ in range(count)]
     none = type(None)
-    assert told == [none, MessageTooLarge, none, MessageTooLarge, MessageTooLarge, none]
+    assert reported == [none, MessageTooLarge, none, MessageTooLarge, MessageTooLarge, none]
     assert [len(body) for body in lab.bodies(queue)] == [1, 10, 2]
     assert "12 bytes, the queue's max_message_size is 10" in str(answers[3][0])
 

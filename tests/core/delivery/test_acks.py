@@ -18,7 +18,7 @@ def dead_facts(lab: Lab, queue: LocalQueue) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
-def test_what_was_acked_never_comes_back(how: str) -> None:
+def test_what_was_acked_never_returns(how: str) -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(6))
@@ -73,7 +73,7 @@ def test_unsettled_is_in_the_order_of_delivery() -> None:
     assert list(peer.consumer.unsettled) == [1, 3, 4, 2]
 
 
-def test_a_nacked_message_comes_back_to_its_place_with_one_more_try() -> None:
+def test_a_nacked_message_returns_to_its_place_with_one_more_try() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(5))

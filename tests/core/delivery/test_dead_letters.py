@@ -52,7 +52,7 @@ def test_what_found_no_room_follows_by_itself_when_there_is_some(why: str, resta
     assert queue.stats.dead_lettered == 100 - (held if restarted else 0)
 
 
-def test_letters_that_wait_are_told_once_and_tried_a_few_at_a_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_letters_that_wait_are_reported_once_and_tried_a_few_at_a_time(caplog: pytest.LogCaptureFixture) -> None:
     """Each wrote a line every five seconds."""
     lab = Lab(cap=1024 * KIB)
     lab.queue("dead", cap=64 * KIB)
@@ -91,7 +91,7 @@ def test_what_dies_while_the_server_stops_is_no_error_and_follows_after_the_star
     assert lab.bodies(lab.queue("dead"))[:1] == [b"one"]
 
 
-def test_a_paused_dead_letter_queue_is_told_of_even_while_the_server_stops(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_paused_dead_letter_queue_is_reported_even_while_the_server_stops(caplog: pytest.LogCaptureFixture) -> None:
     lab = Lab(cap=1024 * KIB)
     dead = lab.queue("dead", publish_paused=True)
     queue = lab.queue("a", dead_letter="dead")

@@ -41,7 +41,7 @@ def test_consumers_take_turns() -> None:
     assert [peer.seqs for peer in peers] == [[1, 4, 7], [2, 5, 8], [3, 6, 9]]
 
 
-def test_turns_go_on_where_they_ended() -> None:
+def test_turns_continue_where_they_ended() -> None:
     lab = Lab()
     queue = lab.queue()
     peers = [Peer(lab, queue) for _ in range(3)]
@@ -59,7 +59,7 @@ def test_a_consumer_of_weight_three_gets_three_shares() -> None:
     assert queue.counts().consumers == 2
 
 
-def test_a_turn_that_was_begun_goes_on() -> None:
+def test_a_turn_that_was_begun_continues() -> None:
     lab = Lab()
     queue = lab.queue()
     heavy, light = Peer(lab, queue, weight=3), Peer(lab, queue, weight=2)
@@ -68,7 +68,7 @@ def test_a_turn_that_was_begun_goes_on() -> None:
     assert heavy.seqs == [1, 2, 3, 6, 7, 8] and light.seqs == [4, 5, 9, 10]
 
 
-def test_turns_go_on_when_consumers_join_and_leave() -> None:
+def test_turns_continue_when_consumers_join_and_leave() -> None:
     lab = Lab()
     queue = lab.queue()
     first, second = Peer(lab, queue, weight=2), Peer(lab, queue)
@@ -218,7 +218,7 @@ def test_an_automatic_consumer_can_be_held_too() -> None:
     assert peer.bodies == [b"a"]
 
 
-def test_a_consumer_that_fails_to_take_a_delivery_is_closed_and_others_go_on() -> None:
+def test_a_consumer_that_fails_to_take_a_delivery_is_closed_and_others_continue() -> None:
     lab = Lab()
     queue = lab.queue()
 
@@ -265,12 +265,12 @@ def test_a_watcher_hears_of_changes_once_per_turn_until_it_unwatches() -> None:
     assert heard[-1] == 99
     unwatch()
     unwatch()
-    told = len(heard)
+    reported = len(heard)
     lab.publish(queue, "a")
-    assert len(heard) == told
+    assert len(heard) == reported
 
 
-def test_consumers_of_a_deleted_queue_are_told_and_hold_nothing() -> None:
+def test_consumers_of_a_deleted_queue_are_notified_and_hold_nothing() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(4))
@@ -282,7 +282,7 @@ def test_consumers_of_a_deleted_queue_are_told_and_hold_nothing() -> None:
         peer.close()
 
 
-def test_a_paused_consumer_of_a_deleted_queue_is_told_too() -> None:
+def test_a_paused_consumer_of_a_deleted_queue_is_notified_too() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a")

@@ -297,7 +297,7 @@ def test_a_lease_given_up_while_it_gathers_gives_back_what_it_has() -> None:
     assert [lease.delivery.tries for lease in lab.lease(queue, 1000)] == [0] * 8
 
 
-def test_leases_that_nobody_saw_come_back_at_once_and_untried() -> None:
+def test_leases_that_nobody_saw_return_at_once_and_untried() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "a", "b")

@@ -229,7 +229,9 @@ def test_a_transaction_that_acks_lets_the_next_one_go() -> None:
     assert given(peer) == "a1 a2 a3"
 
 
-def test_where_too_many_wait_the_cursor_stops_and_goes_on_when_there_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_too_many_wait_the_cursor_stops_and_continues_when_there_are_fewer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ordering, "HELD_BACK_MAX", 3)
     lab = Lab()
     queue = lab.queue()

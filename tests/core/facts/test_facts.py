@@ -78,7 +78,7 @@ def producer(number: int, time_ms: int) -> bytes:
 # --- each kind
 
 
-def test_facts_come_back_and_their_key_is_in_their_bytes() -> None:
+def test_facts_return_and_their_key_is_in_their_bytes() -> None:
     group = "a.group"
     seq = encode_seq(group, 1 << 40)
     assert (decode_seq(seq), seq[KINDS[Note.DELIVERED].key], seq[KINDS[Note.ACKED].key]) == (

@@ -126,7 +126,7 @@ def test_only_so_much_of_what_waits_stays_in_memory() -> None:
     assert unnamed(queue)._held == 0
 
 
-def test_what_the_log_says_of_many_is_said_in_one_record_where_it_is_the_same() -> None:
+def test_what_the_log_says_of_many_is_reported_in_one_record_where_it_is_the_same() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(6))

@@ -75,7 +75,7 @@ def facts(message: Message) -> tuple[object, ...]:
 
 
 @given(messages())
-def test_messages_come_back_and_take_the_bytes_that_were_told(given_messages: list[Message]) -> None:
+def test_messages_return_and_take_the_bytes_that_were_announced(given_messages: list[Message]) -> None:
     parts: list[bytes] = []
     first = given_messages[0].seq
     any_extras = encode_entries(given_messages, first, parts)
@@ -90,14 +90,14 @@ def test_messages_come_back_and_take_the_bytes_that_were_told(given_messages: li
 
 
 @given(st.lists(st.tuples(GROUP, U64, U32, U32, U64), max_size=8))
-def test_releases_come_back(values: list[tuple[str, int, int, int, int]]) -> None:
+def test_releases_return(values: list[tuple[str, int, int, int, int]]) -> None:
     released = [TriesRecord(*value) for value in values]
     data = encode_tries(released)
     assert list(decode_tries(data, 0, len(data))) == released
     assert len(data) <= sum(tries_bytes_of(item.group, 1) for item in released)
 
 
-def test_what_is_only_known_is_told_from_what_has_happened() -> None:
+def test_what_is_only_known_is_reported_from_what_has_happened() -> None:
     happened, known = TriesRecord("g", 1, 2, 3, 4), TriesRecord("", 5, 6, 7, 8)
     data = b"junk" + encode_tries([happened]) + encode_tries([known, known], state=True)
     assert list(decode_tries(data, 4, len(data))) == [happened, known, known]
@@ -105,14 +105,14 @@ def test_what_is_only_known_is_told_from_what_has_happened() -> None:
 
 
 @pytest.mark.parametrize("group", ["", "g", "x" * 64])
-def test_lists_take_the_bytes_that_were_told(group: str) -> None:
+def test_lists_take_the_bytes_that_were_announced(group: str) -> None:
     for count in range(1, 4):
         assert len(encode_tries([TriesRecord(group, 1, 1, 1, 1)] * count)) == tries_bytes_of(group, count)
         assert len(encode_settled(group, 1, [(1, 1)] * count)) == settled_bytes(group, count)
 
 
 @given(st.lists(st.tuples(GROUP, st.integers(1, 5), st.lists(st.tuples(U64, U32), max_size=5)), max_size=4))
-def test_settles_come_back(lists: list[tuple[str, int, list[tuple[int, int]]]]) -> None:
+def test_settles_return(lists: list[tuple[str, int, list[tuple[int, int]]]]) -> None:
     data = b"".join(encode_settled(group, reason, runs) for group, reason, runs in lists)
     expected = [Settled(group, reason, *run) for group, reason, runs in lists for run in runs]
     assert list(decode_settled(data, 0, len(data))) == expected
@@ -125,7 +125,7 @@ def test_runs_of_seqs_cover_them_exactly(seqs: set[int]) -> None:
     assert all(before[0] + before[1] < after[0] for before, after in zip(runs, runs[1:], strict=False))
 
 
-def test_notes_come_back() -> None:
+def test_notes_return() -> None:
     data = encode_log_start(77) + encode_note(Note.DELIVERED, b"anything") + encode_note(Note.LOG_START, b"")
     expected = [(Note.LOG_START, (77).to_bytes(8, "little")), (Note.DELIVERED, b"anything"), (Note.LOG_START, b"")]
     assert list(decode_notes(b"junk" + data, 4, 4 + len(data))) == expected
@@ -256,7 +256,7 @@ def test_the_bytes_of_a_batch_are_the_same_in_both_formats() -> None:
 # --- segment headers
 
 
-def test_a_segment_header_comes_back() -> None:
+def test_a_segment_header_returns() -> None:
     data = encode_segment_header(HEADER)
     assert len(data) == SEGMENT_BYTES
     assert decode_segment_header(data + b"more") == HEADER
@@ -284,7 +284,7 @@ def test_a_short_segment_header_is_none() -> None:
     assert not any(decode_segment_header(data[:end]) for end in range(len(data)))
 
 
-def test_a_newer_format_is_told_and_not_read() -> None:
+def test_a_newer_format_is_reported_and_not_read() -> None:
     data = bytearray(encode_segment_header(HEADER)[: SEGMENT_BYTES // 2])
     data[8:12] = (3).to_bytes(4, "little")
     data[-4:] = crc32(data[:-4]).to_bytes(4, "little")

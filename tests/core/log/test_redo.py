@@ -42,7 +42,7 @@ def flipped(data: bytes, index: int) -> bytes:
     return data[:index] + bytes([data[index] ^ 0x55]) + data[index + 1 :]
 
 
-def test_what_was_written_comes_back() -> None:
+def test_what_was_written_returns() -> None:
     found = decode(file(record(1, b"one", b"two"), record(2, b"three")))
     assert [bytes(redo.data) for redo in found.parts] == [b"one", b"two", b"three"]
     assert found.parts[1].part == Part(0xABC, 2, 7, 169, 3)
@@ -97,7 +97,7 @@ def test_a_torn_last_record_is_left_out_and_noted_wherever_it_is_torn() -> None:
 
 
 @pytest.mark.parametrize("index", range(len(record(1, b"one", b"two"))))
-def test_any_one_flipped_byte_takes_one_record_and_is_told_if_others_follow(index: int) -> None:
+def test_any_one_flipped_byte_takes_one_record_and_is_reported_if_others_follow(index: int) -> None:
     bodies, damage, _ = read(flipped(file(record(1, b"one", b"two"), record(2, b"three")), RECORDS_AT + index))
     assert bodies == [b"three"] and len(damage) == 1
 
@@ -169,7 +169,7 @@ def test_records_of_an_earlier_generation_do_not_count_nor_bodies_that_look_like
     assert read(file(old)) == ([], [], [])
 
 
-def test_a_newer_format_is_told_and_not_read() -> None:
+def test_a_newer_format_is_reported_and_not_read() -> None:
     data = bytearray(encode_header(HEADER))
     data[8] = 3
     data[16:20] = crc32(data[:16]).to_bytes(4, "little")

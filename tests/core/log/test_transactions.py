@@ -66,7 +66,7 @@ def test_a_record_cut_anywhere_is_not_there(end: int) -> None:
     assert decode_records(AS_1_0_WROTE_IT[:end]) == ([], 0, [])
 
 
-def test_a_damaged_record_is_told_and_those_behind_it_are_read() -> None:
+def test_a_damaged_record_is_reported_and_those_behind_it_are_read() -> None:
     """It ended the reading without a word, as if it were the last one and had never been synced."""
     records = [bytearray(encode_record(tx, parts())) for tx in (7, 8, 9)]
     first, size = len(records[0]), len(records[1])

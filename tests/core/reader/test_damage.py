@@ -1,4 +1,4 @@
-"""Pages of a log that the disk has damaged since the start: what is left is read, and what is not is told."""
+"""Pages of a log that the disk has damaged since the start: what is left is read, and the rest is reported."""
 
 from __future__ import annotations
 

@@ -52,10 +52,10 @@ def peek(_: Lab, queue: LocalQueue, look: Callable[[object], None]) -> None:
 
 
 def browse(_: Lab, queue: LocalQueue, look: Callable[[object], None]) -> None:
-    def told(error: CurbstoneError | None, count: int | None, _next: int) -> None:
+    def reported(error: CurbstoneError | None, count: int | None, _next: int) -> None:
         look(error or BODIES[:count])
 
-    queue.reading.browse(Wanted(1, limit=100), lambda frames: sum(frame_messages(frame) for frame in frames), told)
+    queue.reading.browse(Wanted(1, limit=100), lambda frames: sum(frame_messages(frame) for frame in frames), reported)
 
 
 def frame_messages(frame: Frame) -> int:

@@ -213,7 +213,9 @@ def test_a_cumulative_ack_settles_all_below_and_survives(how: str) -> None:
 
 
 @HOWS
-def test_a_reader_with_an_old_position_is_told_also_after_a_restart_and_when_the_log_has_turned_over(how: str) -> None:
+def test_a_reader_with_an_old_position_is_notified_also_after_a_restart_and_when_the_log_has_turned_over(
+    how: str,
+) -> None:
     """The ids of readers were all that was known of acks, in memory: after a restart an old position passed."""
     lab = Lab()
     queue = lab.queue(cap=256 * 1024)

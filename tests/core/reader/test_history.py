@@ -30,7 +30,7 @@ def page(lab: Lab, queue: LocalQueue, position: int = 0, limit: int = 10_000, si
     return events, following
 
 
-def told(events: list[Event]) -> list[tuple[str, int, int, str]]:
+def reported(events: list[Event]) -> list[tuple[str, int, int, str]]:
     return [(KINDS[event.kind], event.seq, event.span, event.group) for event in events]
 
 
@@ -67,10 +67,10 @@ def test_the_journal_tells_what_happened_in_order_also_after_a_restart(how: str)
     lab.purge(queue)  # erases what is before
     lab.publish(queue, "one", groups=("a",))
     first = history(lab, queue)
-    assert told(first)[-1] == ("published", 6, 1, "a")
+    assert reported(first)[-1] == ("published", 6, 1, "a")
     lab.restart(how)
     queue = lab.again(queue)
-    assert told(history(lab, queue)) == told(first)
+    assert reported(history(lab, queue)) == reported(first)
 
 
 def test_each_way_to_settle_has_its_own_word() -> None:
@@ -89,7 +89,7 @@ def test_each_way_to_settle_has_its_own_word() -> None:
     lab.pass_time(100)
     lab.answer(lambda done: queue.reading.ack_to("a", 4, done))
     found = history(lab, queue)
-    assert told(found) == [
+    assert reported(found) == [
         *[("published", seq, 1, "") for seq in range(1, 6)],
         ("settled", 1, 2, ""),
         ("released", 3, 1, ""),

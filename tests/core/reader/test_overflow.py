@@ -63,7 +63,7 @@ def test_what_is_delivered_and_not_settled_stays_and_what_is_delayed_goes() -> N
     assert kept == sorted(kept) and kept[0] == 4 and kept[-1] == 499
 
 
-def test_every_group_gives_way_and_what_a_declared_one_loses_is_noted() -> None:
+def test_every_group_makes_room_and_what_a_declared_one_loses_is_noted() -> None:
     lab = Lab()
     queue = dropping(lab, groups=["g"])
     for number in range(400):
@@ -75,7 +75,7 @@ def test_every_group_gives_way_and_what_a_declared_one_loses_is_noted() -> None:
     assert kept == list(range(info.lost, 400))
 
 
-def test_where_others_hold_all_there_is_it_refuses_and_goes_on_when_they_have_settled() -> None:
+def test_where_others_hold_all_there_is_it_refuses_and_continues_when_they_have_settled() -> None:
     lab = Lab()
     queue = dropping(lab)
     peer = Peer(lab, queue, window=100_000)

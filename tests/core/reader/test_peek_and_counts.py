@@ -182,7 +182,7 @@ def test_purge_leaves_no_byte_of_a_body_in_any_file(count: int, wip: int) -> Non
     assert not [path for path, inode in lab.disk.names.items() if b"secret" in inode.cache]
 
 
-def test_after_a_purge_a_queue_goes_on() -> None:
+def test_after_a_purge_a_queue_continues() -> None:
     lab = Lab()
     queue = lab.queue()
     for _ in range(5):

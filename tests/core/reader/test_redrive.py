@@ -85,7 +85,7 @@ def test_letters_of_more_than_half_a_small_cap_go_home_all_the_same(cap: int, to
 
 
 @pytest.mark.parametrize("size", [50, 700, 5000])
-def test_a_redrive_that_finds_no_more_room_moves_what_fits_and_goes_on_later(size: int) -> None:
+def test_a_redrive_that_finds_no_more_room_moves_what_fits_and_continues_later(size: int) -> None:
     lab = Lab(cap=256 * KIB)
     queue = lab.queue("a", dead_letter="dead", cap=64 * KIB)
     bodies = numbered(100_000 // (size + 100), size)
@@ -150,9 +150,9 @@ def test_a_limit_counts_what_moved() -> None:
     assert lab.bodies(queue) == [b"1"]
 
 
-def test_what_moved_before_a_failure_is_told_and_no_other_letter_is_gone() -> None:
+def test_what_moved_before_a_failure_is_reported_and_no_other_letter_is_gone() -> None:
     bodies = numbered(130)
-    told: set[int] = set()
+    reported: set[int] = set()
     for after in range(12):
         lab = Lab()
         queue = lab.queue("a", dead_letter="dead")
@@ -161,10 +161,10 @@ def test_what_moved_before_a_failure_is_told_and_no_other_letter_is_gone() -> No
         error, redriven = redrive(lab, dead)
         if error is not None:
             assert isinstance(error, Unavailable) and error.members == {"moved": redriven.moved}
-            told.add(redriven.moved)
+            reported.add(redriven.moved)
         lab.pass_time(5000)
         assert (lab.bodies(queue), lab.bodies(dead)) == (bodies[: redriven.moved], bodies[redriven.moved :])
-    assert len(told) > 1, "it never failed in the middle"
+    assert len(reported) > 1, "it never failed in the middle"
 
 
 def one(lab: Lab, dead: LocalQueue, seq: int, to: str = "a") -> tuple[CurbstoneError | None, Redriven]:

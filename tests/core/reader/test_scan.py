@@ -31,7 +31,7 @@ def seqs(lab: Lab, queue: LocalQueue, start: int = 1, **wanted: Any) -> tuple[li
     return [seq for seq, _, _ in found], next_seq
 
 
-def test_a_page_shows_what_is_live_and_where_to_go_on() -> None:
+def test_a_page_shows_what_is_live_and_where_to_continue() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(10))
@@ -77,7 +77,7 @@ def test_pages_together_show_every_message_once_whatever_was_moved_by_the_cleane
         queue = lab.again(queue)
 
 
-def test_tries_are_told_per_group() -> None:
+def test_tries_are_reported_per_group() -> None:
     lab = Lab()
     queue = lab.queue(groups=["a"])
     lab.publish(queue, *numbered(3))

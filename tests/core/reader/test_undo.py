@@ -57,7 +57,7 @@ def settle(lab: Lab, queue: LocalQueue, how: str) -> None:
 
 @pytest.mark.parametrize("end", ["", "shutdown", "kill", "power"])
 @pytest.mark.parametrize("how", ["acked", "auto", "deleted by id", "popped", "purged"])
-def test_what_was_settled_comes_back_where_it_was_with_its_id_and_untried(how: str, end: str) -> None:
+def test_what_was_settled_returns_where_it_was_with_its_id_and_untried(how: str, end: str) -> None:
     lab = Lab()
     queue = lab.queue()
     seqs = lab.publish(queue, *numbered(5))
@@ -74,7 +74,7 @@ def test_what_was_settled_comes_back_where_it_was_with_its_id_and_untried(how: s
     assert Peer(lab, queue).bodies == [*numbered(5), b"later"]
 
 
-def test_what_came_back_does_not_come_twice_and_can_be_settled_and_undone_again() -> None:
+def test_what_returned_does_not_come_twice_and_can_be_settled_and_undone_again() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(3))
@@ -88,7 +88,7 @@ def test_what_came_back_does_not_come_twice_and_can_be_settled_and_undone_again(
     assert lab.pop_all(queue) == numbered(3)
 
 
-def test_the_last_that_were_settled_come_back_or_those_of_a_time_or_one() -> None:
+def test_the_last_that_were_settled_return_or_those_of_a_time_or_one() -> None:
     lab = Lab()
     queue = lab.queue()
     seqs = lab.publish(queue, *numbered(10))
@@ -104,7 +104,7 @@ def test_the_last_that_were_settled_come_back_or_those_of_a_time_or_one() -> Non
 
 
 @pytest.mark.parametrize("harm", [flipped_bit, bad_sector])
-def test_it_says_that_nothing_comes_back_from_before_a_damaged_place(
+def test_it_says_that_nothing_returns_from_before_a_damaged_place(
     harm: Callable[[Inode, int, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It left that out without a word, and with it what was settled behind, up to the end of the segment."""
@@ -137,7 +137,7 @@ def test_a_rejected_an_expired_and_a_redriven_message_stay_where_they_went() -> 
     assert undo(lab, queue) == (None, Undone(1, 0, 1, more=False))
 
 
-def test_a_message_that_died_after_it_had_come_back_stays_dead() -> None:
+def test_a_message_that_died_after_it_had_returned_stays_dead() -> None:
     lab = Lab()
     queue, dead = lab.queue("a", dead_letter="dead"), lab.queue("dead")
     (seq,) = lab.publish(queue, "a")
@@ -148,7 +148,7 @@ def test_a_message_that_died_after_it_had_come_back_stays_dead() -> None:
     assert (lab.bodies(queue), lab.bodies(dead)) == ([], [b"a"])
 
 
-def test_it_comes_back_in_the_group_that_is_named_and_stays_as_it_is_in_others() -> None:
+def test_it_returns_in_the_group_that_is_named_and_stays_as_it_is_in_others() -> None:
     lab = Lab()
     queue = lab.queue(groups=["declared"])
     lab.publish(queue, "for all")
@@ -165,7 +165,7 @@ def test_it_comes_back_in_the_group_that_is_named_and_stays_as_it_is_in_others()
 
 
 @pytest.mark.parametrize("end", ["", "power"])
-def test_what_lies_between_messages_that_are_there_comes_back_between_them(end: str) -> None:
+def test_what_lies_between_messages_that_are_there_returns_between_them(end: str) -> None:
     """Its run is cut into stretches, and every one can be read."""
     lab = Lab()
     queue = lab.queue()
@@ -186,7 +186,7 @@ def test_what_lies_between_messages_that_are_there_comes_back_between_them(end: 
     assert queue.damaged == []
 
 
-def test_ordering_keys_hold_for_what_comes_back() -> None:
+def test_ordering_keys_hold_for_what_returns() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(4), headers=b"x-key:k\n")

@@ -1,4 +1,4 @@
-"""Every file of a data directory, damaged in every way at every place: what is good is served, what is bad is told.
+"""Every file of a data directory, damaged in every way at every place: what is good is served, what is bad is reported.
 
 The log has many segments, copies made by the cleaner, settles, releases, a transaction over two queues. Each body
 carries its own checksum, so a wrong one is known for what it is.
@@ -48,7 +48,7 @@ class Told(logging.Handler):
 
 
 @pytest.fixture
-def told() -> Iterator[Told]:
+def reported() -> Iterator[Told]:
     handler = Told()
     logger = logging.getLogger("curbstone.core")
     logger.addHandler(handler)
@@ -64,20 +64,22 @@ def places(ward: Ward, kind: str) -> Iterator[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_segment_costs_only_the_commits_it_lies_in_and_is_told(ward: Ward, kind: str, told: Told) -> None:
+def test_a_damaged_segment_costs_only_the_commits_it_lies_in_and_is_reported(
+    ward: Ward, kind: str, reported: Told
+) -> None:
     """Only the end of the newest segment can't be told from a torn commit; where it shows, the log says so."""
     dice = Random(kind)
     newest = ward.queue.log.active.path
     for path, place, end in places(ward, kind):
         data, stop = damaged(ward.files[path], kind, place, end, dice)
-        told.texts.clear()
+        reported.texts.clear()
         queue = ward.found({**ward.files, path: data})
         lost = ward.live - ward.seqs(queue)
         assert lost <= ward.touched(path, place, stop), f"byte {place} of {path}"
         if lost and not queue.damaged:
             assert path == newest and lost == {seq for seq in ward.live if seq >= min(lost)}, f"byte {place} of {path}"
             whole_header = {place, place + BATCH_BYTES - 1} <= set(range(len(data)))
-            assert kind != "flip" or not whole_header or any("does not check" in text for text in told.texts)
+            assert kind != "flip" or not whole_header or any("does not check" in text for text in reported.texts)
         kept = {path, path.removesuffix(".seg") + ".bad"}
         assert kept & set(ward.lab.disk.names) or (kind == "cut" and place < SEGMENT_BYTES)
         assert queue.state.next_seq > max(ward.live - lost)
@@ -93,7 +95,7 @@ def test_a_log_whose_every_header_is_gone_is_read_all_the_same(ward: Ward) -> No
     assert len(queue.damaged) == len(ward.queue.log.segments)
 
 
-def test_a_log_of_one_commit_without_its_header_is_set_aside_and_told() -> None:
+def test_a_log_of_one_commit_without_its_header_is_set_aside_and_reported() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, "one")
@@ -251,7 +253,7 @@ def test_a_damaged_record_of_the_journal_is_reported_and_the_transactions_behind
 
 
 @pytest.mark.parametrize("harm", ["noise", "unreadable"])
-def test_a_newest_segment_of_which_nothing_is_left_is_set_aside_and_told(
+def test_a_newest_segment_of_which_nothing_is_left_is_set_aside_and_reported(
     ward: Ward, harm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was deleted without a word."""
@@ -276,8 +278,10 @@ def test_a_newest_segment_of_which_nothing_is_left_is_set_aside_and_told(
     assert bytes(ward.lab.disk.names[aside].cache) == files[bad]
     assert ward.lab.publish(queue, "new")[0] > max(ward.live), "an id is given twice"
     ward.lab.restart("kill")
-    told = ward.lab.again(queue).damaged
-    assert any(aside in text and "kept for repair" in text for text in told), "and it is told until it is repaired"
+    reported = ward.lab.again(queue).damaged
+    assert any(aside in text and "kept for repair" in text for text in reported), (
+        "and it is reported until it is repaired"
+    )
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])

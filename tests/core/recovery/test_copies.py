@@ -58,7 +58,7 @@ def started_on(lab: Lab, files: dict[str, bytes]) -> None:
 @pytest.mark.parametrize("rounds", [1, 4, 20])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_copy_made_while_messages_come_and_are_settled_starts_and_hides_nothing(seed: int, rounds: int) -> None:
-    """What was confirmed before the copy began and is not in it was settled meanwhile, or is told as damage."""
+    """What was confirmed before the copy began and is not in it was settled meanwhile, or is reported as damage."""
     busy = Busy(seed)
     busy.work(120)
     assert busy.queue.log.segments[0].number > 1, "the cleaner has been round"
@@ -70,8 +70,8 @@ def test_a_copy_made_while_messages_come_and_are_settled_starts_and_hides_nothin
     found = {peeked.message.seq: peeked.message.body for peeked in busy.lab.peek(queue)}
     assert all(map(is_whole, found.values())), "a message that was never sent"
     missing, back = live - found.keys() - meanwhile, settled & found.keys()
-    assert not missing or queue.damaged, f"seed {seed}: {sorted(missing)} are missing, and nothing is told"
-    assert not back or queue.damaged, f"seed {seed}: {sorted(back)} are back, and nothing is told"
+    assert not missing or queue.damaged, f"seed {seed}: {sorted(missing)} are missing, and nothing is reported"
+    assert not back or queue.damaged, f"seed {seed}: {sorted(back)} are back, and nothing is reported"
     new = busy.lab.publish(queue, "new")
     busy.lab.restart("power")
     after = {peeked.message.seq for peeked in busy.lab.peek(busy.lab.again(queue))}

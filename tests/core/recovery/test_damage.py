@@ -1,4 +1,4 @@
-"""Damaged logs: never a wrong body, later good messages are served, it is told, and no good file is removed."""
+"""Damaged logs: never a wrong body, later good messages are served, it is reported, and no good file is removed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def flipped(data: bytes, index: int, bits: int) -> bytes:
     return data[:index] + bytes([data[index] ^ bits]) + data[index + 1 :]
 
 
-def test_every_flipped_byte_of_a_log_is_told_and_costs_at_most_the_commit_it_lies_in() -> None:
+def test_every_flipped_byte_of_a_log_is_reported_and_costs_at_most_the_commit_it_lies_in() -> None:
     patient = Patient(settle=False)
     all_seqs = list(range(1, 9))
     for index in range(SEGMENT_BYTES, patient.end):
@@ -92,7 +92,7 @@ def test_a_flipped_byte_in_a_segments_header_costs_nothing(bits: int) -> None:
         assert patient.seqs(queue) == list(range(1, 9)) and not queue.damaged
 
 
-def test_a_log_cut_off_anywhere_keeps_all_whole_commits_and_goes_on() -> None:
+def test_a_log_cut_off_anywhere_keeps_all_whole_commits_and_continues() -> None:
     patient = Patient(settle=False)
     for end in range(SEGMENT_BYTES, patient.end + 1):
         queue = patient.recovered(patient.good[:end])
@@ -172,7 +172,7 @@ def test_a_segment_whose_header_is_gone_is_kept_and_the_others_are_served() -> N
     assert any(paths[1] in text for text in queue.damaged) and paths[1] in lab.disk.names
 
 
-def test_a_missing_segment_is_told_and_the_others_are_served() -> None:
+def test_a_missing_segment_is_reported_and_the_others_are_served() -> None:
     lab = Lab()
     queue = lab.queue(cap=64 * 1024)
     lab.publish(queue, *numbered(30, 1000))
@@ -187,7 +187,7 @@ def test_a_missing_segment_is_told_and_the_others_are_served() -> None:
     assert {path for path in paths if path != paths[1]} <= set(lab.disk.names)
 
 
-def test_damage_that_appears_while_running_is_told_and_the_rest_is_delivered() -> None:
+def test_damage_that_appears_while_running_is_reported_and_the_rest_is_delivered() -> None:
     lab = Lab(cap=8 << 20)
     queue = lab.queue()
     for _ in range(6):

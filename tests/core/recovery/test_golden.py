@@ -181,7 +181,7 @@ def test_repeats_of_what_an_earlier_version_stored_are_recognised(version: str) 
 
 
 @VERSIONS
-def test_everything_that_an_earlier_version_left_goes_on(version: str) -> None:
+def test_everything_that_an_earlier_version_left_continues(version: str) -> None:
     lab = opened(version)
     peer = Peer(lab, queue_of(lab, "ordered"))
     assert peer.seqs == [2, 3], "the fourth has the key of the second"
@@ -199,7 +199,7 @@ def test_everything_that_an_earlier_version_left_goes_on(version: str) -> None:
 
 
 @VERSIONS
-def test_commits_of_many_queues_go_on_in_old_segments_and_in_new_ones(version: str) -> None:
+def test_commits_of_many_queues_continue_in_old_segments_and_in_new_ones(version: str) -> None:
     """A redo file must not speak of segments of format 1: a program that knows only that would miss what is there."""
     lab = opened(version)
     names = ["jobs", "keyed", "leased", "one"]

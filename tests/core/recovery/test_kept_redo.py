@@ -137,7 +137,7 @@ def test_a_damaged_redo_file_is_reported_and_kept(harm: Callable[[bytearray], No
     assert len(before) == lab.broker.syncer.file_bytes
 
 
-def test_a_file_that_can_not_be_read_comes_back_by_a_repair_where_its_place_is_free(
+def test_a_file_that_can_not_be_read_returns_by_a_repair_where_its_place_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk reports an error while the server starts, and reads again later. One queue continues in the meantime."""
@@ -226,7 +226,7 @@ def test_a_segment_that_fails_keeps_only_its_own_queue_from_being_served(
     assert lab.broker.health().reasons == []
 
 
-def test_a_segment_without_a_header_comes_back_with_its_commits(tmp_path: Path) -> None:
+def test_a_segment_without_a_header_returns_with_its_commits(tmp_path: Path) -> None:
     lab = Lab()
     for name in NAMES:
         lab.publish(lab.queue(name), "before")
@@ -279,7 +279,7 @@ def test_a_redo_file_that_can_not_be_removed_keeps_nobody_from_being_served(monk
 # --- crashes
 
 
-def test_a_power_cut_at_any_call_of_a_replay_that_sets_a_file_aside_loses_nothing_of_it() -> None:
+def test_a_power_cut_at_any_call_of_a_replay_that_sets_a_file_aside_loses_none_of_it() -> None:
     lab = prepared()
     harmed = lab.disk.names["redo.1"]
     harmed.cache[RECORDS_AT + 100] ^= 1

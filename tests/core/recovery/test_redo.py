@@ -176,10 +176,12 @@ def test_a_crash_at_any_call_of_the_disk_loses_nothing_that_was_confirmed(how: s
             for asked in range(1, rounds + 1):
                 for n, queue in enumerate(queues):
 
-                    def told(error: object, _first: int, count: int, n: int = n, told: list[int] = confirmed) -> None:
-                        told[n] += count if error is None else 0
+                    def reported(
+                        error: object, _first: int, count: int, n: int = n, reported: list[int] = confirmed
+                    ) -> None:
+                        reported[n] += count if error is None else 0
 
-                    queue.publish([message(f"{asked}".ljust(400))], told)
+                    queue.publish([message(f"{asked}".ljust(400))], reported)
                 lab.settle()
             lab.disk.crash_in = -1
         is_over = lab.disk.crash_in == -1 and confirmed == [rounds] * 3
@@ -249,7 +251,7 @@ def test_a_full_redo_file_that_has_something_of_many_segments_is_used_again() ->
 
 
 @pytest.mark.parametrize("rounds", range(20, 30))
-def test_a_full_redo_file_is_not_used_again_before_all_is_synced_that_nobody_was_told_of_yet(
+def test_a_full_redo_file_is_not_used_again_before_all_unreported_commits_are_synced(
     rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Segments that had something there for the first time were left out: nobody had been told, so nobody knew."""

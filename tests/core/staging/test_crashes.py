@@ -122,14 +122,16 @@ def test_crashes_while_it_recovers_change_nothing(monkeypatch: pytest.MonkeyPatc
         assert everything(lab) == WANTED, f"crash in {crash_in}"
 
 
-def test_a_restart_at_any_turn_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_at_any_turn_continues_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apply, "WINDOW_BYTES", 2000)
     for turns in range(0, 150, 2):
         lab = prepared(turns)
         for part, contents in PARTS.items():
             stage(lab, "t", part, contents, per_frame=7)
         answers: list[tuple[CurbstoneError | None, bool, int]] = []
-        lab.broker.staging.commit("default", "t", sorted(PARTS), lambda *given, told=answers: told.append(given))
+        lab.broker.staging.commit(
+            "default", "t", sorted(PARTS), lambda *given, reported=answers: reported.append(given)
+        )
         for _ in range(turns):
             lab.host.turn()
             lab.host.work()

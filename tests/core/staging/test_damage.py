@@ -71,7 +71,7 @@ def bodies(lab: Lab, name: str) -> list[bytes]:
 
 
 def check(lab: Lab, what: str) -> None:
-    """Whatever was damaged: each transaction is in its queue once and whole, or not at all, and then it is told."""
+    """Whatever was damaged: each transaction is in its queue once and whole, or not at all and reported."""
     reasons = " ".join(lab.broker.health().reasons)
     for name in ("done", "staged", "coming"):
         lab.publish(lab.broker.get(queue_name(name)), "served")
@@ -142,8 +142,8 @@ def test_every_bit_of_the_lists_of_ids_may_flip() -> None:
         changed[index // 8] ^= 1 << index % 8
         for first, second in ((bytes(changed), data), (data, bytes(changed))):
             found: list[CommittedId] = []
-            told = decode_ids(first, second, found.append)
-            assert (found, told.lost, told.is_same) == (ids, 0, False)
+            reported = decode_ids(first, second, found.append)
+            assert (found, reported.lost, reported.is_same) == (ids, 0, False)
 
 
 def test_an_append_that_was_cut_off_is_no_damage() -> None:
@@ -152,14 +152,14 @@ def test_an_append_that_was_cut_off_is_no_damage() -> None:
     for cut in range(RECORD_BYTES):
         torn = two + ids[2][:cut] + bytes(RECORD_BYTES - cut)
         found: list[CommittedId] = []
-        told = decode_ids(torn, two, found.append)
-        assert (len(found), told.lost, told.healed) == (2, 0, 0)
+        reported = decode_ids(torn, two, found.append)
+        assert (len(found), reported.lost, reported.healed) == (2, 0, 0)
         found.clear()
-        told = decode_ids(three, torn, found.append)
-        assert (len(found), told.lost, told.healed) == (3, 0, 0)
+        reported = decode_ids(three, torn, found.append)
+        assert (len(found), reported.lost, reported.healed) == (3, 0, 0)
 
 
-def test_an_id_that_both_lists_lost_is_told_for_as_long_as_it_matters() -> None:
+def test_an_id_that_both_lists_lost_is_reported_for_as_long_as_it_matters() -> None:
     """Behind one damaged id all were read as not committed, and 9 of 10 transactions were published twice."""
     lab = Lab()
     lab.queue("a")
@@ -191,7 +191,7 @@ def test_the_list_of_the_first_release_is_read_and_doubled() -> None:
     assert "lost to damage" in " ".join(lab.broker.health().reasons)
 
 
-def test_the_marker_of_the_first_release_is_read_and_its_damage_is_told() -> None:
+def test_the_marker_of_the_first_release_is_read_and_its_damage_is_reported() -> None:
     """A marker with one flipped bit kept all queues from being served."""
     lab = prepared()
     copies = Copies(lab)
@@ -213,8 +213,8 @@ def test_the_marker_of_the_first_release_is_read_and_its_damage_is_told() -> Non
     assert "is damaged" in " ".join(lab.broker.health().reasons)
 
 
-def test_a_committed_part_that_is_lost_is_told_and_awaited() -> None:
-    """The transaction stayed as `committing` for ever, and nobody was told."""
+def test_a_committed_part_that_is_lost_is_reported_and_awaited() -> None:
+    """The transaction stayed as `committing` for ever, and no error was reported."""
     lab = prepared()
     copies = Copies(lab)
     directory = copies.small("/commit").rpartition("/")[0]
@@ -245,7 +245,7 @@ def test_a_damaged_part_does_not_let_an_older_one_of_its_name_count() -> None:
     assert bodies(lab, "a") == []
 
 
-def test_a_commit_waits_for_a_queue_that_is_not_served_and_goes_on_when_it_is_again() -> None:
+def test_a_commit_waits_for_a_queue_that_is_not_served_and_continues_when_it_is_again() -> None:
     """What was committed for it was dropped."""
     lab = Lab()
     a = lab.queue("a")

@@ -225,7 +225,7 @@ def test_one_user_can_not_use_up_what_may_be_staged_whatever_the_projects(how: s
     assert lab.broker.staging.bytes == 64 * 4096
 
 
-def test_a_missing_part_or_transaction_is_said_and_nothing_happens() -> None:
+def test_a_missing_part_or_transaction_is_reported_and_nothing_happens() -> None:
     lab = start()
     stage(lab, "t", "0", {"a": [b"m"]})
     with pytest.raises(NoSuchTransaction, match="no part 1"):
@@ -342,7 +342,7 @@ def test_a_queue_deleted_after_the_marker_loses_its_share_and_the_others_get_the
         lab = start()
         stage(lab, "t", "0", {"a": numbered(300, 1000), "b": numbered(300, 1000)})
         answers: list[tuple[CurbstoneError | None, bool, int]] = []
-        lab.broker.staging.commit("default", "t", None, lambda *given, told=answers: told.append(given))
+        lab.broker.staging.commit("default", "t", None, lambda *given, reported=answers: reported.append(given))
         for _ in range(turns):
             lab.host.turn()
             lab.host.work()
@@ -385,7 +385,7 @@ def test_a_damaged_part_is_noticed_before_anything_happens() -> None:
     assert bodies(lab, "a") == [] and state(lab, "t") == "staged"
 
 
-def test_what_is_settled_while_the_rest_is_applied_does_not_come_back() -> None:
+def test_what_is_settled_while_the_rest_is_applied_does_not_return() -> None:
     lab = start(cap=2 * MIB)
     stage(lab, "t", "0", {"a": numbered(1000, 700)})
     peer = Peer(lab, lab.broker.get(queue_name("a")), window=10_000)

@@ -105,7 +105,7 @@ def test_the_mode_is_in_the_content_type() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_event_in_binary_mode_comes_back_as_it_was_sent(gateway: Running) -> None:
+async def test_an_event_in_binary_mode_returns_as_it_was_sent(gateway: Running) -> None:
     headers = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "t", "ce-subject": "a%20%C3%A9%25"}
     await gateway.publish(b"\0data", **headers, **{"Content-Type": "x/y", "x-msg-x-a": "1"})
     async with gateway.socket("consume", "?ack") as socket:

@@ -102,7 +102,7 @@ def test_who_says_nothing_asks_for_itself() -> None:
 
 
 @pytest.mark.anyio
-async def test_links_say_how_the_client_of_a_trusted_proxy_came_and_nobody_else_is_believed(tmp_path: Path) -> None:
+async def test_links_say_how_the_client_of_a_trusted_proxy_came_and_no_other_client_is_believed(tmp_path: Path) -> None:
     async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as gateway:
         said = {"X-Forwarded-For": "192.0.2.7", "X-Forwarded-Proto": "https", "Host": "localhost"}
         await gateway.http.aclose()
@@ -116,7 +116,7 @@ async def test_links_say_how_the_client_of_a_trusted_proxy_came_and_nobody_else_
 
 
 @pytest.mark.anyio
-async def test_browsers_are_told_to_come_with_tls_alone_where_it_is_not_this_machines_own_address(
+async def test_browsers_are_asked_to_come_with_tls_alone_where_it_is_not_this_machines_own_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import httpx

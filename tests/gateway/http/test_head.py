@@ -165,7 +165,7 @@ async def test_a_client_that_falls_silent_after_its_refusal_is_gone_within_secon
     writer.close()
 
 
-async def test_a_small_body_that_nobody_wants_is_skipped_and_the_connection_goes_on(gateway: Running) -> None:
+async def test_a_small_body_that_nobody_wants_is_skipped_and_the_connection_continues(gateway: Running) -> None:
     reader, writer = await asyncio.open_connection(*gateway.address)
     writer.write(b"POST /v2/p1/queues/missing/messages HTTP/1.1\r\n" + HOST + b"Content-Length: 30000\r\n\r\n")
     assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 404 ")

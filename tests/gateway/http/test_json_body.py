@@ -40,7 +40,7 @@ def test_a_name_that_stands_twice_is_refused_at_any_depth(
             parse_json(text.encode())
 
 
-def test_the_name_is_told_and_in_a_large_text_it_is_not_looked_for() -> None:
+def test_the_name_is_reported_and_in_a_large_text_it_is_not_looked_for() -> None:
     with pytest.raises(BadRequest, match=r"bad JSON: the name 'ttl' appears twice in one object"):
         parse_json(b'{"ttl":1,"message":"http://x","ttl":2}')
     with pytest.raises(BadRequest, match=r"bad JSON: a name appears twice in one object"):

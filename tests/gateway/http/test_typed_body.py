@@ -1,4 +1,4 @@
-"""Bodies as types: what is wrong is told with the member and the rule that it broke."""
+"""Bodies as types: what is wrong is reported with the member and the rule that it broke."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Order(Body):
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "reported"),
     [
         ({"count": 0}, "bad count 0: a whole number from 1 to 10"),
         ({"count": 11}, "bad count 11: a whole number from 1 to 10"),
@@ -52,12 +52,12 @@ class Order(Body):
         ([], "an order must be a JSON object"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_rule(value: object, told: str) -> None:
+def test_what_is_wrong_is_named_with_its_rule(value: object, reported: str) -> None:
     if isinstance(value, dict):
         value = {"upTo": 1, **value}
     with pytest.raises(BadRequest) as caught:
         typed(value, Order)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(reported)
 
 
 def test_what_is_missing_is_named_with_its_rule() -> None:

@@ -105,7 +105,7 @@ async def test_a_group_browses_what_is_pending_in_it(gateway: Running) -> None:
         assert [line["message"] for line in lines(reply)] == ["c", "d"]
 
 
-async def test_what_is_lost_is_410_with_where_to_go_on(gateway: Running) -> None:
+async def test_what_is_lost_is_410_with_where_to_continue(gateway: Running) -> None:
     await gateway.publish("a", "b", "c")
     await gateway.http.put(QUEUE + "/groups/g")
     await gateway.http.delete(MESSAGES)

@@ -100,7 +100,7 @@ async def test_no_more_than_limit_are_unsettled(gateway: Running) -> None:
         assert await gateway.counts() == (1, 2, 1)
 
 
-async def test_a_lease_that_runs_out_comes_again(gateway: Running) -> None:
+async def test_a_lease_that_runs_out_is_delivered_again(gateway: Running) -> None:
     await gateway.publish("a")
     async with stream(gateway, "?limit=1&seconds=0.05") as events:
         (first, one), (second, two) = await events.events(2)

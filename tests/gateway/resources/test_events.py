@@ -67,7 +67,7 @@ async def test_a_queue_bound_twice_over_gets_one_copy(gateway: Running) -> None:
     assert (reply.json(), await bodies(gateway, "a")) == ({"queues": 1}, ["1"])
 
 
-async def test_nobody_bound_is_told_and_no_error(gateway: Running) -> None:
+async def test_nobody_bound_is_reported_and_no_error(gateway: Running) -> None:
     reply = await gateway.http.post(f"{EVENTS}/order/messages", content="1")
     assert (reply.status_code, reply.json()) == (201, {"queues": 0})
 
@@ -151,7 +151,7 @@ async def test_a_websocket_publishes_to_an_event_and_each_message_is_confirmed(g
     assert [await bodies(gateway, name) for name in "ab"] == [["1", "2"], ["1", "2"]]
 
 
-async def test_a_websocket_goes_on_when_a_queue_is_full(gateway: Running) -> None:
+async def test_a_websocket_continues_when_a_queue_is_full(gateway: Running) -> None:
     await bind(gateway, "order", "a", cap="64KiB", max_message_size="64KiB")
     async with gateway.socket("publish", path=f"{EVENTS}/order") as socket, asyncio.timeout(60):
         error = ""
@@ -165,7 +165,7 @@ async def test_a_websocket_goes_on_when_a_queue_is_full(gateway: Running) -> Non
         assert await socket.recv() == ""
 
 
-async def test_a_websocket_goes_on_behind_a_message_that_is_too_large(gateway: Running) -> None:
+async def test_a_websocket_continues_behind_a_message_that_is_too_large(gateway: Running) -> None:
     await bind(gateway, "order", "a", max_message_size=10)
     async with gateway.socket("publish", path=f"{EVENTS}/order") as socket:
         await socket.send(b"x" * 11)

@@ -58,7 +58,7 @@ async def test_messages_are_leased_or_delayed(gateway: Running) -> None:
     assert "1 message is delayed; the first is due at 20" in text
 
 
-async def test_what_waits_for_a_group_that_is_not_declared_is_told(gateway: Running) -> None:
+async def test_what_waits_for_a_group_that_is_not_declared_is_reported(gateway: Running) -> None:
     await gateway.http.post(f"{MESSAGES}?groups=zz", content="1")
     assert "1 message is ready for group zz, which is not declared" in await said(gateway)
     assert "1 message is ready for group zz. Nobody consumes from it as group zz." in await said(gateway, "?group=zz")
@@ -74,7 +74,7 @@ async def test_a_full_queue(gateway: Running) -> None:
 
 
 async def test_a_queue_that_refuses_messages_long_before_its_cap_says_so(gateway: Running) -> None:
-    """At 77 % of a small cap, and with a message that is large for it, none of this was told."""
+    """At 77 % of a small cap, and with a message that is large for it, none of this was reported."""
     await gateway.http.put(QUEUE, json={"cap": "256KiB"})
     await gateway.publish(*["x" * 60_000] * 2)
     assert "refused" not in await said(gateway) and "takes" not in await said(gateway)
@@ -129,7 +129,7 @@ async def test_lists_are_paged_and_filtered(gateway: Running) -> None:
     assert (await gateway.http.get("/v2?limit=x")).status_code == 400
 
 
-async def test_what_gave_way_to_newer_messages_is_told_and_counted(gateway: Running) -> None:
+async def test_what_made_room_to_newer_messages_is_reported_and_counted(gateway: Running) -> None:
     await gateway.http.put(QUEUE, json={"cap": "64KiB", "overflow": "drop-oldest"})
     for _ in range(40):
         await gateway.publish("x" * 4000)

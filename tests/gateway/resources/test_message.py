@@ -61,7 +61,7 @@ async def test_a_pop_that_is_confirmed_is_settled(gateway: Running) -> None:
     assert (await gateway.http.delete(lease)).status_code == 404, "it has ended"
 
 
-async def test_a_pop_that_is_not_confirmed_comes_back(gateway: Running) -> None:
+async def test_a_pop_that_is_not_confirmed_returns(gateway: Running) -> None:
     await publish(gateway, "1")
     first = await gateway.http.delete(MESSAGES + "?confirm=0.05")
     again = await gateway.http.delete(MESSAGES + "?confirm=30&wait=30")

@@ -14,7 +14,7 @@ from tests.kit.gateway import MESSAGES, QUEUE, Running
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_message_comes_back_as_it_was_sent(gateway: Running) -> None:
+async def test_a_message_returns_as_it_was_sent(gateway: Running) -> None:
     sent = await gateway.http.post(
         MESSAGES, content=b"Hello", headers={"Content-Type": "text/plain", "X-Msg-X-Foo": "Bar", "x-msg-y": "dropped"}
     )
@@ -177,7 +177,7 @@ async def test_a_peek_shows_messages_and_takes_none(gateway: Running) -> None:
     assert await gateway.counts() == (2, 0, 0)
 
 
-async def test_a_peek_goes_on_where_the_last_one_ended(gateway: Running) -> None:
+async def test_a_peek_continues_where_the_last_one_ended(gateway: Running) -> None:
     await gateway.publish(*[b"%d" % number for number in range(25)])
     first = await peek(gateway)
     assert [item["message"] for item in first] == [str(number) for number in range(10)]

@@ -32,7 +32,7 @@ async def samples(gateway: Running) -> Samples:
     return found
 
 
-async def test_the_state_of_a_queue_is_told(gateway: Running) -> None:
+async def test_the_state_of_a_queue_is_reported(gateway: Running) -> None:
     await gateway.publish("a", "b", "c")
     await gateway.http.post(MESSAGES + "?delay=100", content="d")
     await gateway.http.post(MESSAGES + "/lease", json={"count": 2})
@@ -84,7 +84,7 @@ async def test_totals_add_up_over_queues(gateway: Running) -> None:
     assert found["curbstone_queues", ()] == 3
 
 
-async def test_commits_are_counted_and_their_time_is_told(gateway: Running) -> None:
+async def test_commits_are_counted_and_their_time_is_reported(gateway: Running) -> None:
     before = await samples(gateway)
     await gateway.publish("a", "b", "c")
     await gateway.http.post(MESSAGES + "/batch", json=[{"message": "d"}] * 7)

@@ -72,7 +72,7 @@ def test_a_message_is_fetched_once_and_deleted(mq: httpx.Client) -> None:
     assert mq.delete(f"/jobs/messages/{message_id}").status_code == 202
 
 
-def test_a_message_that_was_not_deleted_comes_again_to_its_place(tmp_path: Path) -> None:
+def test_a_message_that_was_not_deleted_is_delivered_again_to_its_place(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--mq-delay=0.2") as server, client(server) as mq:
         mq.put("/jobs")
         first = post(mq, "1")
@@ -123,7 +123,7 @@ def test_a_deleted_queue_takes_with_it_what_was_fetched(mq: httpx.Client) -> Non
 
 
 @pytest.mark.parametrize("body", [b"", bytes(range(256)) * 4096])
-def test_bodies_come_back_byte_for_byte(mq: httpx.Client, body: bytes) -> None:
+def test_bodies_return_byte_for_byte(mq: httpx.Client, body: bytes) -> None:
     mq.put("/jobs")
     message_id = post(mq, body)
     assert fetch(mq) == (200, message_id, body)
@@ -186,7 +186,7 @@ def test_a_page_of_another_origin_can_not_take_messages_away(mq: httpx.Client, h
     assert mq.get("/jobs/messages", headers={"sec-fetch-site": "same-origin"}).status_code == 200
 
 
-def test_a_full_queue_is_503_with_a_time_to_come_back(tmp_path: Path) -> None:
+def test_a_full_queue_is_503_with_a_time_to_retry(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--cap=64KiB") as server, client(server) as mq:
         mq.put("/jobs")
         stored = 0

@@ -47,7 +47,7 @@ async def test_a_group_is_declared_looked_at_listed_and_removed(gateway: Running
 
 
 @pytest.mark.parametrize(("start", "position"), [("latest", 3), (2, 2), ("earliest", 1), ({"timestamp": 0}, 1)])
-async def test_a_group_begins_where_it_is_told(gateway: Running, start: object, position: int) -> None:
+async def test_a_group_begins_where_it_is_asked_to(gateway: Running, start: object, position: int) -> None:
     await gateway.publish("a", "b")
     assert (await declared(gateway, start=start))["position"] == position
 
@@ -155,7 +155,7 @@ async def test_offsets_can_be_waited_for(gateway: Running) -> None:
     assert (await gateway.http.get(QUEUE + "/offsets?wait=0.01&after=2")).json()["next"] == 2
 
 
-async def test_who_waits_is_told_that_the_queue_is_deleted(gateway: Running) -> None:
+async def test_who_waits_is_notified_that_the_queue_is_deleted(gateway: Running) -> None:
     waiting = asyncio.ensure_future(gateway.http.get(QUEUE + "/offsets?wait=30&after=1"))
     await gateway.polling(1)
     await gateway.http.delete(QUEUE)

@@ -46,7 +46,7 @@ async def test_settled_messages_are_not_found_and_text_is_utf8(gateway: Running)
 
 
 @pytest.mark.anyio
-async def test_a_search_goes_on_where_the_limit_has_ended_it(gateway: Running) -> None:
+async def test_a_search_continues_where_the_limit_has_ended_it(gateway: Running) -> None:
     await gateway.publish(*[f"m{number}" for number in range(10)])
     all_of_it: list[str] = []
     after: dict[str, object] = {}

@@ -82,7 +82,7 @@ def test_it_says_the_same_as_metrics(server: ServerProcess) -> None:
     assert stats["commits"]["sync_seconds"]["buckets"][-1][1] > 0
 
 
-def test_connections_and_refusals_are_told_by_protocol(server: ServerProcess) -> None:
+def test_connections_and_refusals_are_reported_by_protocol(server: ServerProcess) -> None:
     with socket.create_connection(server.stomp) as stomp, socket.create_connection(server.mqks) as mqks:
         stomp.sendall(b"CONNECT\naccept-version:1.2\nhost:x\n\n\0")
         assert stomp.recv(9) == b"CONNECTED"

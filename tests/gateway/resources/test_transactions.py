@@ -245,7 +245,7 @@ async def test_what_is_staged_is_in_the_metrics(gateway: Running) -> None:
     assert "curbstone_staged_transactions 1.0" in text and "curbstone_staged_bytes 10" in text
 
 
-def test_a_client_that_goes_on_asking_gets_everything_in_exactly_once_however_often_the_server_is_killed(
+def test_a_client_that_keeps_asking_gets_everything_in_exactly_once_however_often_the_server_is_killed(
     tmp_path: Path,
 ) -> None:
     """It does what a pipeline does: stage, commit, and after any failure start over with the same id."""

@@ -177,7 +177,7 @@ def test_the_peers_close_is_answered_and_ends_everything(trailing: bytes) -> Non
     ],
     ids=range(12),  # masks are random, and each worker must find the same names
 )
-def test_a_peer_that_breaks_the_protocol_is_told_so_and_closed(data: bytes, code: int) -> None:
+def test_a_peer_that_breaks_the_protocol_gets_an_error_and_is_closed(data: bytes, code: int) -> None:
     for pieces in ([data], one_by_one(data)):
         frames, messages = fed(*pieces)
         assert messages == []

@@ -130,7 +130,7 @@ def test_each_delivery_of_a_message_has_its_own_ack_id() -> None:
     assert reader.calls[-1] == ("ack", [11])
 
 
-def test_an_empty_frame_ends_deliveries_and_settling_goes_on() -> None:
+def test_an_empty_frame_ends_deliveries_and_settling_continues() -> None:
     reader = Reader().given(11)
     reader.send("", '{"ackId":"k.1"}')
     assert reader.calls == [("pause",), ("ack", [11])]

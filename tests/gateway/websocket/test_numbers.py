@@ -26,7 +26,7 @@ async def answers(socket: ClientConnection, count: int) -> list[dict[str, Any]]:
     return [await json_from(socket) for _ in range(count)]
 
 
-async def test_numbers_go_on_where_the_last_connection_was_and_repeats_are_told(gateway: Running) -> None:
+async def test_numbers_continue_where_the_last_connection_was_and_repeats_are_reported(gateway: Running) -> None:
     async with gateway.socket("publish", AS_WEB) as socket:
         assert await json_from(socket) == {"producer": "web-1", "seq": 0}
         await send(socket, "1", "2")
@@ -54,7 +54,7 @@ async def test_without_ids_a_message_is_confirmed_by_an_empty_frame_and_a_repeat
         assert await json_from(socket) == REPEATED
 
 
-async def test_what_comes_behind_a_gap_is_refused_and_the_connection_goes_on(gateway: Running) -> None:
+async def test_what_comes_behind_a_gap_is_refused_and_the_connection_continues(gateway: Running) -> None:
     async with gateway.socket("publish", AS_WEB) as socket:
         await socket.recv()
         await send(socket, "1")

@@ -197,7 +197,7 @@ def test_a_message_of_the_limit_is_taken() -> None:
 
 
 @pytest.mark.parametrize("error", [Unavailable("the disk failed"), SchemaViolation("no"), KeyReused("no")])
-def test_what_the_engine_refuses_is_told_for_each_message(error: CurbstoneError) -> None:
+def test_what_the_engine_refuses_is_reported_for_each_message(error: CurbstoneError) -> None:
     publisher = Publisher()
     publisher.send(*map(binary, (b"1", b"2", b"3")))
     publisher.queue.done[0](error, 0, 2)
@@ -275,7 +275,7 @@ def picky(publish: Any) -> Any:
     return refusing
 
 
-def test_what_an_engine_refuses_at_once_is_told_behind_what_came_before() -> None:
+def test_what_an_engine_refuses_at_once_is_reported_behind_what_came_before() -> None:
     """Where an engine lacked idempotency keys, or ordering keys, the connection broke without a word."""
     publisher = Publisher()
     publisher.queue.publish = picky(publisher.queue.publish)  # type: ignore[method-assign]

@@ -54,8 +54,8 @@ class Reader:
 
     def subscribe(self, name: str, **options: Any) -> list[Any]:
         """Subscribe; return what comes behind that."""
-        told, *rest = self.say({"subscribe": name, "ack": True, "encoding": "utf8", **options})
-        assert told == {"subscribed": name}
+        reported, *rest = self.say({"subscribe": name, "ack": True, "encoding": "utf8", **options})
+        assert reported == {"subscribed": name}
         return rest
 
 
@@ -86,8 +86,12 @@ def test_each_delivery_says_its_queue_and_is_settled_where_it_came_from(lab: Lab
         ("b", "b1"),
     ]
     assert len({each["ackId"] for each in (first, second, third)}) == 3
-    told = reader.say({"ackId": third["ackId"]}, {"nackId": first["ackId"], "delay": 60}, {"ackId": second["ackId"]})
-    assert sorted(told, key=str) == sorted([{"settled": [each["ackId"]]} for each in (first, second, third)], key=str)
+    reported = reader.say(
+        {"ackId": third["ackId"]}, {"nackId": first["ackId"], "delay": 60}, {"ackId": second["ackId"]}
+    )
+    assert sorted(reported, key=str) == sorted(
+        [{"settled": [each["ackId"]]} for each in (first, second, third)], key=str
+    )
     assert (counts(a), counts(b)) == ((0, 0), (0, 0))
     assert a.counts().delayed == 1
 
@@ -95,8 +99,8 @@ def test_each_delivery_says_its_queue_and_is_settled_where_it_came_from(lab: Lab
 def test_a_delivery_is_the_frames_of_a_consuming_socket_behind_its_queue(lab: Lab) -> None:
     filled(lab, "a", "body")
     reader = Reader(lab)
-    told, metadata, payload = reader.say({"subscribe": "a"})
-    assert told == {"subscribed": "a"}
+    reported, metadata, payload = reader.say({"subscribe": "a"})
+    assert reported == {"subscribed": "a"}
     assert list(metadata) == ["queue", "Content-Type", "timestamp", "redelivered", "id", "tries"]
     assert payload == b"body"
 
@@ -111,19 +115,19 @@ def test_each_subscription_has_its_own_window(lab: Lab) -> None:
     assert [(each["queue"], each["message"]) for each in more] == [("a", "2"), ("a", "3")]
 
 
-def test_what_runs_out_is_told_and_comes_again(lab: Lab) -> None:
+def test_what_runs_out_is_reported_and_is_delivered_again(lab: Lab) -> None:
     filled(lab, "a", "1", "2")
     reader = Reader(lab)
     first, second = reader.subscribe("a", lease=30)
-    told = reader.say({"extendId": second["ackId"], "seconds": 60})
-    assert told == [{"extended": [second["ackId"]]}]
+    reported = reader.say({"extendId": second["ackId"], "seconds": 60})
+    assert reported == [{"extended": [second["ackId"]]}]
     lab.pass_time(31_000)
     stale, again = reader.hear()
     assert stale == {"stale": [first["ackId"]]}
     assert (again["message"], again["tries"]) == ("1", 1)
 
 
-def test_an_empty_frame_ends_all_deliveries_and_settling_goes_on(lab: Lab) -> None:
+def test_an_empty_frame_ends_all_deliveries_and_settling_continues(lab: Lab) -> None:
     a, b = filled(lab, "a", "1"), lab.queue("b")
     reader = Reader(lab)
     (delivery,) = reader.subscribe("a")
@@ -139,8 +143,8 @@ def test_what_is_unsubscribed_goes_back_behind_what_the_same_read_settles(lab: L
     a = filled(lab, "a", "1", "2")
     reader = Reader(lab)
     first, second = reader.subscribe("a")
-    told = reader.say({"ackId": first["ackId"]}, {"unsubscribe": "a"}, {"ackId": second["ackId"]})
-    assert told == [{"unsubscribed": "a"}, {"stale": [second["ackId"]]}, {"settled": [first["ackId"]]}]
+    reported = reader.say({"ackId": first["ackId"]}, {"unsubscribe": "a"}, {"ackId": second["ackId"]})
+    assert reported == [{"unsubscribed": "a"}, {"stale": [second["ackId"]]}, {"settled": [first["ackId"]]}]
     assert counts(a) == (1, 0)
     assert [(each["message"], each["tries"]) for each in reader.subscribe("a")] == [("2", 1)]
 
@@ -153,8 +157,8 @@ def test_a_deleted_queue_ends_its_subscription_and_nothing_else(lab: Lab) -> Non
     (kept,) = reader.subscribe("b")
     lab.answer(lambda done: lab.broker.delete(lab.broker.get(b.name._replace(queue="a")).name, done))
     assert reader.hear() == [{"unsubscribed": "a", "code": 404, "error": "no such queue: default/a"}]
-    told = reader.say({"ackId": gone["ackId"]}, {"ackId": kept["ackId"]})
-    assert sorted(told, key=str) == [{"settled": [kept["ackId"]]}, {"stale": [gone["ackId"]]}]
+    reported = reader.say({"ackId": gone["ackId"]}, {"ackId": kept["ackId"]})
+    assert sorted(reported, key=str) == [{"settled": [kept["ackId"]]}, {"stale": [gone["ackId"]]}]
     filled(lab, "a", "again")
     assert [each["message"] for each in reader.subscribe("a")] == ["again"]
     assert reader.wire.code is None
@@ -190,10 +194,10 @@ def test_what_is_refused_is_named_and_ends_nothing(lab: Lab, command: dict[str, 
     lab.queue("b")
     reader = Reader(lab)
     (delivery,) = reader.subscribe("a")
-    (told,) = reader.say(command)
+    (reported,) = reader.say(command)
     verb = next(iter(command))
-    assert (told["code"], told[verb]) == (code, command[verb])
-    assert error in told["error"]
+    assert (reported["code"], reported[verb]) == (code, command[verb])
+    assert error in reported["error"]
     assert reader.say({"ackId": delivery["ackId"]}) == [{"settled": [delivery["ackId"]]}]
 
 
@@ -205,8 +209,8 @@ def test_a_settling_that_is_refused_leaves_the_delivery(lab: Lab, beside: dict[s
     filled(lab, "a", "1")
     reader = Reader(lab)
     (delivery,) = reader.subscribe("a")
-    (told,) = reader.say({"nackId": delivery["ackId"], **beside})
-    assert (told["code"], told["nackId"]) == (400, delivery["ackId"]) and error in told["error"]
+    (reported,) = reader.say({"nackId": delivery["ackId"], **beside})
+    assert (reported["code"], reported["nackId"]) == (400, delivery["ackId"]) and error in reported["error"]
     assert reader.say({"ackId": delivery["ackId"]}) == [{"settled": [delivery["ackId"]]}]
 
 
@@ -216,8 +220,8 @@ def test_a_rejected_message_that_has_to_wait_for_its_dead_letter_queue_ends_noth
     a = filled(lab, "a", "1", "2", "3", dead_letter="dead")
     reader = Reader(lab)
     first, second, third = reader.subscribe("a")
-    (told,) = reader.say({"rejectId": first["ackId"], "error": "bad"})
-    assert (told["rejectId"], told["code"]) == (first["ackId"], 507) and "publish_paused" in told["error"]
+    (reported,) = reader.say({"rejectId": first["ackId"], "error": "bad"})
+    assert (reported["rejectId"], reported["code"]) == (first["ackId"], 507) and "publish_paused" in reported["error"]
     (settled,) = reader.say({"ackId": second["ackId"]})
     assert settled == {"settled": [second["ackId"]]}
     assert reader.say({"rejectId": first["ackId"]}) == [{"stale": [first["ackId"]]}]
@@ -230,9 +234,9 @@ def test_a_rejected_message_that_has_to_wait_for_its_dead_letter_queue_ends_noth
 @pytest.mark.parametrize("command", [{}, {"other": 1}, {"ackId": 5}, {"subscribe": None}, {"publish": ["a"]}])
 def test_a_command_that_names_no_queue_and_no_delivery_is_refused(lab: Lab, command: dict[str, Any]) -> None:
     reader = Reader(lab)
-    (told,) = reader.say(command)
+    (reported,) = reader.say(command)
     named = {} if command == {"other": 1} else command
-    assert told == {"code": 400, "error": told["error"], **named}
+    assert reported == {"code": 400, "error": reported["error"], **named}
     assert reader.wire.code is None
 
 
@@ -254,7 +258,7 @@ def test_what_is_no_command_at_all_ends_the_socket_behind_what_was_published(lab
 def test_messages_are_answered_in_their_order_whatever_queue_they_are_for(lab: Lab) -> None:
     a, b = lab.queue("a"), lab.queue("b")
     reader = Reader(lab)
-    told = reader.say(
+    reported = reader.say(
         {"publish": "a", "message": "1", "Content-Type": "text/plain", "x-msg-x-color": "blue"},
         {"publish": "a", "message": "Mg==", "encoding": "base64"},
         {"publish": "none", "message": "3"},
@@ -262,11 +266,11 @@ def test_messages_are_answered_in_their_order_whatever_queue_they_are_for(lab: L
         {"publish": "b", "message": "4", "Idempotency-Key": "k"},
         {"publish": "a", "message": "5"},
     )
-    assert [each.get("published") or each["publish"] for each in told] == ["a", "a", "none", "b", "b", "a"]
-    assert [each.get("code") for each in told] == [None, None, 404, None, None, None]
+    assert [each.get("published") or each["publish"] for each in reported] == ["a", "a", "none", "b", "b", "a"]
+    assert [each.get("code") for each in reported] == [None, None, 404, None, None, None]
     shown = [a.message_id(each.message.seq) for each in lab.peek(a)]
-    assert [told[at]["id"] for at in (0, 1, 5)] == shown
-    assert told[3]["id"] == told[4]["id"] == b.message_id(lab.peek(b)[0].message.seq)
+    assert [reported[at]["id"] for at in (0, 1, 5)] == shown
+    assert reported[3]["id"] == reported[4]["id"] == b.message_id(lab.peek(b)[0].message.seq)
     assert lab.bodies(a) == [b"1", b"2", b"5"]
 
 
@@ -274,11 +278,11 @@ def test_a_full_queue_refuses_for_itself(lab: Lab) -> None:
     lab.queue("a", cap="64KiB")
     b = lab.queue("b")
     reader = Reader(lab)
-    told = reader.say(*[{"publish": name, "message": "m" * 999} for _ in range(MANY) for name in ("a", "b")])
-    of_a = [each for each in told if each.get("publish") == "a"]
+    reported = reader.say(*[{"publish": name, "message": "m" * 999} for _ in range(MANY) for name in ("a", "b")])
+    of_a = [each for each in reported if each.get("publish") == "a"]
     assert of_a and {each["code"] for each in of_a} == {507}
-    assert len([each for each in told if each.get("published") == "b"]) == len(lab.bodies(b)) == MANY
-    assert len(told) == 2 * MANY
+    assert len([each for each in reported if each.get("published") == "b"]) == len(lab.bodies(b)) == MANY
+    assert len(reported) == 2 * MANY
 
 
 def test_what_an_engine_refuses_at_once_is_refused_by_itself(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,8 +290,8 @@ def test_what_an_engine_refuses_at_once_is_refused_by_itself(lab: Lab, monkeypat
     monkeypatch.setattr(LocalQueue, "publish", picky(LocalQueue.publish))
     reader = Reader(lab)
     bodies = [("1", {}), ("2", {"x-msg-x-bad": "1"}), ("3", {})]
-    told = reader.say(*({"publish": "a", "message": body, **more} for body, more in bodies))
-    assert [each.get("code") for each in told] == [None, 501, None]
+    reported = reader.say(*({"publish": "a", "message": body, **more} for body, more in bodies))
+    assert [each.get("code") for each in reported] == [None, 501, None]
     monkeypatch.undo()
     assert lab.bodies(a) == [b"1", b"3"]
 
@@ -297,8 +301,8 @@ def test_what_was_delivered_can_be_published_as_it_came(lab: Lab) -> None:
     b = lab.queue("b")
     reader = Reader(lab)
     (delivery,) = reader.subscribe("a")
-    told = reader.say({"publish": "b", **delivery}, {"ackId": delivery["ackId"]})
-    assert {"settled": [delivery["ackId"]]} in told and any(each.get("published") == "b" for each in told)
+    reported = reader.say({"publish": "b", **delivery}, {"ackId": delivery["ackId"]})
+    assert {"settled": [delivery["ackId"]]} in reported and any(each.get("published") == "b" for each in reported)
     assert lab.bodies(b) == [b"1"]
 
 
@@ -309,8 +313,8 @@ def test_a_stop_answers_what_was_taken(lab: Lab) -> None:
     reader.session.receive([text('{"publish":"a","message":"2"}')])
     reader.session.stop()
     assert reader.wire.code is None
-    (told,) = reader.hear()
-    assert told["published"] == "a"
+    (reported,) = reader.hear()
+    assert reported["published"] == "a"
     assert reader.wire.code == 1001
     lab.settle()
     assert counts(a) == (2, 0)
@@ -357,8 +361,8 @@ def test_a_socket_has_so_many_subscriptions(lab: Lab, monkeypatch: pytest.Monkey
     reader = Reader(lab)
     reader.subscribe("a")
     reader.subscribe("b")
-    (told,) = reader.say({"subscribe": "c"})
-    assert (told["code"], told["subscribe"]) == (429, "c")
+    (reported,) = reader.say({"subscribe": "c"})
+    assert (reported["code"], reported["subscribe"]) == (429, "c")
     reader.say({"unsubscribe": "a"})
     reader.subscribe("c")
 
@@ -381,8 +385,8 @@ def test_whatever_comes_is_answered_and_ends_nothing(reads: list[list[Any]]) -> 
     for read in reads:
         reader.session.receive(read)
         published += sum(b'"publish"' in each.data for each in read)
-    told = [each for each in reader.hear() if isinstance(each, dict)]
-    assert len([each for each in told if "published" in each or "publish" in each or "code" in each]) >= published
+    reported = [each for each in reader.hear() if isinstance(each, dict)]
+    assert len([each for each in reported if "published" in each or "publish" in each or "code" in each]) >= published
     assert reader.wire.code is None
     reader.session.closed()
     lab.settle()
@@ -409,13 +413,13 @@ def test_each_queue_needs_its_right_and_a_refusal_says_nothing_of_what_exists(tm
     _, reader = welcomed(tmp_path)
     reader.subscribe("a")
     for name in ("c", "none"):
-        (told,) = reader.say({"subscribe": name})
-        assert told == {"code": 403, "error": f"no right to receive on queue default/{name}", "subscribe": name}
+        (reported,) = reader.say({"subscribe": name})
+        assert reported == {"code": 403, "error": f"no right to receive on queue default/{name}", "subscribe": name}
     for name in ("a", "none"):
-        (told,) = reader.say({"publish": name, "message": "m"})
-        assert told == {"code": 403, "error": f"no right to send on queue default/{name}", "publish": name}
-    (told,) = reader.say({"publish": "b", "message": "m"})
-    assert told["published"] == "b"
+        (reported,) = reader.say({"publish": name, "message": "m"})
+        assert reported == {"code": 403, "error": f"no right to send on queue default/{name}", "publish": name}
+    (reported,) = reader.say({"publish": "b", "message": "m"})
+    assert reported["published"] == "b"
 
 
 def test_a_right_that_is_lost_ends_its_subscription_and_nothing_else(tmp_path: Path) -> None:
@@ -424,8 +428,8 @@ def test_a_right_that_is_lost_ends_its_subscription_and_nothing_else(tmp_path: P
     (of_b,) = reader.subscribe("b")
     assert world.reload(USERS.replace('"receive default/a", ', "").replace(', "send default/b"', "")) is None
     assert reader.hear() == [{"unsubscribed": "a", "code": 403, "error": "no right to receive on queue default/a"}]
-    told = reader.say({"ackId": of_a["ackId"]}, {"ackId": of_b["ackId"]}, {"publish": "b", "message": "m"})
-    assert sorted(told, key=str) == [
+    reported = reader.say({"ackId": of_a["ackId"]}, {"ackId": of_b["ackId"]}, {"publish": "b", "message": "m"})
+    assert sorted(reported, key=str) == [
         {"code": 403, "error": "no right to send on queue default/b", "publish": "b"},
         {"settled": [of_b["ackId"]]},
         {"stale": [of_a["ackId"]]},
@@ -447,8 +451,8 @@ def test_subscriptions_count_among_those_of_the_user(tmp_path: Path, monkeypatch
     other = Reader(world.lab, world.authenticator, world.login("ann", "open sesame"))
     reader.subscribe("a")
     reader.subscribe("b")
-    (told,) = other.say({"subscribe": "a"})
-    assert (told["code"], told["subscribe"]) == (429, "a")
+    (reported,) = other.say({"subscribe": "a"})
+    assert (reported["code"], reported["subscribe"]) == (429, "a")
     reader.say({"unsubscribe": "a"})
     other.subscribe("a")
     reader.session.closed()
@@ -461,14 +465,14 @@ def test_who_publishes_too_much_waits_and_loses_nothing(tmp_path: Path) -> None:
     b = filled(world.lab, "b", "first")
     reader = Reader(world.lab, world.authenticator, world.login("ann", "open sesame"))
     (delivery,) = reader.subscribe("b", limit=1)
-    told = reader.say(*[{"publish": "b", "message": str(number)} for number in range(20)])
-    assert len(told) == 20
-    told = reader.say({"ackId": delivery["ackId"]}, {"publish": "b", "message": "late"}, {"unsubscribe": "b"})
-    assert {"settled": [delivery["ackId"]]} in told
-    assert reader.wire.is_held and not any("published" in each or "unsubscribed" in each for each in told)
+    reported = reader.say(*[{"publish": "b", "message": str(number)} for number in range(20)])
+    assert len(reported) == 20
+    reported = reader.say({"ackId": delivery["ackId"]}, {"publish": "b", "message": "late"}, {"unsubscribe": "b"})
+    assert {"settled": [delivery["ackId"]]} in reported
+    assert reader.wire.is_held and not any("published" in each or "unsubscribed" in each for each in reported)
     world.lab.pass_time(5_000)
-    told = reader.hear()
-    assert any(each.get("published") == "b" for each in told) and {"unsubscribed": "b"} in told
+    reported = reader.hear()
+    assert any(each.get("published") == "b" for each in reported) and {"unsubscribed": "b"} in reported
     assert not reader.wire.is_held
     assert b.counts().rdy == 21
 
@@ -479,6 +483,6 @@ def test_a_queue_that_goes_while_a_message_is_on_its_way_refuses_it(lab: Lab) ->
     reader.subscribe("a")
     errors: list[CurbstoneError | bool] = []
     lab.broker.delete(a.name, errors.append)
-    told = reader.say({"publish": "a", "message": "m"})
-    assert {each["code"] for each in told} == {404}
-    assert {next(iter(set(each) - {"code", "error"})) for each in told} == {"publish", "unsubscribed"}
+    reported = reader.say({"publish": "a", "message": "m"})
+    assert {each["code"] for each in reported} == {404}
+    assert {next(iter(set(each) - {"code", "error"})) for each in reported} == {"publish", "unsubscribed"}

@@ -70,7 +70,7 @@ async def test_a_queue_that_is_deleted_ends_its_subscription_and_not_the_socket(
         assert {each.get("message") for each in await heard(socket, 2)} == {None, "continues"}
 
 
-async def test_what_a_lost_socket_held_comes_again_from_each_queue(gateway: Running) -> None:
+async def test_what_a_lost_socket_held_is_delivered_again_from_each_queue(gateway: Running) -> None:
     await queues(gateway, "a", "b")
     for tries in (0, 1):
         async with gateway.socket("queues", path=PATH) as socket:

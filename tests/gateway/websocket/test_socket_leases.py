@@ -15,7 +15,7 @@ LEASED = "?ack&confirm=json&encoding=utf8&lease="
 
 
 @pytest.mark.anyio
-async def test_what_is_not_settled_in_time_is_stale_and_comes_again(gateway: Running) -> None:
+async def test_what_is_not_settled_in_time_is_stale_and_is_delivered_again(gateway: Running) -> None:
     await gateway.publish("a")
     async with gateway.socket("consume", LEASED + "0.05") as socket:
         first = await json_from(socket)
@@ -25,7 +25,7 @@ async def test_what_is_not_settled_in_time_is_stale_and_comes_again(gateway: Run
 
 
 @pytest.mark.anyio
-async def test_what_is_extended_lasts_and_what_has_ended_is_told(gateway: Running) -> None:
+async def test_what_is_extended_lasts_and_what_has_ended_is_reported(gateway: Running) -> None:
     await gateway.publish("a", "b")
     async with gateway.socket("consume", LEASED + "30&limit=2") as socket:
         first, second = await json_from(socket), await json_from(socket)

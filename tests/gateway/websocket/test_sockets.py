@@ -279,7 +279,7 @@ async def test_with_ack_the_window_is_ten_and_each_ack_lets_one_more_in(gateway:
         assert await gateway.counts() == (4, 10, 0)
 
 
-async def test_ack_to_id_settles_all_before_and_the_rest_comes_back(gateway: Running) -> None:
+async def test_ack_to_id_settles_all_before_and_the_rest_returns(gateway: Running) -> None:
     await gateway.publish(*[b"%d" % number for number in range(10)])
     async with gateway.socket("consume", "?ack") as socket:
         taken = await take(socket, 10)
@@ -325,7 +325,7 @@ async def test_an_ack_that_comes_after_a_reconnect_settles_nothing(gateway: Runn
     assert first["ackId"] != again["ackId"]
 
 
-async def test_after_an_empty_frame_nothing_is_delivered_and_acks_go_on(gateway: Running) -> None:
+async def test_after_an_empty_frame_nothing_is_delivered_and_acks_continue(gateway: Running) -> None:
     await gateway.publish(b"a")
     async with gateway.socket("consume", "?ack") as socket:
         [(metadata, _)] = await take(socket, 1)
@@ -427,7 +427,7 @@ async def test_with_confirm_json_settling_is_answered_when_it_is_on_disk(gateway
     await counts_become(gateway, 1, 0, 1)
 
 
-async def test_with_confirm_json_what_has_ended_is_told_and_the_connection_goes_on(gateway: Running) -> None:
+async def test_with_confirm_json_what_has_ended_is_reported_and_the_connection_continues(gateway: Running) -> None:
     await gateway.publish(b"0", b"1")
     async with gateway.socket("consume", "?ack&limit=10&confirm=json") as socket:
         (first, _), (second, _) = await take(socket, 2)
@@ -467,8 +467,8 @@ async def test_with_errors_frame_a_refusal_can_be_seen_by_a_page(
 ) -> None:
     async with gateway.socket("consume", query, path=path) as socket:
         assert socket.subprotocol == "consume"
-        told = await json_from(socket)
-        assert told["code"] == status and told["error"]
+        reported = await json_from(socket)
+        assert reported["code"] == status and reported["error"]
         assert await closed(socket) == 4000 + status
 
 
