@@ -33,7 +33,7 @@ def running(program: str, folder: Path) -> Iterator[list[Subject]]:
     config = folder / "nats.conf"
     config.write_text(CONFIG.format(port=address[1], folder=folder / "store"))
     if b"sync_interval" in subprocess.run([program, "-t", "-c", str(config)], capture_output=True).stderr:
-        raise BenchError(f"{program} is too old: it knows no `sync_interval: always`")
+        raise BenchError(f"{program} is too old: it does not support `sync_interval: always`")
     with started([program, "-c", str(config)], folder, address) as process:
         name, loads = "NATS JetStream, sync always", peer_clients.of_nats()
         target = Target(name, process, Account(address))

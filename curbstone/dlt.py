@@ -1,4 +1,4 @@
-"""A source of dlt (https://dlthub.com), which loads a queue into any of the databases and warehouses that dlt knows.
+"""A source of dlt (https://dlthub.com), which loads a queue into any of the databases and warehouses that dlt supports.
 
     import dlt
     from curbstone.dlt import messages

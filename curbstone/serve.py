@@ -1,4 +1,4 @@
-"""The composition root of the server: the only file that knows the engine and all the protocols.
+"""The composition root of the server: the only file that imports the engine and all the protocols.
 
 Order of the start: lock the data directory, recover the queues, bind the listeners, print the ready line to stdout.
 Order of the stop: listeners (take no new clients, confirm the commits under way, notify the clients), engine, disk

@@ -272,7 +272,7 @@ OPTIONS: dict[str, Option] = {each.name: each.metadata["option"] for each in fie
 
 
 class _Given(NamedTuple):
-    """A value that was given, and where, by the name that the operator knows."""
+    """A value that was given, and where, by the name that the operator uses."""
 
     value: object
     origin: str

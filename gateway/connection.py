@@ -85,7 +85,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         self._body_left = 0
         """How much of a body is still to come; -1 for one in chunks."""
         self.held = b""
-        """Input that is parsed from `_held_from` on when its turn comes."""
+        """Input that is parsed from `_held_from` on in its turn."""
         self._held_from = 0
         self._boundary = RequestBoundary()
         self._problem: Problem | None = None

@@ -1,6 +1,6 @@
 """One request and its answer, as an ASGI application sees them: implements `receive` and `send`.
 
-If an answer has a length and its body comes in one piece, head and body are sent in one write. A second write would be
+If an answer has a length and its body is in one piece, head and body are sent in one write. A second write would be
 a second system call, for most answers their most expensive part.
 """
 

@@ -27,7 +27,7 @@ class Handover:
         self._method: str = scope["method"]
         self._slot = slot
         self._behind = behind
-        """Input that came after the request."""
+        """Input that arrived after the request."""
         is_tls = scope["scheme"] == "https"
         self._request = SocketRequest(
             scope["path"], scope["query_string"], scope["fields"], scope["server"],
@@ -39,7 +39,7 @@ class Handover:
         self._gateway.sockets.admit(self._request, self._admitted)
 
     def keep(self, data: bytes) -> None:
-        """Keep input that comes before the handshake is answered."""
+        """Keep input that arrives before the handshake is answered."""
         self._behind += data
 
     def _admitted(self, access: AuthorizedBroker | Problem | CurbstoneError) -> None:

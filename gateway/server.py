@@ -58,7 +58,7 @@ class GatewayServer:
         """Renew the Date header, and check the deadlines of all connections. Runs once a second."""
         self.date = formatdate(usegmt=True).encode()
         now = self._loop.time()
-        # If the tick itself comes late, the process was stopped or busy, and input that clients sent meanwhile may not
+        # If the tick itself is late, the process was stopped or busy, and input that clients sent meanwhile may not
         # have been read yet. So no client counts as silent until the next tick.
         if now - self._ticked_at < 2 * _TICK_S:
             for connection in list(self.clients):

@@ -187,7 +187,7 @@ class Transactions:
 
     @contextmanager
     def _refusals_of(self, transaction: _Open) -> Iterator[None]:
-        """Keep a frame's refusal for COMMIT if the client knows refusals; else let it end the connection."""
+        """Keep a frame's refusal for COMMIT if the client supports refusals; else let it end the connection."""
         try:
             yield
         except (CurbstoneError, NotUnsettled) as error:

@@ -80,7 +80,7 @@ def check_headers(head: Head, kind: str) -> None:
 
 
 class Shape(NamedTuple):
-    """A form of destination that another broker knows."""
+    """A form of destination that another broker supports."""
 
     shown: str
     pattern: re.Pattern[str]
@@ -112,7 +112,7 @@ SHAPES = (
 
 
 def check_destination(text: str) -> None:
-    """Raise ProtocolError if the destination has a form that another broker knows."""
+    """Raise ProtocolError if the destination has a form that another broker supports."""
     for shape in SHAPES:
         if shape.pattern.match(text):
             raise ProtocolError(f"unknown destination: {shape.rule}", f"destination:{text}")

@@ -24,7 +24,7 @@ class Worker(BaseWorker):
     If the handler returns, the message is acked; the value it returned is sent to the sender of a request. If it
     raises, or takes longer than `timeout` seconds, the message is redelivered after 1, 2, 4 … 300 s (give or take 15
     %), the server keeps the error's text with it, and the error is logged with its traceback. If it raises `Reject`,
-    the message goes to the dead-letter queue; if it raises `Retry`, the message is redelivered after that delay. A
+    the message moves to the dead-letter queue; if it raises `Retry`, the message is redelivered after that delay. A
     handler that is a plain function runs in the event loop.
     """
 

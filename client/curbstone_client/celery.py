@@ -378,7 +378,7 @@ class Transport(virtual.Transport):
         self._writable.close()
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        """Hand one message to its consumer. Raise socket.timeout if none came in time, or ConnectionLost."""
+        """Hand one message to its consumer. Raise socket.timeout if none arrived in time, or ConnectionLost."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._deliver_one():
             left = None if deadline is None else deadline - time.monotonic()

@@ -79,7 +79,7 @@ class Closed(ClientError):
 
 
 class Reject(Exception):
-    """Raised by a handler: the message goes to the dead-letter queue, with this text as the reason."""
+    """Raised by a handler: the message moves to the dead-letter queue, with this text as the reason."""
 
 
 class Retry(Exception):

@@ -20,7 +20,7 @@ class Worker(BaseWorker):
 
     If the handler returns, the message is acked; the value it returned is sent to the sender of a request. If it
     raises, the message is redelivered after 1, 2, 4 … 300 s (give or take 15 %), the server keeps the error's text with
-    it, and the error is logged with its traceback. If it raises `Reject`, the message goes to the dead-letter queue; if
+    it, and logs the error with its traceback. If it raises `Reject`, the message moves to the dead-letter queue; if
     it raises `Retry`, the message is redelivered after that delay.
     """
 

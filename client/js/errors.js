@@ -10,12 +10,12 @@ export class Refused extends Error {
   }
 }
 
-/** Given up before the answer came: it may have been stored, or not. */
+/** Given up before the answer arrived: it may have been stored, or not. */
 export class Unknown extends Error {
   name = "Unknown";
 }
 
-/** Thrown by a handler: the message goes to the dead-letter queue, with this text as the reason. */
+/** Thrown by a handler: the message moves to the dead-letter queue, with this text as the reason. */
 export class Reject extends Error {
   name = "Reject";
 }

@@ -321,7 +321,7 @@ export class Client {
     }, Math.min(Math.max(ms, RENEW_MS_MIN), RENEW_MS_MAX));
   }
 
-  /** The server ends the connection. Of what it names the end is known; all else goes out again. */
+  /** The server ends the connection. Of what it names the end is known; all else is sent again. */
   #error({ headers, body }) {
     const text = new TextDecoder().decode(body).trim() || headers.message;
     const refused = new Refused(text, Number(headers["x-error-code"] ?? 400));

@@ -90,7 +90,7 @@ export class Publisher {
     if (sending) this.#end(sending, error);
   }
 
-  /** Connected: what is unconfirmed goes out again, in order. */
+  /** Connected: unconfirmed messages are sent again, in order. */
   up(keepsNumbers) {
     this.#isUp = true;
     if (this.#isNumbered && !keepsNumbers) this.#goWithoutNumbers();

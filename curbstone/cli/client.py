@@ -37,7 +37,7 @@ class Client:
         if "@" in re.split(r"[/?#]", self.url.partition("://")[2], maxsplit=1)[0]:
             # The URL is not shown, because its password would then be in terminals and logs.
             raise CommandFailed(
-                "bad server address: no user or password in it; a token goes into a file, see --token-file", WRONG
+                "bad server address: no user or password in it; put a token into a file, see --token-file", WRONG
             )
         self._headers = login()
         try:

@@ -1,6 +1,6 @@
 """The output of commands: tables and progress for people, and nothing but data in a pipe.
 
-Data goes to stdout. Progress goes to stderr, and only if that is a terminal. Text that producers wrote is shown on a
+Data is written to stdout, progress to stderr, and only if that is a terminal. Text that producers wrote is shown on a
 terminal without control characters, so that an escape sequence in a message can't reach the terminal. rich is imported
 only where it is used, because that takes a while.
 """

@@ -125,7 +125,7 @@ class Actions:
         self._registry.add(consumer)
         self.consumers[consumer.id] = consumer
         if changed:
-            # A client that replaced the events knows them all; one that added some does not.
+            # A client that replaced the events has the whole list; one that added some does not.
             self._registry.notify(options.queue, events, None if options.binding.add else consumer)
 
     def _new_consumer(self, consumer_id: bytes, options: Consume) -> QueueConsumer:

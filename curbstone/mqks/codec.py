@@ -63,7 +63,7 @@ class LineReader:
         return lines
 
     def drop(self) -> None:
-        """Forget the unfinished line, whose rest will never come."""
+        """Forget the unfinished line, whose rest will never arrive."""
         self._begun.clear()
 
     def _add(self, piece: bytes) -> None:

@@ -8,9 +8,9 @@ users, those of one address may.
 When a user's share is used up, only that user notices. Its connections get no new deliveries, and no new pages are
 made for it, until it has read a quarter of what it holds. Of its connections with unfinished input only the one that
 began first is still read, so that honest clients which all sent at once finish one after the other. If that one
-stalls too, or if what the others have begun is half a share more, the connection with the most unfinished input
-is refused. When the whole budget is used up, the users
-that hold the most are treated in the same way. A peer that reads nothing for a minute is cut off. Knows no sockets.
+stalls too, or if the others have begun more than half a share, the connection with the most unfinished input is
+refused. When the whole budget is used up, the users that hold the most are treated in the same way. A peer that reads
+nothing for a minute is cut off. This module does not handle sockets.
 """
 
 from __future__ import annotations

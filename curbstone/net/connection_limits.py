@@ -8,7 +8,7 @@ from outside while the process runs.
 No other machine may take the whole share: there is a bound for each address. Clients of this machine are not counted by
 address, because behind a proxy many clients have the same one. When the server is full, a few more connections may
 still ask for its health, so that a full server does not look dead. If clients log in, those that have not logged in
-have a lower bound, and so has each user. This module knows no sockets.
+have a lower bound, and so has each user. This module does not handle sockets.
 """
 
 from __future__ import annotations

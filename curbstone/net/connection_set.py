@@ -1,4 +1,4 @@
-"""The clients that are connected to one server, and how a stopping server lets them finish. Knows no sockets."""
+"""The clients that are connected to one server, and how a stopping server lets them finish. Does not handle sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns: input is carried out in such pieces that no connection delays the others for long. Knows no sockets.
+"""Turns: input is carried out in such pieces that no connection delays the others for long. Does not handle sockets.
 
 How long a piece of input takes is known only after it was carried out: one message can take as long as a thousand
 requests. So the cost of a byte is measured for each connection, and the connection's next input is cut by that measure.
@@ -6,7 +6,7 @@ requests. So the cost of a byte is measured for each connection, and the connect
 In one turn of the loop, all input together may take `TURN_US` and have `TURN_BYTES`. Small reads never wait. A larger
 read that finds the turn used up waits in a line; meanwhile its connection is not read, and the next turn begins with
 those in the line. If a turn takes too long, the following ones are shorter. If nothing else is to be done, the next
-turn comes at once. While only one connection sends anything, its turns are long, because input that is carried out
+turn begins at once. While only one connection sends anything, its turns are long, because input that is carried out
 together is committed together.
 """
 
@@ -24,7 +24,7 @@ that a commit has ended, and begins the next."""
 ALONE_US = 50_000
 """How long a turn may take while only one connection sends anything."""
 SHARED_US = 100_000
-"""How long turns stay short after input came from a second connection."""
+"""How long turns stay short after input arrived from a second connection."""
 SMALL_US = 200
 """A read that probably takes no longer than this never waits, unless it is longer than `FIRST_BYTES`."""
 SMALL_BYTES = 1024
@@ -72,7 +72,7 @@ class Turns:
         self._spent_bytes = 0
         self._is_due = False
         self.last: Intake | None = None
-        """The connection whose input came last."""
+        """The connection whose input arrived last."""
         self._shared_until_us = 0
 
     @property
@@ -90,7 +90,7 @@ class Turns:
         return TURN_US if self.is_shared else ALONE_US
 
     def comes(self, intake: Intake) -> None:
-        """Note that input comes from another connection than the last input."""
+        """Note that input arrives from another connection than the last input."""
         if self.last is not None:
             self._shared_until_us = self.now_us() + SHARED_US
         self.last = intake

@@ -1,7 +1,7 @@
 """Closes a connection so that the client receives all of the output.
 
 When a socket is closed while it has unread input, the kernel sends a reset, which destroys what the client has not read
-yet. So only our half is closed. Input that still comes is read and dropped until the client closes its own half, for a
+yet. So only our half is closed. Late input is read and dropped until the client closes its own half, for a
 bounded time and number of bytes.
 """
 

@@ -2,7 +2,7 @@
 
 A client that sends a byte now and then is alive, but makes no progress. So what it began must be complete in time,
 unless it is large and its bytes keep coming at a least rate. Bytes of an earlier period do not count: even if only the
-last byte of a large message is missing, that byte must come in time. A client that has begun nothing has no deadline.
+last byte of a large message is missing, that byte must arrive in time. A client that has begun nothing has no deadline.
 """
 
 from __future__ import annotations

@@ -39,14 +39,14 @@ class Entry:
         self.source = source
         self.text = text
         self.count = 0
-        """How often it has come."""
+        """How often it has occurred."""
         self.name = ""
         """What the caller calls it."""
         self.timer: Timer | None = None
 
     @property
     def is_first(self) -> bool:
-        """Whether it has come once, and so has to be written."""
+        """Whether it is the first, and so has to be written."""
         return self.count == 1
 
 

@@ -3,7 +3,7 @@
 The client is not read while the protocol has too much input under way, or while too much output waits for the client to
 read it. On a `TurnStream`, input is handed to the protocol in turns (`turns`), and output is gathered and sent in one
 write at the end of the turn. If much output has gathered, it is sent at once, so that a full socket can hold back what
-the rest of the turn would add. This module knows no protocol, and does not know whether its output is encrypted.
+the rest of the turn would add. This module is independent of the protocol, and of whether its output is encrypted.
 """
 
 from __future__ import annotations

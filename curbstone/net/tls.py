@@ -65,7 +65,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
         self._socket: asyncio.Transport
         self._protocol: asyncio.Protocol | None = None
         self._is_deaf = False
-        """Whether our half is closed; input that still comes is dropped."""
+        """Whether our half is closed; input that still arrives is dropped."""
         self._is_ended = False
         """Whether the client has closed its half."""
         self._stays = False

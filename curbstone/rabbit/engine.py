@@ -108,7 +108,7 @@ class Engine:
     # --- the start
 
     def start(self, on_ready: Callable[[], None]) -> None:
-        """Connect. `on_ready` is called once this gateway knows all queues and can serve them."""
+        """Connect. `on_ready` is called once this gateway has all queues and can serve them."""
         self._on_ready = on_ready
         for link in self._links:
             link.start()
@@ -163,7 +163,7 @@ class Engine:
         self._log.propose(entry, on_done)
 
     def catch_up(self, on_done: Done) -> None:
-        """Call back once this gateway knows all changes that other gateways have made so far."""
+        """Call back once this gateway has all changes that other gateways have made so far."""
         self._log.catch_up(on_done)
 
     @staticmethod
@@ -208,7 +208,7 @@ class Engine:
             self.know(queue, after)
 
     def know(self, queue: Queue, known: Known) -> None:
-        """Set a queue's definition, as this gateway knows it."""
+        """Set a queue's definition, as this gateway has it."""
         self._count_events(queue.name, queue.known.bindings, known.bindings)
         queue.know(known)
 
@@ -359,7 +359,7 @@ class Engine:
 
     @property
     def events_bound(self) -> int:
-        """How many events have a queue bound to them, as far as this gateway knows."""
+        """How many events have a queue bound to them, as far as this gateway has learned."""
         return len(self._events)
 
     def bind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
@@ -411,7 +411,7 @@ class Engine:
         return self.get(name).known.unused_s
 
     def bound_count(self, event: str, project: str = DEFAULT_PROJECT) -> int:
-        """Return how many queues get a copy of a message for an event, as far as this gateway knows."""
+        """Return how many queues get a copy of a message for an event, as far as this gateway has learned."""
         known = [(queue.name, queue.known.bindings) for queue in self._queues.values()]
         return sum(takes(name, bindings, event, project) for name, bindings in known)
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 class Queue:
-    """Each gateway that knows the queue has such an object."""
+    """Each gateway that serves the queue has such an object."""
 
     def __init__(self, engine: Engine, known: Known) -> None:
         self.engine = engine
@@ -97,7 +97,7 @@ class Queue:
         return self.known.options
 
     def know(self, known: Known) -> None:
-        """Set the queue's definition, as this gateway knows it."""
+        """Set the queue's definition, as this gateway has it."""
         before = self.options
         self.known = known
         if self.options != before:
@@ -244,7 +244,7 @@ class Queue:
         self.leasing.give_back(leases)
 
     def settle_by_id(self, seq: int, on_done: WasThere, owner: str = NOBODY) -> None:
-        """Settle a message that is leased on some gateway. If it is not leased, it is dropped when its turn comes.
+        """Settle a message that is leased on some gateway. If it is not leased, it is dropped in its turn.
 
         Whether a message that is not leased exists can't be known. It is reported as existing, unless its number is
         impossible.
@@ -331,7 +331,7 @@ class Queue:
         raise NotSupported(unsupported.LOOKING)
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
-        """Remove ready messages now, and delayed ones when they come due. Nothing can be kept for an undo."""
+        """Remove ready messages now, and delayed ones when they are due. Nothing can be kept for an undo."""
         if keep:
             raise NotSupported(unsupported.UNDOING)
         entry = {"do": "purged", "uid": self.uid, "number": self.engine.ids.take(1)}

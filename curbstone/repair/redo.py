@@ -2,7 +2,7 @@
 
 Commits that their logs lack and that still fit are written to their segments. If other commits have taken their place
 since, or their segment is lost, their messages are saved as JSON lines that `curbstone send --jsonl` takes; they are
-not put back, because they may have been settled since. Then the redo file goes to `damaged/`; nothing is deleted.
+not put back, because they may have been settled since. Then the redo file is moved to `damaged/`; nothing is deleted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Repairs a damaged data directory: makes a plan, and carries it out. No server may run on the directory.
 
 A damaged segment is rewritten. Its good commits stay where they are, a commit in which a single bit is wrong is
-corrected, and lost stretches are filled with empty commits. The old file goes to `damaged/` in the data directory, as
+corrected, and lost stretches become empty commits. The old file is moved to `damaged/` in the data directory, as
 do the files that the server had set aside; nothing is deleted. Messages found in the files set aside are not put back,
 because they may have been settled since. They are written to a file of JSON lines that `curbstone send --jsonl` takes.
 """

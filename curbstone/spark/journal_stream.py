@@ -114,7 +114,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if refused.status != calls.GONE or not isinstance(first, int):
             raise refused
         if is_known:
-            self._lost(queue, at, first, "the log no longer goes back so far; read the journal more often")
+            self._lost(queue, at, first, "the log no longer reaches back so far; read the journal more often")
         return {**at, "position": first}
 
     def _lost(self, queue: str, at: dict[str, Any], first: int | None, why: str) -> None:

@@ -62,7 +62,7 @@ def page(
         sections = _within((_section(rows, place, step_s) for place, rows in enumerate(busiest)), BYTES_MAX - taken)
         body += [_TOOLS, _overview(busiest, len(sections), before, step_s), compared, *sections]
     else:
-        body.append('<p class="card empty">Nothing happened in these queues as far as the journal goes back.</p>')
+        body.append('<p class="card empty">Nothing happened in these queues as far back as the journal reaches.</p>')
     body.append(f"<footer>{_EXPLAINED}</footer>")
     style, script = (file.read_text(encoding="utf-8") for file in (_STYLE, _SCRIPT))
     return (

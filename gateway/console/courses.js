@@ -160,7 +160,7 @@ export class History {
 
   addQueue(key, figures, at) {
     const queue = this.of(key)
-    this.known.delete(key) // it goes to the end, away from those that are forgotten first
+    this.known.delete(key) // it moves to the end, away from those that are forgotten first
     this.known.set(key, queue)
     queue.figures = figures
     const seconds = queue.at === null ? 0 : at - queue.at

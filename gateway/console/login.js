@@ -3,7 +3,7 @@
 import * as api from './api.js'
 import { ask, h, notice, table } from './dom.js'
 
-/** Return a form that logs in and then calls `then`. The secret goes to the server once, and is kept by no script. */
+/** Return a form that logs in and then calls `then`. The secret is sent to the server once, and no script keeps it. */
 export function loginForm(then) {
   const user = h('input', { name: 'user', autocomplete: 'username', placeholder: 'left out for a token' })
   const secret = h('input', { name: 'secret', type: 'password', autocomplete: 'current-password', required: true })

@@ -101,7 +101,7 @@ export class MessageList {
   /** Put one message into another queue: a dead letter in one step, any other in two. */
   async move(message) {
     const data = await ask('Move one message', [
-      h('p', {}, message.dead ? 'The dead letter goes there in one step.'
+      h('p', {}, message.dead ? 'The dead letter is moved in one step.'
         : 'It is published there first, with a new id, and then removed here. Whoever takes it in between has it, too.'),
       h('label', {}, 'To', h('input', { name: 'to', required: true, autofocus: true, placeholder: 'queue or project/queue' })),
     ], 'Move')

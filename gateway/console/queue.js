@@ -171,7 +171,7 @@ export class QueuePage {
 
   async redrive() {
     const data = await ask('Redrive dead letters', [
-      h('p', {}, 'Each goes back to the queue where it died, or to the one named here. Other messages stay.'),
+      h('p', {}, 'Each returns to the queue where it died, or to the one named here. Other messages stay.'),
       h('label', {}, 'To (empty: where each came from)', h('input', { name: 'to', placeholder: 'queue or project/queue' })),
       h('label', {}, 'At most', h('input', { name: 'limit', type: 'number', min: 1, value: 1000, required: true })),
     ], 'Redrive')
@@ -213,7 +213,7 @@ export class QueuePage {
   }
 
   async remove() {
-    const data = await ask(`Delete ${this.name.queue}?`, h('p', {}, 'The queue goes with all its messages; its consumers are told.'),
+    const data = await ask(`Delete ${this.name.queue}?`, h('p', {}, 'The queue is deleted with all its messages, and its consumers are disconnected from it.'),
       'Delete', { danger: true, match: this.name.queue })
     if (!data) return
     await api.remove(this.name)

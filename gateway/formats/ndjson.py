@@ -1,4 +1,4 @@
-"""A staged part as lines of JSON: cuts a body that comes in pieces into lines, and makes frames of their messages."""
+"""A staged part as lines of JSON: cuts a body that arrives in pieces into lines, and makes frames of their messages."""
 
 from __future__ import annotations
 

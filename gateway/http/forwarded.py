@@ -1,7 +1,7 @@
 """For whom a trusted proxy asks, and whether with TLS: X-Forwarded-For and -Proto, or Forwarded. Pure.
 
 Each proxy appends the address that called it. So the list is believed from its end back to the first address that is
-not a trusted proxy's. Anybody may have written what comes before that.
+not a trusted proxy's. Any client may have written the addresses before it.
 """
 
 from __future__ import annotations

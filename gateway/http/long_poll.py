@@ -1,4 +1,4 @@
-"""Requests that wait: until a result comes, the time is up, the right is lost, or the client leaves."""
+"""Requests that wait: until a result arrives, the time is up, the right is lost, or the client leaves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class FirstOf:
-    """Waits for several things at once. The first one that comes cancels the others, and calls back with None."""
+    """Waits for several things at once. The first result cancels the others, and calls back with None."""
 
     def __init__(
         self, starts: Sequence[Callable[[Callable[..., None]], Waiter]], on_done: Callable[[None], None]
@@ -37,7 +37,7 @@ class FirstOf:
             on_done(None)
 
     def cancel(self) -> bool:
-        """Stop waiting; return False if something has come already."""
+        """Stop waiting; return False if a result has arrived already."""
         was_waiting = self._on_done is not None
         self._on_done = None
         for waiter in self._waiters:
@@ -79,7 +79,7 @@ class Polls:
         """Call `start` with a callback, wait, and return the callback's result; None if the server stops meanwhile.
 
         An error is raised. If the client leaves, ClientGone is raised; if it loses its right, what `held.check` raises.
-        In both cases the call is cancelled, and a result that still comes is passed to `give_back`.
+        In both cases the call is cancelled, and a result that still arrives is passed to `give_back`.
         """
         future: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
         errors: list[Exception] = []  # not kept in the future, see

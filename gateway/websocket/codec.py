@@ -129,7 +129,7 @@ class Frames:
         return messages
 
     def drop(self) -> None:
-        """Forget the unfinished frame or message, whose rest will never come."""
+        """Forget the unfinished frame or message, whose rest will never arrive."""
         self._buffer.clear()
         self._partial = None
         self._tail = b""
@@ -263,7 +263,7 @@ class Frames:
         self._tail = data[at:]
 
     def close(self, code: int, reason: str) -> None:
-        """Send the close frame, once. Other frames that still come from the peer are dropped."""
+        """Send the close frame, once. Other frames that still arrive from the peer are dropped."""
         if self.is_closed:
             return
         self.is_closed = True

@@ -1,4 +1,4 @@
-"""Publishes a WebSocket's messages and answers them in the order they came, however long each commit takes.
+"""Publishes a WebSocket's messages and answers them in the order they arrived, however long each commit takes.
 
 While too much is under way, or while the user is over its rate, the socket is not read. The socket is closed only after
 the last answer.

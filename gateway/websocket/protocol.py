@@ -111,7 +111,7 @@ class WebSocketProtocol(TurnStream):
         return self._frames.unfinished_bytes
 
     def begin(self, response: bytes, rest: bytes) -> None:
-        """Send the 101 response and start the session; `rest` is input that came after the handshake."""
+        """Send the 101 response and start the session; `rest` is input that arrived after the handshake."""
         self._connections.add(self)
         self._transport.write(response)
         assert self._session

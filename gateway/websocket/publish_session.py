@@ -3,7 +3,7 @@
 A message comes as a metadata frame (a JSON object, or an empty text frame for none) and a payload frame, or as one JSON
 object with `message`, or as a single binary frame. `{"token"}` logs in again.
 
-Each message is answered in the order the messages came: after its commit by an empty text frame or `{"id":…}`, or by an
+Messages are answered in their order: after the commit by an empty text frame or `{"id":…}`, or by an
 error in place of that. A message to an event is confirmed when all queues that are bound to the event have it. Messages
 after a refused one are stored and confirmed as usual, but see `producer_sequence.py` for a numbered producer.
 

@@ -1,4 +1,4 @@
-"""The two halves of a WebSocket: a session, which knows the protocol, and a wire, which knows the socket.
+"""The two halves of a WebSocket: a session for the protocol, and a wire for the socket.
 
 The wire hands complete messages to the session and writes what the session sends. Neither waits for the other. A
 session owns no socket, clock or task.
@@ -33,7 +33,7 @@ class SocketRequest(NamedTuple):
     access: AuthorizedBroker
     """What the client may do; anonymous access before the login."""
     logged_in: Callable[[str], object] = str
-    """To be called with the user's name when a login comes later."""
+    """To be called with the user's name when the login is later."""
     is_tls: bool = False
 
     def header(self, name: bytes) -> bytes:

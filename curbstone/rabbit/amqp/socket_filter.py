@@ -1,7 +1,7 @@
 """Sits between the socket of one connection to RabbitMQ and pika.
 
 Deliveries and confirms are parsed here and handed to those who registered for them. Every other frame is passed on to
-pika unchanged and in order. Everything that pika and the engine send in one turn of the loop goes out in one write.
+pika unchanged and in order. Everything that pika and the engine send in one turn of the loop is sent in one write.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SocketFilter(asyncio.Protocol):
         self.confirmed: dict[int, Confirmed] = {}
         """The consumers of confirms, by channel."""
         self.on_received: Callable[[int], None] = lambda _count: None
-        """Called with the number of bytes that pika does not see, so that it knows that the node is alive."""
+        """Called with the number of bytes that pika does not see, so that it sees that the node is alive."""
 
     # --- the socket
 

@@ -1,4 +1,4 @@
-"""Pops and leases of one queue. Only the gateway that gave a lease knows it; the token names that gateway."""
+"""Pops and leases of one queue. Only the gateway that gave a lease has it; the token names that gateway."""
 
 from __future__ import annotations
 

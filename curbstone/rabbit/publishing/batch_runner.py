@@ -57,7 +57,7 @@ class BatchRunner:
 
     @property
     def knows_all(self) -> bool:
-        """Return whether this gateway knows all queues that the unit is for."""
+        """Return whether this gateway has all queues that the unit is for."""
         by_uid = self._engine.by_uid
         return all(
             each.name is None or each.name.is_private or by_uid(each.place) is not None for each in self._unit.messages

@@ -24,7 +24,7 @@ _LENGTH_BYTES = 4
 
 
 class Addressed(NamedTuple):
-    """A message with its number, and where it goes."""
+    """A message with its number, and its destination."""
 
     name: QueueName | None
     """None for an event."""

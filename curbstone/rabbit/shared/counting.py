@@ -1,6 +1,6 @@
 """The counts of one queue, as of the last look.
 
-The broker says how many messages are ready and how many consumers there are. Each gateway knows how many messages its
+The broker says how many messages are ready and how many consumers there are. Each gateway counts how many messages its
 own clients have unsettled, and sends it to the others every second. How many messages are delayed, and how many bytes a
 queue takes, can't be known.
 """

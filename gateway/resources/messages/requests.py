@@ -49,7 +49,7 @@ class Requests:
         self._traffic = traffic
 
     async def post(self, request: Request) -> Response:
-        """POST: publish the body and wait for the reply; 204 if none comes in time."""
+        """POST: publish the body and wait for the reply; 204 if none arrives in time."""
         access = access_of(request)
         queue = access.queue(name_in(request), Right.SEND)
         longest_ms = wait_ms(query_of(request).get("wait", WAIT_S_MAX))
@@ -79,7 +79,7 @@ class Requests:
         return MessageResponse(fields, delivery.message.body)
 
     async def answer(self, request: Request) -> Response:
-        """POST: reply to a request. Everybody who knows its address may."""
+        """POST: reply to a request. Every user who has its address may."""
         message = await read_message(request, request.receive, self._settings, self._settings.max_message_size)
         box = reply_queue(request.path_params["id"])
         if not await _deliver_answer(access_of(request), box, message):

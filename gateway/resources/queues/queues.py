@@ -67,7 +67,7 @@ async def refreshed(access: AuthorizedBroker, queues: Sequence[Queue]) -> None:
 
 
 def info_of(queue: Queue, group: str = "", *, has_figures: bool = True) -> dict[str, object]:
-    """Return a queue as JSON. An engine without figures knows neither its bytes nor its delayed messages."""
+    """Return a queue as JSON. An engine without figures has neither its bytes nor its delayed messages."""
     counts = queue.counts(group)
     info: dict[str, object] = {
         "project": queue.name.project,

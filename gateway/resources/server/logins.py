@@ -1,4 +1,4 @@
-"""Sessions, tokens, tickets, connections, the audit and reloading over HTTP: who the client is, and who may come in."""
+"""Sessions, tokens, tickets, connections, the audit and reloading over HTTP: who the client is, and who may log in."""
 
 from __future__ import annotations
 
