@@ -7,7 +7,7 @@ from typing import Protocol
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName
-from curbstone.core.values import NOBODY, TTL_MS_MAX, Done, Look
+from curbstone.core.values import NOBODY, TTL_MS_MAX, Done, StagedStatus
 
 
 class StagedPart(Protocol):
@@ -94,5 +94,5 @@ class Staging(Protocol):
     def drop(self, project: str, identifier: str, on_done: Done, *, owner: str = NOBODY) -> None:
         """Drop a transaction, if it exists; raise AlreadyCommitted or Conflict if it is too late."""
 
-    def look(self, project: str, identifier: str, *, owner: str = NOBODY) -> Look:
+    def status(self, project: str, identifier: str, *, owner: str = NOBODY) -> StagedStatus:
         """Return the state of a transaction and its parts; raise NoSuchTransaction."""

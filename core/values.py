@@ -275,7 +275,7 @@ class State(Enum):
     DROPPING = "dropping"
 
 
-class Look(NamedTuple):
+class StagedStatus(NamedTuple):
     """A staged transaction as it stands: its state, (name, messages, bytes) of each part, messages in all."""
 
     state: State

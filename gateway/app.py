@@ -100,7 +100,7 @@ class Gateway:
                 return
             handler, scope["path_params"] = found
             if self._shares_queues:
-                await look_for_queue(scope)
+                await find_queue(scope)
             await handler(scope, receive, send)
         except Exception as error:
             await self._refuse(error, scope, send)
@@ -120,7 +120,7 @@ class Gateway:
         self.streams.release()
 
 
-async def look_for_queue(scope: Scope) -> None:
+async def find_queue(scope: Scope) -> None:
     """On a cluster: if a request's queue is not known, learn of the queues that other servers have just created."""
     path = scope["path_params"]
     if "queue" not in path:

@@ -17,7 +17,7 @@ from curbstone.gateway.cycle import Cycle
 from curbstone.gateway.handover import Handover
 from curbstone.gateway.http.client_disconnect import GONE
 from curbstone.gateway.http.fields import Fields
-from curbstone.gateway.http.forwarded import asker_of
+from curbstone.gateway.http.forwarded import client_of
 from curbstone.gateway.http.head import framing_of, not_http, path_of, target_of
 from curbstone.gateway.http.problem import Problem, closing_response, problem_of
 from curbstone.gateway.http.request_boundary import RequestBoundary, asks_for_websocket, new_parser, parser_behind
@@ -317,7 +317,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         path = path_of(raw_path)
         if self._slot.is_reserve and path not in OF_HEALTH:
             self._stop_parsing(Problem(503, FULL))
-        peer = self._peer if self._trusted is None else self._asker(fields, self._trusted)
+        peer = self._peer if self._trusted is None else self._client(fields, self._trusted)
         self._scope = {
             "type": "http",
             "asgi": _ASGI,
@@ -354,10 +354,10 @@ class HttpConnection(Stream, asyncio.Protocol):
         self._answering = cycle
         cycle.task = self.loop.create_task(cycle.run(self.server.app))
 
-    def _asker(self, fields: Fields, trusted: Networks) -> Peer:
+    def _client(self, fields: Fields, trusted: Networks) -> Peer:
         """Return the client for which a trusted proxy asks."""
         try:
-            return asker_of(fields.all, self._peer, trusted)
+            return client_of(fields.all, self._peer, trusted)
         except Problem as problem:
             self._stop_parsing(problem)
 

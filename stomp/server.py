@@ -94,12 +94,12 @@ class _Client(Connection[Session]):
             traffic=server.traffic,
         )
         self._pulse = TickTimer(self._host, self.session.tick)
-        self._pulse.look()
+        self._pulse.check()
         self.session.on_connected = self._on_connected
         return self.session
 
     def _on_connected(self, user: str) -> None:
-        self._pulse.look()  # CONNECT may have changed the interval
+        self._pulse.check()  # CONNECT may have changed the interval
         self.slot.logged_in(user)
 
     def receive(self, data: bytes) -> None:

@@ -29,7 +29,7 @@ class TickTimer:
         self._has_waited = False
         self._stopped = False
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Call `tick` now, and set the timer for the next call."""
         if self._timer is not None:
             self._timer.cancel()
@@ -38,12 +38,12 @@ class TickTimer:
         now_ms = self._host.now_ms()
         if self._due_ms is not None and now_ms - self._due_ms > LATE_MS and not self._has_waited:
             self._has_waited = True
-            self._timer = self._host.call_later(AGAIN_MS, self.look)
+            self._timer = self._host.call_later(AGAIN_MS, self.check)
             return
         self._has_waited = False
         due_ms = self._due_ms = self._tick(now_ms)
         if not self._stopped:
-            self._timer = self._host.call_later(due_ms - now_ms, self.look)
+            self._timer = self._host.call_later(due_ms - now_ms, self.check)
 
     def stop(self) -> None:
         """Stop the timer, and drop the reference to the session."""

@@ -160,11 +160,11 @@ class StompSocket:
             traffic=sockets.traffic,
         )
         self._pulse = TickTimer(self._host, self._session.tick)
-        self._pulse.look()
+        self._pulse.check()
         self._session.on_connected = self._on_connected
 
     def _on_connected(self, user: str) -> None:
-        self._pulse.look()  # CONNECT may have changed the interval
+        self._pulse.check()  # CONNECT may have changed the interval
         self._logged_in(user)
 
     def receive(self, messages: Sequence[tuple[bool, bytes]]) -> None:

@@ -47,7 +47,7 @@ class Worker(BaseWorker):
         messages = self._subscribe()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._work(messages)) for _ in range(self._parallel)]
-        self._tasks.append(loop.create_task(self._look_at_options()))
+        self._tasks.append(loop.create_task(self._warn_about_options()))
 
     async def drained(self) -> None:
         """Wait until the running handlers have finished."""
@@ -91,7 +91,7 @@ class Worker(BaseWorker):
             error = late.with_traceback(error.__traceback__)
         super()._failed(message, error)
 
-    async def _look_at_options(self) -> None:
+    async def _warn_about_options(self) -> None:
         try:
             warning = poison_warning(self._queue, await self._client.queue(self._queue).info())
         except ClientError:

@@ -50,7 +50,7 @@ class Worker(BaseWorker):
         ]
         for thread in self._threads:
             thread.start()
-        self._look_at_options()
+        self._warn_about_options()
 
     def drained(self) -> None:
         """Wait until the running handlers have finished. A handler may call this: its own thread is not waited for."""
@@ -83,7 +83,7 @@ class Worker(BaseWorker):
         except ClientError as error:
             self._not_ended(message, error)
 
-    def _look_at_options(self) -> None:
+    def _warn_about_options(self) -> None:
         try:
             warning = poison_warning(self._queue, self._client.queue(self._queue).info())
         except ClientError:

@@ -43,7 +43,7 @@ from curbstone.core.staging.frames import FrameCheck
 from curbstone.core.staging.identity import DOTS, Hash, identity_of
 from curbstone.core.staging.transaction import CommitDone, StagedTransaction, StagingArea, Whom, whose
 from curbstone.core.staging.upload import Upload
-from curbstone.core.values import NOBODY, TTL_MS_MAX, Done, Look, State
+from curbstone.core.values import NOBODY, TTL_MS_MAX, Done, StagedStatus, State
 
 BYTES_MAX = 1024 * 1024 * 1024
 TTL_MS = 3_600_000
@@ -213,7 +213,7 @@ class Staging:
         else:
             self._drop(transaction, on_done)
 
-    def look(self, project: str, identifier: str, *, owner: str = NOBODY) -> Look:
+    def status(self, project: str, identifier: str, *, owner: str = NOBODY) -> StagedStatus:
         """Return the state of a transaction, its parts and its messages; raise NoSuchTransaction."""
         hashed, label, series = identity_of(project, identifier, owner)
         transaction = self._transactions.get(hashed)
@@ -222,11 +222,11 @@ class Staging:
             parts = [(part.name, part.messages, part.size) for _, part in sorted(transaction.parts.items())]
             staged = sum(part.messages for part in transaction.parts.values())
             is_staged = transaction.state is State.STAGED
-            return Look(transaction.state, parts, staged if is_staged else transaction.messages)
+            return StagedStatus(transaction.state, parts, staged if is_staged else transaction.messages)
         messages = self.committed.messages_of(hashed, series)
         if messages is None:
             raise NoSuchTransaction(f"nothing is staged under {label}")
-        return Look(State.COMMITTED, [], messages)
+        return StagedStatus(State.COMMITTED, [], messages)
 
     def _check_running(self) -> None:
         if self.area.is_stopping:

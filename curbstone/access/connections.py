@@ -65,7 +65,7 @@ class Presence:
         self._is_over = False
         self._is_renewing = False
         self._timer: Timer | None = None
-        self._unwatch = access.identity.watch(self._look)
+        self._unwatch = access.identity.watch(self._check)
         self._arm()
 
     def renew(self, credentials: Credentials, on_done: Admitted) -> None:
@@ -99,7 +99,7 @@ class Presence:
         self._unwatch()
         self._stop_timer()
         self.access = access
-        self._unwatch = access.identity.watch(self._look)
+        self._unwatch = access.identity.watch(self._check)
         self._arm()
 
     def holds(self, subscriptions: int) -> None:
@@ -125,7 +125,7 @@ class Presence:
         if not self._is_over:
             self._end(reason)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         reason = self.access.identity.end_reason
         if reason:
             self.end(NotLoggedIn(reason))

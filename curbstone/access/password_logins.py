@@ -21,7 +21,7 @@ from curbstone.net.peer import source_of
 SOURCES_MAX = 256
 """Of how many addresses it is remembered that a user has logged in from there."""
 
-Looked = Callable[[CurbstoneError | None, str], None]
+Checked = Callable[[CurbstoneError | None, str], None]
 """(Busy, or None if it was checked; the hash that the password is right for, empty if none)"""
 
 
@@ -36,7 +36,7 @@ class PasswordLogins:
         self._host = host
         self._passwords = Passwords(host)
         self._throttle = LoginThrottle()
-        self._under_way: dict[tuple[bytes, str, tuple[str, ...]], list[Looked]] = {}
+        self._under_way: dict[tuple[bytes, str, tuple[str, ...]], list[Checked]] = {}
         self._sources: dict[str, dict[str, None]] = {}
         """From where each user has logged in, the latest last."""
 
@@ -60,7 +60,7 @@ class PasswordLogins:
             self._succeeded(name, caller)
         return kept
 
-    def look(self, users: Users, credentials: Credentials, caller: Caller, on_done: Looked) -> None:
+    def check(self, users: Users, credentials: Credentials, caller: Caller, on_done: Checked) -> None:
         """Hash a password that `known` let through, or wait for the hash of the same one that is under way."""
         name, address = credentials.user, caller.address
         hashes = _hashes(users.users.get(name), caller)

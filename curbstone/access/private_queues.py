@@ -26,7 +26,7 @@ QUEUES_MAX = 2_000
 """The most private queues of one user."""
 BYTES_MAX = 2 * 1024 * 1024 * 1024
 """The most bytes that a user's private queues may take on disk together."""
-LOOK_EVERY_MS = 1_000
+CHECK_EVERY_MS = 1_000
 AT_ONCE = 20
 """How many queues are deleted in one turn: each takes about 0.1 ms."""
 
@@ -87,7 +87,7 @@ class PrivateQueues:
             one = kept.queues[queue.name] = _One(queue, queue.options.cap, end)
             kept.caps_bytes += one.cap - (before.cap if before is not None else 0)
             if kept.may_be_too_much:
-                self._look_later()
+                self._check_later()
 
     def drop(self, identity: Identity, names: Sequence[QueueName], delete: Callable[[QueueName], object]) -> None:
         """Forget and delete queues, `AT_ONCE` in each turn of the loop, so that other connections need not wait."""
@@ -104,15 +104,15 @@ class PrivateQueues:
             if not kept.queues:
                 del self._of[identity.user]
 
-    def _look_later(self) -> None:
+    def _check_later(self) -> None:
         if not self._is_looking:
             self._is_looking = True
-            self._host.call_later(LOOK_EVERY_MS, self._look)
+            self._host.call_later(CHECK_EVERY_MS, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._is_looking = False
         too_much = [kept for kept in self._of.values() if kept.may_be_too_much]
         for kept in too_much:
             kept.make_room()
         if too_much:
-            self._look_later()
+            self._check_later()

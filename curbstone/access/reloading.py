@@ -16,7 +16,7 @@ from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.host import Host
 from curbstone.core.values import Done
 
-LOOK_EVERY_MS = 5_000
+CHECK_EVERY_MS = 5_000
 
 T = TypeVar("T")
 Stamp = tuple[tuple[int, int, int], ...]
@@ -54,7 +54,7 @@ class Reloading(Generic[T]):
         self._is_reading = False
         self._asked: list[Done] = []
         """Callers since the current read began. It may not have seen what they know of."""
-        host.call_later(LOOK_EVERY_MS, self._look)
+        host.call_later(CHECK_EVERY_MS, self._check)
 
     def reload(self, on_done: Done) -> None:
         """See `Reloadable.reload`. Reads the files whether they have changed or not."""
@@ -62,13 +62,13 @@ class Reloading(Generic[T]):
         if not self._is_reading:
             self._start()
 
-    def _look(self) -> None:
-        self._host.call_later(LOOK_EVERY_MS, self._look)
+    def _check(self) -> None:
+        self._host.call_later(CHECK_EVERY_MS, self._check)
         if not self._is_reading:
             self._is_reading = True
-            self._host.submit(self._stamp, self._looked)
+            self._host.submit(self._stamp, self._checked)
 
-    def _looked(self, stamp: Stamp | None, _error: BaseException | None) -> None:
+    def _checked(self, stamp: Stamp | None, _error: BaseException | None) -> None:
         self._is_reading = False
         if self._asked or (stamp is not None and stamp != self._seen):
             self._start()

@@ -9,7 +9,7 @@ from curbstone.access.rights import Right
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName
 from curbstone.core.port_staging import Staging, Upload
-from curbstone.core.values import TTL_MS_MAX, Done, Look
+from curbstone.core.values import TTL_MS_MAX, Done, StagedStatus
 
 if TYPE_CHECKING:
     from curbstone.access.authorization import AuthorizedBroker
@@ -58,5 +58,5 @@ class AccessStaging:
     def drop(self, project: str, identifier: str, on_done: Done) -> None:
         self._staging.drop(project, identifier, on_done, owner=self._owner)
 
-    def look(self, project: str, identifier: str) -> Look:
-        return self._staging.look(project, identifier, owner=self._owner)
+    def status(self, project: str, identifier: str) -> StagedStatus:
+        return self._staging.status(project, identifier, owner=self._owner)

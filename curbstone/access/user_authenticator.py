@@ -92,7 +92,7 @@ class UserAuthenticator:
         self._host = host
         self._file = users_file
         self._data = data
-        self._guesses = PasswordLogins(host)
+        self._password_logins = PasswordLogins(host)
         self._known: dict[Origin, _Known] = {}
         self._by_access: dict[AuthorizedBroker, _Known] = {}
         self.logins: dict[tuple[str, str], int] = {}
@@ -138,7 +138,7 @@ class UserAuthenticator:
         if not credentials.user:  # a malformed token: no user has an empty name, so it is not a guess at a password
             raise self._failed("", caller)
         try:
-            kept = self._guesses.known(self.users, credentials, caller)
+            kept = self._password_logins.known(self.users, credentials, caller)
         except TooMany:
             self._count(caller.protocol, "throttled")
             self.audit.throttled(self._named(credentials.user), caller)
@@ -181,7 +181,7 @@ class UserAuthenticator:
     def _check(self, credentials: Credentials, caller: Caller, on_done: Admitted) -> None:
         """Admit a client with a password that has to be hashed."""
 
-        def looked(error: CurbstoneError | None, kept: str) -> None:
+        def checked(error: CurbstoneError | None, kept: str) -> None:
             user = self.users.users.get(credentials.user)  # a reload may have changed it
             if error is not None:
                 on_done(error)
@@ -195,7 +195,7 @@ class UserAuthenticator:
             else:
                 on_done(found)
 
-        self._guesses.look(self.users, credentials, caller, looked)
+        self._password_logins.check(self.users, credentials, caller, checked)
 
     def _without(self, caller: Caller) -> AuthorizedBroker:
         """Return the access of a client that presents nothing, or only a certificate."""

@@ -92,10 +92,10 @@ def _run(place: Path, seconds: int, *, show: bool) -> tuple[DiskCheck, Account]:
             while (now := time.perf_counter()) < end:
                 until = min(now + dice.uniform(*KILL_S), end)
                 while time.perf_counter() < until:
-                    server.look()
+                    server.check()
                     time.sleep(0.01)
                 server.kill()
-                server.look()
+                server.check()
                 server.start()
                 done(round(time.perf_counter() - now))
             if not clients.finish():

@@ -28,7 +28,7 @@ Figures = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Sample:
     """The figures of every queue at one moment."""
 
     at_s: float
@@ -36,7 +36,7 @@ class Look:
     chosen: int
     """How many queues there are in all."""
 
-    def rates(self, earlier: Look | None) -> dict[str, dict[str, float]]:
+    def rates(self, earlier: Sample | None) -> dict[str, dict[str, float]]:
         """Return how much the counters rose per second since an earlier look; nothing if there is none."""
         if earlier is None or self.at_s <= earlier.at_s:
             return {}
@@ -67,16 +67,16 @@ def top(
     query = {"order": "messages_per_second", "limit": str(limit)}
     live = sys.stdout.isatty() and not as_json
     looks = 0
-    earlier: Look | None = None
+    earlier: Sample | None = None
     with Client() as client:
 
-        def look() -> Look:
+        def sample() -> Sample:
             stats = client.call("GET", "/v2/stats", params=query).json()
-            return Look(time.monotonic(), figures_in(stats), stats["queues_chosen"])
+            return Sample(time.monotonic(), figures_in(stats), stats["queues_chosen"])
 
-        def next_look() -> tuple[Look, Mapping[str, dict[str, float]]]:
+        def next_sample() -> tuple[Sample, Mapping[str, dict[str, float]]]:
             nonlocal earlier, looks
-            now = look()
+            now = sample()
             rates = now.rates(earlier)
             earlier = now
             looks += 1
@@ -87,12 +87,12 @@ def top(
 
             with Live(console=console(), screen=count == 0, auto_refresh=False) as screen:
                 while True:
-                    screen.update(_table(*next_look(), client.url), refresh=True)
+                    screen.update(_table(*next_sample(), client.url), refresh=True)
                     if looks == count:
                         return
                     time.sleep(interval)
         while True:
-            now, rates = next_look()
+            now, rates = next_sample()
             if as_json:
                 print_json({"queues": [{"queue": n, **f, "rates": rates.get(n, {})} for n, f in now.queues.items()]})
             else:
@@ -110,7 +110,7 @@ def figures_in(stats: Mapping[str, Any]) -> Figures:
     }
 
 
-def _table(now: Look, rates: Mapping[str, dict[str, float]], server: str) -> Table:
+def _table(now: Sample, rates: Mapping[str, dict[str, float]], server: str) -> Table:
 
     def activity(name: str) -> tuple[float, float, str]:
         return -sum(rates.get(name, {}).values()), -now.queues[name].get("messages_ready", 0), name

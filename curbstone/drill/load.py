@@ -138,7 +138,7 @@ class Server:
             self.is_over = True
             self._changed.notify_all()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Measure the queue's directory, to compare it with the cap. Files that vanish meanwhile do not count."""
         for directory in (self.data / "queues").glob("*"):
             before = _sizes(directory)

@@ -55,7 +55,7 @@ class Registry:
         """Start: unused queues from before the start are deleted, unless they are used in time."""
         for queue in self.engine.queues():
             if (unused := self.unused(queue.name)) is not None and queue.name not in self._by_queue:
-                self._look_later(queue.name, max(round(unused.seconds * 1000), RETURN_MS))
+                self._check_later(queue.name, max(round(unused.seconds * 1000), RETURN_MS))
 
     def close(self) -> None:
         """Stop: queues are no longer deleted when their consumers end."""
@@ -165,11 +165,11 @@ class Registry:
         if unused is None or not self._is_open:
             return
         if unused.seconds:
-            self._look_later(name, round(unused.seconds * 1000))
+            self._check_later(name, round(unused.seconds * 1000))
         else:
             self._delete_if_unused(name)
 
-    def _look_later(self, name: QueueName, delay_ms: int) -> None:
+    def _check_later(self, name: QueueName, delay_ms: int) -> None:
         uid = self._uid(name)
 
         def due() -> None:
@@ -197,7 +197,7 @@ class Registry:
         if not self._is_open or self.unused(name) is None or name in self._by_queue or name in self._settling:
             return
         if self.engine.find(name).counts().consumers:
-            self._look_later(name, USED_POLL_MS)
+            self._check_later(name, USED_POLL_MS)
             return
         self.engine.delete(name, ignore)
 

@@ -256,7 +256,7 @@ class Session:
         if self._is_input_over:
             self._finish()
         else:
-            self._look_at_room()
+            self._check_room()
 
     def _carry_out(self, line: Line) -> bool:
         """Carry out a line; return False if it has to wait, because it publishes and its user is over its rate."""
@@ -332,7 +332,7 @@ class Session:
             else:
                 self.write(codec.ok(request.request_id, self._login.access.identity.user.encode()))
             if is_later and self.held:
-                self._look_at_room()
+                self._check_room()
             elif is_later:
                 self._go_on()
 
@@ -366,11 +366,11 @@ class Session:
 
     def _finished(self, size: int) -> None:
         self._unconfirmed.remove(1, size)
-        self._look_at_room()
+        self._check_room()
         if self.ending and not self._unconfirmed.count:
             self._close()
 
-    def _look_at_room(self) -> None:
+    def _check_room(self) -> None:
         """Let the client be read again if enough of its requests are done."""
         if self.congested and not self._waiting and not self._unconfirmed.is_too_much:
             self.congested = False

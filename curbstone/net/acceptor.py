@@ -60,12 +60,12 @@ class Acceptor:
         """Logs why connections ended before their protocol began, and whose connections hold too much."""
         self.admission.budget.on_held = self._is_held
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         """Count unsent output. Abort connections whose peer has vanished, or reads nothing of what waits for it.
 
         The system would keep sending to a peer that has vanished for a quarter of an hour.
         """
-        self._sweep = loop.call_later(SWEEP_S, self._look, loop)
+        self._sweep = loop.call_later(SWEEP_S, self._check, loop)
         self._sweeps += 1
         looks_for_vanished = self._sweeps % SWEEPS_VANISHED == 0
         now_s = self._sweeps * SWEEP_S  # a clock that stops while the process is stopped
@@ -94,7 +94,7 @@ class Acceptor:
             lambda: Incoming(self, at, serve, refusal, has_reserve), at.host, at.port, backlog=BACKLOG
         )
         if self._sweep is None:
-            self._sweep = loop.call_later(SWEEP_S, self._look, loop)
+            self._sweep = loop.call_later(SWEEP_S, self._check, loop)
         host, port = server.sockets[0].getsockname()[:2]
         return Listener(server, (host, port))
 

@@ -283,7 +283,7 @@ class Budget:
 
     def check(self) -> None:
         """See whether the connections that others wait for continue; called each second."""
-        self._look_for_calm()
+        self._check_calm()
         for share in [share for share in self._shares.values() if share.is_held or share.waiting]:
             self._release(share)
             first = next(iter(share.inputs), None)
@@ -370,7 +370,7 @@ class Budget:
 
     # --- inside
 
-    def _look_for_calm(self) -> None:
+    def _check_calm(self) -> None:
         self._peak = max(self._peak, self.bytes)
         if self._peak < CALM_BYTES or self.bytes > self._peak // 4:
             self._calm_s = 0

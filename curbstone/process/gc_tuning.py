@@ -7,7 +7,7 @@ number of objects under way.
 
 Python starts a full collection whenever enough was allocated, and a full collection examines every object. Under a load
 that makes and drops connections and subscriptions, this happened twice a second and took 40 to 95 ms each time. So full
-collections run by the clock here: every `LOOK_EVERY_MS`, if there have been enough collections of young objects.
+collections run by the clock here: every `CHECK_EVERY_MS`, if there have been enough collections of young objects.
 Between two looks Python itself starts a full one only after `FULL_AFTER` collections of the middle generation, which
 bounds the memory that dead cycles can take. Connections leave no cycles (`tests/serve/test_gone_connections.py`), so
 mostly there is nothing to find; the pauses between full collections then become longer and longer.
@@ -31,7 +31,7 @@ YOUNG = 30_000
 """A young collection starts when so many more objects were made than dropped. It takes one or two ms."""
 YOUNG_BEFORE_MIDDLE = 2
 """After more young collections than this, one of the middle generation starts, of at most 90,000 objects."""
-LOOK_EVERY_MS = 10_000
+CHECK_EVERY_MS = 10_000
 MIDDLE_MIN = 1
 """If there were fewer collections of the middle generation, a full one would find little and is left out."""
 FULL_AFTER = 15
@@ -55,35 +55,35 @@ class Collections:
         self._queues = queues
         self._frozen = 0
         """How many queues there were when the objects were last frozen."""
-        self._looks = 1
+        self._checks = 1
         """One look in so many collects."""
-        self._looked = 0
+        self._checked = 0
 
     def start(self) -> None:
         """Freeze the objects there are, and begin to look by the clock."""
         gc.set_threshold(YOUNG, YOUNG_BEFORE_MIDDLE, FULL_AFTER)
         self._freeze()
-        self._host.call_later(LOOK_EVERY_MS, self._look)
+        self._host.call_later(CHECK_EVERY_MS, self._check)
 
     def _freeze(self) -> None:
         self._frozen = self._queues()
         gc.collect()
         gc.freeze()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         few, many = sorted((max(self._queues(), QUEUES_MIN), max(self._frozen, QUEUES_MIN)))
         if many >= 2 * few:
             gc.unfreeze()
             self._freeze()
         elif gc.get_count()[2] >= MIDDLE_MIN:
-            self._looked += 1
-            if self._looked >= self._looks:
+            self._checked += 1
+            if self._checked >= self._checks:
                 self._collect()
-        self._host.call_later(LOOK_EVERY_MS, self._look)
+        self._host.call_later(CHECK_EVERY_MS, self._check)
 
     def _collect(self) -> None:
-        self._looked = 0
-        self._looks = min(2 * self._looks, LOOKS_MAX) if gc.collect() < FOUND_MIN else 1
+        self._checked = 0
+        self._checks = min(2 * self._checks, LOOKS_MAX) if gc.collect() < FOUND_MIN else 1
         self._host.submit(give_back, lambda result, error: None)
 
 

@@ -368,25 +368,25 @@ class Queue:
     def channel_lost(self, error: AmqpError, fail: Callable[[CurbstoneError], None]) -> None:
         """Find out why a channel has ended by itself, and call `fail` with it."""
         if error.code == NOT_FOUND or self.is_closed:
-            self.look_after_loss(fail)
+            self.check_after_loss(fail)
         elif error.code == LOST:
             fail(Unavailable(f"the connection to RabbitMQ was lost: {error}"))
         else:
             fail(Unavailable(f"RabbitMQ ended it: {error}"))
 
-    def look_after_loss(self, fail: Callable[[CurbstoneError], None]) -> None:
+    def check_after_loss(self, fail: Callable[[CurbstoneError], None]) -> None:
         """Find out why the broker has ended a consumer: a delivery was held too long, or the queue is gone."""
         if self.is_closed:
             self.engine.host.call_soon(partial(fail, gone(self.name)))
             return
 
-        def looked(error: CurbstoneError | None) -> None:
+        def checked(error: CurbstoneError | None) -> None:
             if isinstance(error, NoSuchQueue):
                 fail(error)
             else:
                 fail(Unavailable("RabbitMQ ended the consumer; it may have held a message for too long"))
 
-        self.declaration.look(looked)
+        self.declaration.check(checked)
 
     def close(self, error: CurbstoneError) -> None:
         """End the consumers and give leased messages back, because the queue is gone or the server stops."""

@@ -209,7 +209,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue in followed:
             at = places[queue]
             if queue in there:
-                begun[queue], ends[queue] = self._look(queue, at, found.get(queue))
+                begun[queue], ends[queue] = self._place_and_end(queue, at, found.get(queue))
             elif queue in back:
                 begun[queue], ends[queue] = self._joined(queue, is_another=True)
             else:
@@ -239,7 +239,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if refused.status != calls.NOT_FOUND or not self._options.pattern:
                 raise
 
-    def _look(self, queue: str, at: Place, now: calls.Offsets | None) -> tuple[Place, End]:
+    def _place_and_end(self, queue: str, at: Place, now: calls.Offsets | None) -> tuple[Place, End]:
         """Return where reading continues in a queue with these offsets, and where the queue ends. Raise DataLoss."""
         if now is None:
             return self._missing(queue, at)
@@ -249,7 +249,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         return calls.offsets(self._server, queue, group=options.group, after=after, size_max=options.bytes_per_trigger)
 
-    def _look_without_group(self, queue: str) -> calls.Offsets | None:
+    def _ends_without_group(self, queue: str) -> calls.Offsets | None:
         """Return the offsets of a queue, whatever groups it has, or None if it does not exist."""
         try:
             return calls.offsets(self._server, queue)
@@ -262,7 +262,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _missing(self, queue: str, at: Place) -> tuple[Place, End]:
         """Continue after the queue, or its group, has been deleted."""
-        now = self._look_without_group(queue)
+        now = self._ends_without_group(queue)
         if now is None:
             return {**self._behind(at, self._gap(queue, at, gaps.DELETED)), "gone": True}, _nothing(at)
         if now.epoch != at["epoch"]:

@@ -30,7 +30,7 @@ class _Hop(NamedTuple):
     scheme: str
 
 
-def asker_of(fields: Sequence[tuple[bytes, bytes]], proxy: Peer, trusted: Networks) -> Peer:
+def client_of(fields: Sequence[tuple[bytes, bytes]], proxy: Peer, trusted: Networks) -> Peer:
     """Return the client that asks through a trusted proxy, or the proxy if it names none; raise Problem.
 
     Most proxies write one of the two kinds of field, and pass the other on as their client sent it. So if both are
@@ -47,25 +47,25 @@ def asker_of(fields: Sequence[tuple[bytes, bytes]], proxy: Peer, trusted: Networ
         raise Problem(400, f"bad request: Forwarded and X-Forwarded-For have at most {FIELD_CHARS_MAX} bytes")
     scheme = values.get(b"x-forwarded-proto", "").rpartition(",")[2].strip().lower()
     hops = [_hop(text, scheme) for text in values.get(b"x-forwarded-for", "").split(",")]
-    asker = _asker(hops, proxy, trusted, scheme)
+    client = _client_of_hops(hops, proxy, trusted, scheme)
     if b"forwarded" in values:
-        other = _asker(list(_elements(values[b"forwarded"])), proxy, trusted, "")
-        if b"x-forwarded-for" in values and asker.host != other.host:
+        other = _client_of_hops(list(_elements(values[b"forwarded"])), proxy, trusted, "")
+        if b"x-forwarded-for" in values and client.host != other.host:
             raise Problem(400, "bad request: Forwarded and X-Forwarded-For name different clients")
         return other
-    return asker
+    return client
 
 
-def _asker(hops: Sequence[_Hop], proxy: Peer, trusted: Networks, scheme: str) -> Peer:
+def _client_of_hops(hops: Sequence[_Hop], proxy: Peer, trusted: Networks, scheme: str) -> Peer:
     """Go back along the hops to the client; `scheme` is the proxy's own if no hop is known."""
-    asker = Peer(proxy.host, proxy.port, _SCHEMES.get(scheme, proxy.tls), proxy.certificate)
+    client = Peer(proxy.host, proxy.port, _SCHEMES.get(scheme, proxy.tls), proxy.certificate)
     for hop in reversed(hops):
         if not hop.host:
             break
-        asker = Peer(hop.host, hop.port, _SCHEMES.get(hop.scheme, False))
+        client = Peer(hop.host, hop.port, _SCHEMES.get(hop.scheme, False))
         if hop.host not in trusted:
             break
-    return asker
+    return client
 
 
 def _hop(text: str, scheme: str) -> _Hop:

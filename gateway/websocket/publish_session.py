@@ -87,7 +87,7 @@ class PublishSession:
         if self._numbers is not None:
             wire.send(self._numbers.begin(self._end))
         # The watch also notifies when the queue is deleted, which a silent producer would not notice otherwise.
-        self._unwatch = self._target.watch(self._look)
+        self._unwatch = self._target.watch(self._check)
 
     def receive(self, messages: list[Inbound]) -> None:
         """Publish the messages of one read with one call, if possible."""
@@ -240,7 +240,7 @@ class PublishSession:
         """See `Session.refuse`."""
         self._confirms.end(status, reason)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if ended := self._target.ended:
             self._confirms.end(404, ended)
 

@@ -75,7 +75,7 @@ class QueuesSession:
         self._settings = settings
         self._traffic = traffic
         self._host = connections.host
-        self._login = SocketLogin(connections, access, caller, self._look)
+        self._login = SocketLogin(connections, access, caller, self._check)
         self._confirms = OrderedConfirms(traffic, self._answer)
         self._subscriptions: dict[str, Subscription] = {}
         """The subscriptions by queue."""
@@ -128,7 +128,7 @@ class QueuesSession:
                 failure = error
                 break
             if self._shares_queues and self._has_to_look(command, looked_for):
-                self._confirms.keep_until(messages[at:], self._look_for_it)
+                self._confirms.keep_until(messages[at:], self._find_queue)
                 break
             if _PUBLISH in command:
                 if not has_paid and self._confirms.keep(messages[at:], meter):
@@ -163,7 +163,7 @@ class QueuesSession:
         self._looked_for = place
         return True
 
-    def _look_for_it(self, on_done: Done) -> None:
+    def _find_queue(self, on_done: Done) -> None:
         def looked(error: CurbstoneError | None) -> None:
             self._unlooked = error
             on_done(error)
@@ -365,7 +365,7 @@ class QueuesSession:
     def _send(self, fields: dict[str, Any]) -> None:
         self._wire.send(text_frame(orjson.dumps(fields)))
 
-    def _look(self, access: AuthorizedBroker) -> None:
+    def _check(self, access: AuthorizedBroker) -> None:
         """End the subscriptions that are no longer allowed: rights have changed."""
         for key in list(self._subscriptions):
             try:

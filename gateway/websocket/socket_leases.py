@@ -70,9 +70,9 @@ class SocketLeases:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ms = first_ms
-        self._timer = self._host.call_later(first_ms - self._host.now_ms(), self._look)
+        self._timer = self._host.call_later(first_ms - self._host.now_ms(), self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         now_ms = self._host.now_ms()
         ended = []

@@ -147,8 +147,8 @@ def test_idempotency_keys_and_staged_transactions_are_ones_own(tmp_path: Path) -
     mine.staging.upload("shop", "t", "p", 1000).cancel()
     upload = mine.staging.upload("shop", "t", "p", 1000)
     with pytest.raises(Exception, match="nothing is staged under shop/t"):
-        theirs.staging.look("shop", "t")
-    assert mine.staging.look("shop", "t").parts == []
+        theirs.staging.status("shop", "t")
+    assert mine.staging.status("shop", "t").parts == []
     upload.cancel()
 
 

@@ -204,14 +204,14 @@ def test_what_private_queues_of_a_user_hold_is_bounded_and_the_slowest_consumer_
     subscribe(bob, of_bob)
     for name, kib in zip((*names, of_bob), (100, 500, 100, 700), strict=True):
         send(name, kib)
-    world.lab.pass_time(private_queues.LOOK_EVERY_MS)
+    world.lab.pass_time(private_queues.CHECK_EVERY_MS)
     assert ended == []
     send(names[0], 200)
     send(names[2], 200)
-    world.lab.pass_time(private_queues.LOOK_EVERY_MS)
+    world.lab.pass_time(private_queues.CHECK_EVERY_MS)
     [(name, reason)] = ended
     assert name == names[1] and isinstance(reason, TooMany) and "hold more than 1048576 bytes" in str(reason)
-    world.lab.pass_time(10 * private_queues.LOOK_EVERY_MS)
+    world.lab.pass_time(10 * private_queues.CHECK_EVERY_MS)
     assert len(ended) == 1
     for left in (names[0], names[1], names[2]):
         ann.drop_private([left])

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from curbstone.access.reloading import LOOK_EVERY_MS, Reloading, Reloads
+from curbstone.access.reloading import CHECK_EVERY_MS, Reloading, Reloads
 from curbstone.core.errors import CurbstoneError
 from tests.kit.simulated import SimHost
 
@@ -70,7 +70,7 @@ def test_a_change_is_seen_by_itself_once(tmp_path: Path) -> None:
     for text in ("one", "changed", "changed", "bad", "good again"):
         if file.read_text() != text:
             file.write_text(text)
-        host.pass_time(LOOK_EVERY_MS)
+        host.pass_time(CHECK_EVERY_MS)
         host.settle()
     assert taken == ["changed", "good again"]
     del it

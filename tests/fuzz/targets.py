@@ -39,7 +39,7 @@ from curbstone.gateway.formats.cloud_events import parse as parse_event
 from curbstone.gateway.formats.json_message import message_of
 from curbstone.gateway.formats.metadata import block_of_http, http_headers, json_parts
 from curbstone.gateway.formats.parameters import parse_query
-from curbstone.gateway.http.forwarded import asker_of
+from curbstone.gateway.http.forwarded import client_of
 from curbstone.gateway.http.head import framing_of, target_of
 from curbstone.gateway.http.json_body import parse_json
 from curbstone.gateway.http.problem import Problem
@@ -133,7 +133,7 @@ def http_head(data: bytes) -> None:
     with suppress(Problem):
         target_of(method.decode("latin-1"), url, host)
     with suppress(Problem):
-        asker_of(fields, PEER, Networks(["127.0.0.0/8"]))
+        client_of(fields, PEER, Networks(["127.0.0.0/8"]))
 
 
 @target

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from curbstone.process.gc_tuning import FOUND_MIN, LOOK_EVERY_MS, MIDDLE_MIN, QUEUES_MIN, YOUNG, Collections
+from curbstone.process.gc_tuning import CHECK_EVERY_MS, FOUND_MIN, MIDDLE_MIN, QUEUES_MIN, YOUNG, Collections
 from tests.kit.simulated import SimHost
 
 
@@ -34,7 +34,7 @@ def test_what_was_made_since_the_start_is_frozen_and_thawed_again() -> None:
     queues: list[Ring] = []
 
     def time_passes() -> None:
-        host.pass_time(LOOK_EVERY_MS)
+        host.pass_time(CHECK_EVERY_MS)
         host.settle()
 
     Collections(host, lambda: len(queues)).start()
@@ -80,7 +80,7 @@ def looks_until(full: list[str], host: SimHost) -> int:
     for looks in range(1, 100):
         for _ in range(MIDDLE_MIN):
             gc.collect(1)
-        host.pass_time(LOOK_EVERY_MS)
+        host.pass_time(CHECK_EVERY_MS)
         host.settle()
         if full:
             return looks
@@ -106,7 +106,7 @@ def test_dead_cycles_are_found_by_the_clock_and_not_by_every_burst() -> None:
         gc.collect(1)  # now it is old
         del ring
         assert dead() is not None
-        host.pass_time(LOOK_EVERY_MS)
+        host.pass_time(CHECK_EVERY_MS)
         host.settle()
         assert full
         assert dead() is None

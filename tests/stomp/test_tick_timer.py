@@ -13,7 +13,7 @@ class Watched:
         self.host = SimHost(Random(1), 1_000)
         self.looks: list[int] = []
         self.pulse = TickTimer(self.host, self._tick)
-        self.pulse.look()
+        self.pulse.check()
 
     def _tick(self, now_ms: int) -> int:
         self.looks.append(now_ms - 1_000)
@@ -46,6 +46,6 @@ def test_it_judges_at_last_also_where_it_is_always_late() -> None:
 def test_nothing_is_looked_at_behind_the_end() -> None:
     watched = Watched()
     watched.pulse.stop()
-    watched.pulse.look()
+    watched.pulse.check()
     watched.host.pass_time(1_000)
     assert watched.looks == [0]

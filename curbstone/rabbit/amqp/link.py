@@ -179,9 +179,9 @@ class Calls:
     def _watch(self) -> None:
         if not self._timer_set:
             self._timer_set = True
-            self._host.call_later(1000, self._look)
+            self._host.call_later(1000, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer_set = False
         now_ms = self._host.now_ms()
         late = [call for call in self._waiting if call.deadline_ms <= now_ms]

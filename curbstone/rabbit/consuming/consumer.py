@@ -156,7 +156,7 @@ class Consumer:
     def _cancelled(self, _tag: str) -> None:
         """The broker has ended a consumer, because the queue is gone or a delivery was held too long."""
         if not self.closed:
-            self.queue.look_after_loss(self._lose)
+            self.queue.check_after_loss(self._lose)
 
     def _lose(self, error: CurbstoneError) -> None:
         """End the consumer with an error, and notify the client."""

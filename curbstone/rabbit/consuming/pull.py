@@ -261,7 +261,7 @@ class Puller:
             settling.give_back(tag)
 
     def _cancelled(self, _tag: str) -> None:
-        self._queue.look_after_loss(self._fail)
+        self._queue.check_after_loss(self._fail)
 
     def _lost(self, error: AmqpError) -> None:
         self._is_opening = self._is_getting = False

@@ -25,7 +25,7 @@ REFUSED_MS_MAX = 1000
 REFUSED_AGAIN_MS = 50
 UNCONFIRMED_MS_MAX = 30_000
 UNCONFIRMED_BYTES_MAX = 256 * 1024 * 1024
-LOOK_MS = 1000
+CHECK_MS = 1000
 PLACES_KEPT = 4096
 
 Outcome = Callable[[CurbstoneError | None], None]
@@ -182,7 +182,7 @@ class Shard:
             sent.is_done = True
             self._publisher.ended(sent, error)
 
-    def look(self, now_ms: int) -> None:
+    def check_deadlines(self, now_ms: int) -> None:
         """Give up the messages that were not confirmed in time."""
         late = [
             sent
@@ -205,7 +205,7 @@ class Publisher:
         self._shards = [Shard(host, link, self) for link in links]
         self._shard_of = lru_cache(maxsize=PLACES_KEPT)(self._choose)
         self._bytes = 0
-        self._looks = False
+        self._checks = False
         self.is_stopping = False
         self.under_way = 0
         """How many messages have no outcome yet, including those that wait to be sent again."""
@@ -232,9 +232,9 @@ class Publisher:
         self._bytes += len(outgoing.body)
         self.under_way += 1
         shard.send(_Sent(outgoing, on_done, self._host.now_ms()))
-        if not self._looks:
-            self._looks = True
-            self._host.call_later(LOOK_MS, self._look)
+        if not self._checks:
+            self._checks = True
+            self._host.call_later(CHECK_MS, self._check)
 
     def ended(self, sent: _Sent, error: CurbstoneError | None) -> None:
         """Report the outcome of a message."""
@@ -242,11 +242,11 @@ class Publisher:
         self.under_way -= 1
         sent.on_done(error)
 
-    def _look(self) -> None:
-        self._looks = False
+    def _check(self) -> None:
+        self._checks = False
         now_ms = self._host.now_ms()
         for shard in self._shards:
-            shard.look(now_ms)
+            shard.check_deadlines(now_ms)
         if self.under_way:
-            self._looks = True
-            self._host.call_later(LOOK_MS, self._look)
+            self._checks = True
+            self._host.call_later(CHECK_MS, self._check)

@@ -55,9 +55,9 @@ class Counting:
         """Look, then call back. Simultaneous requests share one look."""
         self._waiting.append(on_done)
         if len(self._waiting) == 1:
-            self._queue.engine.host.call_soon(self._look)
+            self._queue.engine.host.call_soon(self._count)
 
-    def _look(self) -> None:
+    def _count(self) -> None:
         waiting, self._waiting = self._waiting, []
         queue = self._queue
         groups = [UNNAMED, *queue.options.groups]
@@ -101,9 +101,9 @@ class Counting:
         self._pause_ms = LOOK_MS_MIN
         if self._watchers and not self._is_looking:
             self._is_looking = True
-            self._queue.engine.host.call_later(self._pause_ms, self._look_again)
+            self._queue.engine.host.call_later(self._pause_ms, self._count_again)
 
-    def _look_again(self) -> None:
+    def _count_again(self) -> None:
         if self._queue.is_closed or not self._watchers:
             self._is_looking = False
             return
@@ -119,7 +119,7 @@ class Counting:
                 fn()
         else:
             self._pause_ms = min(2 * self._pause_ms, LOOK_MS_MAX)
-        queue.engine.host.call_later(self._pause_ms, self._look_again)
+        queue.engine.host.call_later(self._pause_ms, self._count_again)
 
     def close(self) -> None:
         """Notify all watchers that the queue is gone."""

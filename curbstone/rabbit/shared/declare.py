@@ -286,17 +286,17 @@ class Declaration:
         groups = self._queue.known.groups | self.groups
         return [self._names.queue(self._queue.name, group) for group in (UNNAMED, *sorted(groups))]
 
-    def look(self, on_done: Done) -> None:
+    def check(self, on_done: Done) -> None:
         """Find out whether the queue exists. `on_done` gets NoSuchQueue if it does not."""
 
-        def looked(error: AmqpError | None) -> None:
+        def checked(error: AmqpError | None) -> None:
             if error is not None and error.code == NOT_FOUND:
                 on_done(NoSuchQueue(f"no such queue: {self._queue.name}"))
             else:
-                on_done(unavailable(error, "the queue can't be looked at") if error else None)
+                on_done(unavailable(error, "the queue can't be checked at") if error else None)
 
         self._calls.do(
-            lambda channel, done: channel.declare_queue(self.text, lambda error, *_: done(error), passive=True), looked
+            lambda channel, done: channel.declare_queue(self.text, lambda error, *_: done(error), passive=True), checked
         )
 
     def count(self, group: str, on_done: Callable[[AmqpError | None, int, int], None]) -> None:

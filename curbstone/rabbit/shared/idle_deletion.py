@@ -52,7 +52,7 @@ class IdleDeletion:
 
     def start(self) -> None:
         """Begin to look every second, until the server stops."""
-        self._engine.host.call_later(SEND_EVERY_MS, self._look)
+        self._engine.host.call_later(SEND_EVERY_MS, self._check)
 
     def receive(self, uids: list[str]) -> None:
         """Note that clients of another gateway use these queues."""
@@ -61,7 +61,7 @@ class IdleDeletion:
             if uid in self._uses:
                 self._uses[uid].last_ms = now_ms
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if self._engine.is_stopping:
             return
         now_ms = self._engine.host.now_ms()
@@ -73,7 +73,7 @@ class IdleDeletion:
         for queue in watched:
             if self._is_due(queue, now_ms):
                 self._ask(queue)
-        self._engine.host.call_later(SEND_EVERY_MS, self._look)
+        self._engine.host.call_later(SEND_EVERY_MS, self._check)
 
     def _is_used(self, queue: Queue, now_ms: int) -> bool:
         """Return whether clients of this gateway have used the queue since the last look."""

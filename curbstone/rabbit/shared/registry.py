@@ -316,9 +316,9 @@ class RegistryLog:
     def _watch(self) -> None:
         if not self._is_watching:
             self._is_watching = True
-            self._host.call_later(1000, self._look)
+            self._host.call_later(1000, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._is_watching = False
         now_ms = self._host.now_ms()
         for key, (entry, on_done, deadline_ms) in list(self._proposed.items()):

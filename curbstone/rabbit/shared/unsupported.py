@@ -100,7 +100,7 @@ class NoStaging:
     def _no(self, *_arguments: Any, **_named: Any) -> NoReturn:
         _refuse(STAGING)
 
-    upload = commit = look = _no
+    upload = commit = status = _no
 
     def drop(self, project: str, identifier: str, on_done: Done, *, owner: str = NOBODY) -> None:
         """Not here."""

@@ -107,7 +107,7 @@ class EventStream:
         unpause = self._account.at_pause(self._pause)
         disconnect = Disconnect(scope, receive, self.end)
         caller = self._caller = caller_of(scope, STREAM)
-        unwatch = self.queue.watch(self._look)
+        unwatch = self.queue.watch(self._show_new)
         presence = self.streams.connections.enter(
             self.access,
             caller,
@@ -154,7 +154,7 @@ class EventStream:
 
     def _ask(self) -> None:
         """Lease as many messages as the limit has room for, unless a lease is under way."""
-        self._look()
+        self._show_new()
         if self._account.is_held:
             self._room = self._room or self._account.when_room(0, self._has_room)
             return
@@ -200,7 +200,7 @@ class EventStream:
         self._output.append(_COMMENT)
         self._bell.ring()
 
-    def _look(self) -> None:
+    def _show_new(self) -> None:
         if self.queue.is_closed:
             self._fail(NoSuchQueue(f"no such queue: {self.queue.name}"))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from curbstone.core.port import Queue
 
 
-async def look_at(queue: Queue, message_id: str) -> Peeked | None:
+async def find_message(queue: Queue, message_id: str) -> Peeked | None:
     """Return the message with an id as it is in the queue now, or None if it is not there."""
     seq = queue.parse_id(message_id)
     if not seq:
@@ -38,7 +38,7 @@ class OneMessage:
         """GET: the message as it is now, without taking it."""
         queue = access_of(request).queue(name_in(request), Right.PEEK)
         encoding = encoding_of(query_of(request))
-        found = await look_at(queue, request.path_params["id"])
+        found = await find_message(queue, request.path_params["id"])
         if found is None:
             raise missing(queue, request.path_params["id"])
         return JsonResponse(peeked_json(queue, found, encoding))

@@ -41,7 +41,7 @@ def mq_routes(settings: GatewaySettings, origins: OriginPolicy, delay_s: float, 
     return [
         Route("/mq/{queue}/messages", Resource(GET=mq.fetch, POST=mq.add)),
         Route("/mq/{queue}/messages/{message_id}", Resource(DELETE=mq.remove)),
-        Route("/mq/{queue}", Resource(GET=mq.look, PUT=mq.create, DELETE=mq.delete)),
+        Route("/mq/{queue}", Resource(GET=mq.find, PUT=mq.create, DELETE=mq.delete)),
     ]
 
 
@@ -54,7 +54,7 @@ class _Mq:
         self._origins = origins
         self._traffic = traffic
 
-    async def look(self, request: Request) -> Response:
+    async def find(self, request: Request) -> Response:
         """GET a queue: whether it exists."""
         access_of(request).find(_name_in(request))
         return Response(status_code=200)

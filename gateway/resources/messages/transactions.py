@@ -92,7 +92,7 @@ class Transactions:
 
     async def get(self, request: Request) -> Response:
         """GET: the transaction's state and its parts."""
-        state, parts, messages = access_of(request).staging.look(*_names(request))
+        state, parts, messages = access_of(request).staging.status(*_names(request))
         listed = [{"part": name, "messages": count, "bytes": size} for name, count, size in parts]
         return JsonResponse({"state": state.value, "parts": listed, "messages": messages})
 

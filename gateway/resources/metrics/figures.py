@@ -228,7 +228,7 @@ class Figures:
         if access.shares_queues:
             await refreshed(access, sorted(access.queues_with(Right.PEEK), key=_by_name)[:REFRESHED_MAX])
 
-    async def look(self, access: AuthorizedBroker) -> Snapshot:
+    async def snapshot(self, access: AuthorizedBroker) -> Snapshot:
         """Return all figures, including those of the queues that the client may peek at, by name.
 
         With many queues this takes several turns.
@@ -308,7 +308,7 @@ class Figures:
             "consumers": counts.consumers,
             "oldest_message_age_seconds": age_ms / 1000,
         }
-        to_full_s = self._filling.look(queue.uid, counts.bytes, cap - space.reserved, self._host.now_ms())
+        to_full_s = self._filling.update(queue.uid, counts.bytes, cap - space.reserved, self._host.now_ms())
         if space.refused_last_minute:
             to_full_s = 0.0
         counters = {each: getattr(queue.stats, each) for each in _COUNTERS}
@@ -318,7 +318,7 @@ class Figures:
     def _rates_of(self, uid: str, counters: dict[str, int]) -> dict[str, float]:
         now_ms = self._host.now_ms()
         counted = tuple([counters[each] for each in RATES.values()])
-        rates = self._rates.look(uid, counted, now_ms)
+        rates = self._rates.update(uid, counted, now_ms)
         if rates is None:  # at the first look only the average since the start is known
             rates = tuple([1000 * count / max(now_ms - self._began_ms, 1000) for count in counted])
         # Rounded to thousandths, so that the rate of what has ended becomes 0 within a minute and does not shrink for

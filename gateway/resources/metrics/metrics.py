@@ -40,7 +40,7 @@ class Metrics:
         accept = request.headers.get("accept", "")
         access = access_of(request)
         await self._figures.refresh(access)
-        now = await self._figures.look(access)
+        now = await self._figures.snapshot(access)
         shown = list(islice((queue for queue in now.queues if self._is_shown(queue.name)), QUEUES_MAX))
         groups = []
         async for backlog in self._figures.backlogs(access, {queue.name for queue in shown}):

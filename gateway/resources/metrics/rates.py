@@ -27,7 +27,7 @@ class Rates:
         """The time constant: after this time, a change counts about a third."""
         self._seen: dict[str, _Seen] = {}
 
-    def look(self, uid: str, values: tuple[int, ...], now_ms: int) -> tuple[float, ...] | None:
+    def update(self, uid: str, values: tuple[int, ...], now_ms: int) -> tuple[float, ...] | None:
         """Note the numbers, and return how much each changes per second; None for a queue that was just added."""
         seen = self._seen.get(uid)
         if seen is None:
@@ -63,9 +63,9 @@ class Filling:
     def __init__(self) -> None:
         self._rates = Rates(MEMORY_MS)
 
-    def look(self, uid: str, size: int, most: int, now_ms: int) -> float | None:
+    def update(self, uid: str, size: int, most: int, now_ms: int) -> float | None:
         """Note a queue's size, and return the seconds until it has `most` bytes; None if it does not grow."""
-        rates = self._rates.look(uid, (size,), now_ms)
+        rates = self._rates.update(uid, (size,), now_ms)
         if rates is None or rates[0] <= 0:
             return None
         return max(most - size, 0) / rates[0]

@@ -49,7 +49,7 @@ class Statistics:
         limit = whole_number("limit", query.get("limit", LIMIT), 0, LIMIT_MAX)
         offset = whole_number("offset", query.get("offset", 0), 0, OFFSET_MAX)
         await self._figures.refresh(access_of(request))
-        now = await self._figures.look(access_of(request))
+        now = await self._figures.snapshot(access_of(request))
         chosen = _chosen(now.queues, query)
         if order != "name":
             # The largest first; queues with the same value stay in the order of their names.

@@ -17,7 +17,7 @@ from curbstone.gateway.formats.parameters import group_of, query_of
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.responses import FRESH, JsonResponse
-from curbstone.gateway.resources.messages.message import look_at
+from curbstone.gateway.resources.messages.message import find_message
 from curbstone.gateway.resources.queues.queues import name_in
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Explain:
         holders = queue.holders()
         explained: dict[str, object] = {"queue": str(queue.name), "group": group}
         if "id" in query:
-            found = await look_at(queue, query["id"])
+            found = await find_message(queue, query["id"])
             held_by = shown(
                 access.identity, queue.name, queue.holders(found.message.seq)[:HOLDERS_MAX] if found else ()
             )

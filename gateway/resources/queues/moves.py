@@ -46,17 +46,17 @@ class Moves:
         moved = next((trace for trace in own if trace.is_moved), None)
         block = live_headers if live_headers is not None else published.headers if published else b""
         death = _death(block)
-        target = self._look_into(str(death["queue"])) if death is not None else None
+        target = self._queue_of_text(str(death["queue"])) if death is not None else None
         to = await self._across(self._queue, target, moved.tx, self._seq) if target and moved else None
         if death is None and published is not None and published.tx:
-            source = self._look_into(self._queue.options.dead_letter)
+            source = self._queue_of_text(self._queue.options.dead_letter)
             if source is not None:
                 return await self._across(source, self._queue, published.tx, self._seq, is_back=True), to
         return death, to
 
     async def letters(self, message_id: str) -> list[Place]:
         """Return the dead letters that the message became, in order: each has its place and what its headers say."""
-        target = self._look_into(self._queue.options.dead_letter)
+        target = self._queue_of_text(self._queue.options.dead_letter)
         if target is None:
             return []
         found = await _traces(target, Trail(line=headers.encode([(f"{_DEAD}id", message_id)])))
@@ -77,7 +77,7 @@ class Moves:
         place = source if is_back else target
         return _place(place, ends[seq]) if len(moved) == len(arrived) and seq in ends else {"queue": str(place.name)}
 
-    def _look_into(self, name: str) -> Queue | None:
+    def _queue_of_text(self, name: str) -> Queue | None:
         if not name:
             return None
         try:

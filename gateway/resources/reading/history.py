@@ -21,7 +21,7 @@ from curbstone.gateway.formats.parameters import POSITION_MAX, query_of, whole_n
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.responses import JsonResponse
-from curbstone.gateway.resources.messages.message import look_at, missing
+from curbstone.gateway.resources.messages.message import find_message, missing
 from curbstone.gateway.resources.queues.moves import Moves
 from curbstone.gateway.resources.queues.queues import name_in
 from curbstone.gateway.resources.reading.journal import event_json
@@ -59,7 +59,7 @@ class History:
             found += pieces
             if position >= reading.events_end:
                 break
-        now = await look_at(queue, message_id)
+        now = await find_message(queue, message_id)
         events = [orjson.loads(line) for line in b"".join(found).splitlines()]
         is_whole = not start and position >= reading.events_end
         await _add_moves(Moves(access_of(request), queue, seq), message_id, events, now, is_whole=is_whole)

@@ -36,10 +36,10 @@ Named = Annotated[dict[str, Any], rule(
 )]  # fmt: skip
 
 
-class Look(Body):
-    """The body of a look: the queues, each with the seq after which the client wants messages."""
+class OffsetsRequest(Body):
+    """The body of a asked: the queues, each with the seq after which the client wants messages."""
 
-    what = "a look at offsets"
+    what = "a asked at offsets"
 
     queues: Named
     group: Text = ""
@@ -67,14 +67,14 @@ class ReadingMany:
     async def offsets(self, request: Request) -> Response:
         """POST: the offsets of queues. With `wait`, answered when one has messages after its seq, or the time is up."""
         access = access_of(request)
-        look = await read_typed(request, request.receive, self._settings.json_bytes_max, Look)
+        asked = await read_typed(request, request.receive, self._settings.json_bytes_max, OffsetsRequest)
         after = {
             name: whole_number(f"seq of {name}", seq, 0, SEQ_MAX)
-            for name, seq in _by_name(request, look.queues).items()
+            for name, seq in _by_name(request, asked.queues).items()
         }
-        group = group_named(look.group)
-        longest_ms = wait_ms(look.wait or 0)
-        size_max = bytes_asked(access, look.bytes) if look.bytes is not None else None
+        group = group_named(asked.group)
+        longest_ms = wait_ms(asked.wait or 0)
+        size_max = bytes_asked(access, asked.bytes) if asked.bytes is not None else None
         found = _found(access, after, group)
         if longest_ms and found and len(found) == len(after) and not _has_news(found, after):
             starts = [partial(queue.reading.wait_for, after[name], longest_ms) for name, queue in found.items()]

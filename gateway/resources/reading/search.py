@@ -1,4 +1,4 @@
-"""Searches messages for a text. A call looks through a bounded part of the queue, and says how far it has looked."""
+"""Searches messages for a text. A call looks through a bounded part of the queue, and says how far it has searched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.responses import JsonResponse
 from curbstone.gateway.limits import MIB
-from curbstone.gateway.resources.messages.message import look_at
+from curbstone.gateway.resources.messages.message import find_message
 from curbstone.gateway.resources.messages.messages import peeked_json
 from curbstone.gateway.resources.queues.queues import name_in
 
@@ -31,7 +31,7 @@ FOUND_MAX = 100
 TEXT_CHARS_MAX = 1000
 
 
-class Looked(NamedTuple):
+class Searched(NamedTuple):
     """What a page has: how many messages and bytes, and the seqs of those with the text."""
 
     messages: int
@@ -62,12 +62,12 @@ class Search:
         while start < end and len(found) < limit and size < SEARCH_BYTES_MAX:
             bytes_max = min(PAGE_BYTES, SEARCH_BYTES_MAX - size)
             wanted = Wanted(max(start, reading.first()), end, PAGE_MESSAGES, bytes_max)
-            looked: Looked
-            _, looked, start = await answer(partial(reading.browse, wanted, looker(text)))
-            messages, size, found = messages + looked.messages, size + looked.bytes, found + looked.found
+            searched: Searched
+            _, searched, start = await answer(partial(reading.browse, wanted, searcher(text)))
+            messages, size, found = messages + searched.messages, size + searched.bytes, found + searched.found
         if len(found) > limit:
             start = found[limit]
-        peeked = [await look_at(queue, queue.message_id(each)) for each in found[:limit]]
+        peeked = [await find_message(queue, queue.message_id(each)) for each in found[:limit]]
         encoding = encoding_of(query)
         texts = [peeked_json(queue, each, encoding) for each in peeked if each is not None]
         more = b',"next":"%b"' % queue.message_id(start - 1).encode() if start < end else b""
@@ -75,11 +75,11 @@ class Search:
         return JsonResponse(b'{"messages":[%b],%b%b}' % (b",".join(texts), looked_at, more))
 
 
-def looker(text: str) -> Callable[[list[Frame]], Looked]:
+def searcher(text: str) -> Callable[[list[Frame]], Searched]:
     """Return a function that looks for a text, whatever the case of ASCII letters. It runs on a worker thread."""
     in_body, in_headers = text.encode().lower(), escape(text).encode().lower()
 
-    def look(frames: list[Frame]) -> Looked:
+    def search(frames: list[Frame]) -> Searched:
         messages = size = 0
         found: list[int] = []
         for frame in frames:
@@ -91,6 +91,6 @@ def looker(text: str) -> Callable[[list[Frame]], Looked]:
             for message, _ in decode_frame(frame):
                 if in_body in message.body.lower() or in_headers in message.headers.lower():
                     found.append(message.seq)
-        return Looked(messages, size, found)
+        return Searched(messages, size, found)
 
-    return look
+    return search

@@ -75,7 +75,7 @@ class Logins:
         secret, access = self._users().open_session(access, caller_of(request))
         return JsonResponse(self._who(access), 201, {"set-cookie": _cookie(is_tls, port, str(secret)), **FRESH})
 
-    async def look(self, request: Request) -> Response:
+    async def show(self, request: Request) -> Response:
         """GET /v2/session: who the caller is."""
         return JsonResponse(self._who(access_of(request)), 200, FRESH)
 
@@ -209,7 +209,7 @@ def login_routes(authenticator: Authenticator, host: Host, reloads: Reloads) -> 
     """Return the routes of logins."""
     logins = Logins(authenticator, host, reloads)
     return [
-        Route("/v2/session", Resource(POST=logins.open, GET=logins.look, DELETE=logins.close)),
+        Route("/v2/session", Resource(POST=logins.open, GET=logins.show, DELETE=logins.close)),
         Route("/mq/auth", Resource(POST=logins.open_mq)),
         Route("/v2/tickets", Resource(POST=logins.make_ticket)),
         Route("/v2/tokens", Resource(GET=logins.tokens, POST=logins.make_token, DELETE=logins.revoke_tokens_of)),

@@ -91,11 +91,11 @@ def describe(lab: Lab) -> dict[str, Any]:
             found["producers"].append([name, producer, *last[:2]])
     for identifier in STAGED:
         try:
-            look = lab.broker.staging.look("default", identifier)
+            status = lab.broker.staging.status("default", identifier)
         except NoSuchTransaction:
             found["staged"][identifier] = None
         else:
-            found["staged"][identifier] = [look.state.value, look.parts, look.messages]
+            found["staged"][identifier] = [status.state.value, status.parts, status.messages]
     return found
 
 

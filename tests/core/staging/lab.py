@@ -73,7 +73,7 @@ def drop(lab: Lab, identifier: str) -> CurbstoneError | None:
 def state(lab: Lab, identifier: str) -> str:
     """Return the state of a transaction, "" for none."""
     try:
-        return lab.broker.staging.look(PROJECT, identifier).state.value
+        return lab.broker.staging.status(PROJECT, identifier).state.value
     except NoSuchTransaction:
         return ""
 

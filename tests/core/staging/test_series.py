@@ -64,9 +64,9 @@ def test_each_owner_has_series_of_its_own() -> None:
     stage(lab, "query@2", "0", {"a": [b"m"]})
     commit(lab, "query@2")
     with pytest.raises(NoSuchTransaction):
-        lab.broker.staging.look("default", "query@1", owner="somebody")
+        lab.broker.staging.status("default", "query@1", owner="somebody")
     with pytest.raises(NoSuchTransaction):
-        lab.broker.staging.look("another", "query@1")
+        lab.broker.staging.status("another", "query@1")
 
 
 def test_what_is_staged_behind_its_series_is_refused_and_not_taken_for_committed() -> None:

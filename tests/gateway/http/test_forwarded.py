@@ -8,7 +8,7 @@ import pytest
 
 from curbstone.core.options import QueueOptions
 from curbstone.gateway import connection
-from curbstone.gateway.http.forwarded import asker_of
+from curbstone.gateway.http.forwarded import client_of
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.net.address import Address
@@ -27,7 +27,7 @@ def ask(**fields: str | list[str]) -> Peer:
     for name, values in fields.items():
         for value in [values] if isinstance(values, str) else values:
             found.append((name.replace("_", "-").encode(), value.encode()))
-    return asker_of(found, PROXY, PROXIES)
+    return client_of(found, PROXY, PROXIES)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_what_nobody_needs_so_much_of_is_not_even_looked_at() -> None:
 def test_empty_elements_and_pairs_say_nothing() -> None:
     assert ask(forwarded="for=192.0.2.7;;proto=https;").tls
     assert ask(forwarded="for=192.0.2.7, ").host == "10.0.0.1", "the last proxy does not say whom it asks for"
-    asker = ask(forwarded=',for=192.0.2.7 ; proto="https"')
-    assert asker.host == "192.0.2.7" and asker.tls
+    client = ask(forwarded=',for=192.0.2.7 ; proto="https"')
+    assert client.host == "192.0.2.7" and client.tls
 
 
 def test_the_scheme_is_what_the_proxy_says_its_client_used() -> None:

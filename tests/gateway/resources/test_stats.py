@@ -103,33 +103,33 @@ def test_connections_and_refusals_are_reported_by_protocol(server: ServerProcess
 
 def test_a_rate_is_that_of_late() -> None:
     rates = Rates(10_000)
-    assert rates.look("q", (0, 7), 0) is None
-    assert rates.look("q", (9, 9), STEP_MS - 1) is None, "too soon to tell"
+    assert rates.update("q", (0, 7), 0) is None
+    assert rates.update("q", (9, 9), STEP_MS - 1) is None, "too soon to tell"
     for second in range(1, 60):
-        assert rates.look("q", (50 * second, 7), 1000 * second) == pytest.approx((50, 0))
-    assert rates.look("q", (2950, 7), 59_001) == pytest.approx((50, 0)), "nothing is learned within a moment"
-    slower, nothing = rates.look("q", (2950, 7), 69_000) or (0, 0)
+        assert rates.update("q", (50 * second, 7), 1000 * second) == pytest.approx((50, 0))
+    assert rates.update("q", (2950, 7), 59_001) == pytest.approx((50, 0)), "nothing is learned within a moment"
+    slower, nothing = rates.update("q", (2950, 7), 69_000) or (0, 0)
     assert 10 < slower < 25 and not nothing, "after the memory's time about a third is left"
     rates.forget("q")
-    assert rates.look("q", (3000, 7), 70_000) is None
+    assert rates.update("q", (3000, 7), 70_000) is None
 
 
 def test_a_queue_that_grows_steadily_is_full_when_it_says() -> None:
     filling = Filling()
-    assert filling.look("q", 0, 1_000_000, 0) is None
+    assert filling.update("q", 0, 1_000_000, 0) is None
     for second in range(1, 100):
-        left = filling.look("q", 1000 * second, 1_000_000, 1000 * second)
+        left = filling.update("q", 1000 * second, 1_000_000, 1000 * second)
         assert left is not None
         assert abs(left - (1000 - second)) < 1
 
 
 def test_one_that_stops_growing_or_shrinks_is_not_full_for_ever_longer() -> None:
     filling = Filling()
-    filling.look("q", 0, 1000, 0)
-    first = filling.look("q", 100, 1000, 10_000)
+    filling.update("q", 0, 1000, 0)
+    first = filling.update("q", 100, 1000, 10_000)
     assert first is not None
-    later = filling.look("q", 100, 1000, 10_000 + MEMORY_MS)
+    later = filling.update("q", 100, 1000, 10_000 + MEMORY_MS)
     assert later is not None and later > first
-    assert filling.look("q", 0, 1000, 20_000 + 2 * MEMORY_MS) is None
+    assert filling.update("q", 0, 1000, 20_000 + 2 * MEMORY_MS) is None
     filling.forget("q")
-    assert filling.look("q", 500, 1000, 0) is None
+    assert filling.update("q", 500, 1000, 0) is None
