@@ -17,7 +17,7 @@ for name in ("core", "gateway", "openapi", "stomp"):
         )
 
 COMPILED = {
-    "core": "message stats traffic values write_behind",
+    "core": "message orders stats traffic values write_behind",
     "core/admin": "queue",
     "core/engine": "broker fault_barrier parts queue state syncer turns write_queue",
     "core/engine/commit": "batch meta_writer producer_sequences publishes records writer",

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+from curbstone.core.orders import Orders
+
 
 class Message:
     """What a producer sends. Immutable once published.
 
-    An adapter fills in `headers` (a block, see `core.headers`) and `body`, and, if the producer asked for them,
-    `delay_ms`, `ttl_ms` and `groups`. The queue sets `seq`, `timestamp_ms` and `expires_ms` when it takes the message
-    into a batch.
+    An adapter fills in `headers` (a block, see `core.headers`), `body`, and `orders`. The queue sets `seq`,
+    `timestamp_ms` and `expires_ms` when it takes the message into a batch.
     """
 
-    __slots__ = ("body", "delay_ms", "expires_ms", "groups", "headers", "seq", "timestamp_ms", "ttl_ms")
+    __slots__ = ("body", "expires_ms", "headers", "orders", "seq", "timestamp_ms")
 
-    def __init__(
-        self, body: bytes, headers: bytes = b"", *, delay_ms: int = 0, ttl_ms: int = 0, groups: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, body: bytes, headers: bytes = b"", orders: Orders | None = None) -> None:
         self.body = body
         self.headers = headers
-        self.delay_ms = delay_ms
-        """Milliseconds after publishing before it may be delivered; 0 for at once."""
-        self.ttl_ms = ttl_ms
-        """Milliseconds after publishing when it expires; 0 for the queue's own ttl."""
-        self.groups = groups
-        """The groups entitled to it; empty for the unnamed group and every declared one."""
+        self.orders = orders
+        """What the producer asks for beyond delivery to everybody at once; None for nothing, as with most messages."""
         self.seq = 0
         self.timestamp_ms = 0
         self.expires_ms = 0
         """Engine time (see `core.host`) when it expires; 0 for never."""
+
+    @property
+    def delay_ms(self) -> int:
+        """See `Orders`."""
+        return self.orders.delay_ms if self.orders is not None else 0
+
+    @property
+    def ttl_ms(self) -> int:
+        """See `Orders`."""
+        return self.orders.ttl_ms if self.orders is not None else 0
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """See `Orders`."""
+        return self.orders.groups if self.orders is not None else ()
 
     def __repr__(self) -> str:
         return f"Message(seq={self.seq}, {len(self.body)} bytes)"

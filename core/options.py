@@ -105,6 +105,15 @@ class QueueOptions:
         return replace(self, **checked) if checked else self
 
 
+def is_valid(name: str, value: object) -> bool:
+    """Return whether this version knows an option, and the option may have this value."""
+    try:
+        QueueOptions().merged({name: value}, "default")
+    except BadRequest:
+        return False
+    return True
+
+
 def _plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 

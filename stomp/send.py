@@ -6,7 +6,7 @@ with each frame that has this head.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from curbstone.access.rights import Right
 from curbstone.core import headers as blocks
@@ -14,6 +14,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.masks import is_mask
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, reply_address
+from curbstone.core.orders import Orders, orders_of
 from curbstone.core.values import Numbered
 from curbstone.stomp import arguments, extensions, frames, header_values, producer_sequence, temp_queues
 from curbstone.stomp.codec import V10, Head
@@ -76,23 +77,22 @@ _DESTINATIONS_MAX = 2048
 class SendPlan:
     """The meaning of a SEND's head."""
 
-    __slots__ = ("block", "key", "numbers", "options", "target", "transaction")
+    __slots__ = ("block", "key", "numbers", "orders", "target", "transaction")
 
     def __init__(
-        self, target: Target, block: bytes, options: dict[str, Any] | None, transaction: str | None, key: str = ""
+        self, target: Target, block: bytes, orders: Orders | None, transaction: str | None, key: str = ""
     ) -> None:
         self.numbers: producer_sequence.SequenceHeaders | None = None
         self.target = target
         self.block = block
-        self.options = options
-        """Arguments of `Message` besides body and block; None if there are none."""
+        self.orders = orders
         self.transaction = transaction
         self.key = key
         """The idempotency key; empty if there is none."""
 
     def message(self, body: bytes) -> Message:
         """Return the message of a frame with this body."""
-        return Message(body, self.block) if self.options is None else Message(body, self.block, **self.options)
+        return Message(body, self.block, self.orders)
 
 
 class Publisher:
@@ -119,7 +119,7 @@ class Publisher:
             if is_lasting and plan.transaction is None:
                 common.plan = plan
         block = plan.block + head.varied + header_values.ordering_key(head, *ORDERING_KEYS)
-        own = SendPlan(plan.target, block, plan.options, plan.transaction, plan.key)
+        own = SendPlan(plan.target, block, plan.orders, plan.transaction, plan.key)
         own.numbers = plan.numbers
         return own, common.plan is not None
 
@@ -134,23 +134,21 @@ class Publisher:
         check_headers(head, target.destination.shown_kind)
         if has_arguments := not arguments.OF_SEND.isdisjoint(headers):
             arguments.apply(self._connection, head, target.destination)
-        options: dict[str, Any] = {}
         delay = header_values.delay_ms(head, self._connection.wall_ms)
         if delay is None:
             delay = header_values.number(head, DELAY, 0, header_values.DURATION_MS_MAX)
-        if delay:
-            options["delay_ms"] = delay
-        if ttl := header_values.ttl_ms(head, self._connection.wall_ms):
-            options["ttl_ms"] = ttl
-        if groups := header_values.groups(head, "x-ks-groups"):
-            options["groups"] = groups
+        orders = orders_of(
+            delay_ms=delay or 0,
+            ttl_ms=header_values.ttl_ms(head, self._connection.wall_ms) or 0,
+            groups=header_values.groups(head, "x-ks-groups"),
+        )
         key, numbers = self._key(head, target.destination), None
         if producer_sequence.PRODUCER in headers and extensions.NUMBERS in self._connection.extensions:
             if key:
                 raise ProtocolError(f"a SEND can't have both {producer_sequence.PRODUCER} and {KEY}", head.lines[KEY])
             target, numbers = self._numbered(head, target.destination)
         block = self._block(head) + header_values.ordering_key(head, *ORDERING_KEYS)
-        plan = SendPlan(target, block, options or None, headers.get("transaction"), key)
+        plan = SendPlan(target, block, orders, headers.get("transaction"), key)
         plan.numbers = numbers
         return plan, not has_arguments and numbers is None and headers.keys().isdisjoint(_ONCE)
 

@@ -288,7 +288,7 @@ class Session:
                         if settler.opened or publisher.has_numbers:
                             self._make_room(target.name)
                         publisher.opened.append(target)
-                    target.messages.append(Message(body, plan.block) if plan.options is None else plan.message(body))
+                    target.messages.append(Message(body, plan.block, plan.orders))
                     target.receipts.append(receipt)
                 elif head is ACK_BY_ID:
                     settler.ack_by_id(body, receipt)

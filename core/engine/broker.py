@@ -172,6 +172,9 @@ class Broker:
             self.disk.remove_tree(directory + GONE_SUFFIX)
             return
         queue = self._make(meta)
+        if meta.unknown_names:
+            names = ", ".join(meta.unknown_names)
+            queue.state.report(f"{names} in its meta is of a newer version: it is kept, and has no effect here")
         replay = Replay(queue.parts)
         if not replay.run():
             # There is no log that can be read, for example because a crash came during the creation.

@@ -207,6 +207,4 @@ def copies_of(messages: list[Message]) -> list[Message]:
 
 def copy_of(message: Message) -> Message:
     """Return a copy of a message for one more queue; it shares the body in memory."""
-    return Message(
-        message.body, message.headers, delay_ms=message.delay_ms, ttl_ms=message.ttl_ms, groups=message.groups
-    )
+    return Message(message.body, message.headers, message.orders)

@@ -34,6 +34,7 @@ from curbstone.core.engine.log.format import (
 )
 from curbstone.core.engine.write_queue import Release, Settle
 from curbstone.core.message import Message
+from curbstone.core.orders import changed
 
 _RECORD = struct.Struct("<IIQI")
 _PART = struct.Struct("<QIIIII")
@@ -65,7 +66,11 @@ def encode_part(uid: int, messages: list[Message], settles: Sequence[Settle], re
         message.seq = number
     encode_entries(messages, 0, entries)
     entries_bytes = sum(map(len, entries))
-    timed = [_TIMED.pack(n, m.delay_ms, m.ttl_ms) for n, m in enumerate(messages) if m.delay_ms or m.ttl_ms]
+    timed = [
+        _TIMED.pack(place, orders.delay_ms, orders.ttl_ms)
+        for place, message in enumerate(messages)
+        if (orders := message.orders) is not None and (orders.delay_ms or orders.ttl_ms)
+    ]
     released = encode_tries([record for release in releases for record in release.records])
     settled = b"".join(
         encode_settled(each.group, each.reason, runs_of([d.message.seq for d in each.deliveries])) for each in settles
@@ -141,7 +146,8 @@ def _decode_part(data: bytes, start: int, tx: int) -> Recorded:
     messages = decode_entries(data, offset, count, 0)
     offset += messages_bytes
     for place, delay_ms, ttl_ms in _TIMED.iter_unpack(data[offset : offset + timed * _TIMED.size]):
-        messages[place].delay_ms, messages[place].ttl_ms = delay_ms, ttl_ms
+        message = messages[place]
+        message.orders = changed(message.orders, delay_ms=delay_ms, ttl_ms=ttl_ms)
     offset += timed * _TIMED.size
     released = list(decode_tries(data, offset, offset + tries_bytes_of))
     offset += tries_bytes_of

@@ -278,6 +278,9 @@ def _check_meta(disk: ReadOnlyDisk, meta: Meta, names: list[str], checked: Check
     checked.bindings = sorted(meta.bindings)
     if meta.doubt:
         checked.notes.append(f"{checked.directory}: {meta.doubt}")
+    if meta.unknown_names:
+        unknown = ", ".join(meta.unknown_names)
+        checked.notes.append(f"{checked.directory}/meta: {unknown} is of a newer version, and has no effect here")
     if checked.directory.endswith(TWIN_SUFFIX):
         checked.damage.append(f"{checked.directory} was set aside, as another directory held queue {meta.name}")
     asides = sorted(name for name in names if name.endswith(ASIDE_SUFFIX))

@@ -10,7 +10,7 @@ from zlib import crc32
 
 from curbstone.core.disk import Disk
 from curbstone.core.engine.log.file_view import read_around
-from curbstone.core.engine.log.meta import META_BYTES_MAX, Meta
+from curbstone.core.engine.log.meta import META_BYTES_MAX, Meta, split_policy
 from curbstone.core.errors import CurbstoneError, DataDirectoryError
 from curbstone.core.names import QueueName, event_name, group_name, stored_name
 from curbstone.core.options import QueueOptions
@@ -33,7 +33,9 @@ def meta_again(disk: Disk, directory: str, uid: str) -> tuple[Meta, list[str]]:
     meta = Meta(uid, name, _DEFAULTS)
     lost = []
     try:
-        meta = meta.with_options({**facts["options"], **facts.get("later_options", {})}, 1)
+        policy, unknown = split_policy(facts)
+        meta = meta.with_options({**facts["options"], **facts.get("later_options", {}), **policy}, 1)
+        meta = replace(meta, unknown_policy=unknown)
         groups = {group_name(group): _count(start) for group, start in facts["groups"].items()}
         since = {group: _count(facts["since"][group]) for group in facts.get("since", {}) if group in groups}
         skips = frozenset(facts.get("skips", ())) & groups.keys()

@@ -7,6 +7,7 @@ from typing import Any
 
 from curbstone.core.errors import BadRequest, MessageTooLarge
 from curbstone.core.message import Message
+from curbstone.core.orders import orders_of
 from curbstone.gateway.formats import cloud_events
 from curbstone.gateway.formats.message_json import body_of_json
 from curbstone.gateway.formats.metadata import block_of_json
@@ -57,14 +58,13 @@ def _says_something(name: str) -> bool:
 
 def message_of(fields: Mapping[str, Any], max_ttl_s: float, groups: tuple[str, ...] = ()) -> Message:
     """Return the message for these metadata, with its body still empty; raise BadRequest."""
-    message = Message(b"", block_of_json(fields), groups=groups)
-    if "ttl" in fields:
-        message.ttl_ms = ttl_ms(fields["ttl"], max_ttl_s)
-    if "delay" in fields:
-        message.delay_ms = seconds_ms("delay", fields["delay"])
-    if "groups" in fields:
-        message.groups = groups_of(fields["groups"])
-    return message
+    block = block_of_json(fields)
+    orders = orders_of(
+        delay_ms=seconds_ms("delay", fields["delay"]) if "delay" in fields else 0,
+        ttl_ms=ttl_ms(fields["ttl"], max_ttl_s) if "ttl" in fields else 0,
+        groups=groups_of(fields["groups"]) if "groups" in fields else groups,
+    )
+    return Message(b"", block, orders)
 
 
 def put_body(message: Message, fields: Mapping[str, Any], bytes_max: int) -> None:

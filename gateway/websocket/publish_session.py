@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from curbstone.access.errors import NotAllowed, NotLoggedIn
 from curbstone.core.errors import BadRequest, CurbstoneError, NoSuchQueue, NumberGap
 from curbstone.core.message import Message
+from curbstone.core.orders import orders_of
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats.idempotency import MEMBER
 from curbstone.gateway.formats.json_message import check_message, check_metadata, check_size, message_of, put_body
@@ -146,7 +147,7 @@ class PublishSession:
         """Return the message with these metadata; its body is in them or in `data`. Raise an error that refuses it."""
         if not fields:
             check_size(data, self._bytes_max)
-            return Message(data, groups=self._groups)
+            return Message(data, orders=orders_of(groups=self._groups))
         message = message_of(fields, self._settings.max_ttl_s, self._groups)
         if self._metadata is None:
             check_message(fields, self._members)

@@ -235,6 +235,16 @@ def test_bindings_a_cap_that_is_exceeded_and_what_is_no_queue_are_reported(tmp_p
     assert "is not the directory of a queue" in reported["queues/lost+found"]["notes"][0]
 
 
+def test_what_a_newer_version_has_stored_of_a_queue_is_named_and_is_no_damage(tmp_path: Path) -> None:
+    lab = Lab()
+    queue = lab.queue("a")
+    meta = replace(queue.meta, unknown={"shape": 1}, unknown_policy={"colour": "red"})
+    lab.disk.names[f"{queue.log.directory}/meta"].cache[:] = meta.encode()
+    code, found = checked(directory(lab, tmp_path), tmp_path)
+    assert (code, found["queues"][0]["damage"]) == (0, [])
+    assert "meta: colour, shape is of a newer version" in found["queues"][0]["notes"][0]
+
+
 def test_what_only_a_redo_file_has_counts_as_if_it_were_in_the_log(tmp_path: Path) -> None:
     lab = Lab(seed=3)
     queues = [lab.queue(name) for name in "abc"]

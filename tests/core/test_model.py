@@ -12,6 +12,7 @@ import pytest
 from curbstone.core import headers
 from curbstone.core.errors import StaleDelivery
 from curbstone.core.message import Delivery, Message
+from curbstone.core.orders import orders_of
 from curbstone.core.values import Lease, Outcome
 from tests.core.model import UNNAMED, Dead, Model
 from tests.kit.lab import Lab, Peer
@@ -117,7 +118,7 @@ class History:
         self.say(f"{len(bodies)}, delay {delay_ms}, ttl {ttl_ms}, groups {groups}")
         keys = self.dice.choices(self.keys, k=len(bodies))
         messages = [
-            Message(body, block_of(key), delay_ms=delay_ms, ttl_ms=ttl_ms, groups=groups)
+            Message(body, block_of(key), orders_of(delay_ms=delay_ms, ttl_ms=ttl_ms, groups=groups))
             for body, key in zip(bodies, keys, strict=True)
         ]
         atomic = len(bodies) <= 8 and self.dice.random() < 0.5

@@ -11,6 +11,7 @@ import pytest
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, NotSupported, QueueFull, Unavailable
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
+from curbstone.core.orders import Orders
 from curbstone.core.port import Queue
 from curbstone.rabbit.amqp.port import AmqpError
 from curbstone.rabbit.engine import Engine
@@ -35,9 +36,9 @@ def test_several_messages_arrive_in_order_with_all_that_was_asked_for(world: Wor
     assert error is None
     transaction = world.broker.transaction()
     for body in "ab":
-        transaction.publish(first, Message(body.encode(), b"x-msg-x:1\n", groups=("", "g")))
-    transaction.publish(first, Message(b"late", delay_ms=200))
-    transaction.publish(second, Message(b"c", ttl_ms=60_000))
+        transaction.publish(first, Message(body.encode(), b"x-msg-x:1\n", orders=Orders(groups=("", "g"))))
+    transaction.publish(first, Message(b"late", orders=Orders(delay_ms=200)))
+    transaction.publish(second, Message(b"c", orders=Orders(ttl_ms=60_000)))
     transaction.publish_event("news", Message(b"event"), second.name.project)
     assert world.answer(transaction.commit) == (None,)
     assert sorted(world.bodies(second, 2)) == ["c", "event"]
@@ -74,7 +75,7 @@ def test_what_is_wrong_with_one_message_refuses_all_and_settles_nothing(cluster:
     assert isinstance(error, MessageTooLarge) and "a transaction or batch has at most" in str(error)
     transaction = cluster.broker.transaction()
     transaction.publish(good, Message(b"a"))
-    transaction.publish_event("news", Message(b"a", delay_ms=10))
+    transaction.publish_event("news", Message(b"a", orders=Orders(delay_ms=10)))
     (error,) = cluster.answer(transaction.commit)
     assert isinstance(error, NotSupported)
     assert cluster.bodies(good, wait_ms=100) == []
@@ -244,7 +245,7 @@ def test_all_or_nothing_when_the_gateway_dies(model: ModelWorld, seed: int) -> N
 
 def test_a_unit_returns_as_it_was_and_other_bytes_are_refused() -> None:
     number = 12 << 22
-    message = Message(b"body", b"a:b\n", groups=("g",))
+    message = Message(b"body", b"a:b\n", orders=Orders(groups=("g",)))
     message.seq, message.timestamp_ms, message.expires_ms = number, time_of(number), 5
     event = Message(b"")
     event.seq = number + 1

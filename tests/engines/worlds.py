@@ -20,6 +20,7 @@ from curbstone.core.host import AsyncioHost
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import MIB, QueueOptions
+from curbstone.core.orders import orders_of
 from curbstone.core.port import Broker, Consumer, Queue
 from curbstone.rabbit.amqp.address import parse
 from curbstone.rabbit.amqp.connection import PikaConnector
@@ -103,7 +104,7 @@ class World(Protocol):
 
     def publish(self, queue: Queue, *bodies: str, **extras: Any) -> list[int]:
         """Publish, and return the seqs; fail where one is refused."""
-        messages = [Message(body.encode(), extras.pop("headers", b""), **extras) for body in bodies]
+        messages = [Message(body.encode(), extras.pop("headers", b""), orders_of(**extras)) for body in bodies]
         left = len(messages)
         seqs: list[int] = []
 

@@ -13,6 +13,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import MIB, QueueOptions, SyncMode
+from curbstone.core.orders import orders_of
 from curbstone.core.values import Lease, Peeked
 from curbstone.core.wal.redo_format import RECORDS_AT
 from tests.kit.simulated import SimDisk, SimHost
@@ -260,8 +261,9 @@ class Peer:
 
 
 def message(body: bytes | str, **extras: Any) -> Message:
-    """Return a message; a text is its UTF-8."""
-    return Message(body.encode() if isinstance(body, str) else body, **extras)
+    """Return a message; a text is its UTF-8. `extras` are its headers and its orders."""
+    block = extras.pop("headers", b"")
+    return Message(body.encode() if isinstance(body, str) else body, block, orders_of(**extras))
 
 
 def numbered(count: int, size: int = 0) -> list[bytes]:

@@ -72,7 +72,7 @@ OPEN_PRIVATES = {"_replace", "_asdict", "_fields", "_make", "_exit", "_jvm", "_j
 # What adapters know of core: what they may ask of an engine, the values they hand over, and the host they run on.
 PORT = {
     *("errors", "frames", "headers", "holders", "host", "masks", "message", "names", "options"),
-    *("port", "port_reading", "port_staging", "positions", "schemas", "stats", "traffic", "values"),
+    *("orders", "port", "port_reading", "port_staging", "positions", "schemas", "stats", "traffic", "values"),
 }
 ADAPTERS = {"access", "gateway", "mqks", "net", "rabbit", "stomp"}
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from curbstone.core.message import Message
+from curbstone.core.orders import Orders
 from curbstone.core.values import UNNAMED
 
 GROUPS = (UNNAMED, "g", "h")
@@ -68,7 +69,7 @@ class History:
         self._next += 1
         body = (b"%d:" % token).ljust(size, b"abcdefgh"[token % 8 : token % 8 + 1])
         self.bodies[token] = body
-        return Message(body, self.headers(token), delay_ms=delay_ms, ttl_ms=ttl_ms, groups=groups)
+        return Message(body, self.headers(token), orders=Orders(delay_ms=delay_ms, ttl_ms=ttl_ms, groups=groups))
 
     def headers(self, number: int) -> bytes:
         """Return the headers of the message with a token."""

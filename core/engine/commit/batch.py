@@ -16,6 +16,7 @@ from curbstone.core.engine.compaction.relocate import Copy, CopySource
 from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.facts.facts import EMPTY, put
 from curbstone.core.engine.facts.kinds import encode_seq
+from curbstone.core.engine.index.index import DELAYS
 from curbstone.core.engine.log.commit import Commit
 from curbstone.core.engine.log.format import (
     BATCH_BYTES,
@@ -142,7 +143,7 @@ class Batch:
         if not (asked or drops or roll or write_queue.must_write or self._marks_due()):
             return None
         write_queue.must_write = False
-        if not publishes.is_plain:
+        if publishes.traits & DELAYS:
             self._add_delays()
         notes = self._notes(drops)
         messages = self.copies or publishes.messages

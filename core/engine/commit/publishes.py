@@ -20,12 +20,14 @@ from curbstone.core.engine.commit.producer_sequences import SequenceCheck
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.facts.facts import Changes, put
 from curbstone.core.engine.facts.kinds import KINDS, Dedup, encode_producer, encode_staged
+from curbstone.core.engine.index.index import DELAYS, EXPIRIES, GROUPS
 from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES, SEGMENT_BYTES, Note, entry_bytes, settled_bytes
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite, Publish, Reservation
 from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.message import Message
+from curbstone.core.orders import NOTHING
 from curbstone.core.schemas import BodyRule
 from curbstone.core.values import LastNumber, Numbered
 
@@ -57,7 +59,7 @@ class Taken(NamedTuple):
 class Publishes:
     __slots__ = (
         "_budget", "_cleaner", "_coming_groups", "_keys", "_parts", "_records_bytes", "_room", "_space", "_state",
-        "_tries_bytes", "atomic", "bytes", "ended", "is_plain", "messages", "numbering", "taken", "tx",
+        "_tries_bytes", "atomic", "bytes", "ended", "messages", "numbering", "taken", "traits", "tx",
     )  # fmt: skip
 
     def __init__(self, parts: Parts, cleaner: Cleaner) -> None:
@@ -72,8 +74,8 @@ class Publishes:
         self.messages: list[Message] = []
         self.bytes = 0
         """Bytes of the entries of these messages."""
-        self.is_plain = True
-        """Whether no message has a delay, an expiry or groups of its own."""
+        self.traits = 0
+        """What at least one of the messages has; see `Placed`."""
         self.tx = 0
         """If the batch is a part of a transaction over several queues: its number in the broker's journal, else 0."""
         self.atomic: list[AtomicWrite] = []
@@ -336,7 +338,7 @@ class Publishes:
             return True
         total, tries = self.bytes, self._tries_bytes
         for index, message in enumerate(messages):
-            error = self._crowded([message]) if message.groups else None
+            error = self._crowded([message]) if message.orders is not None else None
             size = entry_bytes(message) + EXPIRY_BYTES
             tries += RELEASE_BYTES * self._parts.index.entitled_count(message)
             is_next = total and total + size > self._space
@@ -360,7 +362,7 @@ class Publishes:
         """Return whether all of these certainly fit, which is the usual case; False if one names groups."""
         size = (ENTRY_BYTES + EXPIRY_BYTES) * len(messages)
         for message in messages:
-            if message.groups:
+            if message.orders is not None and message.orders.groups:
                 return False
             size += len(message.headers) + len(message.body)
         size += self.bytes
@@ -380,15 +382,11 @@ class Publishes:
         for message in messages:
             message.seq = seq
             message.timestamp_ms = timestamp_ms
-            ttl_ms = message.ttl_ms or default_ttl_ms
-            if ttl_ms:
-                message.expires_ms = state.host.now_ms() + ttl_ms
             seq += 1
-            if message.expires_ms or message.groups or message.delay_ms:
-                self.is_plain = False
-                total += entry_bytes(message)
-            else:
+            if message.orders is None and not default_ttl_ms and not message.expires_ms:
                 total += ENTRY_BYTES + len(message.headers) + len(message.body)
+            else:
+                total += self._put_in_with_orders(message, default_ttl_ms)
         self.bytes += total
         self.messages += messages
         first = publish.next
@@ -398,6 +396,20 @@ class Publishes:
             self.numbering.taken(publish.numbered.producer, LastNumber(number, seq - 1, state.host.now_ms()))
         if messages or isinstance(publish, AtomicWrite):
             self.taken.append(Taken(publish, first, len(messages)))
+
+    def _put_in_with_orders(self, message: Message, default_ttl_ms: int) -> int:
+        """Note what a message has that is not plain; return the bytes of its entry."""
+        orders = message.orders or NOTHING
+        ttl_ms = orders.ttl_ms or default_ttl_ms
+        if ttl_ms:
+            message.expires_ms = self._state.host.now_ms() + ttl_ms
+        if message.expires_ms:
+            self.traits |= EXPIRIES
+        if orders.delay_ms:
+            self.traits |= DELAYS
+        if orders.groups:
+            self.traits |= GROUPS
+        return entry_bytes(message)
 
     # --- room
 

@@ -329,7 +329,7 @@ class Writer:
         publishes, records = batch.publishes, batch.records
         if publishes.messages:
             where = segment, batch.start, batch.end, publishes.bytes
-            parts.index.add(Placed(publishes.messages, *where, publishes.is_plain))
+            parts.index.add(Placed(publishes.messages, *where, publishes.traits))
             state.committed_end = publishes.messages[-1].seq + 1
             parts.wakeups.all_are_woken = True
         for write in publishes.atomic:

@@ -24,6 +24,9 @@ from curbstone.core.headers import KEY_MARK
 from curbstone.core.message import Message
 from curbstone.core.values import UNNAMED, Done
 
+DELAYS, EXPIRIES, GROUPS = 1, 2, 4
+"""Bits of `Placed.traits`: some message has a delay, an expiry, or names its groups."""
+
 
 class Placed(NamedTuple):
     """Messages that a commit has put on disk, and where they lie."""
@@ -34,8 +37,8 @@ class Placed(NamedTuple):
     end: int
     size: int
     """Bytes of their entries."""
-    is_plain: bool
-    """Whether no message has a delay or an expiry, or names its groups."""
+    traits: int
+    """What at least one of the messages has; 0 if all are plain."""
 
 
 def _at_once(on_done: Done) -> None:
@@ -253,7 +256,7 @@ class Index:
                 run.is_keyed = True
                 break
         shift = first - run.first
-        if not placed.is_plain and any([message.groups for message in messages]):
+        if placed.traits & GROUPS:
             for message in messages:
                 bit = 1 << (message.seq - run.first)
                 run.naming |= bit if message.groups else 0
@@ -264,12 +267,9 @@ class Index:
             run.bits |= bits << shift
             self.unnamed.pends(len(messages))
         self.reader.keep(run, is_new, messages, size)
-        if placed.is_plain:
-            return
-        expiries = [message.expires_ms for message in messages if message.expires_ms]
-        if expiries:
-            self.expiries.note(run, min(expiries))
-        if any([message.delay_ms for message in messages]):
+        if placed.traits & EXPIRIES:
+            self.expiries.note(run, min([message.expires_ms for message in messages if message.expires_ms]))
+        if placed.traits & DELAYS:
             self._delay([message for message in messages if message.delay_ms])
 
     def _delay(self, messages: list[Message]) -> None:

@@ -31,6 +31,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from curbstone.core.message import Message
+from curbstone.core.orders import Orders
 
 FORMAT = 2
 FORMAT_WITHOUT_REDO = 1
@@ -181,14 +182,15 @@ class UnknownFormat(Exception):
 def entry_bytes(message: Message) -> int:
     """Return the bytes of a message's entry."""
     size = ENTRY_BYTES + len(message.headers) + len(message.body)
-    return size + len(encode_extras(message)) if message.expires_ms or message.groups else size
+    return size + len(encode_extras(message)) if message.expires_ms or message.orders is not None else size
 
 
 def encode_extras(message: Message) -> bytes:
     """Return the extras of an entry: the expiry, and the groups entitled."""
-    if not message.expires_ms and not message.groups:
+    groups = message.groups
+    if not message.expires_ms and not groups:
         return b""
-    return _EXTRAS.pack(message.expires_ms) + ",".join(message.groups).encode()
+    return _EXTRAS.pack(message.expires_ms) + ",".join(groups).encode()
 
 
 def encode_entries(messages: Iterable[Message], first_seq: int, parts: list[bytes]) -> bool:
@@ -198,9 +200,9 @@ def encode_entries(messages: Iterable[Message], first_seq: int, parts: list[byte
     for message in messages:
         headers = message.headers
         body = message.body
-        if message.expires_ms or message.groups:
-            any_extras = True
+        if message.expires_ms or message.orders is not None:
             extras = encode_extras(message)
+            any_extras |= bool(extras)
             size = ENTRY_BYTES + len(extras) + len(headers) + len(body)
             delta = message.seq - first_seq
             parts.append(pack(size, delta, message.timestamp_ms, len(headers), 0, len(extras)))
@@ -227,7 +229,9 @@ def decode_entries(data: bytes, offset: int, count: int, first_seq: int) -> list
         message.timestamp_ms = timestamp_ms
         if extras_bytes:
             (message.expires_ms,) = _EXTRAS.unpack_from(data, start - extras_bytes)
-            message.groups = decode_groups(data, start - extras_bytes, extras_bytes)
+            groups = decode_groups(data, start - extras_bytes, extras_bytes)
+            if groups:
+                message.orders = Orders(groups=groups)
         messages.append(message)
     return messages
 

@@ -18,7 +18,7 @@ from curbstone.core.disk import Disk, replace_file
 from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.errors import CurbstoneError, DataDirectoryError, MetaDamaged
 from curbstone.core.names import QueueName, stored_name
-from curbstone.core.options import QueueOptions
+from curbstone.core.options import QueueOptions, is_valid
 
 META_FORMAT = 1
 META_BYTES_MAX = 16 * 1024
@@ -26,6 +26,10 @@ META_BYTES_MAX = 16 * 1024
 LATER_OPTIONS = frozenset(["idempotency_window"])
 """Options that were added when versions existed that refuse a file with an option they don't know. They are stored
 apart, where those versions do not look, so that they still start."""
+
+POLICY_OPTIONS: frozenset[str] = frozenset()
+"""Options that decide which message is next. They are stored in a member `policy`, which released versions ignore, so
+these start on the queue, and deliver its messages in order."""
 
 _NOTHING: Mapping[str, Any] = {}
 _NO_NAMES: frozenset[str] = frozenset()
@@ -61,11 +65,20 @@ class Meta:
     """Seconds without a consumer after which the queue is deleted, None for never. Kept for adapters, who act on it."""
     doubt: str = ""
     """What a repair could not restore. Operators are told of it until the queue is bound again."""
+    unknown: Mapping[str, object] = field(default_factory=lambda: _NOTHING)
+    """Members of the file that this version does not know. They are kept, and have no effect."""
+    unknown_policy: Mapping[str, object] = field(default_factory=lambda: _NOTHING)
+    """Such options in `policy`."""
 
     @property
     def options(self) -> QueueOptions:
         """The options in force."""
         return self.defaults.merged(self.changes, self.name.project)
+
+    @property
+    def unknown_names(self) -> list[str]:
+        """What a newer version has stored that this one does not know, by name."""
+        return sorted([*self.unknown, *self.unknown_policy])
 
     @property
     def label(self) -> str:
@@ -110,16 +123,20 @@ class Meta:
     def encode(self) -> bytes:
         """Return the file's contents."""
         facts: dict[str, object] = {
+            **self.unknown,
             "format": META_FORMAT,
             "uid": self.uid,
             "project": self.name.project,
             "queue": self.name.queue,
-            "options": {name: value for name, value in self.changes.items() if name not in LATER_OPTIONS},
+            "options": {name: value for name, value in self.changes.items() if name not in _STORED_APART},
             "groups": dict(self.groups),
             "bindings": sorted(self.bindings),
         }
         if later := {name: value for name, value in self.changes.items() if name in LATER_OPTIONS}:
             facts["later_options"] = later
+        policy = {name: value for name, value in self.changes.items() if name in POLICY_OPTIONS}
+        if policy or self.unknown_policy:
+            facts["policy"] = {**self.unknown_policy, **policy}
         if self.since:
             facts["since"] = dict(self.since)
         if self.skips:
@@ -142,7 +159,8 @@ class Meta:
             if facts["format"] > META_FORMAT:
                 raise DataDirectoryError(f"{path}: format {facts['format']} is newer than this version reads")
             name = stored_name(facts["queue"], sys.intern(facts["project"]))
-            changes = facts["options"] | facts.get("later_options", {})
+            policy, unknown_policy = split_policy(facts)
+            changes = facts["options"] | facts.get("later_options", {}) | policy
             groups, since = facts["groups"], facts.get("since")
             skips, bindings = facts.get("skips"), facts["bindings"]
             return cls(
@@ -156,11 +174,27 @@ class Meta:
                 frozenset(bindings) if bindings else _NO_NAMES,
                 facts.get("unused_s"),
                 str(facts.get("doubt", "")),
+                {name: value for name, value in facts.items() if name not in _MEMBERS} or _NOTHING,
+                unknown_policy or _NOTHING,
             )
         except DataDirectoryError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, CurbstoneError) as error:
             raise MetaDamaged(f"{path} is not understood: {error}") from error
+
+
+_STORED_APART = LATER_OPTIONS | POLICY_OPTIONS
+_MEMBERS = frozenset(
+    ["format", "uid", "project", "queue", "options", "later_options", "policy", "groups", "bindings"]
+    + ["since", "skips", "unused_s", "doubt"]
+)
+
+
+def split_policy(facts: Mapping[str, Any]) -> tuple[dict[str, object], dict[str, object]]:
+    """Return the options in the member `policy` that this version understands, and those that it does not."""
+    policy = facts.get("policy", {})
+    known = {name: value for name, value in policy.items() if name in POLICY_OPTIONS and is_valid(name, value)}
+    return known, {name: value for name, value in policy.items() if name not in known}
 
 
 def store_meta(disk: Disk, directory: str, data: bytes) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.core.errors import NotSupported
 from curbstone.core.message import Message
+from curbstone.core.orders import orders_of
 from curbstone.rabbit.publishing.unit import Addressed
 from curbstone.rabbit.shared import unsupported
 from curbstone.rabbit.shared.topology import routing_key
@@ -46,7 +47,7 @@ def to_event(
 
 def _numbered(message: Message, number: int, now_ms: int, ttl_ms: int, groups: tuple[str, ...]) -> Message:
     lives_ms = message.ttl_ms or ttl_ms
-    copy = Message(message.body, message.headers, groups=groups)
+    copy = Message(message.body, message.headers, orders_of(groups=groups))
     copy.seq, copy.timestamp_ms = number, now_ms
     copy.expires_ms = now_ms + lives_ms if lives_ms else 0
     return copy

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull, Unavailable
 from curbstone.core.message import Message
+from curbstone.core.orders import Orders
 from curbstone.core.values import UNNAMED, Done
 from curbstone.rabbit.amqp.port import Channel, Properties
 from curbstone.rabbit.publishing.fan_out import EVENT_UID
@@ -169,6 +170,6 @@ class BatchRunner:
 
 
 def _copy_for(message: Message, group: str) -> Message:
-    copy = Message(message.body, message.headers, groups=(group,))
+    copy = Message(message.body, message.headers, Orders(groups=(group,)))
     copy.seq, copy.timestamp_ms, copy.expires_ms = message.seq, message.timestamp_ms, message.expires_ms
     return copy

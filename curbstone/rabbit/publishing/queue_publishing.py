@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull
 from curbstone.core.message import Message
+from curbstone.core.orders import changed
 from curbstone.core.values import UNNAMED, Done, Published
 from curbstone.rabbit.publishing import atomic
 from curbstone.rabbit.publishing.publish_job import PublishJob
@@ -145,7 +146,7 @@ class QueuePublishing:
 
     def store(self, message: Message, delay_ms: int, on_done: Done) -> None:
         """Publish a message of a transaction, which has its number and its times already."""
-        message.delay_ms = delay_ms
+        message.orders = changed(message.orders, delay_ms=delay_ms)
 
         def opened(error: CurbstoneError | None) -> None:
             if error is not None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
+from curbstone.core.orders import orders_of
 from curbstone.rabbit.shared.ids import time_of
 
 UNIT_BYTES_MAX = 12 * 1024 * 1024
@@ -63,7 +64,9 @@ def decode(data: bytes) -> Unit:
         origin, number, rows = json.loads(data[_LENGTH_BYTES:at])
         for project, queue, place, seq, due_ms, expires_ms, groups, block_bytes, body_bytes in rows:
             end = at + block_bytes + body_bytes
-            message = Message(data[at + block_bytes : end], data[at : at + block_bytes], groups=tuple(groups))
+            message = Message(
+                data[at + block_bytes : end], data[at : at + block_bytes], orders_of(groups=tuple(groups))
+            )
             message.seq, message.expires_ms, message.timestamp_ms = seq, expires_ms, time_of(seq)
             messages.append(Addressed(QueueName(project, queue) if queue else None, place, message, due_ms))
             at = end

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.message import Message
+from curbstone.core.orders import orders_of
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats import cloud_events
 from curbstone.gateway.formats.idempotency import HEADER, key_of
@@ -109,10 +110,11 @@ async def read_message(scope: AnyScope, receive: Receive, settings: GatewaySetti
         message = Message(await read_body(scope, receive, bytes_max), block_of_http(fields))
     if scope["query_string"]:
         query = query_of(scope)
-        if "ttl" in query:
-            message.ttl_ms = ttl_ms(query["ttl"], settings.max_ttl_s)
-        message.delay_ms = seconds_ms("delay", query.get("delay", 0))
-        message.groups = groups_of(query.get("groups", ""))
+        message.orders = orders_of(
+            ttl_ms=ttl_ms(query["ttl"], settings.max_ttl_s) if "ttl" in query else 0,
+            delay_ms=seconds_ms("delay", query.get("delay", 0)),
+            groups=groups_of(query.get("groups", "")),
+        )
     if meter is not None:
         meter.count(1, len(message.body) + len(message.headers))
     return message

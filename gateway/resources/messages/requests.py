@@ -17,6 +17,7 @@ from curbstone.access.rights import Right
 from curbstone.core import headers
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, reply_address, reply_queue
+from curbstone.core.orders import changed
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats.metadata import http_headers
 from curbstone.gateway.formats.parameters import query_of, wait_ms
@@ -57,7 +58,8 @@ class Requests:
         message = await read_message(request, request.receive, self._settings, bytes_max)
         box = reply_queue(secrets.token_urlsafe(16))
         message.headers += headers.encode([("reply-to", reply_address(box))])
-        message.ttl_ms = message.ttl_ms or max(longest_ms, 1)  # after that no client waits for a reply
+        if not message.ttl_ms:  # after that no client waits for a reply
+            message.orders = changed(message.orders, ttl_ms=max(longest_ms, 1))
         answers = access.private(
             box, {"cap": max(ANSWERS_BYTES_MIN, ANSWERS_MAX * self._settings.max_message_size)}, lambda _error: None
         )

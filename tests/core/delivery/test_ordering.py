@@ -10,12 +10,14 @@ from curbstone.core import headers
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.index import ordering
 from curbstone.core.message import Message
+from curbstone.core.orders import orders_of
 from curbstone.core.values import Outcome
 from tests.kit.lab import Lab, Peer
 
 
 def keyed(key: str, body: str, **extras: Any) -> Message:
-    return Message(body.encode(), headers.encode([("content-type", "text/plain"), (headers.KEY, key)]), **extras)
+    block = headers.encode([("content-type", "text/plain"), (headers.KEY, key)])
+    return Message(body.encode(), block, orders_of(**extras))
 
 
 def publish(lab: Lab, queue: LocalQueue, text: str) -> list[int]:

@@ -8,6 +8,7 @@ from curbstone.core import headers
 from curbstone.core.engine.log.format import BATCH_BYTES, BatchHeader, Flag, encode_batch, encode_entries
 from curbstone.core.message import Message
 from curbstone.core.names import queue_name
+from curbstone.core.orders import Orders
 from tests.kit.lab import Lab, Peer, message, numbered
 
 HOUR_MS = 3_600_000
@@ -162,7 +163,7 @@ def test_what_expired_while_it_was_held_leaves_also_when_nobody_asks_for_it() ->
 def test_an_expired_message_goes_to_the_dead_letter_queue() -> None:
     lab = Lab()
     queue = lab.queue(dead_letter="dead")
-    lab.publish_messages(queue, [Message(b"a", ttl_ms=1000), Message(b"b", ttl_ms=1000)])
+    lab.publish_messages(queue, [Message(b"a", orders=Orders(ttl_ms=1000)), Message(b"b", orders=Orders(ttl_ms=1000))])
     lab.pass_time(1000)
     found = lab.peek(lab.broker.get(queue_name("dead")))
     assert sorted(peeked.message.body for peeked in found) == [b"a", b"b"]

@@ -44,6 +44,7 @@ from curbstone.core.engine.log.format import (
     tries_bytes_of,
 )
 from curbstone.core.message import Message
+from curbstone.core.orders import Orders, orders_of
 
 U64 = st.integers(0, (1 << 64) - 1)
 U32 = st.integers(0, (1 << 32) - 1)
@@ -58,7 +59,7 @@ def messages(draw: st.DrawFn) -> list[Message]:
     made = []
     for gap in draw(st.lists(st.integers(1, 1000), min_size=1, max_size=6)):
         message = Message(draw(st.binary(max_size=50)), draw(st.binary(max_size=20)))
-        message.groups = tuple(draw(st.lists(st.text("abc", min_size=1, max_size=4), max_size=3)))
+        message.orders = orders_of(groups=tuple(draw(st.lists(st.text("abc", min_size=1, max_size=4), max_size=3))))
         message.seq = seq
         message.timestamp_ms = draw(st.integers(0, 1 << 50))
         message.expires_ms = draw(st.sampled_from([0, 1, 1 << 50]))
@@ -134,14 +135,14 @@ def test_notes_return() -> None:
 
 def test_extras_are_only_where_there_are_any() -> None:
     assert encode_extras(Message(b"")) == b""
-    extras = encode_extras(Message(b"", groups=("a", "b")))
+    extras = encode_extras(Message(b"", orders=Orders(groups=("a", "b"))))
     assert decode_groups(b"junk" + extras + b"more", 4, len(extras)) == ("a", "b")
     assert decode_groups(extras, 0, 8) == ()
 
 
 def small_batch(salt: int = 99) -> bytes:
     """A batch with one of everything."""
-    message = Message(b"the body", b"a:b\n", groups=("g",))
+    message = Message(b"the body", b"a:b\n", orders=Orders(groups=("g",)))
     message.seq, message.expires_ms = 41, 123
     entries: list[bytes] = []
     encode_entries([message], 41, entries)

@@ -135,3 +135,17 @@ def test_an_option_that_earlier_versions_refuse_is_stored_where_they_do_not_look
     again = Meta.decode(meta.encode(), "meta", DEFAULTS)
     assert again == meta
     assert again.options.idempotency_window == 86400
+
+
+def test_members_and_options_of_a_newer_version_are_kept_and_named() -> None:
+    facts = json.loads(PLAIN.encode().partition(b"\n")[0])
+    newer = facts | {"policy": {"colour": "red", "x": [1]}, "shape": {"a": 1}}
+    meta = Meta.decode(written(newer), "meta", DEFAULTS)
+    assert meta.unknown_names == ["colour", "shape", "x"]
+    assert meta.options == PLAIN.options
+    changed = meta.with_options({"ttl": 5}, 1)
+    again = json.loads(changed.encode().partition(b"\n")[0])
+    assert again == newer | {"options": {"ttl": 5}}
+    assert Meta.decode(changed.encode(), "meta", DEFAULTS) == changed
+    with pytest.raises(MetaDamaged, match="^m is not understood"):
+        Meta.decode(written(facts | {"policy": 5}), "m", DEFAULTS)

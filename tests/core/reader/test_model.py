@@ -12,6 +12,7 @@ import pytest
 from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.frames import decode_frame
 from curbstone.core.message import Message
+from curbstone.core.orders import Orders
 from curbstone.core.positions import EARLIEST, LATEST, Frame, Since, Start, Wanted
 from curbstone.core.values import Outcome
 from tests.kit.lab import Lab
@@ -90,7 +91,7 @@ class History:
         delay_ms = self.dice.choice([0, 0, 0, 2000])
         size = self.dice.choice([10, 200, 1500])
         bodies = [b"%d" % self.dice.randrange(10**9) + bytes(size) for _ in range(self.dice.choice([1, 5, 20]))]
-        messages = [Message(body, groups=groups, ttl_ms=ttl_ms, delay_ms=delay_ms) for body in bodies]
+        messages = [Message(body, orders=Orders(groups=groups, ttl_ms=ttl_ms, delay_ms=delay_ms)) for body in bodies]
         now_ms = self.lab.host.now_ms()
         answers = self.lab.publish_answers(self.queue, messages)
         done = 0

@@ -21,6 +21,7 @@ from curbstone.core.errors import (
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import MIB
+from curbstone.core.orders import Orders
 from curbstone.core.staging.committed import KEPT_MS
 from tests.core.commit.test_faults import FailingSyncs
 from tests.core.staging.lab import commit, drop, frames_of, stage, staged_files, state, upload
@@ -323,7 +324,15 @@ def test_what_a_client_left_takes_no_file_from_the_next_transaction_of_that_id()
 def test_delays_count_from_the_commit_and_the_ttl_of_the_queue_applies() -> None:
     lab = start()
     lab.queue("b", ttl=10)
-    stage(lab, "t", "0", {"a": [Message(b"late", delay_ms=5000), b"now"], "b": [b"m", Message(b"short", ttl_ms=2000)]})
+    stage(
+        lab,
+        "t",
+        "0",
+        {
+            "a": [Message(b"late", orders=Orders(delay_ms=5000)), b"now"],
+            "b": [b"m", Message(b"short", orders=Orders(ttl_ms=2000))],
+        },
+    )
     lab.pass_time(60_000)
     commit(lab, "t")
     a, b = lab.broker.get(queue_name("a")), lab.broker.get(queue_name("b"))

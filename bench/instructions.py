@@ -1,0 +1,168 @@
+"""Counts the instructions that the engine executes for a message, which other load on the machine does not change.
+
+    .venv/bin/python bench/instructions.py                               # of this tree
+    .venv/bin/python bench/instructions.py --tree ../other --work drain  # of another checkout, one workload
+
+The engine runs in one process, on a disk in memory and without threads. Each workload runs under valgrind with two
+numbers of messages, and the difference is divided: so the start is not counted. It takes about a minute a workload.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SHORT, LONG = 1000, 5000
+BATCH = 100
+"""So many messages are published in one turn."""
+BODY = b"x" * 100
+
+
+class Inline:
+    """A host without threads: jobs run in the next turn. Implements `core.host.Host`."""
+
+    def __init__(self) -> None:
+        self._turn: deque[Callable[[], object]] = deque()
+        self._ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self._ms
+
+    def now_us(self) -> int:
+        return self._ms * 1000
+
+    def wall_ms(self) -> int:
+        return self._ms
+
+    def call_soon(self, fn: Callable[[], object]) -> object:
+        self._turn.append(fn)
+        return None
+
+    def call_later(self, delay_ms: int, fn: Callable[[], object]) -> Any:
+        """Never call it, because no time passes."""
+        return self
+
+    def cancel(self) -> None:
+        """Do nothing: a timer is never due."""
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        self._turn.append(lambda: done(job(), None))
+
+    def settle(self) -> None:
+        """Run until nothing is left to do."""
+        while self._turn:
+            self._turn.popleft()()
+
+
+class Engine:
+    """A broker with one queue, and a consumer that acks what it gets at once."""
+
+    def __init__(self, folder: Path, options: dict[str, object], headers: Callable[[int], tuple[bytes, Any]]) -> None:
+        from curbstone.core.disk import OsDisk
+        from curbstone.core.engine.broker import Broker
+        from curbstone.core.message import Message
+        from curbstone.core.names import queue_name
+        from curbstone.core.options import QueueOptions, SyncMode
+
+        self._message, self._headers = Message, headers
+        self.host = Inline()
+        defaults = QueueOptions(cap=256 << 20)
+        self.broker = Broker.open(self.host, OsDisk(folder), defaults=defaults, sync=SyncMode("never"))
+        name = queue_name("q")
+        self.broker.declare(name, options, lambda error: None)
+        self.host.settle()
+        self.queue = self.broker.get(name)
+        self.given = 0
+
+    def publish(self, count: int) -> None:
+        for start in range(0, count, BATCH):
+            parts = [self._headers(number) for number in range(start, start + BATCH)]
+            messages = [
+                self._message(BODY, block, orders) if orders is not None else self._message(BODY, block)
+                for block, orders in parts
+            ]
+            self.queue.publish(messages, lambda error, first, count: None)
+            self.host.settle()
+
+    def consume(self) -> None:
+        def deliver(deliveries: list[Any]) -> None:
+            self.given += len(deliveries)
+            seqs = [delivery.message.seq for delivery in deliveries]
+            self.host.call_soon(lambda: consumer.ack(seqs))
+
+        consumer = self.queue.subscribe(deliver, window=1000, on_closed=lambda error: None)
+        self.host.settle()
+
+
+def _plain(_number: int) -> tuple[bytes, Any]:
+    return b"content-type:text/plain\n", None
+
+
+def _keyed(number: int) -> tuple[bytes, Any]:
+    return b"x-key:%d\n" % (number * 7919 % 100), None
+
+
+SHAPES: dict[str, tuple[dict[str, object], Callable[[int], tuple[bytes, Any]]]] = {
+    "plain": ({}, _plain),
+    "keyed": ({}, _keyed),
+}
+"""By name, the options of the queue, and the block and the orders of each message."""
+WORK = ("publish", "drain", "pipe")
+
+
+def run(shape: str, work: str, count: int) -> None:
+    """Run one workload; raise AssertionError if a message is missing."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        engine = Engine(Path(folder), *SHAPES[shape])
+        if work == "pipe":
+            engine.consume()
+        engine.publish(count)
+        if work == "drain":
+            engine.consume()
+        assert work == "publish" or engine.given == count, f"{engine.given} of {count} were delivered"
+
+
+def measure(tree: Path, shape: str, work: str) -> float:
+    """Return the instructions for each message."""
+    counts = []
+    environment = {"PYTHONPATH": str(tree), "PYTHONHASHSEED": "0", "PATH": "/usr/bin:/bin"}
+    program = [sys.executable, str(Path(__file__).resolve()), "--shape", shape, "--work", work, "--run"]
+    subprocess.run([*program, str(SHORT)], cwd=tree, env=environment, check=True)  # so that the bytecode is cached
+    for length in (SHORT, LONG):
+        command = [
+            *("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"),
+            *program,
+            str(length),
+        ]
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+        found = re.search(r"I\s+refs:\s+([0-9,]+)", done.stderr)
+        if done.returncode or found is None:
+            raise SystemExit(f"{shape} {work} failed:\n{done.stderr[-2000:]}")
+        counts.append(int(found[1].replace(",", "")))
+    return (counts[1] - counts[0]) / (LONG - SHORT)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--tree", type=Path, default=Path(__file__).resolve().parent.parent)
+    parser.add_argument("--shape", choices=SHAPES, action="append")
+    parser.add_argument("--work", choices=WORK, action="append")
+    parser.add_argument("--run", type=int, help="run a workload with so many messages, and count nothing")
+    given = parser.parse_args()
+    if given.run is not None:
+        run(given.shape[0], given.work[0], given.run)
+        return
+    for shape in given.shape or ["plain"]:
+        for work in given.work or WORK:
+            print(f"{shape:12} {work:8} {measure(given.tree.resolve(), shape, work):10,.0f} instructions a message")
+
+
+if __name__ == "__main__":
+    main()
