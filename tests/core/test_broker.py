@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from heapq import heappop
 from typing import Any
@@ -462,20 +461,6 @@ def test_a_damaged_meta_is_reported_by_name_and_nothing_is_removed() -> None:
     lab.disk.names[path].cache[:] = good
     lab.start(lab.host.wall_ms())
     assert lab.bodies(lab.broker.get(Q)) == [b"a"]
-
-
-def test_a_queue_with_options_of_a_newer_version_is_served_and_they_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    lab = Lab()
-    queue = lab.queue()
-    lab.publish(queue, "a", "b")
-    meta = replace(queue.meta, unknown_policy={"colour": "red"})
-    lab.disk.names[f"{queue.log.directory}/meta"].cache[:] = meta.encode()
-    lab.restart("kill")
-    assert "colour in its meta is of a newer version" in caplog.text
-    declare(lab, ttl=5)
-    lab.restart("power")
-    again = lab.broker.get(Q)
-    assert (again.meta.unknown_policy, lab.bodies(again)) == ({"colour": "red"}, [b"a", b"b"])
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
@@ -12,8 +13,9 @@ import pytest
 from curbstone.core.disk import Disk, OsDisk, OsFile
 from curbstone.core.engine.log.meta import META_BYTES_MAX, Meta, load_meta, meta_reserve, store_meta
 from curbstone.core.errors import DataDirectoryError, MetaDamaged
-from curbstone.core.names import QueueName
+from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import MIB, QueueOptions
+from tests.kit.lab import Lab
 
 DEFAULTS = QueueOptions()
 PLAIN = Meta("1-2", QueueName("default", "q"), DEFAULTS)
@@ -149,3 +151,17 @@ def test_members_and_options_of_a_newer_version_are_kept_and_named() -> None:
     assert Meta.decode(changed.encode(), "meta", DEFAULTS) == changed
     with pytest.raises(MetaDamaged, match="^m is not understood"):
         Meta.decode(written(facts | {"policy": 5}), "m", DEFAULTS)
+
+
+def test_a_queue_with_options_of_a_newer_version_is_served_and_they_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a", "b")
+    meta = replace(queue.meta, unknown_policy={"colour": "red"})
+    lab.disk.names[f"{queue.log.directory}/meta"].cache[:] = meta.encode()
+    lab.restart("kill")
+    assert "colour in its meta is of a newer version" in caplog.text
+    lab.queue(ttl=5)
+    lab.restart("power")
+    again = lab.broker.get(queue_name("q"))
+    assert (again.meta.unknown_policy, lab.bodies(again)) == ({"colour": "red"}, [b"a", b"b"])
