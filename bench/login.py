@@ -32,12 +32,15 @@ def header() -> str:
 def make_users(folder: Path, data: Path) -> list[str]:
     """Make a users file, and in the future data directory a token for all generators. Return the server's options."""
     from curbstone.access import tokens
+    from curbstone.core.disk import OsDisk
 
     file = folder / "users.toml"
     file.write_text(_USERS, encoding="utf-8")
     data.mkdir(mode=0o700)
     now_ms = int(time.time() * 1000)
     secret, kept = tokens.new_token("bench", now_ms, grants=None, expires_ms=0, label="bench")
-    tokens.write(data, [kept])
+    disk = OsDisk(data)
+    tokens.write(disk, [kept])
+    disk.close()
     os.environ[TOKEN_VARIABLE] = str(secret)
     return ["--users", str(file)]

@@ -279,19 +279,28 @@ def make_directory(path: Path) -> None:
 class OsDisk:
     """A directory of the operating system, locked for this process while it is open."""
 
-    def __init__(self, root: Path, lasting_max: int = 1 << 30) -> None:
-        """`lasting_max` is how many files of `open_lasting` may have a descriptor at a time."""
+    def __init__(self, root: Path, lasting_max: int = 1 << 30, *, is_shared: bool = False) -> None:
+        """`lasting_max` is how many files of `open_lasting` may have a descriptor at a time.
+
+        With `is_shared` the directory is not locked, because other processes use it, too.
+        """
         self.root = root
         self.sync_times = SyncTimes()
         self._lasting_max = lasting_max
         self._lasting: OrderedDict[LastingFile, None] = OrderedDict()
         """The files that have a descriptor, the one used last at the end."""
         self._lasting_lock = threading.Lock()
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             make_directory(root)
-            self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            self._lock = -1 if is_shared else os.open(root / "lock", flags, 0o600)
         except OSError as error:
             raise DataDirectoryError(f"can't use the data directory {root}: {error.strerror}") from error
+        if not is_shared:
+            self._take_lock()
+
+    def _take_lock(self) -> None:
+        root = self.root
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from heapq import heappop, heappush
 from typing import Any, Protocol
 
 logger = logging.getLogger("curbstone.core")
@@ -50,6 +51,24 @@ class Host(Protocol):
         """Run `job` on a worker thread, then `done(result, error)` on the host's thread."""
 
 
+class ConfirmBarrier(Protocol):
+    """Holds back the reports of jobs that have succeeded, for example until another machine has what they wrote.
+
+    Whatever is confirmed is confirmed when the end of a job is reported, so no confirm passes the barrier. A job that
+    has failed is reported at once. A mark says how far the writes of a job reach: a barrier that allows a mark allows
+    all lower ones.
+    """
+
+    def begin(self) -> None:
+        """A job begins on this thread."""
+
+    def end(self) -> int:
+        """Return the mark of the job that has ended on this thread, or 0 if it may be reported at once."""
+
+    def allows(self, mark: int) -> bool:
+        """Return whether the end of a job may be reported; called on the host's thread."""
+
+
 DONE_AT_ONCE = 8
 """How many finished jobs are always reported before the loop looks at its sockets again."""
 DONE_NS_MAX = 50_000_000
@@ -66,7 +85,13 @@ class AsyncioHost:
         self._jobs: deque[tuple[Job, JobDone] | None] = deque()
         self._idle: list[threading.Lock] = []
         """The locks that idle threads wait for; that of the thread that became idle last is at the end."""
-        self._finished: deque[tuple[JobDone, Any, BaseException | None]] = deque()
+        self._finished: deque[tuple[JobDone, Any, BaseException | None, int]] = deque()
+        """Jobs that have ended and are not reported, with their marks."""
+        self.barrier: ConfirmBarrier | None = None
+        """May be set before the first job is submitted."""
+        self._held_back: list[tuple[int, int, JobDone, Any]] = []
+        """A heap of the jobs that the barrier holds back: by mark, then in the order in which they were held back."""
+        self._holds = 0
         self._wake_pending = False
         self._unfinished = 0
         """How many jobs were submitted and have not been reported as finished."""
@@ -183,27 +208,45 @@ class AsyncioHost:
             job, done = item
             result: Any = None
             error: BaseException | None = None
+            barrier = self.barrier
+            if barrier is not None:
+                barrier.begin()
             try:
                 result = job()
             except BaseException as caught:  # whatever it is, the engine must hear of it
                 error = caught
-            self._finished.append((done, result, error))
-            # One wake-up serves all jobs that finish before the loop looks. The flag is cleared before the deque is
-            # drained, so a job that misses the wake-up sends one of its own.
-            if not self._wake_pending:
-                self._wake_pending = True
-                try:
-                    self._loop.call_soon_threadsafe(self._drain)
-                except RuntimeError:
-                    return  # the loop is closed: there is nothing left to notify
+            self._finished.append((done, result, error, 0 if barrier is None else barrier.end()))
+            if not self.look_again():
+                return
+
+    def look_again(self) -> bool:
+        """Have the loop report jobs, because one has ended or the barrier allows more. Return False if it is closed.
+
+        Called on any thread. One wake-up serves all jobs that finish before the loop looks. The flag is cleared before
+        the loop looks, so a job that misses the wake-up sends one of its own.
+        """
+        if not self._wake_pending:
+            self._wake_pending = True
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:
+                return False
+        return True
 
     def _drain(self) -> None:
         self._wake_pending = False
+        barrier = self.barrier
+        if self._held_back:
+            self._release()
         least = DONE_AT_ONCE
         end_ns = time.monotonic_ns() + DONE_NS_MAX
         while self._finished and (least > 0 or time.monotonic_ns() < end_ns):
             least -= 1
-            done, result, error = self._finished.popleft()
+            done, result, error, mark = self._finished.popleft()
+            if mark and error is None and barrier is not None and not barrier.allows(mark):
+                self._holds += 1
+                heappush(self._held_back, (mark, self._holds, done, result))
+                continue
             try:
                 done(result, error)
             except Exception:  # a bug, but the other callbacks must be called all the same
@@ -214,3 +257,11 @@ class AsyncioHost:
             self._loop.call_soon(self._drain)
         if self._lone is not None:
             self._begin_lone()
+
+    def _release(self) -> None:
+        """Have the jobs reported that the barrier allows now."""
+        released: list[tuple[JobDone, Any, BaseException | None, int]] = []
+        while self._held_back and (self.barrier is None or self.barrier.allows(self._held_back[0][0])):
+            mark, _, done, result = heappop(self._held_back)
+            released.append((done, result, None, mark))
+        self._finished.extendleft(reversed(released))

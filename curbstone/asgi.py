@@ -30,7 +30,6 @@ from curbstone.serve import (
     authenticator_of,
     gateway_of,
     open_engine,
-    traced_engine,
 )
 from curbstone.settings import LISTENERS, OPTIONS, Settings, SettingsError, load
 from curbstone.waiting import one_of
@@ -114,7 +113,7 @@ class App:
         try:
             await one_of(whole, timeout_s=WHOLE_S)
             reloads = Reloads()
-            authenticator = authenticator_of(traced_engine(broker, host, settings, ends), host, settings, reloads)
+            authenticator = authenticator_of(broker, host, settings, reloads, ends)
             admission = admission_of(broker, host, settings)
             process = Process(sent_away=lambda: admission.refused, budget=admission.budget)
             recorder = charts.recorder(broker, authenticator, host)

@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from curbstone import __version__, charts, cluster
-from curbstone.access import files
 from curbstone.access.authenticator import Authenticator, OpenAuthenticator
 from curbstone.access.connections import OF_USER_MAX
 from curbstone.access.reloading import Reloading, Reloads
@@ -161,7 +160,7 @@ async def _serve(settings: Settings) -> int:
     try:
         bound: list[tuple[str, Address]] = []
         reloads = Reloads()
-        authenticator = authenticator_of(traced_engine(broker, host, settings, ends), host, settings, reloads)
+        authenticator = authenticator_of(broker, host, settings, reloads, ends)
         acceptor = _acceptor(broker, host, settings, reloads)
         if reloads and hasattr(signal, "SIGHUP"):
             loop.add_signal_handler(signal.SIGHUP, reloads.reload)
@@ -269,16 +268,22 @@ def traced_engine(broker: Engine, host: AsyncioHost, settings: Settings, ends: l
     return traced(broker, host, export.tracer)
 
 
-def authenticator_of(broker: Engine, host: AsyncioHost, settings: Settings, reloads: Reloads) -> Authenticator:
-    """Return the authenticator of the server. It reads the users file, if there is one, before anything is served."""
+def authenticator_of(
+    broker: ServedEngine, host: AsyncioHost, settings: Settings, reloads: Reloads, ends: list[Callable[[], None]]
+) -> Authenticator:
+    """Return the authenticator of the server. It reads the users file, if there is one, before anything is served.
+
+    Add to `ends` what the stop must call.
+    """
+    engine = traced_engine(broker, host, settings, ends)
     if settings.users is None:
-        return OpenAuthenticator(broker, host)
+        return OpenAuthenticator(engine, host)
     from curbstone.access.user_authenticator import UserAuthenticator
 
-    authenticator = UserAuthenticator(broker, host, settings.users, settings.data)
+    # On a cluster the data directory holds only the audit, which servers may share.
+    disk = broker.disk if isinstance(broker, Broker) else OsDisk(settings.data, is_shared=True)
+    authenticator = UserAuthenticator(engine, host, settings.users, settings.data, disk)
     try:
-        if settings.engine is not None:
-            files.make_directory(settings.data)  # the local engine would have made it
         authenticator.open()
     except UsersError as error:
         raise Unavailable(f"the users file can't be used: {error}") from error

@@ -1,4 +1,4 @@
-"""Reads and writes the files about access: replaced as a whole and synced, or appended to, and readable only by us.
+"""Reads the files about access, and writes those that are no part of the server's state; only we can read them.
 
 All functions block. The caller runs them in a thread, or before a client is connected.
 """
@@ -11,15 +11,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
+FILE_MODE = 0o600
 FILE_BYTES_MAX = 64 * 1024 * 1024
-
-
-def make_directory(path: Path) -> None:
-    """Make a directory that only we may read, if it is not there."""
-    with suppress(FileExistsError):
-        path.mkdir(mode=DIRECTORY_MODE)
-        _sync_directory(path.parent)
 
 
 def read_trusted(path: Path) -> bytes:
@@ -61,20 +54,6 @@ def version_of(path: Path) -> tuple[int, int, int]:
     except OSError:
         return (0, 0, 0)
     return (facts.st_mtime_ns, facts.st_size, facts.st_ino)
-
-
-def replace(path: Path, data: bytes) -> None:
-    """Replace a file durably. After a crash there is the old file or the new one."""
-    fresh = path.with_name(path.name + ".new")
-    with suppress(FileNotFoundError):
-        fresh.unlink()
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(fresh, path)
-    _sync_directory(path.parent)
 
 
 def create(path: Path, data: bytes) -> None:

@@ -1,19 +1,22 @@
 """API tokens: made while the server runs, and kept in `access/tokens` of the data directory.
 
 The file is replaced as a whole and synced before a token is returned or a revocation is confirmed. It contains no
-secrets, only their SHA-256.
+secrets, only their SHA-256. It is written through the disk of the data directory, like everything that belongs to the
+server's state; it is read past the disk, because who owns the file has to be checked.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from curbstone.access import files
 from curbstone.access.rights import BadGrant, Grants
 from curbstone.access.secrets import TOKEN, Secret, new_secret
+from curbstone.core.disk import Disk, replace_file
 from curbstone.core.errors import BadRequest, CurbstoneError, DataDirectoryError, Unavailable
 from curbstone.core.host import Host
 from curbstone.core.values import Done
@@ -107,18 +110,27 @@ def read(data: Path) -> dict[str, Token]:
         raise DataDirectoryError(f"access/tokens can't be read: {error.strerror}") from error
 
 
-def write(data: Path, tokens: Iterable[Token]) -> None:
+def make_directory(disk: Disk) -> None:
+    """Make the directory of the tokens and the audit, if it is not there. Blocks."""
+    with suppress(FileExistsError):
+        disk.make_dir(DIRECTORY)
+        disk.sync_dir("")
+
+
+def write(disk: Disk, tokens: Iterable[Token]) -> None:
     """Replace the tokens in a data directory. Blocks; durable when it returns."""
-    files.make_directory(data / DIRECTORY)
-    files.replace(data / DIRECTORY / FILE, encode(tokens))
+    make_directory(disk)
+    replace_file(disk, f"{DIRECTORY}/{FILE}", encode(tokens)).close()
 
 
 class Tokens:
     """The tokens of a running server. Called on the host's thread."""
 
-    def __init__(self, host: Host, data: Path) -> None:
+    def __init__(self, host: Host, data: Path, disk: Disk) -> None:
+        """`disk` is that of the data directory `data`."""
         self._host = host
         self._data = data
+        self._disk = disk
         self._tokens: dict[str, Token] = {}
         self._waiting: list[Done] = []
         self._is_writing = False
@@ -209,4 +221,4 @@ class Tokens:
                 on_done(failed)
             self._write()
 
-        self._host.submit(lambda: write(self._data, tokens), done)
+        self._host.submit(lambda: write(self._disk, tokens), done)

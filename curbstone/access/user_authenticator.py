@@ -26,8 +26,9 @@ from curbstone.access.reloading import Reloading
 from curbstone.access.rights import Grants, Right
 from curbstone.access.secrets import SESSION, TICKET, TOKEN, Secret, new_secret, parse_secret
 from curbstone.access.sessions import LONGEST_MS, Sessions, Tickets
-from curbstone.access.tokens import DIRECTORY, Token, Tokens, check_narrower, new_token
+from curbstone.access.tokens import DIRECTORY, Token, Tokens, check_narrower, make_directory, new_token
 from curbstone.access.users import ANONYMOUS, Quota, User, Users, UsersError, load
+from curbstone.core.disk import Disk
 from curbstone.core.errors import BadRequest, CurbstoneError, NotSupported
 from curbstone.core.host import Host
 from curbstone.core.names import QueueName
@@ -79,11 +80,12 @@ class UserAuthenticator:
     wants_login = True
     generation = 0
 
-    def __init__(self, broker: Broker, host: Host, users_file: Path, data: Path) -> None:
+    def __init__(self, broker: Broker, host: Host, users_file: Path, data: Path, disk: Disk) -> None:
+        """`disk` is that of the data directory `data`."""
         self.connections = Connections(host, self.admit)
         self.audit = Audit(host, data / DIRECTORY / "audit")
         self.registries = Registries(host, self.audit)
-        self.tokens = Tokens(host, data)
+        self.tokens = Tokens(host, data, disk)
         self.sessions = Sessions(host)
         self.tickets = Tickets(host)
         self.users = Users({}, {})
@@ -91,7 +93,7 @@ class UserAuthenticator:
         self._broker = broker
         self._host = host
         self._file = users_file
-        self._data = data
+        self._disk = disk
         self._password_logins = PasswordLogins(host)
         self._known: dict[Origin, _Known] = {}
         self._by_access: dict[AuthorizedBroker, _Known] = {}
@@ -110,7 +112,7 @@ class UserAuthenticator:
         self.users = self._read()
         self._verifier = verifier_for(self.users, self._host)
         self.tokens.load()
-        files.make_directory(self._data / DIRECTORY)
+        make_directory(self._disk)
         self.audit.load()
         self._host.call_later(TIDY_EVERY_MS, self._tidy)
 

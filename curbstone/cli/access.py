@@ -62,7 +62,7 @@ def init(
         secret, token = tokens.new_token(
             name, time.time_ns() // 1_000_000, grants=None, expires_ms=0, label="made by access init"
         )
-        tokens.write(data, [*known.values(), token])
+        tokens.write(disk, [*known.values(), token])
     except FileExistsError:
         raise CommandFailed(f"{users} exists already; nothing was changed", FAILED) from None
     except OSError as error:

@@ -81,8 +81,8 @@ async def serving(path: Path, *, users: bool) -> AsyncIterator[tuple[dict[str, t
         if users:
             file = path.with_suffix(".toml")
             file.write_text(USERS, encoding="utf-8")
-            tokens.write(path, [kept])
-            logins = UserAuthenticator(broker, host, file, path)
+            tokens.write(broker.disk, [kept])
+            logins = UserAuthenticator(broker, host, file, path, broker.disk)
             logins.open()
             authenticator = logins
         stomp = StompServer(authenticator, host, limits=Limits())

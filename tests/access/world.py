@@ -10,6 +10,7 @@ from curbstone.access.caller import Caller, Credentials
 from curbstone.access.passwords import hash_password
 from curbstone.access.secrets import Secret
 from curbstone.access.user_authenticator import UserAuthenticator
+from curbstone.core.disk import OsDisk
 from curbstone.core.errors import CurbstoneError
 from tests.kit.lab import Lab
 
@@ -28,7 +29,8 @@ class World:
         self.data = path / "data"
         self.data.mkdir(exist_ok=True)
         self.write(users)
-        self.authenticator = UserAuthenticator(self.lab.broker, self.lab.host, self.file, self.data)
+        disk = OsDisk(self.data, is_shared=True)  # tests make a second world of the directory
+        self.authenticator = UserAuthenticator(self.lab.broker, self.lab.host, self.file, self.data, disk)
         self.authenticator.open()
 
     def write(self, users: str) -> None:

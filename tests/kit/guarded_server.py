@@ -14,6 +14,7 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from curbstone.access import tokens
+from curbstone.core.disk import OsDisk
 from tests.kit.server import ServerProcess
 
 RIGHTS = ("send", "receive", "peek", "manage")
@@ -133,7 +134,9 @@ def guarded_server(
     }
     data = path / "data"
     data.mkdir(mode=0o700, exist_ok=True)
-    tokens.write(data, [token for _, token in made.values()])
+    disk = OsDisk(data)
+    tokens.write(disk, [token for _, token in made.values()])
+    disk.close()
     with process(data, f"--users={users_file}", *args, env=env) as server:
         it = GuardedServer(server, users_file, {name: str(secret) for name, (secret, _) in made.items()})
         yield it

@@ -123,7 +123,7 @@ def test_who_does_not_log_in_is_sent_away_whatever_it_says(tmp_path: Path) -> No
     async def test(world: World) -> None:
         users = tmp_path / "users.toml"
         users.write_text("[users.ann]\ngrants = []\n", encoding="utf-8")
-        authenticator = UserAuthenticator(world.broker, world.host, users, tmp_path / "data")
+        authenticator = UserAuthenticator(world.broker, world.host, users, tmp_path / "data", world.broker.disk)
         authenticator.open()
         server = MqksServer(authenticator, world.host, limits=Limits(first_line_ms=1000, line_ms=1200))
         peer = await Peer.open(await server.start(("127.0.0.1", 0)))

@@ -74,6 +74,9 @@ PORT = {
     *("errors", "frames", "headers", "holders", "host", "masks", "message", "names", "options"),
     *("orders", "port", "port_reading", "port_staging", "positions", "schemas", "stats", "traffic", "values"),
 }
+MORE_OF_CORE = {
+    **dict.fromkeys(["access/tokens.py", "access/user_authenticator.py"], {"disk"}),  # where the tokens are kept
+}
 ADAPTERS = {"access", "gateway", "mqks", "net", "rabbit", "stomp"}
 
 # Sockets, clocks, threads, dice and files come in through these guarded only; all else gets them handed in.
@@ -103,6 +106,21 @@ DOORS = {
     "rabbit/amqp/connection.py",
     "rabbit/amqp/io_services.py",
     "rabbit/amqp/socket_filter.py",
+}
+# Whatever a server keeps in its data directory goes through `core.disk.Disk`, so that who is given the disk sees all of
+# it. These alone change files in another way; the folders are of commands, which run where no server does.
+CHANGE_FILES = {
+    "access/files.py",  # the users file that `access init` makes, and the audit, which belongs to one server
+    "core/disk.py",
+    "curbstone/backup/receive.py",  # on the machine that asks for a backup
+    "curbstone/backup/restore.py",
+    "curbstone/backup/source.py",  # second names of files, while a backup is sent
+}
+COMMANDS = ("curbstone/cli/", "curbstone/drill/", "curbstone/repair/", "spark/")
+PATH_CHANGES = {"hardlink_to", "mkdir", "rmdir", "symlink_to", "unlink", "write_bytes", "write_text"}
+OS_CHANGES = {
+    *("ftruncate", "link", "makedirs", "mkdir", "mkfifo", "pwrite", "pwritev", "remove", "removedirs", "rename"),
+    *("renames", "replace", "rmdir", "symlink", "truncate", "unlink", "write", "writev"),
 }
 # Not part of the server: it runs in Spark's processes, and no simulator runs it.
 CLIENTS = {"spark"}
@@ -336,7 +354,8 @@ def test_no_file_reaches_into_the_privates_of_another(path: Path) -> None:
 def test_adapters_know_the_port_and_values_only(path: Path) -> None:
     for name in imported(path):
         top, _, rest = name.partition("curbstone.core.")
-        assert top or rest.partition(".")[0] in PORT, f"{relative(path)} may not import {name}, also not for its type"
+        may = PORT | MORE_OF_CORE.get(relative(path), set())
+        assert top or rest.partition(".")[0] in may, f"{relative(path)} may not import {name}, also not for its type"
 
 
 @held_by(p for p in SOURCES if relative(p).partition("/")[0] in {"gateway", "mqks", "stomp"})
@@ -352,6 +371,33 @@ def test_the_outside_world_comes_in_through_the_doors(path: Path) -> None:
     names = {*facts(path).run_time_imports} - HARMLESS
     found = {name.partition(".")[0] for name in names} & OUTSIDE_WORLD
     assert not found, f"{sorted(found)} belong into {sorted(DOORS)}"
+
+
+def changes_files(call: ast.Call) -> bool:
+    """Return whether a call may change a file or a name, other than through `core.disk.Disk`."""
+    text = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    opens = any(set("wax+") & set(mode) and len(mode) <= 3 for mode in text)
+    if isinstance(call.func, ast.Name):
+        return call.func.id == "open" and opens
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    name, module = call.func.attr, ast.unparse(call.func.value)
+    if module == "shutil":
+        return True
+    if module == "os":
+        return name in OS_CHANGES or (name == "open" and "O_RDONLY" not in ast.unparse(call.args[1]))
+    if name in {"rename", "replace"}:  # `Disk.rename` and `str.replace` have two arguments
+        return len(call.args) == 1 and not call.keywords
+    return name in PATH_CHANGES or (name == "open" and opens)
+
+
+def test_the_data_directory_is_changed_through_the_disk_alone() -> None:
+    found = set()
+    for path in SOURCES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if any(isinstance(node, ast.Call) and changes_files(node) for node in ast.walk(tree)):
+            found.add(relative(path))
+    assert {name for name in found if not name.startswith(COMMANDS)} == CHANGE_FILES
 
 
 @held_by(sorted((ROOT / "client").rglob("*.py")))
