@@ -33,6 +33,7 @@ from curbstone.core.values import (
     Capability,
     Counts,
     Done,
+    EarlyAnswer,
     EngineInfo,
     Health,
     Holder,
@@ -140,6 +141,7 @@ class Queue(Protocol):
         atomic: bool = False,
         key: IdempotencyKey | None = None,
         numbered: Numbered | None = None,
+        early: EarlyAnswer | None = None,
     ) -> None:
         """Publish messages in order.
 
@@ -151,6 +153,9 @@ class Queue(Protocol):
         under the same key is not stored again. If they are `numbered`, those that the producer has stored already are
         answered first, with `on_done(None, 0, count)`. If the number in front of the first one (`Numbered.after`) is
         not stored, they are refused with NumberGap; of a producer that is not known, no number is stored.
+
+        If one commit writes all of the messages and no others, an engine may use `early` as well as `on_done`, so that
+        the client has the answer while the engine takes the messages into memory.
         """
 
     def last_number(self, producer: bytes) -> LastNumber | None:

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable
 from enum import Enum
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery, Message
@@ -309,6 +309,16 @@ class LastNumber(NamedTuple):
     """The seq of the message with that number."""
     time_ms: int
     """Engine time when it was stored."""
+
+
+class EarlyAnswer(Protocol):
+    """The answer to a publish that is sent as soon as the messages are on disk, before anything else is done."""
+
+    def prepare(self, first_seq: int) -> None:
+        """The messages are being written, with consecutive seqs: encode the answer."""
+
+    def send(self) -> None:
+        """They are on disk: send what was encoded, and do nothing else. `Published` is called next."""
 
 
 def ignore(*_outcome: object) -> None:

@@ -291,7 +291,7 @@ class Publisher:
 class _Run:
     """The messages of one read for one target, until they are on disk and their RECEIPTs are sent."""
 
-    __slots__ = ("_bytes", "_connection", "_done", "_numbered", "_receipts", "_uid")
+    __slots__ = ("_bytes", "_connection", "_done", "_is_sent", "_numbered", "_prepared", "_receipts", "_uid")
 
     def __init__(
         self,
@@ -307,6 +307,9 @@ class _Run:
         self._receipts = receipts
         self._uid = ""
         self._done = 0
+        self._prepared = b""
+        """The RECEIPTs, if they were encoded while the messages were written."""
+        self._is_sent = False
         # Headers and receipts count too: they are held in memory as well, and may be larger than the bodies.
         size = 0
         for message in messages:
@@ -338,8 +341,27 @@ class _Run:
             if extensions.IDS in self._connection.extensions:
                 self._uid = queue.uid
             once = access.key(key, messages) if key else None
-            queue.publish(messages, self._published, key=once, numbered=self._numbered)
+            early = self if once is None and self._numbered is None else None
+            queue.publish(messages, self._published, key=once, numbered=self._numbered, early=early)
         return True
+
+    def prepare(self, first_seq: int) -> None:
+        """Encode the RECEIPTs; see `core.values.EarlyAnswer`."""
+        self._prepared = self._encode(self._receipts, first_seq)
+
+    def send(self) -> None:
+        """See `core.values.EarlyAnswer`."""
+        if self._prepared:
+            self._is_sent = self._connection.send_at_once(self._prepared)
+
+    def _encode(self, receipts: list[bytes | None], first_seq: int) -> bytes:
+        """Return the RECEIPTs of messages that are on disk, as far as they were asked for."""
+        asked = [receipt for receipt in receipts if receipt is not None]
+        if not asked:
+            return b""
+        if self._numbered is not None and not first_seq:
+            return extensions.repeats(asked)
+        return extensions.receipts_with_ids(receipts, self._uid, first_seq) if self._uid else frames.receipts(asked)
 
     def _published(self, error: CurbstoneError | None, first_seq: int, count: int) -> None:
         """The next `count` messages are on disk, or were refused."""
@@ -347,17 +369,14 @@ class _Run:
         first = self._done
         self._done += count
         mine = self._receipts if count == len(self._receipts) else self._receipts[first : first + count]
-        asked = [receipt for receipt in mine if receipt is not None]
-        if error is None:
-            connection.traffic.confirmed += count
         if error is not None:
             connection.refuse(error, mine)
-        elif asked and not connection.lost:
-            uid = self._uid
-            if self._numbered is not None and not first_seq:
-                connection.write(extensions.repeats(asked))
-            else:
-                connection.write(extensions.receipts_with_ids(mine, uid, first_seq) if uid else frames.receipts(asked))
+        else:
+            connection.traffic.confirmed += count
+            if not (self._is_sent or connection.lost):
+                receipts = self._prepared or self._encode(mine, first_seq)
+                if receipts:
+                    connection.write(receipts)
         size = 0
         if self._done >= len(self._receipts):
             size, self._bytes = self._bytes, 0

@@ -92,6 +92,7 @@ class _Client(Connection[Session]):
             server=server.name,
             single_queue=server.single_queue,
             traffic=server.traffic,
+            send_at_once=self.send_at_once,
         )
         self._pulse = TickTimer(self._host, self.session.tick)
         self._pulse.check()

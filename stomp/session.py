@@ -23,7 +23,7 @@ from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.traffic import Traffic
-from curbstone.core.values import Capability
+from curbstone.core.values import Capability, ignore
 from curbstone.stomp import connect, extensions, frames
 from curbstone.stomp.acks import Settler
 from curbstone.stomp.codec import ACK_BY_ID, V10, Frame, FrameParser, Head
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     from curbstone.access.authenticator import Authenticator
     from curbstone.access.authorization import AuthorizedBroker
     from curbstone.access.caller import Caller
-
-
-def _ignore(_user: str) -> None:
-    """Do nothing."""
 
 
 class Session:
@@ -67,17 +63,21 @@ class Session:
         single_queue: QueueName | None = None,
         sniffs: bool = True,
         traffic: Traffic | None = None,
+        send_at_once: Callable[[bytes], bool] | None = None,
     ) -> None:
         """`access` is that of a login in a WebSocket's handshake; or it is anonymous, and CONNECT has to log in.
 
         `server` is what CONNECTED calls the server: its name, a slash, its version.
         `sniffs`: whether to recognize HTTP or TLS in the first bytes, and refuse it as such.
+        `send_at_once`: see `SessionState.send_at_once`.
         """
         self._authenticator = authenticator
         brake = Brake(caller.protocol, self._released)
         connection = SessionState(access, limits, name, single_queue, changed, traffic or Traffic(), brake, caller)
         self._connection = connection
         connection.on_ending = self._on_ending
+        if send_at_once is not None:
+            connection.send_at_once = send_at_once
         self._parser = FrameParser(limits)
         self._publisher = Publisher(connection)
         self._subscriptions = Subscriptions(connection)
@@ -92,7 +92,7 @@ class Session:
         self._wants_login = authenticator.wants_login
         self._agreement: connect.Agreement | None = None
         """The agreement with a CONNECT while its login is still being checked."""
-        self.on_connected: Callable[[str], None] = _ignore
+        self.on_connected: Callable[[str], None] = ignore
         """Called with the user's name when CONNECT is answered."""
         self._kept: list[Frame] = []
         """Frames from the first SEND on that wait because the user is over its rate."""
@@ -243,7 +243,7 @@ class Session:
         connection.take_output()
         self._subscriptions.delete_private()
         connection.detach()
-        self.on_connected = _ignore
+        self.on_connected = ignore
 
     def _on_ending(self) -> None:
         connection = self._connection

@@ -26,6 +26,11 @@ def _ignore(*_arguments: object) -> None:
     """Do nothing."""
 
 
+def _refuse_to_send(_data: bytes) -> bool:
+    """Send nothing: the transport sends output at the end of the turn only."""
+    return False
+
+
 class SessionState:
     """The state and the output of one connection.
 
@@ -82,6 +87,8 @@ class SessionState:
         self.on_reply_to: Callable[[str, QueueName], None] = _ignore
         """Called with a destination and its temporary queue when a message names it as `reply-to`."""
         self._changed = changed
+        self.send_at_once: Callable[[bytes], bool] = _refuse_to_send
+        """Sends output now and not at the end of the turn; returns False if it has to wait for what is before it."""
         self._last = b""
         self.unconfirmed = InFlight(limits.unconfirmed_max, limits.unconfirmed_bytes_max)
         self.brake = brake
@@ -89,6 +96,7 @@ class SessionState:
     def detach(self) -> None:
         """Drop the callbacks: the engine may still refer to this state, which would keep the connection in memory."""
         self.on_ending = self.on_closing = self._changed = _ignore
+        self.send_at_once = _refuse_to_send
         self.on_reply_to = _ignore
 
     def destination(self, text: str) -> Destination:

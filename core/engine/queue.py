@@ -47,6 +47,7 @@ from curbstone.core.values import (
     UNNAMED,
     Counts,
     Done,
+    EarlyAnswer,
     Holder,
     IdempotencyKey,
     LastNumber,
@@ -180,6 +181,7 @@ class Queue:
         key: IdempotencyKey | None = None,
         numbered: Numbered | None = None,
         hold: Hold | None = None,
+        early: EarlyAnswer | None = None,
     ) -> None:
         """See `core.port.Queue.publish`, `core.engine.facts.facts` and `core.engine.commit.producer_sequences`.
 
@@ -194,7 +196,7 @@ class Queue:
         elif atomic or key is not None:
             _publish_atomically(self.parts, messages, on_done, key, numbered)
         else:
-            _publish_each(self.parts, messages, on_done, numbered, hold)
+            _publish_each(self.parts, messages, on_done, numbered, hold, early)
 
     def last_number(self, producer: bytes) -> LastNumber | None:
         return self.facts.last_number(producer)
@@ -395,7 +397,12 @@ def _publish_atomically(
 
 
 def _publish_each(
-    parts: Parts, messages: list[Message], on_done: Published, numbered: Numbered | None, hold: Hold | None = None
+    parts: Parts,
+    messages: list[Message],
+    on_done: Published,
+    numbered: Numbered | None,
+    hold: Hold | None = None,
+    early: EarlyAnswer | None = None,
 ) -> None:
     """Publish messages one by one; those that are too large are refused in their turn."""
     if hold is not None:
@@ -405,7 +412,7 @@ def _publish_each(
         if len(message.body) > most:
             _publish_those_that_fit(parts, messages, on_done, numbered, hold)
             return
-    parts.write_queue.publish(Publish(messages, on_done, numbered, hold))
+    parts.write_queue.publish(Publish(messages, on_done, numbered, hold, early))
 
 
 def _publish_those_that_fit(

@@ -15,7 +15,7 @@ from curbstone.core.engine.log.format import Reason, TriesRecord
 from curbstone.core.engine.turns import Wakeups
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery, Message
-from curbstone.core.values import Done, IdempotencyKey, Numbered, Published
+from curbstone.core.values import Done, EarlyAnswer, IdempotencyKey, Numbered, Published
 
 SETTLE_BYTES = 96
 """The most bytes that the log needs for one delivery that a transaction ends."""
@@ -96,7 +96,7 @@ class Hold:
 class Publish:
     """Messages that wait to be written, independently of each other: a batch takes all or some of them."""
 
-    __slots__ = ("hold", "inspection", "messages", "next", "numbered", "on_done", "refusal")
+    __slots__ = ("early", "hold", "inspection", "messages", "next", "numbered", "on_done", "refusal")
 
     def __init__(
         self,
@@ -104,8 +104,10 @@ class Publish:
         on_done: Published,
         numbered: Numbered | None = None,
         hold: Hold | None = None,
+        early: EarlyAnswer | None = None,
     ) -> None:
         self.messages = messages
+        self.early = early
         self.hold = hold
         """If set, it is not written, and all behind it wait, before this is over."""
         self.on_done = on_done

@@ -10,6 +10,7 @@ come in.
 from __future__ import annotations
 
 import asyncio
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -132,6 +133,8 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
         self._transport: asyncio.Transport
         self.session: S
         self._linger: Linger | None = None
+        self._socket_fd: int | None = None
+        """The descriptor of the socket; -1 if its output is not sent as it is, None until somebody has asked."""
         self._parting = False
         self._eof = False
 
@@ -235,6 +238,32 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
             self._part()
         elif not self.is_reading:
             self._steer()
+
+    def send_at_once(self, data: bytes) -> bool:
+        """Send output now, past the transport; return False, and send nothing, if the transport has to do it.
+
+        That is so if earlier output waits, the socket is full or failed, or the output is encrypted.
+        """
+        transport = self._transport
+        if self._flush_due or self.is_full or transport.is_closing() or transport.get_write_buffer_size():
+            return False
+        if self._socket_fd is None:
+            self._socket_fd = self._find_socket()
+        if self._socket_fd < 0:
+            return False
+        try:
+            sent = os.write(self._socket_fd, data)
+        except OSError:  # if it is not just full, the transport will find that out
+            return False
+        if sent < len(data):
+            transport.write(data[sent:])
+        return True
+
+    def _find_socket(self) -> int:
+        socket = self._transport.get_extra_info("socket")
+        if socket is None or self._transport.get_extra_info("sslcontext") is not None:
+            return -1
+        return cast(int, socket.fileno())
 
     def _part(self) -> None:
         """Close so that the client receives the last of the output."""

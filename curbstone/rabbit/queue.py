@@ -19,6 +19,7 @@ from curbstone.core.values import (
     Answer,
     Counts,
     Done,
+    EarlyAnswer,
     Holder,
     IdempotencyKey,
     LastNumber,
@@ -157,6 +158,7 @@ class Queue:
         atomic: bool = False,
         key: IdempotencyKey | None = None,
         numbered: Numbered | None = None,
+        early: EarlyAnswer | None = None,
     ) -> None:
         if key is not None:
             raise NotSupported(unsupported.KEYS)

@@ -16,7 +16,7 @@ from curbstone.core.message import Delivery, Message
 from curbstone.core.names import queue_name
 from curbstone.core.options import QueueOptions
 from curbstone.core.stats import Stats
-from curbstone.core.values import UNKNOWN, IdempotencyKey, Numbered, Who
+from curbstone.core.values import UNKNOWN, EarlyAnswer, IdempotencyKey, Numbered, Who
 from curbstone.gateway.websocket.codec import Inbound
 from curbstone.gateway.websocket.login import SocketLogin
 from curbstone.gateway.websocket.session import Session
@@ -205,6 +205,7 @@ class FakeQueue:
         *,
         key: IdempotencyKey | None = None,
         numbered: Numbered | None = None,
+        early: EarlyAnswer | None = None,
     ) -> None:
         """Keep the messages and the callback."""
         assert key is None and numbered is None

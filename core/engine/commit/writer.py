@@ -30,7 +30,7 @@ from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite
 from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable, client_text
-from curbstone.core.values import Space
+from curbstone.core.values import EarlyAnswer, Space
 
 RETRY_MS = 1000
 NO_SPACE = "no space left on the disk"
@@ -49,8 +49,8 @@ class Writer:
     """The writing side of one queue."""
 
     __slots__ = (
-        "_cleaner", "_dispatcher", "_has_copied", "_is_troubled", "_log", "_parts", "_pops", "_started_us", "_state",
-        "_sync_is_late", "_syncer", "_turn", "_unsynced", "_write_queue", "commits", "copy_source",
+        "_cleaner", "_dispatcher", "_early", "_has_copied", "_is_troubled", "_log", "_parts", "_pops", "_started_us",
+        "_state", "_sync_is_late", "_syncer", "_turn", "_unsynced", "_write_queue", "commits", "copy_source",
         "disk_is_full", "is_busy", "missed", "under_way",
     )  # fmt: skip
 
@@ -86,6 +86,8 @@ class Writer:
         """Whether the last batch held copies, for the cleaner or an undo. Then publishes go first in the next one."""
         self._started_us = 0
         """When the commit under way was submitted."""
+        self._early: EarlyAnswer | None = None
+        """The answer to the only publish of the commit under way, if it may be sent early."""
         self._unsynced = False
         """Whether a sync is due; only if the server syncs at intervals."""
         self._sync_is_late = False
@@ -232,6 +234,7 @@ class Writer:
                 self._syncer.submit(commit, ended)
             else:
                 state.shared.host.submit(commit.run, ended)
+                self._prepare(batch)
             return
         self._nothing_written(batch)
         cleaner.review()  # records may have found no room in this batch
@@ -243,6 +246,17 @@ class Writer:
         if source is Source.NOTHING:
             self._refuse_publishes(QueueFull(NO_SPACE))
             self._fail_copies(QueueFull(NO_SPACE))
+
+    def _prepare(self, batch: Batch) -> None:
+        """Have the answer to a publish prepared while it is written, if nothing else waits for the commit."""
+        taken = batch.publishes.taken
+        if len(taken) != 1 or batch.callbacks or batch.after_settles:
+            return
+        publish, _first, count, answer = taken[0]
+        early = publish.early
+        if early is not None and answer is None and count == len(publish.messages):
+            self._early = early
+            self._state.host.tell(early.prepare, publish.messages[0].seq)
 
     def _next_source(self, is_cleaning: bool) -> tuple[Source, Copy | None]:
         """Return what the next batch holds beside records, and the copies if they are the cleaner's."""
@@ -260,6 +274,9 @@ class Writer:
     def _ended(self, commit: Commit, _result: object, error: BaseException | None) -> None:
         """The commit of the batch under way has ended."""
         self.is_busy = False
+        early, self._early = self._early, None
+        if early is not None and error is None and self.under_way is not None:
+            self._state.host.tell(early.send)
         if commit.is_doubtful:
             self._syncer.keep(f"writing {commit.segment.path} failed: {error}")
         batch = self.under_way
