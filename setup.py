@@ -1,10 +1,12 @@
 """The compiled build: with CURBSTONE_COMPILED=1, mypyc compiles the modules that every message passes through to C.
 
-The sources are the same; without the variable, the wheel has only the sources. `make compiled` sets the variable. All
-other metadata of the package are in pyproject.toml. See docs/install.md.
+On Linux it also has `core/disk_threads.c`, which writes and syncs without the interpreter. The sources are the same;
+without the variable, the wheel has only the sources. `make compiled` sets the variable. All other metadata of the
+package are in pyproject.toml. See docs/install.md.
 """
 
 import os
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -35,15 +37,24 @@ COMPILED = {
 tests/repo/test_compiled.py says which modules that a message passes through are left out, and why.
 """
 
+DISK_THREADS = Extension(
+    "curbstone.core.disk_threads",
+    ["curbstone/core/disk_threads.c"],
+    py_limited_api=True,
+    extra_compile_args=["-O2", "-pthread"],
+    extra_link_args=["-pthread"],
+)
+
 
 def extensions() -> list[Extension]:
-    """Return the extensions to compile. All modules share one library, so that they call each other directly."""
+    """Return the extensions to compile. Modules of Python share one library, so that they call each other directly."""
     if os.environ.get("CURBSTONE_COMPILED") != "1":
         return []
     from mypyc.build import mypycify
 
     files = [f"curbstone/{folder}/{name}.py" for folder, names in COMPILED.items() for name in names.split()]
-    return mypycify(files, opt_level="1", debug_level="0", multi_file=True, group_name="curbstone")
+    compiled = mypycify(files, opt_level="1", debug_level="0", multi_file=True, group_name="curbstone")
+    return [*compiled, DISK_THREADS] if sys.platform == "linux" else compiled
 
 
 if __name__ == "__main__":

@@ -52,7 +52,9 @@ class Inline:
     def cancel(self) -> None:
         """Do nothing: a timer is never due."""
 
-    def submit(self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def submit(
+        self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None], begin: object = None
+    ) -> None:
         self._turn.append(lambda: done(job(), None))
 
     def settle(self) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from curbstone.core.errors import DataDirectoryError
+from curbstone.core.lasting_file import LastingFile
 from curbstone.core.stats import COMMIT_US_BOUNDS, Histogram
 
 OF_ONE_FILE = frozenset(
@@ -190,75 +191,6 @@ class OsFile:
             self._fd = -1
 
 
-class LastingFile:
-    """A file of the operating system that is opened when it is used, and stays open while descriptors suffice."""
-
-    __slots__ = ("_disk", "_failure", "_syncing", "fd", "is_closed", "is_unsynced", "opened", "path", "users")
-
-    def __init__(self, disk: OsDisk, path: str, fd: int) -> None:
-        self._disk = disk
-        self.path = path
-        self.fd = fd
-        """The descriptor, or -1 while it has none."""
-        self.opened = OsFile(fd, disk.sync_times)
-        self.users = 0
-        """How many calls are using the descriptor."""
-        self.is_closed = False
-        self.is_unsynced = False
-        """Whether something was written since the last sync."""
-        self._syncing = threading.Lock()
-        self._failure: OSError | None = None
-
-    def __enter__(self) -> OsFile:
-        return self._disk.lend(self)
-
-    def __exit__(self, *_error: object) -> None:
-        self._disk.take_back(self)
-
-    def read(self, offset: int, size: int) -> bytes:
-        """See `File.read`."""
-        with self as file:
-            return file.read(offset, size)
-
-    def write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-        """See `File.write`."""
-        file = self._disk.lend(self)
-        try:
-            self.is_unsynced = True
-            file.write(offset, buffers)
-        finally:
-            self._disk.take_back(self)
-
-    def sync(self) -> None:
-        """See `File.sync`."""
-        with self._syncing:
-            if self._failure is not None:  # the system reports a failure once, and then takes lost data for written
-                raise OSError(self._failure.errno, f"an earlier sync failed: {self._failure.strerror}")
-            file = self._disk.lend(self)
-            try:
-                self.is_unsynced = False
-                file.sync()
-            except OSError as error:
-                self._failure = error
-                raise
-            finally:
-                self._disk.take_back(self)
-
-    def truncate(self, size: int) -> None:
-        """See `File.truncate`."""
-        with self as file:
-            file.truncate(size)
-
-    def size(self) -> int:
-        """See `File.size`."""
-        with self as file:
-            return file.size()
-
-    def close(self) -> None:
-        """See `File.close`."""
-        self._disk.give_up(self)
-
-
 def sync_path(path: Path | str) -> None:
     """Make the contents of a file, or the names in a directory, durable."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -339,7 +271,7 @@ class OsDisk:
     def open_lasting(self, path: str, *, create: bool = False) -> LastingFile:
         """See `Disk.open_lasting`."""
         fd = self.open(path, create=create).detach()
-        file = LastingFile(self, path, fd)
+        file = LastingFile(self, path, fd, OsFile(fd, self.sync_times))
         with self._lasting_lock:
             self._lasting[file] = None
         self._keep_to_limit()

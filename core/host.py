@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -16,9 +17,17 @@ from contextlib import suppress
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
+from curbstone.core.durable_write import DurableWrite
+
+try:
+    from curbstone.core.disk_threads import DiskThreads
+except ImportError:  # only some builds have it, see setup.py
+    DiskThreads = None  # type: ignore[assignment, misc]
+
 logger = logging.getLogger("curbstone.core")
 
 Job = Callable[[], Any]
+BeginWrite = Callable[[], DurableWrite | None]
 JobDone = Callable[[Any, BaseException | None], None]
 
 
@@ -47,8 +56,12 @@ class Host(Protocol):
     def call_later(self, delay_ms: int, fn: Callable[[], object]) -> Timer:
         """Call `fn` after `delay_ms`."""
 
-    def submit(self, job: Job, done: JobDone) -> None:
-        """Run `job` on a worker thread, then `done(result, error)` on the host's thread."""
+    def submit(self, job: Job, done: JobDone, begin: BeginWrite | None = None) -> None:
+        """Run `job` on a worker thread, then `done(result, error)` on the host's thread.
+
+        If there is a `begin`, a host may call it at once. If that returns a write, it is all that `job` does and may be
+        made in its place; if that fails, `job` is run all the same.
+        """
 
 
 class ConfirmBarrier(Protocol):
@@ -80,6 +93,10 @@ class AsyncioHost:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = 16) -> None:
         self._loop = loop
+        self._disk_threads = DiskThreads(threads) if DiskThreads is not None else None
+        """Makes writes that need no Python."""
+        self._is_watching = False
+        """Whether the loop watches for the ends of these."""
         self._started_wall_ms = time.time_ns() // 1_000_000
         self._started_ns = time.monotonic_ns()
         self._jobs: deque[tuple[Job, JobDone] | None] = deque()
@@ -120,12 +137,43 @@ class AsyncioHost:
     def call_later(self, delay_ms: int, fn: Callable[[], object]) -> Timer:
         return self._loop.call_later(max(delay_ms, 0) / 1000, fn)
 
-    def submit(self, job: Job, done: JobDone) -> None:
-        if self._held is None:
-            self._unfinished += 1
+    def submit(self, job: Job, done: JobDone, begin: BeginWrite | None = None) -> None:
+        if self._held is not None:
+            self._held.append((job, done))
+            return
+        self._unfinished += 1
+        may_begin = self._disk_threads is not None and self.barrier is None  # its marks are of threads that run Python
+        write = begin() if begin is not None and may_begin else None
+        if write is None:
             self._put((job, done))
         else:
-            self._held.append((job, done))
+            self._submit_write(write, job, done)
+
+    def _submit_write(self, write: DurableWrite, job: Job, done: JobDone) -> None:
+        threads = self._disk_threads
+        assert threads is not None
+        if not self._is_watching:
+            self._is_watching = True
+            self._loop.add_reader(threads.fileno(), self._drain_writes)
+        try:
+            threads.submit((write, job, done), write.fd, write.offset, write.buffers)
+        except OSError as error:  # no memory, or no thread
+            write.end(error, 0, False)
+            self._put((job, done))
+
+    def _drain_writes(self) -> None:
+        self._end_writes()
+        self._drain()
+
+    def _end_writes(self) -> None:
+        """Note the ends of the writes that were made without Python."""
+        assert self._disk_threads is not None
+        for (write, job, done), code, is_written, sync_us in self._disk_threads.finished():
+            write.end(OSError(code, os.strerror(code)) if code else None, sync_us, is_written)
+            if code:
+                self._put((job, done))
+            else:
+                self._finished.append((done, None, None, 0))
 
     def submit_alone(self, plan: Callable[[], Job], done: JobDone, wait_ms: int) -> None:
         """Run a job alone: when all other jobs are finished and reported. Jobs that are submitted meanwhile wait.
@@ -175,6 +223,11 @@ class AsyncioHost:
 
     def close(self) -> None:
         """Let the threads finish all submitted jobs, then end the threads."""
+        if self._disk_threads is not None:
+            self._disk_threads.close()
+            self._end_writes()
+            if self._is_watching and not self._loop.is_closed():
+                self._loop.remove_reader(self._disk_threads.fileno())
         for _ in self._threads:
             self._put(None)
         for thread in self._threads:

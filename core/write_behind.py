@@ -17,16 +17,18 @@ import threading
 from collections.abc import Sequence
 
 from curbstone.core.disk import Disk, File
+from curbstone.core.durable_write import DurableFile, DurableWrite
 
 
 class WriteBehindFile:
     """An open file. Implements `File`; its methods may be called on several threads."""
 
-    __slots__ = ("_disk", "_file", "_late", "_late_at", "_late_bytes", "_lock", "path")
+    __slots__ = ("_disk", "_durable", "_file", "_late", "_late_at", "_late_bytes", "_lock", "path")
 
     def __init__(self, disk: WriteBehindDisk, path: str, file: File) -> None:
         self._disk = disk
         self._file = file
+        self._durable = file if isinstance(file, DurableFile) else None
         self._late: list[bytes] = []
         """The deferred bytes, end to end from `_late_at` on."""
         self._late_at = 0
@@ -83,6 +85,12 @@ class WriteBehindFile:
         self.catch_up()
         if self._disk.syncs:
             self._file.sync()
+
+    def durable_write(self, offset: int, buffers: Sequence[bytes]) -> DurableWrite | None:
+        """See `core.durable_write`."""
+        if self._durable is None or self._late or not self._disk.syncs:
+            return None
+        return self._durable.durable_write(offset, buffers)
 
     def truncate(self, size: int) -> None:
         self.catch_up()

@@ -14,7 +14,7 @@ import logging
 from contextlib import suppress
 
 from curbstone.core.disk import Disk
-from curbstone.core.host import Host, Job, JobDone
+from curbstone.core.host import BeginWrite, Host, Job, JobDone
 
 PROBE_MS = 1000
 PROBE_NAME = "probe"
@@ -114,10 +114,10 @@ class AlarmingHost:
         self.call_soon = host.call_soon
         self.call_later = host.call_later
 
-    def submit(self, job: Job, done: JobDone) -> None:
+    def submit(self, job: Job, done: JobDone, begin: BeginWrite | None = None) -> None:
 
         def ended(result: object, error: BaseException | None) -> None:
             self._alarms.ended(self._matter, error)
             done(result, error)
 
-        self._host.submit(job, ended)
+        self._host.submit(job, ended, begin)

@@ -14,7 +14,7 @@ from typing import Any
 
 from curbstone.core.engine.log.meta import Meta
 from curbstone.core.engine.shared import Shared
-from curbstone.core.host import Job, JobDone, Timer
+from curbstone.core.host import BeginWrite, Job, JobDone, Timer
 
 logger = logging.getLogger("curbstone.core")
 
@@ -41,8 +41,8 @@ class FaultBarrier:
     def call_later(self, delay_ms: int, fn: Callable[[], object]) -> Timer:
         return self._host.call_later(delay_ms, partial(self.contain, fn))
 
-    def submit(self, job: Job, done: JobDone) -> None:
-        self._host.submit(job, partial(self.contain, done))
+    def submit(self, job: Job, done: JobDone, begin: BeginWrite | None = None) -> None:
+        self._host.submit(job, partial(self.contain, done), begin)
 
     def contain(self, fn: Callable[..., object], *args: Any) -> None:
         """Call a function of the queue itself. If it raises, the queue breaks down."""

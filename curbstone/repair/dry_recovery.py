@@ -24,7 +24,7 @@ from curbstone.core.engine.shared import Shared
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.turns import Wakeups
 from curbstone.core.engine.write_queue import WriteQueue
-from curbstone.core.host import Job, JobDone, Timer
+from curbstone.core.host import BeginWrite, Job, JobDone, Timer
 from curbstone.core.options import SyncMode
 from curbstone.core.transactions.records import Recorded
 from curbstone.core.transactions.tx_log import read_journal
@@ -178,7 +178,7 @@ class _Still:
         """Never call it."""
         return _Never()
 
-    def submit(self, job: Job, done: JobDone) -> None:
+    def submit(self, job: Job, done: JobDone, begin: BeginWrite | None = None) -> None:
         """Never run it."""
 
 

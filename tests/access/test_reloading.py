@@ -19,7 +19,9 @@ class ByHand(SimHost):
         super().__init__(Random(0), 0)
         self.ends: list[Callable[[], None]] = []
 
-    def submit(self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def submit(
+        self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None], begin: object = None
+    ) -> None:
         result = job()
         self.ends.append(lambda: done(result, None))
 

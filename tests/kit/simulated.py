@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
+
+from curbstone.core.durable_write import DurableWrite
 
 SECTOR = 512
 
@@ -84,6 +87,8 @@ class SimFile:
         self._disk = disk
         self._inode = inode
         self._open = True
+        self.has_failed = False
+        """Whether all later syncs fail, too, because one has: see `SimWrite`."""
 
     def read(self, offset: int, size: int) -> bytes:
         assert self._open
@@ -107,10 +112,16 @@ class SimFile:
         assert self._open
         self._disk.tick()
         inode = self._inode
+        if self.has_failed:
+            raise OSError(errno.EIO, "Input/output error")
         if self._disk.sync_fails():
             self._disk.tear(inode)
             raise OSError(errno.EIO, "Input/output error")
         inode.make_durable()
+
+    def durable_write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> SimWrite | None:
+        """See `core.durable_write`; every now and then it is not possible."""
+        return None if self.has_failed or self._disk.ops % 2 else SimWrite(self, offset, buffers)
 
     def truncate(self, size: int) -> None:
         assert self._open
@@ -122,6 +133,29 @@ class SimFile:
 
     def close(self) -> None:
         self._open = False
+
+
+class SimWrite(DurableWrite):
+    """A write and its sync that a host may make in place of a job."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: SimFile, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+        super().__init__(-1, offset, buffers, lambda *_: None)  # nobody calls `end`: the file knows
+        self._file = file
+
+    def run(self, job: Callable[[], Any]) -> Any:
+        """Make them; if that fails, run the job, as a host does."""
+        try:
+            self._file.write(self.offset, self.buffers)
+        except OSError:
+            return job()
+        try:
+            self._file.sync()
+        except OSError:
+            self._file.has_failed = True
+            return job()
+        return None
 
 
 class SimDisk:
@@ -387,8 +421,14 @@ class SimHost:
         heappush(self.timers, (self._now_ms + max(delay_ms, 0), self._count, timer))
         return timer
 
-    def submit(self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
-        self.jobs.append((job, done))
+    def submit(
+        self,
+        job: Callable[[], Any],
+        done: Callable[[Any, BaseException | None], None],
+        begin: Callable[[], DurableWrite | None] | None = None,
+    ) -> None:
+        write = begin() if begin is not None else None
+        self.jobs.append((partial(write.run, job) if isinstance(write, SimWrite) else job, done))
 
     def turn(self) -> bool:
         """Run what `call_soon` gathered, and tell of the jobs that have run; False if there was nothing.

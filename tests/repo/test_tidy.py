@@ -88,6 +88,7 @@ DOORS = {
     "access/files.py",
     "core/disk.py",
     "core/host.py",
+    "core/lasting_file.py",
     "core/write_behind.py",
     "curbstone/schema_process.py",
     "gateway/asgi.py",

@@ -233,7 +233,7 @@ class Writer:
             if self._syncer.is_gathering:
                 self._syncer.submit(commit, ended)
             else:
-                state.shared.host.submit(commit.run, ended)
+                state.shared.host.submit(commit.run, ended, commit.durable_write)
                 self._prepare(batch)
             return
         self._nothing_written(batch)

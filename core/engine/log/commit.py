@@ -13,6 +13,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
 
+from curbstone.core.durable_write import DurableWrite
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, SegmentHeader, encode_segment_header
 from curbstone.core.write_behind import WriteBehindDisk, WriteBehindFile
 
@@ -254,6 +255,15 @@ class Commit:
                 self._cut(self._old)
             self._close_old(self._old)
         self._tidy()
+
+    def durable_write(self) -> DurableWrite | None:
+        """Begin the whole commit as one write and sync, if it is no more than that; see `core.durable_write`.
+
+        Called on the event loop. If it fails, call `run`.
+        """
+        if not (self.syncs and self.is_plain) or self._remove_last or self._aside or self.segment.file is None:
+            return None
+        return self.segment.file.durable_write(self.offset, self._buffers)
 
     def write(self) -> None:
         """Write everything, or raise OSError. Then `is_undone` tells whether none of it is left on the disk."""
