@@ -122,7 +122,7 @@ INSTALL_spark := tests/spark/install.sh $(BIN)/python
 INSTALL_cluster := tests/cluster/install.sh
 INSTALL_postgres := { command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 \
 	|| tests/apt_get.sh postgresql PostgreSQL outbox; }
-INSTALL_power := tests/apt_get.sh "fuse3 python3-pyfuse3 spin" "FUSE and Spin" power
+INSTALL_power := tests/apt_get.sh "faketime fuse3 python3-pyfuse3 spin" "faketime, FUSE and Spin" power
 $(SETS:%=%-deps): %-deps: $(VENV)/.installed-%
 $(VENV)/.installed-interop: tests/interop/package-lock.json tests/interop/setup.sh
 $(VENV)/.installed-spark: $(INPUTS) tests/spark/install.sh tests/spark/connect-requirements.txt tests/spark/dlt-requirements.txt tests/spark/frames-requirements.txt tests/spark/iceberg-requirements.txt tests/spark/s3-requirements.txt | $(DEV)

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -102,6 +103,9 @@ class _Folder(NoopCatalog):
     def create(self, delta: DeltaTable) -> Table:
         """Return a table without files, which its first commit will write."""
         self._files.create_dir(self._root, recursive=True)
+        if self._is_local:
+            for parent in list(Path(self._root).parents)[:3]:
+                sync_path(parent)
         schema = assign_fresh_schema_ids(self._convert_schema_if_needed(_arrow_schema(delta)))
         spec = PartitionSpec(*_partition_fields(delta, schema))
         properties = {_DELTA: str(delta.metadata().id)}

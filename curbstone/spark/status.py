@@ -207,7 +207,9 @@ def _job(known: argparse.Namespace) -> str:
         return text
     print(text, flush=True)
     worst = max(late, key=lambda one: one.lag_seconds or 0)
-    behind = f"{worst.queue} is {worst.lag_messages:,} messages and {worst.lag_seconds:,.0f} s behind"
+    behind = (
+        f"{worst.queue} is {jobs.counted(worst.lag_messages or 0, 'message')} and {worst.lag_seconds:,.0f} s behind"
+    )
     raise PipelineError(f"{behind}; so {jobs.counted(len(late), 'queue')} in all" if len(late) > 1 else behind)
 
 

@@ -148,6 +148,7 @@ class Table:
         """
         from deltalake.exceptions import CommitFailedError, DeltaError
 
+        self._check_files(parts)
         for attempt in range(COMMITS_MAX):
             table = self.open() if self.exists else None
             if any((table.transaction_version(name) if table else None) != were.get(name) for name in sets):
@@ -161,6 +162,20 @@ class Table:
                 continue
             self.sync()
             return
+
+    def _check_files(self, parts: Sequence[Part]) -> None:
+        """Raise PipelineError if files are gone. `compact` with a clock that is far ahead takes them for left over."""
+        from pyarrow import fs
+
+        from curbstone.spark.parts import filesystem
+
+        files, root = filesystem(self.uri)
+        for info in files.get_file_info([f"{root}/{part.path}" for part in parts]):
+            if info.type != fs.FileType.File:
+                advice = (
+                    "a compaction removes files that its clock takes for old; set the clock right, and run this again"
+                )
+                raise PipelineError(f"the file {info.path} of this batch is gone: {advice}")
 
     def sync(self) -> None:
         """Sync everything on a local disk that no earlier call has synced, by all writers."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,7 +13,8 @@ import pytest
 
 from tests.crash.stomp_peer import encode
 from tests.faults.witness import Witness, call, until
-from tests.kit.server import ServerProcess, clean_environment
+from tests.kit.clock import Clock
+from tests.kit.server import ServerProcess
 
 BEAT_MS = 4500
 """Who is silent for 10 s is taken for dead: the test may stand still for so long before the stop and behind it."""
@@ -58,37 +57,9 @@ def test_a_process_that_was_stopped_wrongs_nobody_when_it_continues(tmp_path: Pa
         witness.drain()
 
 
-LIBRARIES = (
-    "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
-    "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
-)
-
-
-class Clock:
-    """The wall clock of a server: `set` makes it jump while the server runs. The monotonic one is the system's."""
-
-    def __init__(self, tmp_path: Path, library: str) -> None:
-        self._file = tmp_path / "clock"
-        self.set("+0")
-        self.env = clean_environment(
-            LD_PRELOAD=library,
-            FAKETIME_TIMESTAMP_FILE=str(self._file),
-            FAKETIME_NO_CACHE="1",
-            FAKETIME_DONT_FAKE_MONOTONIC="1",
-        )
-
-    def set(self, offset: str) -> None:
-        fresh = self._file.with_suffix(".new")
-        fresh.write_text(offset + "\n")
-        fresh.replace(self._file)
-
-
 @pytest.fixture
-def clock(tmp_path: Path) -> Iterator[Clock]:
-    library = next((path for path in LIBRARIES if Path(path).exists()), None)
-    if library is None or shutil.which("faketime") is None:
-        pytest.skip("libfaketime is not installed (apt-get install faketime)")
-    yield Clock(tmp_path, library)
+def clock(tmp_path: Path) -> Clock:
+    return Clock(tmp_path / "clock")
 
 
 @pytest.mark.parametrize("jump", ["-3600", "+315360000"], ids=["an hour back", "ten years on"])

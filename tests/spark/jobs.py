@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -19,14 +19,15 @@ END_S_MAX = 300
 LOOK_S = 0.05
 
 
-def start(*command: str, also: Path | None = None) -> subprocess.Popen[str]:
-    """Start a Python program in a process group of its own; `also` is a folder with more packages."""
+def start(*command: str, also: Path | None = None, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """Start a Python program in a process group of its own; `also` is a folder with more packages, `env` is added."""
     folders = [str(ROOT), *([str(also)] if also else [])]
     return subprocess.Popen(
         [sys.executable, *command],
         env=job_environment()
         | {"PYTHONPATH": os.pathsep.join(folders), "PYSPARK_PYTHON": sys.executable}
-        | {"JDK_JAVA_OPTIONS": JAVA_OPTIONS},
+        | {"JDK_JAVA_OPTIONS": JAVA_OPTIONS}
+        | dict(env or {}),
         cwd=ROOT / "tests",
         start_new_session=True,
         stdout=subprocess.PIPE,
@@ -35,9 +36,9 @@ def start(*command: str, also: Path | None = None) -> subprocess.Popen[str]:
     )
 
 
-def job(name: str, *arguments: str) -> subprocess.Popen[str]:
+def job(name: str, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """Start `curbstone pipeline …`."""
-    return start("-m", "curbstone", "pipeline", name, *arguments)
+    return start("-m", "curbstone", "pipeline", name, *arguments, env=env)
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:

@@ -346,6 +346,28 @@ def test_the_journal_is_archived_to_its_end_whatever_the_clocks_say(
     assert run(tmp_path, options, journal=True).events >= 10
 
 
+def test_a_batch_whose_files_a_compaction_took_for_left_over_is_not_acked(
+    server: ServerProcess, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a clock far ahead it removes files of the batch under way, and their rows were acked all the same."""
+    publish(server.url, QUEUE, numbered(10))
+    written = job._written
+
+    def removed(table: Table, *args: Any) -> Any:
+        found = written(table, *args)
+        for path in Path(table.uri).rglob("*.parquet"):
+            path.unlink()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "_written", removed)
+        with pytest.raises(PipelineError, match="of this batch is gone: a compaction removes files"):
+            run(tmp_path, options)
+    assert group_of(server.url, QUEUE, "archive")["position"] == 1
+    assert run(tmp_path, options).messages == 10
+    assert jobs.bodies(tmp_path) == numbered(10)
+
+
 def test_kills_at_random_moments_lose_and_double_nothing(
     server: ServerProcess, options: dict[str, str], tmp_path: Path
 ) -> None:

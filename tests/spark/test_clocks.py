@@ -1,0 +1,58 @@
+"""Clocks of the server and of the archive that jump: each message is in the lake once, in the file of its day."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from curbstone.spark.columns import JOURNAL, MESSAGES
+from curbstone.spark.gaps import gaps_of
+from curbstone.spark.table import Table
+from tests.kit.clock import Clock
+from tests.kit.server import ServerProcess
+from tests.spark import jobs
+from tests.spark.kit import make_queue, numbered, publish
+from tests.spark.test_sql import run as run_sql
+
+QUEUE = "shop/kept"
+DAY_S = 86_400
+JUMPS = (("+0", "+0"), (f"-{3 * DAY_S}", "+0"), (f"+{40 * DAY_S}", "-3600"), ("-7200", f"+{40 * DAY_S}"), ("+0", "+0"))
+"""Offsets of the clocks of the server and of the archive: back and on, over days, and over what is due to expire."""
+LASTING, EXPIRING = 40, 10
+
+
+def test_clocks_that_jump_lose_double_and_hide_nothing(tmp_path: Path) -> None:
+    of_server, of_archive = Clock(tmp_path / "server-clock"), Clock(tmp_path / "archive-clock")
+    lake, sent = tmp_path / "lake", list[str]()
+    with ServerProcess(tmp_path / "data", "--log-level=warning", env=of_server.env) as server:
+        make_queue(server.url, QUEUE)
+        words = (QUEUE, "--journal", "--once", "--lake", str(lake), "--server", server.url)
+        for number, (offset, offset_of_archive) in enumerate(JUMPS):
+            of_server.set(offset)
+            of_archive.set(offset_of_archive)
+            sent += numbered(LASTING, number * LASTING)
+            publish(server.url, QUEUE, sent[-LASTING:])
+            server.restart(same_ports=True)
+            publish(server.url, QUEUE, [f"expires {number} {index}" for index in range(EXPIRING)], ttl=1800)
+            jobs.run(jobs.job("archive", *words, env=of_archive.env))
+            jobs.run(jobs.job("compact", str(lake), "--keep-hours", "1", env=of_archive.env))
+        [status] = jobs.run(jobs.job("status", str(lake), "--json", "--server", server.url)).splitlines()
+    found = jobs.bodies(lake)
+    assert [body for body in found if body.startswith("message")] == sent
+    assert len(set(found)) == len(found)
+    standing = json.loads(status)
+    assert (standing["lost"], standing["lag_messages"], gaps_of(str(lake))) == (0, 0, [])
+    assert standing["archived"] == len(found)
+    assert standing["archived"] + standing["left_out"] == len(JUMPS) * (LASTING + EXPIRING)
+    rows = Table(str(lake), MESSAGES).dataset().to_table(columns=["date", "timestamp"]).to_pylist()
+    assert all(row["date"] == row["timestamp"].date() for row in rows)
+    assert len({row["date"] for row in rows}) >= 3
+    for day in {row["date"] for row in rows}:
+        count = sum(row["date"] == day for row in rows)
+        for where in (f"date = '{day}'", f"timestamp >= '{day}' AND timestamp < DATE '{day}' + 1"):
+            query = f"SELECT count(*) AS n FROM messages WHERE {where}"
+            code, out, err = run_sql(query, "--lake", str(lake), "--format", "json")
+            assert (code, json.loads(out)["n"]) == (0, count), err
+    events = Table(str(lake), JOURNAL).dataset().to_table(columns=["event", "seq", "count"]).to_pylist()
+    published = [row["seq"] + place for row in events if row["event"] == "published" for place in range(row["count"])]
+    assert sorted(published) == list(range(1, len(JUMPS) * (LASTING + EXPIRING) + 1))
