@@ -37,7 +37,7 @@ Changes = dict[tuple[Note, bytes], bytes]
 
 def put(changes: Changes, note: Note, value: bytes) -> None:
     """Add a fact."""
-    changes[note, value[KINDS[note].key]] = value
+    changes[note, KINDS[note].key_of(value)] = value
 
 
 class Fact(NamedTuple):
@@ -211,7 +211,7 @@ class Facts:
         if number not in KINDS:
             return
         note = Note(number)
-        key = value[KINDS[note].key]
+        key = KINDS[note].key_of(value)
         self._take_in(note, key, value, segment)
         if KINDS[note].is_withdrawn:
             self.changed.pop((note, key), None)
