@@ -241,7 +241,7 @@ class Session:
                     for size in self.known.sizes:
                         self._say(f"{subject.name}, {size} bytes, run {number + 1} of {self.known.runs}, after ours")
                         self._attempt(subject.name, partial(self._pair, subject, target, size, theirs, ours))
-                self.peers.append(Pairing(subject.name, subject.note, rows_of(theirs), rows_of(ours)))
+                self.peers.append(Pairing(subject.name, subject.note, subject.version, rows_of(theirs), rows_of(ours)))
         finally:
             server.stop()
 

@@ -82,6 +82,8 @@ def _beside(results: Results) -> Iterator[str]:
             rows.append((workload, f"{ours or 0:,.0f}", *[_cell(pair) for pair in found]))
         yield f"{size}-byte messages:"
         yield _table(["workload", "Curbstone/s", *names], rows)
+    versions = [*dict.fromkeys(pairing.version for pairing in results.peers), *results.environment["clients"]]
+    yield f"Versions: {', '.join(versions)}."
     for pairing in results.peers:
         if pairing.note:
             yield f"{pairing.name}: {pairing.note}."

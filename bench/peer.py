@@ -28,6 +28,8 @@ class Subject:
     workloads: frozenset[str]
     note: str = ""
     """What a confirm means, if it does not mean a sync."""
+    version: str = ""
+    """The name and version of the program."""
 
 
 Running = contextlib.AbstractContextManager[list[Subject]]

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
@@ -41,6 +42,12 @@ def measured(target: Target, address: tuple[str, int], loads: Loads, size: int, 
         consumed, _ = run(target, f"{name}-consume", size, WINDOW, [partial(consume, took)])
         yield checked(published, consumed.tally)
         yield consumed
+
+
+def versions() -> list[str]:
+    """Return the names and versions of the clients that are installed."""
+    packages = {"aio-pika": "aio_pika", "nats-py": "nats", "redis": "redis"}
+    return [f"{package} {version(package)}" for package, module in packages.items() if find_spec(module)]
 
 
 def of_rabbitmq() -> Loads:

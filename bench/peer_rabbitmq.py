@@ -22,7 +22,6 @@ from bench.stomp_load import Account, DrainJob, shown, subscribe
 from bench.wire import BenchError
 from bench.workloads import run_groups
 
-BEHIND = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 WORKLOADS = frozenset(
     {
         *("send-1", "send-100", "send-1000", "drain", "pipe", "pingpong", "paced-5000"),
@@ -43,9 +42,6 @@ QUORUM = b"x-queue-type:quorum\n" + DURABLE
 
 @contextlib.contextmanager
 def running(program: str, folder: Path) -> Iterator[list[Subject]]:
-    # Debian's script on the PATH changes the user and uses the system's folders. The script that it calls does not.
-    if Path(BEHIND).exists():
-        program = BEHIND
     address, web = ("127.0.0.1", free_port()), ("127.0.0.1", free_port())
     amqp = ("127.0.0.1", free_port())
     environment = _environment(folder, amqp[1], address[1], web[1])

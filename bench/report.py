@@ -155,7 +155,7 @@ def _show_ceilings(console: Console, ceilings: Sequence[Row], size: int) -> None
 def _show_pairing(console: Console, pairing: Pairing) -> None:
     """Show ours in relation to theirs. Above 1 we are faster, or cheaper, by that factor."""
     table = _table(
-        f"beside {pairing.name}" + (f" ({pairing.note})" if pairing.note else ""),
+        f"beside {pairing.name}, {pairing.version}" + (f" ({pairing.note})" if pairing.note else ""),
         "workload",
         "message B",
         "ours/s",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench import peer_clients
 from bench.check import Tally
 from bench.disk import Limit
 from bench.measure import Measurement
@@ -93,6 +94,7 @@ class Pairing:
 
     name: str
     note: str
+    version: str
     theirs: list[Row]
     ours: list[Row]
 
@@ -156,6 +158,7 @@ def environment(folder: Path) -> dict[str, Any]:
         "folder": str(folder),
         "file_system": file_system(folder),
         "load_before": os.getloadavg()[0],
+        "clients": peer_clients.versions(),
     }
 
 

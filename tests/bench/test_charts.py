@@ -26,11 +26,19 @@ def results() -> Results:
         rows_of([measured(name, 1.0) for name in alone]),
         [],
         [],
-        [Pairing("a <peer> & more", "", theirs, ours)],
+        [Pairing("a <peer> & more", "", "Peer 1.2", theirs, ours)],
         {},
         {},
         [],
-        {"python": "3", "cores": 2, "memory_gib": 1, "kernel": "6", "file_system": "ext4", "load_before": 0.0},
+        {
+            "python": "3",
+            "cores": 2,
+            "memory_gib": 1,
+            "kernel": "6",
+            "file_system": "ext4",
+            "load_before": 0.0,
+            "clients": ["client 3.4"],
+        },
         scaling=Scaling(depths, [10, 20, 30]),
     )
 

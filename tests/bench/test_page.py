@@ -23,6 +23,7 @@ def test_figures_come_between_the_marks_and_replace_those_of_before(tmp_path: Pa
     assert "![rates-100](img/rates-100.svg)" in text
     # Twice as fast, and as cheap.
     assert "| send-1 | 100 | 2.00 / 1.0 |" in text
+    assert "Versions: Peer 1.2, client 3.4." in text
 
 
 def test_a_page_without_marks_is_left_as_it_is(tmp_path: Path) -> None:
