@@ -8,6 +8,8 @@ INPUTS := pyproject.toml client/pyproject.toml constraints.txt
 COLLECTED := $(VENV)/.collected
 COMPILED := $(VENV)/compiled
 OPS_TOOLS := $(VENV)/ops-tools
+LOCK := $(OPS_TOOLS)/bin/uv pip compile --quiet --constraint constraints.txt --generate-hashes --universal --python-version 3.11 \
+	--no-annotate --no-header --no-emit-index-url
 SETS := interop spark cluster postgres power
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 PIP := $(BIN)/python $(PIP_INSTALL) --constraint constraints.txt
@@ -17,6 +19,8 @@ COMPILE := $(BIN)/python -m compileall -q curbstone curbstone/*/ client/curbston
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 # Processes that share the tests in `make test`; much of a test's time is waiting for other processes.
 TEST_WORKERS ?= 4
+COMPILED_TESTS ?= $(addprefix tests/,access backup core crash cross_protocol engines faults gateway mqks net sim stomp tracing \
+	repo/test_compiled.py commands/test_drill.py commands/test_repair.py serve/test_interruption.py serve/test_serve.py)
 # Seconds of simulated histories in `make soak`.
 export CURBSTONE_SIM_SECONDS ?= 600
 # The first interpreter that is new enough; `make PYTHON=/path/to/python install` chooses another.
@@ -43,20 +47,12 @@ coverage: test-deps  ## The tests, and which branches of the code they took: htm
 	$(PYTEST) -n $(TEST_WORKERS) --no-loadscope-reorder --cov --cov-report=
 	$(BIN)/python -m coverage html --quiet
 	$(BIN)/python -m coverage report --skip-covered --sort=cover
-# mypyc is part of mypy, in the version that checks the types. The wheel in dist/compiled is for this kind of machine.
-compiled: $(DEV)  ## Install in .venv/compiled a build that is compiled to C, faster with many queues (needs a C compiler)
-	rm -rf build dist/compiled
-	CURBSTONE_COMPILED=1 $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist/compiled .
-	$(BIN)/python -m venv --clear $(COMPILED)
-	$(COMPILED)/bin/python $(PIP_INSTALL) --constraint constraints.txt --editable ./client dist/compiled/*.whl
+compiled: $(COMPILED)/.installed  ## Install in .venv/compiled a build that is compiled to C, faster with many queues (needs a C compiler)
 	@echo "compiled: start it with $(COMPILED)/bin/curbstone serve"
-# The checkout is later on the path than what is installed, so tests and what they start import the compiled server.
-test-compiled: compiled  ## The tests of the engine and its protocols on the compiled build
-	$(COMPILED)/bin/python $(PIP_INSTALL) --constraint constraints.txt --editable "./client[celery,dramatiq,taskiq]" "curbstone[dev]"
-	echo "$(CURDIR)" > "$$($(COMPILED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth"
-	PYTHONSAFEPATH=1 CURBSTONE_REQUIRE_COMPILED=1 $(COMPILED)/bin/python -m pytest -n $(TEST_WORKERS) -o pythonpath= -m "not soak and not source" \
-		$(addprefix tests/,access backup core crash cross_protocol engines faults gateway mqks net sim stomp tracing) \
-		tests/repo/test_compiled.py tests/commands/test_drill.py tests/serve/test_interruption.py tests/commands/test_repair.py tests/serve/test_serve.py
+# What is on the path through the .pth file comes after what is installed, so tests import the compiled server.
+test-compiled: compiled  ## The tests of the engine and its protocols on the compiled build (COMPILED_TESTS)
+	PYTHONSAFEPATH=1 CURBSTONE_REQUIRE_COMPILED=1 env -u PYTHONDONTWRITEBYTECODE $(COMPILED)/bin/python -m pytest \
+		-n $(TEST_WORKERS) -o pythonpath= -m "not soak and not source" $(COMPILED_TESTS)
 audit: $(DEV) ops-tools  ## Look up known flaws of everything that is installed (asks the package index)
 	$(OPS_TOOLS)/bin/pip-audit --strict --disable-pip --no-deps --requirement constraints.txt
 lint: $(DEV)  ## Ruff, formatting, types, and the import rule
@@ -84,12 +80,12 @@ docs: ops-tools  ## Build the documentation in site/, and fail on a dead link
 release: $(DEV) ops-tools  ## Make a release in dist/: make release VERSION=1.2.0 (commits and tags; uploads nothing)
 	@test -n "$(VERSION)" || { echo "say which: make release VERSION=1.2.0" >&2; exit 1; }
 	$(OPS_TOOLS)/bin/python tools/ops/release.py $(VERSION)
-# The file names no index: each user chooses where the files are fetched, and the hashes identify them.
-lock: ops-tools  ## Write deploy/docker/requirements.lock: constraints.txt with hashes, for the image and releases
-	echo "# Exact versions with hashes of what the image installs, for the image and releases. \`make lock\` writes it from constraints.txt." \
-		> deploy/docker/requirements.lock
-	echo "setuptools" | $(OPS_TOOLS)/bin/uv pip compile --quiet --constraint constraints.txt --generate-hashes --universal --python-version 3.11 \
-		--no-annotate --no-header --no-emit-index-url pyproject.toml - >> deploy/docker/requirements.lock
+# The files name no index: each user chooses where packages are fetched, and the hashes identify them.
+lock: ops-tools  ## Write deploy/docker/*.lock: constraints.txt with hashes, for the image and releases
+	echo "# What the server needs, with hashes. \`make lock\` writes this file from constraints.txt." > deploy/docker/requirements.lock
+	echo "# What builds the compiled wheel, with hashes. \`make lock\` writes this file from constraints.txt." > deploy/docker/build.lock
+	$(LOCK) pyproject.toml >> deploy/docker/requirements.lock
+	printf "mypy\nsetuptools\n" | $(LOCK) - >> deploy/docker/build.lock
 man: $(DEV)  ## Write the man page and the completions of shells from the command line
 	$(BIN)/python tools/ops/command_pages.py
 clean:  ## Remove .venv, caches and build output; never a data directory
@@ -105,6 +101,15 @@ $(RUNTIME): $(INPUTS) | $(BIN)/python
 $(DEV): $(INPUTS) | $(BIN)/python
 	$(PIP) --editable "./client[celery,dramatiq,taskiq]" --editable ".[dev]"
 	@$(COMPILE) && touch $(RUNTIME) $@
+# mypyc is part of mypy, in the version that checks the types. The wheel in dist/compiled is for this kind of machine. The
+# environment finds all other packages, the client and the tests where they are.
+$(COMPILED)/.installed: setup.py pyproject.toml $(shell find -L curbstone -name "*.py" -o -name "*.c") | $(DEV)
+	rm -rf build dist/compiled
+	CURBSTONE_COMPILED=1 $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist/compiled .
+	$(BIN)/python -m venv --clear --without-pip $(COMPILED)
+	$(BIN)/python -m pip --python $(COMPILED)/bin/python install --quiet --no-deps --no-index dist/compiled/*.whl
+	printf "%s\n" $(CURDIR)/.venv/lib/python*/site-packages $(CURDIR)/client $(CURDIR) > "$$(echo $(COMPILED)/lib/python*/site-packages)/around.pth"
+	@touch $@
 # Compiles all tests once; else each worker would, for itself. A test that can't be collected fails later.
 $(COLLECTED): | $(DEV)
 	@$(PYTEST) --collect-only -q >/dev/null || true

@@ -93,7 +93,9 @@ for command in chain.from_iterable(PANELS.values()):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"curbstone {__version__}")
+        from curbstone.gateway.resources.metrics.figures import BUILD
+
+        print(f"curbstone {__version__} ({BUILD})")
         raise typer.Exit
 
 
@@ -101,7 +103,10 @@ def _print_version(wanted: bool) -> None:
 def curbstone(
     ctx: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and the build, and exit."
+        ),
     ] = False,
     server: ServerOption = "",
     use_context: ContextOption = "",

@@ -36,7 +36,7 @@ complete -c curbstone -n '__fish_use_subcommand' -a top -d 'Show depths and rate
 complete -c curbstone -n '__fish_use_subcommand' -a unbind -d 'Undo `bind`'
 complete -c curbstone -n '__fish_use_subcommand' -a undo -d 'Restore messages that were acked, popped, or purged with --keep'
 complete -c curbstone -n '__fish_use_subcommand' -a user -d 'Hash the password of a user for a users file'
-complete -c curbstone -n '__fish_use_subcommand' -l version -d 'Print the version and exit.'
+complete -c curbstone -n '__fish_use_subcommand' -l version -d 'Print the version and the build, and exit.'
 complete -c curbstone -n '__fish_use_subcommand' -l server -rf -d 'HTTP address of the server ($CURBSTONE_SERVER; default http://127.0.0.1:8080)'
 complete -c curbstone -n '__fish_use_subcommand' -l context -rf -d 'Use the server and the login of this context ($CURBSTONE_CONTEXT; see curbstone context)'
 complete -c curbstone -n '__fish_use_subcommand' -l token-file -rF -d 'File with a token, for a server that has users ($CURBSTONE_TOKEN_FILE)'

@@ -1,16 +1,26 @@
 #!/bin/sh
-# Installs Curbstone from a source tree into a new virtual environment, with the exact files of requirements.lock: what
-# has another hash, or would be built on this machine, is refused.
-# The image is made with this; tests/deploy runs it without one.
+# Builds the compiled wheel of a source tree, and installs it into a new virtual environment. Each package comes in the exact
+# version of build.lock or requirements.lock: a file with another hash is refused, and so is a package without a wheel.
+# The image is made with this; tests/deploy runs it without one. It needs a C compiler and the headers of Python.
 # usage: install.sh SOURCE TARGET
 set -eu
 source=$1
 target=$2
-python3 -m venv "$target"
-pip() {
-    "$target/bin/python" -m pip --disable-pip-version-check "$@"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# environment FOLDER LOCK: makes a virtual environment with the packages of a lock file.
+environment() {
+    python3 -m venv "$1"
+    pip "$1" install --no-cache-dir --require-hashes --only-binary :all: --requirement "$source/deploy/docker/$2"
 }
-pip install --quiet --no-cache-dir --require-hashes --only-binary :all: --requirement "$source/deploy/docker/requirements.lock"
-pip install --quiet --no-cache-dir --no-deps --no-build-isolation "$source"
+pip() {
+    folder=$1
+    shift
+    "$folder/bin/python" -m pip --disable-pip-version-check --quiet "$@"
+}
+environment "$work/build" build.lock
+CURBSTONE_COMPILED=1 pip "$work/build" wheel --no-deps --no-build-isolation --wheel-dir "$work/wheels" "$source"
+environment "$target" requirements.lock
+pip "$target" install --no-cache-dir --no-deps "$work"/wheels/*.whl
 # What only installs is not needed to run.
-pip uninstall --quiet --yes setuptools pip
+pip "$target" uninstall --yes setuptools pip

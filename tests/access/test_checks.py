@@ -13,6 +13,7 @@ from curbstone import __version__
 from tests.kit.guarded_server import GuardedServer, Line, guarded_server
 
 ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads(ROOT.joinpath("pyproject.toml").read_text(encoding="utf-8"))
 CHECKS = 50
 USERS = """
 [users.ann]
@@ -145,9 +146,16 @@ def test_every_dependency_has_an_exact_version() -> None:
         assert re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.+]*( ;.*)?", line.split("#")[0].strip()), line
 
 
-def test_the_image_installs_only_files_whose_hashes_are_known() -> None:
-    """The versions of constraints.txt, each with its hashes, for all that the server needs; and no index is named."""
-    text = ROOT.joinpath("deploy/docker/requirements.lock").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("lock", "needed"),
+    [
+        ("requirements.lock", PROJECT["project"]["dependencies"]),
+        ("build.lock", [*PROJECT["build-system"]["requires"], "mypy"]),
+    ],
+)
+def test_the_image_installs_only_files_whose_hashes_are_known(lock: str, needed: list[str]) -> None:
+    """The versions of constraints.txt, each with its hashes, for all that is needed; and no index is named."""
+    text = ROOT.joinpath("deploy/docker", lock).read_text(encoding="utf-8")
     assert "://" not in text and "--index" not in text and "--find-links" not in text
     hashes = r"((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)"
     entries = re.findall(r"^([a-z0-9-]+)==(\S+)(?: ;[^\\\n]*)? \\\n" + hashes, text, re.M)
@@ -157,8 +165,6 @@ def test_the_image_installs_only_files_whose_hashes_are_known() -> None:
     pinned = dict(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;]+)", constraints, re.M))
     known = {re.sub(r"[._-]+", "-", name).lower(): version for name, version in pinned.items()}
     assert {name: version for name, version, _ in entries} == {name: known[name] for name, _, _ in entries}
-    project = tomllib.loads(ROOT.joinpath("pyproject.toml").read_text(encoding="utf-8"))
-    needed = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
     names = {re.sub(r"[._-]+", "-", re.split(r"[^A-Za-z0-9._-]", each)[0]).lower() for each in needed}
     assert names <= {name for name, _, _ in entries}
     assert "--require-hashes" in ROOT.joinpath("deploy/docker/install.sh").read_text(encoding="utf-8")

@@ -81,6 +81,7 @@ def test_the_steps_of_the_image_give_a_server(tmp_path: Path) -> None:
     subprocess.run([source / "deploy" / "docker" / "install.sh", source, target], check=True)
     shutil.rmtree(source)
     assert not (target / "bin" / "pip").exists()
+    assert run(target / "bin" / "curbstone", "--version").endswith(" (compiled)\n")
     set_there = dict(re.findall(r"(CURBSTONE_\w+)=(\S+)", DOCKERFILE.read_text(encoding="utf-8")))
     ports = {name: "127.0.0.1:0" for name in set_there if name.endswith("_ADDR")}
     environment = clean_environment(**{**set_there, **ports, "CURBSTONE_DATA": str(tmp_path / "data")})

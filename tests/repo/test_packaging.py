@@ -75,6 +75,11 @@ def test_the_wheel_has_all_of_curbstone_and_nothing_else(wheel: Path) -> None:
         assert names_in(wheel, f"gateway/{folder}") == {f"curbstone/gateway/{folder}/{path.name}" for path in page}
 
 
+def test_a_wheel_is_pure_python_unless_asked_otherwise(wheel: Path) -> None:
+    assert wheel.name == f"curbstone-{__version__}-py3-none-any.whl"
+    assert not [name for name in contents(wheel) if name.endswith(".so")]
+
+
 def test_the_wheel_brings_a_man_page_and_completions(wheel: Path, python: Path) -> None:
     files = {
         "man/man1/curbstone.1": "man/curbstone.1",
@@ -142,5 +147,5 @@ def test_nothing_but_curbstone_can_be_imported_afterwards(python: Path) -> None:
 
 
 def test_the_command_works(python: Path, tmp_path: Path) -> None:
-    assert run(python.parent / "curbstone", "--version", cwd=tmp_path) == f"curbstone {__version__}\n"
-    assert run(python, "-m", "curbstone", "--version", cwd=tmp_path) == f"curbstone {__version__}\n"
+    assert run(python.parent / "curbstone", "--version", cwd=tmp_path) == f"curbstone {__version__} (source)\n"
+    assert run(python, "-m", "curbstone", "--version", cwd=tmp_path) == f"curbstone {__version__} (source)\n"

@@ -68,6 +68,24 @@ def test_nothing_but_the_version_says_which_it_is(release: ModuleType) -> None:
             assert path in set_there or not said.search(path.read_text(encoding="utf-8")), path
 
 
+@needs_ops_tools
+def test_cibuildwheel_builds_for_every_supported_interpreter_and_processor() -> None:
+    """As pyproject.toml configures it; to build needs a container engine."""
+    wanted = [f"cp3{minor}-manylinux_{cpu}" for cpu in ("x86_64", "aarch64") for minor in (11, 12, 13, 14)]
+    assert run("cibuildwheel", "--platform", "linux", "--print-build-identifiers", ROOT).split() == wanted
+
+
+def test_compiled_wheels_are_for_the_interpreters_that_start(
+    release: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyenv has a command for each version, also for those that are not selected."""
+    for name, code in (("python3.11", 0), ("python3.12", 127), ("python3.14", 0), ("python3.10", 0)):
+        (tmp_path / name).write_text(f"#!/bin/sh\nexit {code}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert release.interpreters() == [tmp_path / "python3.11", tmp_path / "python3.14"]
+
+
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     if not (ROOT / ".git").exists():
@@ -98,15 +116,17 @@ def test_what_is_not_committed_or_no_version_is_refused_and_nothing_changes(clon
 
 @pytest.mark.soak
 @needs_ops_tools
-def test_a_release_is_made_in_a_clone(clone: Path) -> None:
+def test_a_release_is_made_in_a_clone(release: ModuleType, clone: Path) -> None:
     done = make_release(clone, "999.0.0")
     assert done.returncode == 0, done.stderr
     names = {path.name for path in (clone / "dist").iterdir()}
-    made = {"curbstone-999.0.0.cdx.json"}
+    made = {"curbstone-999.0.0.cdx.json", "curbstone-999.0.0-requirements.lock", "SHA256SUMS"}
     made |= {
         f"{name}-999.0.0{end}" for name in ("curbstone", "curbstone_client") for end in ("-py3-none-any.whl", ".tar.gz")
     }
-    assert names == made | {"SHA256SUMS"}
+    compiled = {name for name in names if re.fullmatch(r"curbstone-999.0.0-cp3\d+-cp3\d+-manylinux.*\.whl", name)}
+    assert names == made | compiled
+    assert len(compiled) == len(release.interpreters()) > 0
     run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=clone / "dist")
     assert "- " in run("git", "tag", "--list", "--format=%(contents)", "v999.0.0", cwd=clone)
     assert not run("git", "status", "--porcelain", cwd=clone)

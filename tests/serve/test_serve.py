@@ -19,6 +19,7 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from curbstone import __version__
+from curbstone.gateway.resources.metrics.figures import BUILD
 from curbstone.net.address import Address
 from curbstone.serve import WARN_EVERY_MS, Listener, Server, warn_of_open_listeners
 from tests.kit.processes import COMMAND
@@ -305,7 +306,7 @@ def test_help_and_version_need_no_server(tmp_path: Path) -> None:
         command = [*COMMAND, *args]
         return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
 
-    assert output("--version") == f"curbstone {__version__}\n"
+    assert output("--version") == f"curbstone {__version__} ({BUILD})\n"
     assert "serve" in output()
     text = " ".join(output("serve", "--help").split())
     assert "-cap, --cap SIZE" in text

@@ -1,11 +1,12 @@
-"""Makes a release: `make release VERSION=1.2.0`. Nothing leaves this machine; the last lines say what would.
+"""Makes a release: `make release VERSION=1.2.0`. It uploads nothing; the last lines say how to.
 
 In order: the checkout is clean and the version is new; the changelog's "Unreleased" gets the version and the date, and
-the manifests name the image of that version; all this is one commit, with a tag; source distributions and wheels of the
-server and of its Python client are built from that commit alone; both wheels are installed in a new environment and
-asked for their version; the SBOM describes that environment (CycloneDX): the server, and all it brings. Checksums of
-all are in `SHA256SUMS`. What fails before the commit leaves the checkout as it was; afterwards the text says how to
-undo it.
+the manifests name the image of that version; all this is one commit, with a tag. From that commit alone, it builds
+source distributions and pure Python wheels of the server and of its Python client, and a compiled wheel of the server
+for each of `python3.11` to `python3.14` on the PATH; auditwheel tags these with the oldest glibc they run on. Each
+wheel is installed in a new environment and asked for its version. The SBOM describes one of these environments
+(CycloneDX): the server, and all that it needs. Checksums of all are in `SHA256SUMS`. What fails before the commit
+leaves the checkout as it was; afterwards the message says how to undo the commit.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"
 LOCK = "deploy/docker/requirements.lock"
+BUILD_LOCK = "deploy/docker/build.lock"
+INTERPRETERS = ("python3.11", "python3.12", "python3.13", "python3.14")
 VERSION_FILES = ("curbstone/__init__.py", "client/curbstone_client/__init__.py")
 """The server and its Python client are released together, under one version."""
 MANIFESTS = "deploy/kubernetes/base/statefulset.yaml"
@@ -82,13 +85,21 @@ def main() -> int:
     try:
         check(version)
         commit(version)
+    except Refused as error:
+        return failed(str(error))
+    try:
         files = build(version)
     except Refused as error:
-        print(f"release: {error}", file=sys.stderr)
-        return 1
+        return failed(f"{error}\nundo with: git tag -d v{version} && git reset --hard HEAD~")
     print("made:", *(f"  {path.relative_to(ROOT)}" for path in files), sep="\n")
     print(f"then: git push --follow-tags, and upload dist/curbstone*-{version}* to the package index")
     return 0
+
+
+def failed(reason: str) -> int:
+    """Print the reason and return the exit code."""
+    print(f"release: {reason}", file=sys.stderr)
+    return 1
 
 
 def check(version: str) -> None:
@@ -120,39 +131,76 @@ def build(version: str) -> list[Path]:
     os.environ["SOURCE_DATE_EPOCH"] = git("log", "-1", "--format=%ct", f"v{version}").strip()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        source, environment = work / "source", work / "environment"
+        source = work / "source"
         git("worktree", "add", "--quiet", "--detach", source, f"v{version}")
         try:
             for project in (source, source / "client"):
                 run(sys.executable, "-m", "build", "--no-isolation", "--outdir", DIST, project)
+            compiled = {python: compiled_wheel(source, python, work / python.name) for python in interpreters()}
         finally:
             git("worktree", "remove", "--force", source)
-        names = ("curbstone", "curbstone_client")
-        wheels = [DIST / f"{name}-{version}-py3-none-any.whl" for name in names]
-        built = [*wheels, *(DIST / f"{name}-{version}.tar.gz" for name in names)]
-        for path in built:
-            if not path.exists():
-                raise Refused(f"the build did not make {path.name}; undo with: git tag -d v{version}; git reset HEAD~")
-        run(sys.executable, "-m", "venv", environment)
-        python = environment / "bin" / "python"
-        pip = (python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
-        run(*pip, "--require-hashes", "--requirement", ROOT / LOCK)
-        run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools")  # it is in the file to build the image
-        run(*pip, "--no-deps", *wheels)
-        said = run(environment / "bin" / "curbstone", "--version").strip()
-        said += run(python, "-c", "import curbstone_client as client; print(',', client.__version__)").strip()
-        if said != f"curbstone {version}, {version}":
-            raise Refused(f"what is installed says {said!r}; undo with: git tag -d v{version}; git reset HEAD~")
+        pure, client = (DIST / f"{name}-{version}-py3-none-any.whl" for name in ("curbstone", "curbstone_client"))
+        sources = [DIST / f"{name}-{version}.tar.gz" for name in ("curbstone", "curbstone_client")]
+        python = installed(work / "pure", Path(sys.executable), [pure, client])
+        expect(python, f"curbstone {version} (source)")
+        for interpreter, wheel in compiled.items():
+            expect(installed(work / wheel.stem, interpreter, [wheel, client]), f"curbstone {version} (compiled)")
+        run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools", "pip")  # the server does not need them
         bill = DIST / f"curbstone-{version}.cdx.json"
         run("cyclonedx-py", "environment", "--output-reproducible", "--output-file", bill, python)
         bill.write_text(of_the_server(bill.read_text(encoding="utf-8")), encoding="utf-8")
     lock = DIST / f"curbstone-{version}-requirements.lock"
     shutil.copyfile(ROOT / LOCK, lock)
     sums = DIST / "SHA256SUMS"
-    made = [*built, lock, bill]
+    made = [pure, client, *compiled.values(), *sources, lock, bill]
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in made]
     sums.write_text("".join(lines), encoding="utf-8")
     return [*made, sums]
+
+
+def interpreters() -> list[Path]:
+    """Return the interpreters that compiled wheels are for. pyenv has commands for versions that are not selected."""
+    found = (Path(path) for name in INTERPRETERS if (path := shutil.which(name)))
+    return [path for path in found if subprocess.run([path, "-c", ""], capture_output=True).returncode == 0]
+
+
+def compiled_wheel(source: Path, interpreter: Path, work: Path) -> Path:
+    """Build the compiled wheel for an interpreter, and return it with the tag that auditwheel gives it."""
+    python = environment(work, interpreter, BUILD_LOCK)
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", work / "built")
+    run("env", "CURBSTONE_COMPILED=1", python, "-m", "pip", "wheel", *options, source)
+    (built,) = (work / "built").iterdir()
+    run("auditwheel", "repair", "--strip", "--wheel-dir", work / "tagged", built)
+    (tagged,) = (work / "tagged").iterdir()
+    return Path(shutil.copy(tagged, DIST))
+
+
+def environment(folder: Path, interpreter: Path, lock: str) -> Path:
+    """Make an environment with the packages of a lock file, and return its interpreter."""
+    run(interpreter, "-m", "venv", folder)
+    python = folder / "bin" / "python"
+    run(*pip(python), "--require-hashes", "--requirement", ROOT / lock)
+    return python
+
+
+def installed(folder: Path, interpreter: Path, wheels: list[Path]) -> Path:
+    """Install wheels in a new environment, beside all that they need, and return its interpreter."""
+    python = environment(folder, interpreter, LOCK)
+    run(*pip(python), "--no-deps", *wheels)
+    return python
+
+
+def pip(python: Path) -> tuple[object, ...]:
+    """Return the command that installs in the environment of an interpreter."""
+    return (python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
+
+
+def expect(python: Path, wanted: str) -> None:
+    """Raise Refused if the server in an environment is another version or build, or the client another version."""
+    said = run(python.with_name("curbstone"), "--version").strip()
+    client = run(python, "-c", "import curbstone_client as client; print(client.__version__)").strip()
+    if said != wanted or client != wanted.split()[1]:
+        raise Refused(f"the wheels say {said!r} and curbstone_client {client!r}, not {wanted!r}")
 
 
 def of_the_server(bill: str) -> str:
@@ -171,9 +219,9 @@ def git(*words: object) -> str:
 
 def run(*command: object) -> str:
     """Run a command, with this environment first on the PATH, and return its output. Its stderr is shown."""
-    here = Path(sys.executable).parent / str(command[0])
-    words = [str(here) if here.exists() else str(command[0]), *map(str, command[1:])]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    words = [str(word) for word in command]
+    variables = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise Refused(f"{' '.join(words)} failed:\n{done.stdout}{done.stderr}")
     return done.stdout
