@@ -27,12 +27,14 @@ CALLS = {
 """What the engine does to the disk, and how strace calls that."""
 
 # strace counts the calls of each thread apart. With one thread for the disk, the Nth call is the same in each run.
+# So the threads without the interpreter, which the compiled build has besides, are left out.
 # No byte code is written: that would be calls to the disk as well.
 _TRACED = """
 import ctypes, os, pathlib, subprocess, sys, time
-from curbstone.core.host import AsyncioHost
+from curbstone.core import host
 sys.dont_write_bytecode = True
-AsyncioHost.__init__.__defaults__ = (1,)
+host.AsyncioHost.__init__.__defaults__ = (1,)
+host.DiskThreads = None
 SET_PTRACER, ANY = 0x59616D61, ctypes.c_ulong(-1)
 ctypes.CDLL(None).prctl(SET_PTRACER, ANY)  # else only what is above it may trace it, on some systems
 tracer = subprocess.Popen([*{strace!r}, "-p", str(os.getpid())], stdin=subprocess.DEVNULL)
