@@ -70,6 +70,12 @@ def test_no_field_of_a_compiled_tuple_has_a_type_that_mypyc_cannot_find() -> Non
     assert not found
 
 
+def test_no_compiled_code_takes_the_slice_of_a_kind_as_an_index() -> None:
+    """mypyc takes an index for a number, and a slice object is a TypeError: `Kind.key_of` is not compiled."""
+    found = [name for name in sorted(compiled()) if re.search(r"\.key\]", (ROOT / name).read_text(encoding="utf-8"))]
+    assert not found
+
+
 def test_no_compiled_class_wants_weak_references() -> None:
     """Its objects have none: a `WeakValueDictionary` refuses the first of them."""
     wanting = [name for name in sorted(compiled()) if "__weakref__" in (ROOT / name).read_text(encoding="utf-8")]
