@@ -27,6 +27,8 @@ from curbstone.core.engine.log.format import (
 )
 from curbstone.core.engine.log.meta import Meta
 from curbstone.core.errors import CurbstoneError, MetaDamaged
+from curbstone.core.filters import fields_of, filter_of
+from curbstone.core.headers import HeaderError
 from curbstone.core.masks import Masks, is_mask, published_event
 from curbstone.core.options import QueueOptions, SyncMode, parse_size
 from curbstone.core.staging.files import decode_marker
@@ -198,6 +200,19 @@ def masks(data: bytes) -> None:
     assert is_mask(mask) or taking == [mask] * (mask == event)
     found.remove(mask)
     assert not found.taking(event)
+
+
+@target
+def filters(data: bytes) -> None:
+    text, _, block = data.decode("latin-1").partition("\0")
+    try:
+        found = filter_of(text)
+        opposite, same = filter_of(f"NOT ({text})"), filter_of(f"({text}) AND 1 = 1")
+        fields = fields_of(block.encode(), 1)
+    except (*DECLARED, HeaderError):
+        return
+    assert not (found.passes(fields) and opposite.passes(fields))
+    assert found.passes(fields) == same.passes(fields)
 
 
 @target
