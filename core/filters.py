@@ -69,7 +69,7 @@ VALUE_CHARS_MAX = 4096
 """A header with a longer value counts as missing."""
 
 NOT_SHARED = (
-    "the messages of a queue are shared by all who take from it; to get only some of an event's messages, bind a queue"
+    "the messages of a queue are shared by all its consumers; to get only some of an event's messages, bind a queue"
     " of your own to it with a filter: curbstone bind EVENT QUEUE --filter …"
 )
 """Why clients can not take from a queue with a filter, and what to do instead."""

@@ -14,7 +14,7 @@ place in the frame is in the field of the seq, and the delay in ms in that of th
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from curbstone.core.engine.index.runs import seqs_of
 from curbstone.core.engine.log.format import ENTRY, ENTRY_BYTES, decode_entries, encode_entries
@@ -70,6 +70,26 @@ def strip(frame: Frame, *, headers: bool, body: bool) -> Frame:
         parts.append(kept)
         offset += size
     return frame._replace(entries=b"".join(parts))
+
+
+def pick(frame: Frame, is_wanted: Callable[[Message], bool]) -> Frame:
+    """Return a frame with only those of its messages that are wanted."""
+    wanted = [message.seq for message, _ in decode_frame(frame) if is_wanted(message)]
+    seqs = frozenset(wanted)
+    tries = dict(frame.tries)
+    view = memoryview(frame.entries)
+    parts: list[memoryview] = []
+    tried: list[tuple[int, int]] = []
+    offset = 0
+    for index in range(frame.span):
+        size, delta, *_ = ENTRY.unpack_from(view, offset)
+        is_meant = frame.mask is None or frame.mask >> index & 1
+        if is_meant and frame.first_seq + delta in seqs:
+            if index in tries:
+                tried.append((len(parts), tries[index]))
+            parts.append(view[offset : offset + size])
+        offset += size
+    return Frame(frame.first_seq, len(parts), None, tried, b"".join(parts))
 
 
 def encode_frame(name: str, messages: list[Message]) -> bytes:

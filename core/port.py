@@ -295,6 +295,10 @@ class Transaction(Protocol):
     def publish_event(self, event: str, message: Message, project: str = DEFAULT_PROJECT) -> None:
         """Add a publish to every queue that is bound to the project's `event` when the transaction is committed."""
 
+    @property
+    def queues_reached(self) -> int:
+        """How many queues get messages that were published to events. It is known when the transaction is committed."""
+
     def ack(self, consumer: Consumer, seqs: Sequence[int]) -> None:
         """Add an ack of deliveries that a consumer of the same engine holds; raise StaleDelivery."""
 
@@ -386,32 +390,35 @@ class Broker(Protocol):
     # Events belong to projects. A queue is bound to events of its own project. A private queue has no project, so it is
     # bound to events of the `project` that the call names.
 
-    def bind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
-        """Have messages that are published to `event` copied to a queue, which is created if necessary."""
+    def bind(
+        self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT, filter_text: str = ""
+    ) -> None:
+        """Have messages that are published to `event` copied to a queue, which is created if necessary.
+
+        With a filter (see `core.filters`) only those that pass it. A binding that exists gets this filter, or none.
+        """
 
     def unbind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
         """Undo `bind`."""
 
     def rebind(self, name: QueueName, events: frozenset[str], on_done: Done) -> None:
-        """Replace all bindings of a queue at once."""
+        """Replace all bindings of a queue at once. Those to events that were bound before keep their filters."""
 
     def occupy(self, name: QueueName, events: frozenset[str], unused_s: float | None, on_done: Done) -> None:
         """Like `rebind`; also note after how many seconds without a consumer the queue shall go, None for never."""
 
-    def bindings(self, name: QueueName) -> frozenset[str]:
-        """Return the events bound to a queue; raise NoSuchQueue."""
+    def bindings(self, name: QueueName) -> Mapping[str, str]:
+        """Return the events bound to a queue, each with its filter, which may be empty; raise NoSuchQueue."""
 
     def unused_s(self, name: QueueName) -> float | None:
         """Return after how many seconds without a consumer a queue shall go, or None; raise NoSuchQueue."""
-
-    def bound_count(self, event: str, project: str = DEFAULT_PROJECT) -> int:
-        """Return how many queues, including private ones, get a copy of a message published to an event now."""
 
     def publish_event(
         self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT
     ) -> None:
         """Publish a copy to every queue bound to `event`, each by its own rules; answer like `Queue.publish`.
 
+        Instead of a seq, an answer without an error says how many queues, including private ones, got each message.
         `on_done(EventRefused, 0, count)` says that some queues have refused the next `count` messages, and which; all
         other bound queues have them.
         """

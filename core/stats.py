@@ -33,6 +33,8 @@ class Stats:
     lost: int = 0
     overflowed: int = 0
     """Messages that gave way to newer ones at the cap; those of declared groups are `lost`."""
+    filtered: int = 0
+    """Messages to events that the filters of its bindings left out."""
     refused: int = 0
     """Messages that were refused because there was no room for them."""
     commits: int = 0

@@ -57,6 +57,8 @@ class Capability(Enum):
     """Numbered producers: `core.engine.commit.producer_sequences`."""
     LOOKING = "looking"
     """Peek: looking at messages without taking them."""
+    FILTERS = "filters"
+    """Filters on the bindings of queues to events. A subscriber's own can have one everywhere."""
     READING = "reading"
     """Reading by position, declared groups, and the journal."""
     STAGING = "staging"

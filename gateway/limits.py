@@ -75,6 +75,12 @@ COUNT_MAX = 1000
 PEEK_BYTES_MAX = 8 * MIB
 """The most bytes of messages in the answer to a peek, which has at least one message."""
 
+LOOK_BYTES_MAX = 16 * MIB
+"""The most that a search, or a peek with a filter, looks through."""
+
+LOOK_MESSAGES_MAX = 100_000
+"""The most messages that a peek or a search with a filter looks at; fewer if the filter costs more than most."""
+
 PAGE_MESSAGES_MAX = 100_000
 """The most messages or events in a page of `…/browse` or `…/journal`."""
 

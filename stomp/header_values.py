@@ -6,6 +6,7 @@ import re
 
 from curbstone.core import headers as blocks
 from curbstone.core.errors import BadRequest
+from curbstone.core.filters import filter_of
 from curbstone.core.names import group_name
 from curbstone.stomp.codec import Head
 from curbstone.stomp.errors import ProtocolError
@@ -30,6 +31,15 @@ def required(head: Head, name: str) -> str:
 def as_written(head: Head, name: str) -> str:
     """Return the value of a header that the frame has, as encoded by the client."""
     return head.lines[name].decode().partition(":")[2]
+
+
+def selector(head: Head) -> str:
+    """Return the filter that a SUBSCRIBE has, or an empty text; raise ProtocolError with the place of an error."""
+    text = head.headers.get("selector", "")
+    try:
+        return filter_of(text).text if text else ""
+    except BadRequest as error:
+        raise ProtocolError(str(error), head.lines["selector"]) from None
 
 
 def number(head: Head, name: str, least: int, most: int) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -32,6 +32,8 @@ class SubscribeOptions:
     window: int
     weight: int
     group: str
+    selector: str = ""
+    """The filter of a subscription to a topic; empty if there is none."""
 
 
 class Subscriptions:
@@ -90,7 +92,7 @@ class Subscriptions:
                 # Clients expect the RECEIPT before the first MESSAGE.
                 subscription.consumer.hold()
                 answered = self._answering(receipt, subscription)
-                connection.access.bind(destination.event, waiting_in, answered)
+                connection.access.bind(destination.event, waiting_in, answered, options.selector)
                 return
             subscription.consumer.when_open(partial(self._opened, receipt))
             return
@@ -117,11 +119,11 @@ class Subscriptions:
             )
         return name
 
-    def _bound_to(self, name: QueueName) -> frozenset[str]:
+    def _bound_to(self, name: QueueName) -> Collection[str]:
         try:
             return self._connection.access.bindings(name)
         except NoSuchQueue:
-            return frozenset()
+            return ()
 
     def _answering(
         self, receipt: bytes | None, held: Subscription | None = None
@@ -339,7 +341,8 @@ class Subscriptions:
         groups = header_values.groups(head, "x-ks-group")
         if len(groups) > 1:
             raise ProtocolError("x-ks-group must name one group", head.lines["x-ks-group"])
-        return SubscribeOptions(mode, min(window, limits.window_max), weight, groups[0] if groups else "")
+        group = groups[0] if groups else ""
+        return SubscribeOptions(mode, min(window, limits.window_max), weight, group, header_values.selector(head))
 
     def _consume(self, subscription: Subscription, options: SubscribeOptions) -> Subscription:
         connection = self._connection
@@ -352,7 +355,7 @@ class Subscriptions:
             name = private_name(f"{name.queue}.{subscription.index}")
         queue = self._queue(destination, name, Right.RECEIVE)
         if is_topic and destination.private:
-            connection.access.listen(destination.event, name, self._bound, destination.project)
+            connection.access.listen(destination.event, name, self._bound, destination.project, options.selector)
         consumer = queue.subscribe(
             subscription.deliver,
             window=options.window,

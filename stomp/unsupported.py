@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from curbstone.core.filters import NOT_SHARED
 from curbstone.stomp.codec import Head
 from curbstone.stomp.errors import ProtocolError
 
 SUBSCRIBE, SEND, BOTH = ("SUBSCRIBE",), ("SEND",), ("SEND", "SUBSCRIBE")
 QUEUE, TOPIC, ANY = "a queue", "a topic", "any destination"
+NO_TOPIC = "any destination but a topic"
 
 
 class Header(NamedTuple):
@@ -26,6 +28,10 @@ class Header(NamedTuple):
     commands: tuple[str, ...]
     where: str
     rule: str
+
+    def concerns(self, kind: str) -> bool:
+        """Return whether it is refused for this kind of destination: QUEUE, TOPIC or ANY, which is any other."""
+        return self.where in (ANY, kind) or (self.where == NO_TOPIC and kind != TOPIC)
 
 
 _EXCLUSIVE = "a queue may have several consumers; for a queue of one connection use /temp-queue/{name}"
@@ -41,7 +47,7 @@ UNSUPPORTED = (
     Header("x-single-active-consumer", "true", BOTH, ANY, _EXCLUSIVE),
     Header("x-max-length", "…", BOTH, ANY, _LENGTH),
     Header("x-stream-offset", "…", SUBSCRIBE, ANY, "read by position over HTTP, see docs/pipeline-api.md"),
-    Header("selector", "…", SUBSCRIBE, ANY, "use a queue for each kind of message"),
+    Header("selector", "…", SUBSCRIBE, NO_TOPIC, NOT_SHARED),
     Header("browser", "true", SUBSCRIBE, ANY, "look at a queue over HTTP, with GET …/messages"),
     Header("no-local", "true", SUBSCRIBE, ANY, _NO_LOCAL),
     Header("activemq.noLocal", "true", SUBSCRIBE, ANY, _NO_LOCAL),
@@ -73,7 +79,7 @@ def check_headers(head: Head, kind: str) -> None:
     """
     for header in UNSUPPORTED:
         value = head.headers.get(header.name)
-        if value is None or head.command not in header.commands or header.where not in (ANY, kind):
+        if value is None or head.command not in header.commands or not header.concerns(kind):
             continue
         if value and (header.value == "…" or value.lower() == header.value.lower()):
             raise ProtocolError(f"{header.name} is not supported: {header.rule}", head.lines[header.name])

@@ -162,9 +162,13 @@ class BaseQueue(Target[Sent, Published], Generic[Sent, Published, Arriving, Answ
 class BaseEvent(Target[Sent, Published], Generic[Sent, Published, Arriving]):
     """An event, as one client uses it."""
 
-    def subscribe(self, prefetch: int = PREFETCH) -> Arriving:
-        """Return the messages that are published from now on. Those published during a lost connection are missed."""
-        messages: Arriving = self.client.subscribe(self.destination, prefetch, acked=False)
+    def subscribe(self, prefetch: int = PREFETCH, *, filter: str = "") -> Arriving:
+        """Return the messages that are published from now on. Those published during a lost connection are missed.
+
+        With a `filter`, such as `"region = 'eu' AND priority >= 5"`, only those whose headers pass it.
+        """
+        headers = {"selector": filter} if filter else None
+        messages: Arriving = self.client.subscribe(self.destination, prefetch, headers, acked=False)
         return messages
 
 

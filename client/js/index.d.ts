@@ -83,7 +83,11 @@ export class Client {
   constructor(url: string, options?: ClientOptions);
   publish(queue: string, body: Body, options?: PublishOptions): Promise<Stored>;
   publishEvent(event: string, body: Body, options?: PublishOptions): Promise<Stored>;
-  subscribe(event: string, handler: (message: Message) => void): Subscription;
+  subscribe(
+    event: string,
+    handler: (message: Message) => void,
+    options?: { filter?: string },
+  ): Subscription;
   worker(
     queue: string,
     handler: (message: Message) => unknown,

@@ -101,9 +101,12 @@ export class Client {
     return this.#send(this.#destination("topic", event), body, options);
   }
 
-  /** Call `handler` with what is published to an event from now on. Returns { stop() }. */
-  subscribe(event, handler) {
-    return this.#subscribe(this.#destination("topic", event), { ack: "auto", prefetch: 100 }, handler);
+  /**
+   * Call `handler` with what is published to an event from now on; with a `filter`, such as "region = 'eu'", only with messages
+   * whose headers pass it. Returns { stop() }.
+   */
+  subscribe(event, handler, { filter } = {}) {
+    return this.#subscribe(this.#destination("topic", event), { ack: "auto", prefetch: 100, filter }, handler);
   }
 
   /**
@@ -180,9 +183,9 @@ export class Client {
 
   // ---------------------------------------------------------------- consuming
 
-  #subscribe(destination, { ack, prefetch, group }, deliver, ended = () => {}) {
+  #subscribe(destination, { ack, prefetch, group, filter }, deliver, ended = () => {}) {
     const id = String((this.#number += 1));
-    const named = { id, destination, ack, "prefetch-count": prefetch, ...(group && { "x-ks-group": group }) };
+    const named = { id, destination, ack, "prefetch-count": prefetch, ...(group && { "x-ks-group": group }), ...(filter && { selector: filter }) };
     const request = frame("SUBSCRIBE", named);
     const stop = () => {
       if (!this.#subscriptions.delete(id)) return;

@@ -33,7 +33,7 @@ from curbstone.core.errors import (
     client_text,
     shutting_down,
 )
-from curbstone.core.events.events import Bindings, Fanout, Fanouts, binding_of
+from curbstone.core.events.events import Bindings, Fanout, Fanouts, Filters, binding_of, filters_of, misread
 from curbstone.core.host import Host
 from curbstone.core.message import Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName, event_name
@@ -175,6 +175,10 @@ class Broker:
         if meta.unknown_names:
             names = ", ".join(meta.unknown_names)
             queue.state.report(f"{names} in its meta is of a newer version: it is kept, and has no effect here")
+        for event, text in misread(meta.bindings).items():
+            queue.damaged.append(
+                f"it gets all messages to {event}, as the filter of its binding is not understood: {text}"
+            )
         replay = Replay(queue.parts)
         if not replay.run():
             # There is no log that can be read, for example because a crash came during the creation.
@@ -232,7 +236,7 @@ class Broker:
 
     def _know(self, queue: LocalQueue) -> None:
         self._queues[queue.name] = queue
-        self._bindings.change(queue.name, (), queue.meta.bindings)
+        self._bindings.change(queue.name, {}, queue.meta.bindings)
 
     # --- queues
 
@@ -383,24 +387,29 @@ class Broker:
         self.alarms.over(queue.state.label)
         if not queue.name.is_private:
             self.past.add(queue.stats)
-        self._bindings.change(queue.name, queue.meta.bindings, ())
+        self._bindings.change(queue.name, queue.meta.bindings, {})
 
     # --- events
 
-    def bind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
+    def bind(
+        self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT, filter_text: str = ""
+    ) -> None:
         """See `core.port.Broker.bind`. `on_done` is called when the binding is on disk."""
         binding = binding_of(name, event, project)
+        filters_of(filter_text)
         meta = self.ensure(name).meta
-        self._bind(name, replace(meta, bindings=meta.bindings | {binding}), on_done)
+        self._bind(name, replace(meta, bindings={**meta.bindings, binding: filter_text}), on_done)
 
     def unbind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
         meta = self.get(name).meta
-        self._bind(name, replace(meta, bindings=meta.bindings - {binding_of(name, event, project)}), on_done)
+        binding = binding_of(name, event, project)
+        others = {each: text for each, text in meta.bindings.items() if each != binding}
+        self._bind(name, replace(meta, bindings=others), on_done)
 
     def rebind(self, name: QueueName, events: frozenset[str], on_done: Done) -> None:
-        """Replace all bindings of a queue at once."""
+        """See `core.port.Broker.rebind`."""
         meta = self.ensure(name).meta
-        self._bind(name, replace(meta, bindings=frozenset(map(event_name, events))), on_done)
+        self._bind(name, replace(meta, bindings=_only(meta.bindings, events)), on_done)
 
     def occupy(self, name: QueueName, events: frozenset[str], unused_s: float | None, on_done: Done) -> None:
         """See `core.port.Broker.occupy`.
@@ -408,20 +417,20 @@ class Broker:
         The engine only keeps the number of seconds, also across a restart. Whoever asked for it deletes the queue.
         """
         meta = self.ensure(name).meta
-        self._bind(name, replace(meta, bindings=frozenset(map(event_name, events)), unused_s=unused_s), on_done)
+        self._bind(name, replace(meta, bindings=_only(meta.bindings, events), unused_s=unused_s), on_done)
 
     def _bind(self, name: QueueName, meta: Meta, on_done: Done) -> None:
         queue = self._queues[name]
         meta = replace(meta, doubt="")
-        before, bindings = queue.meta.bindings, meta.bindings
+        before = queue.meta.bindings
         if meta == queue.meta and not queue.meta_writer.is_behind:
             queue.meta_writer.when_open(on_done)
             return
         queue.store(meta, on_done)
-        self._bindings.change(name, before - bindings, bindings - before)
+        self._bindings.change(name, before, meta.bindings)
 
-    def bindings(self, name: QueueName) -> frozenset[str]:
-        """Return the events bound to a queue; raise NoSuchQueue."""
+    def bindings(self, name: QueueName) -> Mapping[str, str]:
+        """See `core.port.Broker.bindings`."""
         return self.get(name).meta.bindings
 
     def unused_s(self, name: QueueName) -> float | None:
@@ -433,26 +442,27 @@ class Broker:
         """How many events have a queue bound to them."""
         return len(self._bindings)
 
-    def bound(self, event: str, project: str) -> list[LocalQueue]:
-        """Return the queues that are bound to an event now, after handing out everything published to events so far."""
+    def bound(self, event: str, project: str) -> list[tuple[LocalQueue, Filters]]:
+        """Return the queues that are bound to an event now, after handing out everything published to events so far.
+
+        With each are the filters of which a message for it has to pass any.
+        """
         self._fanouts.finish()
         return self._bound(event, project)
 
-    def _bound(self, event: str, project: str) -> list[LocalQueue]:
-        return [self._queues[name] for name in self._bindings.names(event, project)]
-
-    def bound_count(self, event: str, project: str = DEFAULT_PROJECT) -> int:
-        return len(self._bindings.names(event, project))
+    def _bound(self, event: str, project: str) -> list[tuple[LocalQueue, Filters]]:
+        targets = self._bindings.targets(event, project)
+        return [(self._queues[name], filters) for name, filters in targets.items()]
 
     def publish_event(
         self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT
     ) -> None:
         """See `core.port.Broker.publish_event`. `core.events.events.IsLeftOut` says which refusals are no errors."""
-        queues = self._bound(event, project)
-        if not queues or not messages:
+        targets = self._bound(event, project)
+        if not targets or not messages:
             self.host.call_soon(partial(on_done, None, 0, len(messages)))
         else:
-            self._fanouts.begin(Fanout(queues, messages, self.left_out, on_done))
+            self._fanouts.begin(Fanout(self.host, targets, messages, self.left_out, on_done))
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
         queue = self._queues.get(name)
@@ -510,6 +520,11 @@ class Broker:
 def _if_well(step: Callable[[Done], None], on_done: Done) -> Done:
     """Return a callback that runs `step` if there is no error, and otherwise calls `on_done` with the error."""
     return lambda error: step(on_done) if error is None else on_done(error)
+
+
+def _only(bindings: Mapping[str, str], events: frozenset[str]) -> dict[str, str]:
+    """Return bindings to these events. Those that were there keep their filters."""
+    return {event_name(event): bindings.get(event, "") for event in sorted(events)}
 
 
 def _unbroken(queue: LocalQueue) -> LocalQueue:

@@ -12,8 +12,9 @@ from curbstone.core.engine.delivery.dead_letters import count_dead, dead_letter,
 from curbstone.core.engine.log.format import Reason
 from curbstone.core.engine.queue import Queue
 from curbstone.core.engine.write_queue import AtomicWrite, Release, Settle
-from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, StaleDelivery
-from curbstone.core.events.events import EventKey, copy_of
+from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, QueueFull, StaleDelivery
+from curbstone.core.events.events import EventKey, Filters, copy_of
+from curbstone.core.filters import COSTS_AT_ONCE, Subject
 from curbstone.core.host import Host
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName
@@ -36,8 +37,8 @@ class Server(Protocol):
     def left_out(self, queue: Queue, error: CurbstoneError) -> bool:
         """Return whether the queue, which has refused a message with this error, simply does not get it."""
 
-    def bound(self, event: str, project: str) -> Sequence[Queue]:
-        """Return the queues that are bound to an event now."""
+    def bound(self, event: str, project: str) -> Sequence[tuple[Queue, Filters]]:
+        """Return the queues that are bound to an event now, each with its filters."""
 
 
 class _SettleRequest:
@@ -69,6 +70,8 @@ class Transaction:
         self._asked: dict[Consumer, set[Delivery]] = {}
         """By consumer, the deliveries that the requests settle."""
         self._dead: list[tuple[Queue, Reason, int]] = []
+        self._reached: set[Queue] = set()
+        """The queues that get messages for events."""
 
     def publish(self, queue: port.Queue, message: Message) -> None:
         """Add a publish."""
@@ -80,6 +83,11 @@ class Transaction:
         If one of them refuses it, so is the transaction, unless `Participant.may_miss` lets it continue without it.
         """
         self._publishes.append(((project, event), message))
+
+    @property
+    def queues_reached(self) -> int:
+        """See `core.port.Transaction.queues_reached`."""
+        return len(self._reached)
 
     def ack(self, consumer: port.Consumer, seqs: Sequence[int]) -> None:
         """Add an ack; raise StaleDelivery if one of the messages is not unsettled now."""
@@ -123,9 +131,8 @@ class Transaction:
 
     def commit(self, on_done: Done) -> None:
         """Do everything or nothing: `on_done(None)` when all is on disk, `on_done(error)` if nothing has happened."""
-        self._address()
         try:
-            error = self._claim() or self._check()
+            error = self._address() or self._claim() or self._check()
         except CurbstoneError as refusal:  # a dead-letter queue that can't be created
             error = refusal
         if error is not None:
@@ -147,16 +154,30 @@ class Transaction:
     def _written(participant: Participant, done: Done, error: CurbstoneError | None, _first: int, _count: int) -> None:
         done(None if error is not None and participant.may_miss(error) else error)
 
-    def _address(self) -> None:
+    def _address(self) -> CurbstoneError | None:
         """Put each message into the participants of the queues that get it."""
         publishes, self._publishes = self._publishes, []
+        costs = 0
         for target, message in publishes:
             if isinstance(target, Queue):
                 self._add(target, message)
                 continue
             project, event = target
-            for queue in self._server.bound(event, project):
+            subject = Subject(message, self._server.host.wall_ms())
+            for queue, filters in self._server.bound(event, project):
+                if filters:
+                    costs += sum([each.weight for each in filters])
+                    if costs > COSTS_AT_ONCE:
+                        return BadRequest(
+                            "these are too many messages at once for the filters of the queues bound to"
+                            f" {event}; send them in several parts"
+                        )
+                    if not subject.passes(filters):
+                        queue.stats.filtered += 1
+                        continue
                 self._participant(queue).messages.append(copy_of(message))
+                self._reached.add(queue)
+        return None
 
     def _add(self, queue: Queue, message: Message) -> None:
         participant = self._participant(queue)

@@ -246,21 +246,20 @@ class AuthorizedBroker:
     def events_bound(self) -> int:
         return self._broker.events_bound
 
-    def bound_count(self, event: str, project: str) -> int:
-        self.check_topic(Right.SEND, event, project)
-        return self._broker.bound_count(event, project)
-
     def publish_event(self, event: str, messages: list[Message], on_done: Published, project: str = "") -> None:
         self.check_topic(Right.SEND, event, project)
         self._broker.publish_event(event, messages, on_done, project or self.home)
 
-    def bind(self, event: str, name: QueueName, on_done: Done) -> None:
-        """Bind a queue to an event of its project. Needs the right to manage the queue, unless it is bound already."""
+    def bind(self, event: str, name: QueueName, on_done: Done, filter_text: str = "") -> None:
+        """Bind a queue to an event of its project, see `Broker.bind`.
+
+        Needs the right to manage the queue, unless it is bound already, and with this filter.
+        """
         self.check_topic(Right.RECEIVE, event, name.project)
-        if event not in self._bindings(name):
+        if self._bindings(name).get(event) != filter_text:
             self.check(Right.MANAGE, name)
             on_done = self._noted("bind queue", name, self._bindings, on_done)
-        self._broker.bind(event, name, on_done, name.project)
+        self._broker.bind(event, name, on_done, name.project, filter_text)
 
     def unbind(self, event: str, name: QueueName, on_done: Done) -> None:
         """Undo `bind`."""
@@ -268,29 +267,29 @@ class AuthorizedBroker:
         on_done = self._noted("unbind queue", name, self._bindings, on_done)
         self._broker.unbind(event, name, on_done, name.project)
 
-    def _bindings(self, name: QueueName) -> frozenset[str]:
+    def _bindings(self, name: QueueName) -> Mapping[str, str]:
         occupied = self._occupied(name)
-        return occupied[0] if occupied is not None else frozenset()
+        return occupied[0] if occupied is not None else {}
 
-    def _occupied(self, name: QueueName) -> tuple[frozenset[str], float | None] | None:
+    def _occupied(self, name: QueueName) -> tuple[Mapping[str, str], float | None] | None:
         """Return the bindings of a queue, and when it ends if it is unused; None if there is no such queue."""
         try:
             return self._broker.bindings(name), self._broker.unused_s(name)
         except NoSuchQueue:
             return None
 
-    def listen(self, event: str, name: QueueName, on_done: Done, project: str) -> None:
-        """Have messages to an event of a project copied to a private queue."""
+    def listen(self, event: str, name: QueueName, on_done: Done, project: str, filter_text: str = "") -> None:
+        """Have messages to an event of a project that pass a filter copied to a private queue."""
         assert name.is_private
         self.check_topic(Right.RECEIVE, event, project)
-        self._broker.bind(event, name, on_done, project)
+        self._broker.bind(event, name, on_done, project, filter_text)
 
     def unlisten(self, event: str, name: QueueName, project: str) -> None:
         """Undo `listen`."""
         self._broker.unbind(event, name, lambda _error: None, project)
 
-    def bindings(self, name: QueueName) -> frozenset[str]:
-        """Return the events bound to a queue on which the identity has any right; raise NoSuchQueue."""
+    def bindings(self, name: QueueName) -> Mapping[str, str]:
+        """Return the bindings of a queue on which the identity has any right, see `Broker.bindings`."""
         self.find(name)
         return self._broker.bindings(name)
 
@@ -316,10 +315,10 @@ class AuthorizedBroker:
         if before is None:
             self.check(Right.MANAGE, name)
             self._check_quota(name, {})
-            before = frozenset[str](), None
-        for event in sorted(events - before[0]):
+            before = {}, None
+        for event in sorted(events.difference(before[0])):
             self.check_topic(Right.RECEIVE, event, name.project)
-        is_change = (events, unused_s) != before
+        is_change = (events, unused_s) != (frozenset(before[0]), before[1])
         if is_change:
             self.check(Right.MANAGE, name)
         return is_change

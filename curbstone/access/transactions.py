@@ -26,6 +26,11 @@ class AccessTransaction:
         self.nack = transaction.nack
         self.reject = transaction.reject
 
+    @property
+    def queues_reached(self) -> int:
+        """See `core.port.Transaction.queues_reached`."""
+        return self._transaction.queues_reached
+
     def publish(self, name: QueueName, message: Message) -> None:
         """Add a publish to a queue."""
         self._transaction.publish(self._access.ensure(name, Right.SEND), message)

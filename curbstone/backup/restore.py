@@ -115,7 +115,7 @@ def _put(disk: OsDisk, target: Path, found: Path, name: QueueName) -> list[int]:
         for path in sorted(found.iterdir()):
             if path.name == "meta":
                 meta = Meta.decode(path.read_bytes(), str(path), _DEFAULTS)
-                data = replace(meta, uid=uid, name=name, bindings=frozenset()).encode()
+                data = replace(meta, uid=uid, name=name, bindings={}).encode()
             elif path.name.endswith(SEGMENT_SUFFIX):
                 data = _with_uid(path, int(uid, 16))
             else:

@@ -23,12 +23,28 @@ def peek(
     ] = 10,
     after: Annotated[str, typer.Option("--after", metavar="ID", help="Only show messages after this one")] = "",
     state: Annotated[str, typer.Option("--state", help="Only show messages in this state: rdy, wip or delayed")] = "",
+    filter_text: Annotated[
+        str,
+        typer.Option(
+            "--filter", metavar="CONDITION", help="Only show messages whose headers satisfy it: \"region = 'eu'\""
+        ),
+    ] = "",
     as_json: Json = False,
 ) -> int:
-    """Show the first messages of a queue, and change nothing. The exit code is 5 if there are none."""
+    """Show the first messages of a queue, and change nothing. The exit code is 5 if there are none.
+
+    With --filter the whole queue is looked through if need be, 16 MiB at a time.
+    """
     parameters = {"limit": str(count), "after": after, "state": state}
+    if filter_text:
+        parameters["filter"] = filter_text
     with Client() as client:
-        found: list[dict[str, Any]] = client.json("GET", queue_of(queue), "/messages", params=parameters)["messages"]
+        answer = client.json("GET", queue_of(queue), "/messages", params=parameters)
+        found: list[dict[str, Any]] = answer["messages"]
+        while "next" in answer and len(found) < count:
+            parameters |= {"after": answer["next"], "limit": str(count - len(found))}
+            answer = client.json("GET", queue_of(queue), "/messages", params=parameters)
+            found += answer["messages"]
     if as_json:
         for message in found:
             print_json(message)

@@ -125,7 +125,8 @@ def show(queue: Queue, as_json: Json = False) -> None:
     for group, counts in info["groups"].items():
         figures[f"group {group}"] = f"{counts['rdy']} ready, {counts['wip']} in flight, {counts['delayed']} delayed"
     if info.get("bindings"):
-        figures["events"] = ", ".join(info["bindings"])
+        filters = {event: f" ({text})" for event, text in info.get("filters", {}).items()}
+        figures["events"] = ", ".join([event + filters.get(event, "") for event in info["bindings"]])
     if info.get("damaged"):
         figures["damaged"] = "; ".join(info["damaged"])
     rows = [*figures.items(), *((f"  {name}", _shown(value)) for name, value in info["options"].items())]

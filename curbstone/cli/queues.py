@@ -131,12 +131,28 @@ def events(
     if as_json:
         print_json(found)
     else:
-        console().print(table(("EVENT", "QUEUES"), [[each["event"], " ".join(each["queues"])] for each in found]))
+        filters = any("filters" in each for each in found)
+        rows = [
+            [each["event"], queue, each.get("filters", {}).get(queue, "")] for each in found for queue in each["queues"]
+        ]
+        if not filters:
+            rows = [[each["event"], " ".join(each["queues"])] for each in found]
+        console().print(table(("EVENT", "QUEUES", "FILTER")[: 2 + filters], rows))
 
 
-def bind(event: Event, queue: Queue) -> None:
-    """Give a queue a copy of each message to an event of its project."""
-    _change_binding("PUT", event, queue)
+def bind(
+    event: Event,
+    queue: Queue,
+    filter_text: Annotated[
+        str,
+        typer.Option("--filter", metavar="CONDITION", help="Only messages whose headers satisfy it: \"region = 'eu'\""),
+    ] = "",
+) -> None:
+    """Give a queue a copy of each message to an event of its project.
+
+    For a queue that is bound already, this sets another filter, or without --filter removes it.
+    """
+    _change_binding("PUT", event, queue, {"filter": filter_text} if filter_text else None)
 
 
 def unbind(event: Event, queue: Queue) -> None:
@@ -144,10 +160,10 @@ def unbind(event: Event, queue: Queue) -> None:
     _change_binding("DELETE", event, queue)
 
 
-def _change_binding(method: str, event: str, queue: str) -> None:
+def _change_binding(method: str, event: str, queue: str, body: dict[str, str] | None = None) -> None:
     from urllib.parse import quote
 
     name = queue_of(queue)
     with Client() as client:
         path = f"/v2/{name.project}/events/{quote(event, safe='')}/queues/{quote(name.queue, safe='')}"
-        client.call(method, path)
+        client.call(method, path, json=body)

@@ -159,7 +159,7 @@ class Actions:
 
     def _bindings(self, options: Consume | arguments.Rebind) -> frozenset[str]:
         try:
-            return self._access.bindings(options.queue)
+            return frozenset(self._access.bindings(options.queue))
         except NoSuchQueue:
             return frozenset()
 

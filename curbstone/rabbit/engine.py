@@ -20,6 +20,7 @@ from curbstone.core.errors import (
     Unavailable,
     shutting_down,
 )
+from curbstone.core.filters import filter_of
 from curbstone.core.host import Host
 from curbstone.core.message import Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName, event_name, parse_queue_name
@@ -362,10 +363,20 @@ class Engine:
         """How many events have a queue bound to them, as far as this gateway has learned."""
         return len(self._events)
 
-    def bind(self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT) -> None:
-        """Have messages published to `event` copied to a queue, which is created if need be."""
+    def bind(
+        self, event: str, name: QueueName, on_done: Done, project: str = DEFAULT_PROJECT, filter_text: str = ""
+    ) -> None:
+        """Have messages published to `event` copied to a queue, which is created if need be.
+
+        Only a private queue can have a filter.
+        """
+        unsupported.check_filter(filter_text, is_private=name.is_private)
+        wanted = filter_of(filter_text) if filter_text else None
         queue = self.ensure(name)
         asked = frozenset([binding_of(name, event, project)])
+        queue.filters = {binding: each for binding, each in queue.filters.items() if binding not in asked}
+        if wanted is not None:
+            queue.filters |= dict.fromkeys(asked, wanted)
         after = replace_known(queue.known, bindings=queue.known.bindings | asked)
         self._rebind(queue, after, asked, "bind", on_done, add=sorted(asked), remove=[])
 
@@ -402,9 +413,11 @@ class Engine:
         else:
             queue_change.change(self, queue, after, do, on_done, **members)
 
-    def bindings(self, name: QueueName) -> frozenset[str]:
-        """Return the events bound to a queue. Raise NoSuchQueue."""
-        return self.get(name).known.bindings
+    def bindings(self, name: QueueName) -> Mapping[str, str]:
+        """Return the events bound to a queue, each with its filter. Raise NoSuchQueue."""
+        queue = self.get(name)
+        filters = {binding: each.text for binding, each in queue.filters.items()}
+        return dict.fromkeys(sorted(queue.known.bindings), "") | filters
 
     def unused_s(self, name: QueueName) -> float | None:
         """Return after how many seconds without a consumer a queue is deleted, or None. Raise NoSuchQueue."""
@@ -423,7 +436,10 @@ class Engine:
     def publish_event(
         self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT
     ) -> None:
-        """Publish to all queues bound to `event`, on any gateway. Confirmed when all of them have the messages."""
+        """Publish to all queues bound to `event`, on any gateway. Confirmed when all of them have the messages.
+
+        The answer counts the queues that this gateway knows to be bound, whatever a subscriber's filter lets through.
+        """
         fan_out.publish_event(self, project, event, messages, on_done)
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, NotSupported, Unavailable
+from curbstone.core.filters import Filter, Subject
 from curbstone.core.holders import holders
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName
@@ -38,7 +39,7 @@ from curbstone.core.values import (
     Who,
 )
 from curbstone.rabbit.amqp.link import Link
-from curbstone.rabbit.amqp.port import LOST, NOT_FOUND, AmqpError
+from curbstone.rabbit.amqp.port import LOST, NOT_FOUND, AmqpError, Arrived
 from curbstone.rabbit.amqp.settling import Settling
 from curbstone.rabbit.consuming import dead_letters, remote_leases
 from curbstone.rabbit.consuming.consumer import Consumer, gone
@@ -51,6 +52,7 @@ from curbstone.rabbit.shared import unsupported
 from curbstone.rabbit.shared.counting import Counting
 from curbstone.rabbit.shared.declare import Declaration
 from curbstone.rabbit.shared.registry import Known
+from curbstone.rabbit.shared.topology import takes
 from curbstone.rabbit.shared.unsupported import NoReading
 
 if TYPE_CHECKING:
@@ -69,6 +71,8 @@ class Queue:
         self.damaged: list[str] = []
         self.is_closed = False
         self.consumers: dict[Consumer, None] = {}
+        self.filters: dict[str, Filter] = {}
+        """Those of the bindings of a private queue, by binding. They are applied here, to what arrives."""
         self.reading = NoReading()
         self.link: Link = engine.link_for(known.name)
         """The connection that the queue is consumed over."""
@@ -108,6 +112,18 @@ class Queue:
                 consumer.queue_paused()
             self.leasing.queue_paused()
             self.changed()
+
+    def lets_in(self, arrived: Arrived, message: Message) -> bool:
+        """Return whether a message that arrived passes the filter of any binding that it arrived for."""
+        if not self.filters or arrived.exchange != self.engine.names.events:
+            return True
+        project, _, event = arrived.key.partition(".")
+        subject = Subject(message, message.timestamp_ms)
+        for binding in sorted(self.known.bindings):
+            wanted = self.filters.get(binding)
+            if takes(self.name, frozenset([binding]), event, project) and (not wanted or subject.passes([wanted])):
+                return True
+        return False
 
     @property
     def purged(self) -> int:

@@ -46,6 +46,8 @@ class Transaction:
         """The messages for each queue, or for each event of a project."""
         self._settlements: list[_Settlement] = []
         self._asked: dict[Consumer, set[Delivery]] = {}
+        self.queues_reached = 0
+        """See `core.port.Transaction.queues_reached`, as far as this gateway knows."""
 
     def publish(self, queue: port.Queue, message: Message) -> None:
         """Add a publish."""
@@ -90,6 +92,8 @@ class Transaction:
                     self._engine.host.call_soon(partial(on_done, stale))
                     return
         claimed = [(settlement, self._claim(settlement)) for settlement in self._settlements]
+        events = [target for target in self._publishes if isinstance(target, tuple)]
+        self.queues_reached = sum([self._engine.bound_count(event, project) for project, event in events])
         total = sum(map(len, self._publishes.values()))
         if not total:
             self._published(None, claimed, on_done)

@@ -10,7 +10,7 @@ from zlib import crc32
 
 from curbstone.core.disk import Disk
 from curbstone.core.engine.log.file_view import read_around
-from curbstone.core.engine.log.meta import META_BYTES_MAX, Meta, split_policy
+from curbstone.core.engine.log.meta import META_BYTES_MAX, Meta, bindings_of, split_policy
 from curbstone.core.errors import CurbstoneError, DataDirectoryError
 from curbstone.core.names import QueueName, event_name, group_name, stored_name
 from curbstone.core.options import QueueOptions
@@ -44,7 +44,7 @@ def meta_again(disk: Disk, directory: str, uid: str) -> tuple[Meta, list[str]]:
         lost.append("its options and groups")
     try:
         unused_s = facts.get("unused_s")
-        bindings = frozenset(event_name(event) for event in facts["bindings"])
+        bindings = {event_name(event): text for event, text in bindings_of(facts).items()}
         meta = replace(meta, bindings=bindings, unused_s=None if unused_s is None else float(unused_s))
     except (KeyError, TypeError, ValueError, AttributeError, CurbstoneError):
         lost.append("its bindings (events it was bound to are not stored in it until it is bound again)")
@@ -60,11 +60,12 @@ def renamed(meta: Meta, uid: str, other: Meta) -> tuple[Meta, list[str]]:
     The event bindings stay with the other queue.
     """
     name = QueueName(meta.name.project, f"{meta.name.queue[:180]}.recovered-{uid}")
-    both = sorted(meta.bindings & other.bindings)
+    both = sorted(meta.bindings.keys() & other.bindings.keys())
     notes = [f"another directory holds queue {meta.name}: this one is queue {name} from now on"]
     if both:
         notes.append(f"the other queue is bound to {', '.join(both)} as well, and alone gets new messages")
-    return replace(meta, name=name, bindings=meta.bindings - other.bindings), notes
+    rest = {event: text for event, text in meta.bindings.items() if event not in other.bindings}
+    return replace(meta, name=name, bindings=rest), notes
 
 
 def _read(disk: Disk, path: str) -> bytes:

@@ -100,6 +100,10 @@ class TracedTransaction:
         self._spans = PublishSpans(tracer, "publish transaction")
         self._settling: list[tuple[TracedConsumer, Sequence[int], str]] = []
 
+    @property
+    def queues_reached(self) -> int:
+        return self._transaction.queues_reached
+
     def publish(self, queue: Queue, message: Message) -> None:
         assert isinstance(queue, TracedQueue)
         self._spans.add(message)

@@ -79,12 +79,15 @@ export const send = (name, message) => call('POST', `${pathOf(name)}/messages/ba
   'content-type': 'application/json',
 }).then(reply => reply.json()).then(({ ids }) => ids[0])
 
-/** Look for a text in bodies and headers behind the message with the id `after`; `next` says where to continue. */
-export const search = (name, text, after) => json('GET', `${pathOf(name)}/search?${new URLSearchParams({ text, ...(after ? { after } : {}) })}`)
+/** Look for a text in bodies and headers, or for what passes a filter, behind the message with the id `after`; `next` says where to continue. */
+export const search = (name, text, filter, after) => json('GET',
+  `${pathOf(name)}/search?${new URLSearchParams({ ...(text && { text }), ...(filter && { filter }), ...(after && { after }) })}`)
 
 const bindingPath = ({ project, queue }, event) =>
   `v2/${encodeURIComponent(project)}/events/${encodeURIComponent(event)}/queues/${encodeURIComponent(queue)}`
-export const bind = (name, event) => call('PUT', bindingPath(name, event))
+export const bind = (name, event, filter) => call('PUT', bindingPath(name, event), JSON.stringify({ filter }), {
+  'content-type': 'application/json',
+})
 export const unbind = (name, event) => call('DELETE', bindingPath(name, event))
 
 /** Look at messages behind the one with the id `after`, without taking any. */

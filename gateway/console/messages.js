@@ -30,10 +30,11 @@ export class MessageList {
     this.more = h('button', { type: 'button', click: () => this.goOn() }, 'More')
     this.again = h('button', { type: 'button', click: () => this.load() }, 'Refresh')
     this.text = h('input', { type: 'search', placeholder: 'Search bodies and headers', 'aria-label': 'Search bodies and headers', value: text })
+    this.passing = h('input', { placeholder: 'Filter: priority > 5', 'aria-label': 'Filter on headers' })
     this.looked = h('p', { class: 'looked', role: 'status' })
     this.element = h('section', {},
       h('div', { class: 'bar' }, h('h2', {}, 'Messages'), this.bulk.cause,
-        h('form', { class: 'search', submit: event => { event.preventDefault(); this.load() } }, this.text, h('button', {}, 'Search')),
+        h('form', { class: 'search', submit: event => { event.preventDefault(); this.load() } }, this.text, this.passing, h('button', {}, 'Search')),
         this.state, this.again),
       this.bulk.bar, this.table, this.nothing, this.looked, h('p', {}, this.more))
   }
@@ -47,21 +48,22 @@ export class MessageList {
 
   /** Show the messages behind the last that was looked at, or from the beginning. */
   async goOn(after = this.last) {
-    const text = this.text.value.trim()
-    const { messages, next } = text ? await this.search(text, after) : await this.peek(after)
+    const [text, filter] = [this.text.value.trim(), this.passing.value.trim()]
+    const isSearch = Boolean(text || filter)
+    const { messages, next } = isSearch ? await this.search(text, filter, after) : await this.peek(after)
     this.shown.push(...messages.map(message => [message, row(message, this)]))
     this.last = next ?? messages.at(-1)?.id ?? after
     this.more.hidden = !next
-    put(this.more, text ? 'Search on' : 'More')
+    put(this.more, isSearch ? 'Search on' : 'More')
     this.bulk.offer(this.shown.map(([message]) => message))
     this.filter()
-    put(this.nothing, text ? 'Nothing found.' : 'No messages.')
-    put(this.looked, text ? `Looked through ${number(this.total.messages)} messages, ${bytes(this.total.bytes)}${next ? '; there are more' : ''}.` : '')
+    put(this.nothing, isSearch ? 'Nothing found.' : 'No messages.')
+    put(this.looked, isSearch ? `Looked through ${number(this.total.messages)} messages, ${bytes(this.total.bytes)}${next ? '; there are more' : ''}.` : '')
     this.found(this.shown.map(([message]) => message))
   }
 
-  async search(text, after) {
-    const { messages, looked, next } = await api.search(this.name, text, after)
+  async search(text, filter, after) {
+    const { messages, looked, next } = await api.search(this.name, text, filter, after)
     this.total.messages += looked.messages
     this.total.bytes += looked.bytes
     return { messages: messages.filter(({ state }) => ['', state].includes(this.state.value)), next }

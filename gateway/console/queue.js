@@ -109,7 +109,7 @@ export class QueuePage {
         .map(text => h('span', { class: 'badge bad' }, text)))
       this.about.replaceChildren(this.about.firstChild, options(info.options),
         h('p', {}, h('button', { type: 'button', click: () => this.edit(info.options) }, 'Edit options …')),
-        groups.length ? groupTable(groups) : '', this.events(info.bindings))
+        groups.length ? groupTable(groups) : '', this.events(info.bindings, info.filters ?? {}))
       await this.messages.load()
     } catch (error) {
       if (error.status === 404) {
@@ -129,19 +129,21 @@ export class QueuePage {
         h('a', { href: `#${encodeURIComponent(project)}` }, `The queues of ${project}`)))
   }
 
-  /** Return what tells the events that the queue is bound to, and changes them. */
-  events(bindings) {
+  /** Return what shows and changes the events that the queue is bound to, and their filters. */
+  events(bindings, filters) {
     const button = (text, act) => h('button', { type: 'button', click: act }, text)
     const change = act => async () => { await act(); await this.load() }
     return h('section', { class: 'events' }, h('h3', {}, 'Events'),
-      bindings.length ? h('ul', {}, bindings.map(event => h('li', {}, event, ' ', button('Unbind', change(() => api.unbind(this.name, event))))))
+      bindings.length ? h('ul', {}, bindings.map(event => h('li', {}, event, filters[event] ? h('code', {}, filters[event]) : '', ' ',
+        button('Unbind', change(() => api.unbind(this.name, event))))))
         : h('p', {}, 'It is bound to no event.'),
       button('Bind …', change(async () => {
         const data = await ask('Bind to an event', [
           h('p', {}, 'What is published to the event from now on is copied to this queue. * stands for one word, # for any number.'),
           h('label', {}, 'Event', h('input', { name: 'event', required: true, autofocus: true, placeholder: 'orders.*' })),
+          h('label', {}, 'Filter on headers', h('input', { name: 'filter', placeholder: "region = 'eu' AND total > 100" })),
         ], 'Bind')
-        if (data) await api.bind(this.name, data.get('event').trim())
+        if (data) await api.bind(this.name, data.get('event').trim(), data.get('filter').trim())
       })))
   }
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
 from curbstone.core.errors import BadRequest
+from curbstone.core.filters import NOT_SHARED
 from curbstone.core.names import group_name
 from curbstone.gateway.formats.message_json import Encoding
 from curbstone.gateway.http.scope import AnyScope
@@ -30,6 +31,12 @@ def parse_query(text: bytes) -> Mapping[str, str]:
     except ValueError:
         raise BadRequest(f"the query has more than {PARAMETERS_MAX} parameters") from None
     return dict(reversed(pairs))
+
+
+def refuse_filter(asked: Mapping[str, object]) -> None:
+    """Raise BadRequest if a filter is given where messages are taken from a queue."""
+    if "filter" in asked:
+        raise BadRequest(f"filter is not supported here: {NOT_SHARED}")
 
 
 def seconds_ms(name: str, value: object, most_s: float = SECONDS_MAX) -> int:

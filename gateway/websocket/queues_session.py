@@ -27,7 +27,7 @@ from curbstone.core.traffic import Traffic
 from curbstone.core.values import Done
 from curbstone.gateway.formats.idempotency import MEMBER
 from curbstone.gateway.formats.json_message import check_message, message_of, put_body
-from curbstone.gateway.formats.parameters import encoding_named, group_named, lease_ms, whole_number
+from curbstone.gateway.formats.parameters import encoding_named, group_named, lease_ms, refuse_filter, whole_number
 from curbstone.gateway.http.json_body import check_members
 from curbstone.gateway.http.problem import Problem, reason_of, status_of
 from curbstone.gateway.limits import SUBSCRIPTIONS_MAX, UNREAD_BYTES_MAX, WINDOW_MAX
@@ -204,6 +204,7 @@ class QueuesSession:
     # --- subscriptions
 
     def _subscribe(self, command: dict[str, Any]) -> None:
+        refuse_filter(command)
         check_members(command, _WISHES, "a subscribe")
         name = self._queue_name(command[_SUBSCRIBE])
         key = name.queue

@@ -13,7 +13,15 @@ from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.masks import published_event
 from curbstone.core.names import queue_name
 from curbstone.core.traffic import Traffic
-from curbstone.gateway.formats.parameters import encoding_of, group_of, groups_of, lease_ms, parse_query, whole_number
+from curbstone.gateway.formats.parameters import (
+    encoding_of,
+    group_of,
+    groups_of,
+    lease_ms,
+    parse_query,
+    refuse_filter,
+    whole_number,
+)
 from curbstone.gateway.http.head import event_in
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import Problem
@@ -106,6 +114,7 @@ class WebSocketRoutes:
             event = published_event(event_in(named))
             return self._to_event(request, queue_name("any", project).project, event, protocol, query)
         name = queue_name(named, project)
+        refuse_filter(query)
         limit = whole_number("limit", query.get("limit", self._settings.default_limit), 1, WINDOW_MAX)
         encoding = encoding_of(query)
         group = group_of(query)

@@ -33,7 +33,7 @@ class Shell(Protocol):
     def call(self, name: str, *args: Any, **options: Any) -> Any: ...
     def on_queue(self, queue: str, name: str, *args: Any, **options: Any) -> Any: ...
     def batch(self, queue: str, size: int, wait: float) -> Any: ...
-    def subscribe(self, event: str) -> Any: ...
+    def subscribe(self, event: str, **options: Any) -> Any: ...
     def publish_event(self, event: str, body: Any, **options: Any) -> aio.Stored: ...
     def work(self, queue: str, handler: Callable[[Any], Any], **options: Any) -> Callable[[], None]: ...
     def close(self) -> None: ...
@@ -102,8 +102,8 @@ class Threads:
         batch.ack()
         return batch
 
-    def subscribe(self, event: str) -> Any:
-        return self.client.event(event).subscribe()
+    def subscribe(self, event: str, **options: Any) -> Any:
+        return self.client.event(event).subscribe(**options)
 
     def publish_event(self, event: str, body: Any, **options: Any) -> aio.Stored:
         stored: aio.Stored = self.client.event(event).publish(body, **options)
@@ -221,8 +221,8 @@ class Asyncio:
 
         return self._run(batch())
 
-    def subscribe(self, event: str) -> Any:
-        return self._do(lambda: self.client.event(event).subscribe())
+    def subscribe(self, event: str, **options: Any) -> Any:
+        return self._do(lambda: self.client.event(event).subscribe(**options))
 
     def publish_event(self, event: str, body: Any, **options: Any) -> aio.Stored:
         stored: aio.Stored = self._do(lambda: self.client.event(event).publish(body, **options))

@@ -247,6 +247,15 @@ def test_an_event_has_a_copy_for_each_subscriber(shell: Shell, queue: str) -> No
     assert [shell.take(subscriber).json() for subscriber in subscribers] == [{"id": 7}] * 2
 
 
+def test_a_subscriber_with_a_filter_gets_what_passes(shell: Shell, queue: str) -> None:
+    subscriber = shell.subscribe(queue, filter="region = 'eu' AND n > 1")
+    shell.commit([], [(queue, b"behind it")])
+    for number in range(4):
+        shell.publish_event(queue, {"id": number}, headers={"region": ("eu", "us")[number % 2], "n": str(number)})
+    shell.publish_event(queue, {"id": 4}, headers={"region": "eu", "n": "4"})
+    assert [shell.take(subscriber).json() for _ in range(2)] == [{"id": 2}, {"id": 4}]
+
+
 def test_a_message_of_an_event_needs_no_end(shell: Shell, queue: str) -> None:
     """`with message` and `ack` raised `ClientError: this subscription needs no acks`."""
     subscriber = shell.subscribe(queue)

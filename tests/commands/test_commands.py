@@ -386,6 +386,25 @@ def test_an_event_has_no_control_characters_in_its_name() -> None:
     assert event_name("commande.payée.Ω.👍") == "commande.payée.Ω.👍"
 
 
+def test_a_binding_with_a_filter_is_made_shown_and_replaced(run: Run, server: ServerProcess) -> None:
+    good(run("bind", "order.*", "a", "--filter", "region = 'eu'"))
+    assert good(run("events")).out.split("\n")[1].split(None, 2) == ["order.*", "a", "region = 'eu'"]
+    assert "order.* (region = 'eu')" in good(run("queue", "show", "a")).out
+    bad = run("bind", "order.*", "a", "--filter", "region ~ 'eu'")
+    assert bad.code != 0 and "bad filter at character 8" in bad.err
+    good(run("bind", "order.*", "a"))
+    assert "region" not in good(run("events")).out
+
+
+def test_a_peek_with_a_filter_shows_what_passes(run: Run, server: ServerProcess) -> None:
+    for number in range(5):
+        good(run("send", "a", str(number), "-H", f"n={number}"))
+    shown = good(run("peek", "a", "--filter", "n > 1 AND n <> 3", "--json")).json
+    assert [each["message"] for each in shown] == ["2", "4"]
+    assert [each["message"] for each in good(run("peek", "a", "--filter", "n > 1", "-n", "1", "--json")).json] == ["2"]
+    assert run("peek", "a", "--filter", "n > 7").code == 5
+
+
 # --- check
 
 

@@ -161,9 +161,10 @@ def test_a_meta_is_made_again_with_what_can_be_read_of_it(
 
 
 def bound_queue(lab: Lab) -> LocalQueue:
-    """Return a queue with options, a group, two bindings and a message."""
+    """Return a queue with options, a group, two bindings, one of them with a filter, and a message."""
     queue = lab.queue(ttl=5000, groups=["g"])
     lab.answer(partial(lab.broker.occupy, queue.name, frozenset({"order.made", "order.paid"}), 60.0))
+    lab.answer(partial(lab.broker.bind, "order.paid", queue.name, filter_text="total > 1"))
     lab.publish(queue, "a")
     return queue
 
@@ -201,7 +202,7 @@ def test_a_meta_that_can_be_read_keeps_its_bindings(harm: Callable[[bytes], byte
     path = f"{queue.log.directory}/meta"
     restarted(lab, mended({**files, path: harm(files[path])}, tmp_path))
     again = lab.broker.get(queue.name)
-    assert again.meta.bindings == {"order.made", "order.paid"} and again.meta.unused_s == 60
+    assert again.meta.bindings == {"order.made": "", "order.paid": "total > 1"} and again.meta.unused_s == 60
     assert again.meta.groups == queue.meta.groups and again.options.groups == ("g",)
     assert lab.broker.health().reasons == []
     assert lab.answer(lambda done: lab.broker.publish_event("order.made", [message("event")], done))[0] is None

@@ -231,7 +231,7 @@ def test_an_event_is_copied_to_every_bound_queue() -> None:
         assert lab.answer(partial(lab.broker.bind, "order", queue_name(name))) == (None,)
     lab.queue("c")
     answer = lab.answer(lambda done: lab.broker.publish_event("order", [message("m"), message("n")], done))
-    assert answer == (None, 0, 2)
+    assert answer == (None, 2, 2)
     assert [lab.bodies(queue) for queue in lab.broker.queues()] == [[b"m", b"n"], [b"m", b"n"], []]
 
 
@@ -245,7 +245,7 @@ def test_a_queue_that_goes_while_an_event_is_published_is_left_out() -> None:
         lab.broker.publish_event("order", [message("m"), message("n")], done)
         lab.broker.delete(Q, lambda _existed: None)
 
-    assert lab.answer(publish_and_delete, passing_ms=100) == (None, 0, 2)
+    assert lab.answer(publish_and_delete, passing_ms=100) == (None, 2, 2)
     assert [lab.bodies(queue) for queue in lab.broker.queues()] == [[b"m", b"n"]] * 2
 
 
@@ -263,6 +263,7 @@ def test_a_queue_that_refuses_an_event_is_reported_and_the_others_have_theirs() 
     error = answers[1][0]
     assert isinstance(error, EventRefused) and isinstance(error.refused[Q], MessageTooLarge)
     assert (list(error.refused), error.stored) == ([Q], 2)
+    assert [queues for _, queues, _ in answers] == [3, 0, 3]
     assert str(error).startswith("1 of 3 queues bound to the event refused the message: default/q: the message has 4")
     found = {queue.name.queue: lab.bodies(queue) for queue in lab.broker.queues()}
     assert found["q"] == [b"few", b"end"] and found["a"] == found["z"] == [b"few", b"more", b"most", b"end"]
@@ -294,7 +295,7 @@ def test_many_bindings_at_once_are_a_few_writes() -> None:
     assert answers == [None] * 300
     assert lab.disk.ops - before < 40
     lab.restart("power")
-    assert lab.broker.bindings(Q) == {f"e{number}" for number in range(300)}
+    assert lab.broker.bindings(Q).keys() == {f"e{number}" for number in range(300)}
 
 
 def test_events_that_nobody_is_bound_to_any_more_are_forgotten() -> None:
@@ -319,11 +320,11 @@ def test_bindings_survive_a_restart_and_end_with_unbind_or_delete(how: str) -> N
     for event in ("one", "two", "one"):
         lab.answer(partial(lab.broker.bind, event, Q))
     lab.restart(how)
-    assert lab.broker.bindings(Q) == {"one", "two"}
+    assert lab.broker.bindings(Q).keys() == {"one", "two"}
     lab.answer(lambda done: lab.broker.unbind("one", Q, done))
     lab.answer(lambda done: lab.broker.unbind("never", Q, done))
     lab.restart(how)
-    assert lab.broker.bindings(Q) == {"two"}
+    assert lab.broker.bindings(Q).keys() == {"two"}
     for event in ("one", "two"):
         lab.answer(partial(lab.broker.publish_event, event, [message(event)]))
     assert lab.bodies(lab.broker.get(Q)) == [b"two"]
@@ -338,7 +339,7 @@ def test_options_and_bindings_leave_each_other_alone() -> None:
     lab.answer(lambda done: lab.broker.bind("e", Q, done))
     declare(lab, lease=7)
     lab.restart()
-    assert lab.broker.bindings(Q) == {"e"} and lab.broker.get(Q).options.ttl == 5
+    assert lab.broker.bindings(Q).keys() == {"e"} and lab.broker.get(Q).options.ttl == 5
 
 
 @pytest.mark.parametrize("event", ["", "a b", "a\n", "x" * 201])
@@ -356,7 +357,7 @@ def test_bindings_that_take_more_than_a_small_cap_leaves_are_refused() -> None:
             lab.answer(partial(lab.broker.bind, f"event-{number}-" + "x" * 100, Q))
     kept = lab.broker.bindings(Q)
     lab.restart()
-    assert lab.broker.bindings(Q) == kept
+    assert lab.broker.bindings(Q).keys() == kept.keys()
 
 
 # --- shutdown and health
@@ -469,7 +470,7 @@ def test_when_an_unused_queue_is_to_go_is_kept_with_it(how: str) -> None:
     assert lab.answer(partial(lab.broker.occupy, Q, frozenset({"e"}), 5.5)) == (None,)
     declare(lab, ttl=5)
     lab.restart(how)
-    assert (lab.broker.unused_s(Q), lab.broker.bindings(Q), lab.broker.get(Q).options.ttl) == (
+    assert (lab.broker.unused_s(Q), frozenset(lab.broker.bindings(Q)), lab.broker.get(Q).options.ttl) == (
         5.5,
         frozenset({"e"}),
         5.0,
@@ -478,7 +479,7 @@ def test_when_an_unused_queue_is_to_go_is_kept_with_it(how: str) -> None:
     assert lab.broker.unused_s(Q) == 5.5, "only who says so changes it"
     lab.answer(partial(lab.broker.occupy, Q, frozenset({"f"}), None))
     lab.restart(how)
-    assert (lab.broker.unused_s(Q), lab.broker.bindings(Q)) == (None, frozenset({"f"}))
+    assert (lab.broker.unused_s(Q), frozenset(lab.broker.bindings(Q))) == (None, frozenset({"f"}))
 
 
 def test_the_local_engine_is_one_of_the_port_and_lacks_nothing() -> None:

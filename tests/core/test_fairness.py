@@ -53,7 +53,7 @@ def test_a_large_fan_out_is_spread_and_each_queue_has_all_in_order() -> None:
     lab.broker.publish_event("order", batch(EACH, 1), lambda *given: answers.append(given))
     assert not any(queue.writer.is_idle for queue in queues[: begun(queues)]) and begun(queues) < QUEUES
     lab.settle()
-    assert answers == [(None, 0, EACH), (None, 0, 1)]
+    assert answers == [(None, QUEUES, EACH), (None, QUEUES, 1)]
     assert [lab.bodies(queue) for queue in queues] == expected(EACH + 1)
 
 

@@ -300,7 +300,7 @@ def test_an_event_reaches_the_queues_that_are_bound_to_it(world: World) -> None:
     event = f"order.{queues[0].name.queue}"
     for queue in queues:
         assert world.answer(lambda done, queue=queue: world.broker.bind(event, queue.name, done)) == (None,)  # type: ignore[misc]
-    assert world.broker.bindings(queues[0].name) == {event}
+    assert world.broker.bindings(queues[0].name).keys() == {event}
 
     def publish(body: str) -> None:
         answer = world.answer(lambda done: world.broker.publish_event(event, [Message(body.encode())], done))
@@ -322,12 +322,14 @@ def test_a_mask_takes_the_events_that_its_words_mean(world: World) -> None:
     bound = {f"{word}.*.paid", f"{word}.new.>", f"{word}.#.end"}
     assert world.answer(lambda done: world.broker.rebind(queue.name, frozenset(bound), done)) == (None,)
     events = [f"{word}.7.paid", f"{word}.7.8.paid", f"{word}.new", f"{word}.new.a.b", f"{word}.end", f"{word}.new.end"]
+    reached = []
     for event in events:
         messages = [Message(event.partition(".")[2].encode())]
-        (error, *_) = world.answer(partial(world.broker.publish_event, event, messages))
+        error, queues, _ = world.answer(partial(world.broker.publish_event, event, messages))
         assert error is None
+        reached.append(queues)
     assert world.bodies(queue) == ["7.paid", "new", "new.a.b", "end", "new.end"]
-    assert [world.broker.bound_count(event) for event in events] == [1, 0, 1, 1, 1, 1]
+    assert reached == [1, 0, 1, 1, 1, 1]
 
 
 def test_a_window_may_grow_and_shrink(world: World) -> None:

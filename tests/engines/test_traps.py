@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from curbstone.core.errors import CurbstoneError, NoSuchQueue, QueueFull, Unavailable
+import pytest
+
+from curbstone.core.errors import CurbstoneError, NoSuchQueue, NotSupported, QueueFull, Unavailable
 from curbstone.core.message import Message
-from curbstone.core.names import private_name
+from curbstone.core.names import private_name, queue_name
 from curbstone.core.port import Queue
 from curbstone.core.values import Outcome
 from curbstone.rabbit.amqp.port import Properties
@@ -179,6 +181,41 @@ def test_a_subscriber_that_is_too_slow_is_ended_and_costs_the_others_nothing(mod
     assert name not in [each.name for each in model.broker.private_queues()]
 
 
+def test_a_filter_of_a_subscriber_is_applied_when_messages_arrive(model: ModelWorld) -> None:
+    """What does not pass is acked, so it is not in the way of what does."""
+    name = private_name("topic.filtered")
+    assert model.answer(lambda done: model.broker.declare(name, {}, done)) == (None,)
+    queue = model.broker.get(name)
+    assert model.answer(lambda done: model.broker.bind("e.*", name, done, filter_text="n > 1")) == (None,)
+    assert model.broker.bindings(name) == {"default/e.*": "n > 1"}
+    peer = model.peer(queue, window=1)
+
+    def publish(*numbers: int) -> None:
+        messages = [Message(b"%d" % number, b"n:%d\n" % number) for number in numbers]
+        error, *_ = model.answer(lambda done: model.broker.publish_event("e.x", messages, done))
+        assert error is None
+
+    publish(0, 1, 2, 1, 3)
+    peer.expect("2")
+    peer.consumer.ack(peer.seqs("2"))
+    peer.expect("2", "3")
+    peer.consumer.ack(peer.seqs("3"))
+    assert queue.stats.filtered == 3
+    assert model.answer(lambda done: model.broker.bind("e.*", name, done)) == (None,)
+    publish(0)
+    peer.expect("2", "3", "0")
+    peer.consumer.ack(peer.seqs("0"))
+    assert model.broker.reply(name, [Message(b"answer")], lambda *_: None)
+    peer.expect("2", "3", "0", "answer")
+
+
+def test_a_filter_on_the_binding_of_a_queue_is_refused_and_makes_no_queue(model: ModelWorld) -> None:
+    name = queue_name("filtered")
+    with pytest.raises(NotSupported, match="needs the local engine"):
+        model.broker.bind("e", name, lambda _error: None, filter_text="n > 1")
+    assert name not in [queue.name for queue in model.broker.queues()]
+
+
 # --- several gateways
 
 
@@ -280,7 +317,7 @@ def test_a_gateway_that_starts_later_knows_all_queues(model: ModelWorld) -> None
     model.answer(lambda done: model.broker.bind("e", queue.name, done))
     late = other(model)
     same = late.get(queue.name)
-    assert same.options == queue.options and late.bindings(queue.name) == {"e"}
+    assert same.options == queue.options and late.bindings(queue.name).keys() == {"e"}
     answer = model.answer(lambda done: late.publish_event("e", [Message(b"x")], done))
     assert answer[0] is None and model.bodies(queue, group="g") == ["x"]
 
@@ -306,7 +343,7 @@ def test_a_binding_whose_gateway_died_half_way_is_made_for_who_asks_again(model:
     halfway(model, second, queue)
     answers: list[Any] = []
     second.bind("e", queue.name, answers.append)
-    model.until(lambda: model.broker.bindings(queue.name) == {"e"})
+    model.until(lambda: model.broker.bindings(queue.name).keys() == {"e"})
     assert model.answer(lambda done: model.broker.bind("e", queue.name, done)) == (None,) and not answers
     answer = model.answer(lambda done: model.broker.publish_event("e", [Message(b"x")], done))
     assert answer[0] is None and model.bodies(queue) == ["x"]

@@ -231,6 +231,48 @@ def event(path: str, body: bytes) -> Case:
     return send("POST", path, body)
 
 
+WILD = " OR ".join([f"h LIKE '%{'a_' * 180}b%'"] * 4)
+LIKES = " OR ".join([f"h LIKE '%{letter}%b%'" for letter in "cdefghijk"])
+DEAR = f"{WILD} OR {LIKES}"
+"""A filter that costs about as much as any may."""
+LONG = "a" * 4095 + "c"
+
+
+def bind(world: World, queue: str) -> None:
+    """Bind to a mask, and many queues with filters that cost much, or are long."""
+    world.call("PUT", "/v2/default/events/a.b.%23.c/queues/q1", 201)
+    longest = " AND ".join([f"a{number} IN ({','.join(['1'] * 4)})" for number in range(60)])
+    for number in range(100):
+        body = {"filter": DEAR if number % 10 else longest}
+        world.call("PUT", f"/v2/default/events/filtered/queues/q{number}", 201, json=body)
+
+
+def to_filters(world: World, queue: str) -> None:
+    """One message for filters that cost much; it passes none."""
+    bind(world, queue)
+    world.call("POST", "/v2/default/events/filtered/messages", 201, content=b"x", headers={"x-msg-x-h": LONG})
+
+
+def batch_to_filters(world: World, queue: str) -> None:
+    """As many messages as the filters of two queues may look at in one batch, and too many."""
+    for number in range(2):
+        world.call("PUT", f"/v2/default/events/dear/queues/q{number}", 201, json={"filter": DEAR})
+    messages = [{"message": "x", "x-msg-x-h": LONG}] * 1000
+    path = "/v2/default/events/dear/messages/batch"
+    world.call("POST", path, 400, json=messages)
+    world.call("POST", path, 201, json=messages[:16])
+
+
+def look_with_filter(path: str) -> Case:
+    """Return a case that looks for what passes a filter that costs much, and one that costs little."""
+
+    def case(world: World, queue: str) -> None:
+        for wanted in (DEAR, "a = 'b'"):
+            world.call("GET", path.format(large=world.large), 200, params={"filter": wanted, "limit": 100})
+
+    return case
+
+
 def login_line(world: World) -> str:
     return f"login:admin\npasscode:{world.guarded.secrets['admin']}\n"
 
@@ -323,7 +365,7 @@ CASES: dict[str, Case] = {
     "discoverSocket": send("OPTIONS", "{q}", b""),
     "publishMessage": publish,
     "popMessage": send("DELETE", "{large}/messages", b""),
-    "peekMessages": get("{large}/messages", limit=1000),
+    "peekMessages": several(get("{large}/messages", limit=1000), look_with_filter("{large}/messages")),
     "publishBatch": several(
         send("POST", "{q}/messages/batch", MESSAGES, orjson.dumps([{"message": "x" * 800}] * AT_ONCE), JUNK),
         send("POST", "{q}/messages/batch", orjson.dumps([{"message": "x", "headers": {"a": "b"}}] * AT_ONCE)),
@@ -341,17 +383,21 @@ CASES: dict[str, Case] = {
     "confirmPop": send("DELETE", "{q}/leases/x", b""),
     "getProducer": get("{q}/producers/p"),
     "explainQueue": explain,
-    "searchMessages": several(get("{large}/search", text="none of them"), get("{large}/search", text="x")),
+    "searchMessages": several(
+        get("{large}/search", text="none of them"), get("{large}/search", text="x"), look_with_filter("{large}/search")
+    ),
     "pauseQueue": send("POST", "{q}/pause", b"{}", JUNK),
     "resumeQueue": send("POST", "{q}/resume", b"{}", JUNK),
     "purgeQueue": several(send("POST", "{q}/purge", b"{}"), send("POST", "{q}/purge", JUNK)),
     "undoSettled": undo,
     "redriveQueue": redrive,
     "listEvents": get("/v2/default/events"),
-    "bindQueue": send("PUT", "/v2/default/events/a.b.%23.c/queues/q1", b""),
+    "bindQueue": bind,
     "unbindQueue": send("DELETE", "/v2/default/events/a.b.%23.c/queues/q1", b""),
-    "publishEvent": event("/v2/default/events/many/messages", b"x" * 100_000),
-    "publishEventBatch": event("/v2/default/events/many/messages/batch", orjson.dumps([{"message": "x"}] * 200)),
+    "publishEvent": several(event("/v2/default/events/many/messages", b"x" * 100_000), to_filters),
+    "publishEventBatch": several(
+        event("/v2/default/events/many/messages/batch", orjson.dumps([{"message": "x"}] * 200)), batch_to_filters
+    ),
     "getTransaction": get("/v2/w/transactions/x"),
     "dropTransaction": several(stage, send("DELETE", "/v2/w/transactions/dropTransaction", b"")),
     "stagePart": stage,
@@ -364,7 +410,7 @@ CASES: dict[str, Case] = {
     "getOffsets": get("{large}/offsets", timestamp=1),
     "getManyOffsets": many_offsets,
     "ackGroups": many_offsets,
-    "browseMessages": get("{large}/browse", max_bytes=16 << 20),
+    "browseMessages": several(get("{large}/browse", max_bytes=16 << 20), look_with_filter("{large}/browse")),
     "readJournal": get("{large}/journal", max_bytes=16 << 20),
     "lookAtMqQueue": get("/mq/large"),
     "createMqQueue": send("PUT", "/mq/worst", b""),

@@ -38,12 +38,17 @@ export async function run({ Client, Reject, Retry, Refused }, url, options, cras
   Object.assign(facts, { kept: kept.join(""), ends });
 
   const heard = [];
+  const filtered = [];
+  client.subscribe("sold", (message) => filtered.push(message.json().id), { filter: "region = 'eu'" });
   client.subscribe("sold", (message) => heard.push(message.json()));
   while (!heard.length) {
     await client.publishEvent("sold", { id: 7 });
     await new Promise((done) => setTimeout(done, 20));
   }
   facts.heard = heard[0];
+  for (const [id, region] of [[8, "us"], [9, "eu"]]) await client.publishEvent("sold", { id }, { headers: { region } });
+  await until(() => filtered.length);
+  facts.filtered = filtered;
 
   const sending = Array.from({ length: 200 }, (_, n) => client.publish("orders", String(n + 1)));
   await Promise.any(sending);

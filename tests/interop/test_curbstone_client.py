@@ -31,7 +31,7 @@ def judge(facts: dict[str, Any]) -> None:
     assert facts["json"] == {"total": 12, "text": "ä\0"}
     assert facts["refused"] == [True, 413]
     assert facts["tries"][:2] == [0, 1]
-    assert facts["heard"] == {"id": 7}
+    assert facts["heard"] == {"id": 7} and facts["filtered"] == [9]
     assert facts["confirmed"] == 200
     assert (facts["maybeRepeated"], facts["twice"]) == (False, 0)
     assert (facts["kept"], facts["ends"]) == ("abc", [0, 413, 0, 413, 0])

@@ -147,7 +147,7 @@ def test_a_repeat_is_stored_once_and_a_request_is_answered_without_a_subscriptio
 @pytest.mark.parametrize(
     ("headers", "says"),
     [
-        ({"selector": "a > 1"}, "use a queue for each kind"),
+        ({"selector": "a > 1"}, "curbstone bind EVENT QUEUE --filter"),
         ({"x-single-active-consumer": "true"}, "/temp-queue/{name}"),
         ({"x-max-length": "5"}, "x-max-length-bytes"),
     ],

@@ -163,9 +163,12 @@ def test_a_queue_is_bound_to_an_event_and_unbound(page: Page, http: httpx.Client
     page.until("document.querySelector('.events') !== null")
     press(page, "Bind …")
     fill(page, "[name=event]", "orders.*")
+    fill(page, "[name=filter]", "region = 'eu'")
     press(page, "Bind")
     page.until("document.querySelector('.events li')?.textContent.startsWith('orders.*')")
-    assert http.get(path).json()["bindings"] == ["orders.*"]
+    assert page.evaluate("document.querySelector('.events li code').textContent") == "region = 'eu'"
+    info = http.get(path).json()
+    assert (info["bindings"], info["filters"]) == (["orders.*"], {"orders.*": "region = 'eu'"})
     press(page, "Unbind")
     page.until("document.querySelector('.events') !== null && document.querySelector('.events li') === null")
     assert http.get(path).json()["bindings"] == []

@@ -71,7 +71,7 @@ OPEN_PRIVATES = {"_replace", "_asdict", "_fields", "_make", "_exit", "_jvm", "_j
 
 # What adapters know of core: what they may ask of an engine, the values they hand over, and the host they run on.
 PORT = {
-    *("errors", "frames", "headers", "holders", "host", "masks", "message", "names", "options"),
+    *("errors", "filters", "frames", "headers", "holders", "host", "masks", "message", "names", "options"),
     *("orders", "port", "port_reading", "port_staging", "positions", "schemas", "stats", "traffic", "values"),
 }
 MORE_OF_CORE = {

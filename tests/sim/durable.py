@@ -4,11 +4,13 @@ It has dice and a queue of its own. What is judged beside the history:
 
 - as long as somebody uses it, and not longer ago than the option says, it is there
 - once it was unused for longer, it is gone, with all that was in it
-- its binding, once confirmed, is there after a crash: what is published to the event is in the queue
+- its binding, once confirmed, is there after a crash with its filter: what is published to the event and passes is in
+  the queue, and nothing else
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,13 @@ if TYPE_CHECKING:
 NAME = queue_name("durable")
 EVENT = "news"
 UNUSED_MS = 30_000
+FILTERS: dict[str, Callable[[int], bool]] = {
+    "": lambda _token: True,
+    "n IS NULL OR n < 30": lambda token: token % 3 == 0 or token < 30,
+    "NOT n > 50": lambda token: token % 3 != 0 and token <= 50,
+    "n LIKE '%1_%' AND n <> '112'": lambda token: token % 3 != 0 and "1" in str(token)[:-1] and token != 112,
+}
+"""What passes each of them: the header `n` of a message is its token, and each third message has none."""
 LATE_MS = 1000
 """So much later than its time, and what it then takes, it is gone where nothing fails."""
 
@@ -37,6 +46,8 @@ class Durable:
         self._rng = Random(f"{seed} durable")
         self.is_on = self._rng.random() < 0.15 or focus == "durable"
         self._is_focus = focus == "durable"
+        self._filters = Random(f"{seed} filter")
+        self._filter = self._filters.choice(list(FILTERS))
         self._queue: LocalQueue | None = None
         self._is_confirmed = False
         """Whether it, its option and its binding are on disk."""
@@ -61,6 +72,8 @@ class Durable:
         else:
             step = self._rng.choice([self._publish, self._publish, self._come, self._go, self._wait])
             step(self._queue)
+            if self._is_confirmed and self._queue is not None and self._filters.random() < 0.1:
+                self._change(self._queue)
 
     def _subscribe(self) -> None:
         broker = self._run.broker
@@ -79,20 +92,41 @@ class Durable:
         queue = self._queue = broker.ensure(NAME)
         self._is_confirmed = False
         self._run.directories.declare(NAME, {"unused": UNUSED_MS / 1000}, done)
-        broker.bind(EVENT, NAME, done)
+        broker.bind(EVENT, NAME, done, filter_text=self._filter)
+
+    def _change(self, queue: LocalQueue) -> None:
+        """Bind it again, with another filter."""
+
+        def done(error: CurbstoneError | None) -> None:
+            if error is None and self._queue is queue and self._filter == wanted:
+                self._is_confirmed = True
+
+        wanted = self._filter = self._filters.choice(list(FILTERS))
+        self._is_confirmed = False
+        self._run.broker.bind(EVENT, NAME, done, filter_text=wanted)
 
     def _publish(self, queue: LocalQueue) -> None:
+        """Publish some messages to the event; each is stored, or kept out by the filter."""
         run = self._run
-        message = run.history.message(self._rng.randrange(10, 400))
-        token = run.history.token(message)
-        self._tokens.append(token)
+        messages = [run.history.message(self._rng.randrange(10, 400)) for _ in range(self._filters.choice([1, 1, 3]))]
+        waiting = [run.history.token(message) for message in messages]
+        passing = [token for token in waiting if FILTERS[self._filter](token)]
+        self._tokens += passing
+        run.history.barred.update(set(waiting) - set(passing))
         was_confirmed = self._is_confirmed
 
-        def done(error: CurbstoneError | None, _first: int, _count: int) -> None:
-            if error is None and was_confirmed and queue is self._queue:
-                run.history.confirmed.add(token)
+        def done(error: CurbstoneError | None, queues: int, count: int) -> None:
+            mine = waiting[:count]
+            del waiting[:count]
+            for token in mine:
+                if token not in passing and (error is not None or queues):
+                    run.history.violations.append(
+                        Violation(f"token {token} passes no filter and got {error}, {queues}")
+                    )
+                elif token in passing and error is None and was_confirmed and queue is self._queue:
+                    run.history.confirmed.add(token)
 
-        run.broker.publish_event(EVENT, [message], done, DEFAULT_PROJECT)
+        run.broker.publish_event(EVENT, messages, done, DEFAULT_PROJECT)
 
     def _come(self, queue: LocalQueue) -> None:
         if self._consumer is not None:
@@ -101,6 +135,7 @@ class Durable:
 
         def deliver(deliveries: list[Delivery]) -> None:
             tokens = [run.history.token(each.message) for each in deliveries]
+            run.history.see_barred(tokens)
             run.history.doomed.update(tokens)
             run.history.doomed_alone.update(tokens)
             consumer.ack(
@@ -157,7 +192,7 @@ class Durable:
         if self._queue is None or not self._is_confirmed:
             self._queue = None  # whatever is there of it, it is asked for again
         elif found is not None:
-            if EVENT not in run.broker.bindings(NAME) or found.options.unused != UNUSED_MS / 1000:
+            if run.broker.bindings(NAME).get(EVENT) != self._filter or found.options.unused != UNUSED_MS / 1000:
                 raise Violation(f"{NAME} was bound to {EVENT}, and a start does not find that")
             self._queue = found
         elif self._may_be_gone:

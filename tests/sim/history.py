@@ -7,7 +7,7 @@ everything was drained:
 
 - confirmed and not doomed: came out, once
 - gone: never came out after that
-- refused for want of room: never came out
+- refused for want of room, or kept out by a filter: never came out
 - anything that came out was sent, and its body is what was sent
 - what came out first time and in order was published in that order
 - of a transaction that was not confirmed: all or nothing
@@ -15,6 +15,7 @@ everything was drained:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from curbstone.core.message import Message
@@ -58,6 +59,8 @@ class History:
         self.undone_early: set[int] = set()
         """What may have return before it was confirmed that it was gone: a transaction tells that when it has been
         written to all of its queues."""
+        self.barred: set[int] = set()
+        """What no filter lets into a queue."""
         self.units: list[Unit] = []
         self.violations: list[Violation] = []
         self.live: dict[int, str] = {}
@@ -96,6 +99,10 @@ class History:
         except Violation as violation:
             self.violations.append(violation)
 
+    def see_barred(self, tokens: Iterable[int]) -> None:
+        """Note what was handed out although a filter lets it into no queue."""
+        self.violations += [Violation(f"token {each} passes no filter") for each in tokens if each in self.barred]
+
     def check(self) -> None:
         """Raise the first violation there was."""
         if self.violations:
@@ -123,6 +130,8 @@ class History:
     def judge(self, came_out: list[int]) -> None:
         """Compare what a full drain gave with what was promised."""
         seen = set(came_out)
+        self.see_barred(came_out)
+        self.check()
         if len(seen) != len(came_out):
             raise Violation(f"twice in one drain: {sorted(t for t in seen if came_out.count(t) > 1)}")
         lost = sorted(self.confirmed - self.doomed - seen)

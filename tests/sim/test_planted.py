@@ -17,13 +17,19 @@ from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.index.group import Group, IsDead, Taken
 from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.index.ordering import Ordering
+from curbstone.core.engine.log import meta
 from curbstone.core.engine.log.commit import Commit
 from curbstone.core.engine.log.format import Note, Reason
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.room import Room
+from curbstone.core.engine.queue import Queue
 from curbstone.core.engine.write_queue import Publish, WriteQueue
 from curbstone.core.errors import CurbstoneError
+from curbstone.core.events import events
+from curbstone.core.events.events import Fanout
+from curbstone.core.filters import Filter, filter_of
 from curbstone.core.host import Job
+from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.transactions.tx_log import TxLog
 from curbstone.core.values import Numbered
@@ -239,3 +245,33 @@ def test_the_simulator_sees_a_queue_above_its_cap_that_has_no_room_to_settle(mon
     monkeypatch.setattr(Log, "needed", lambda self: self.room.cap)
     monkeypatch.setattr(Room, "records_left", property(records_left))
     assert finds_something(range(100), focus="fill")
+
+
+# --- filters
+
+
+def test_the_simulator_sees_a_filter_that_takes_unknown_for_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message without the header of a NOT was copied to the queue."""
+
+    def taking(text: str) -> Filter:
+        found = filter_of(text)
+        return Filter(text, lambda fields: found.test(fields) is not False, found.weight)
+
+    monkeypatch.setattr(events, "filter_of", taking)
+    assert finds_something(range(20), focus="durable")
+
+
+def test_the_simulator_sees_a_filter_that_a_start_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meta, "bindings_of", lambda facts: dict.fromkeys(facts["bindings"], ""))
+    assert finds_something(range(20), focus="durable")
+
+
+def test_the_simulator_sees_copies_that_are_counted_for_the_wrong_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue got the first messages of a list, and not those that pass its filter."""
+    original = Fanout._chosen
+
+    def chosen(self: Fanout, queue: Queue) -> list[Message]:
+        return self._messages[: len(original(self, queue))]
+
+    monkeypatch.setattr(Fanout, "_chosen", chosen)
+    assert finds_something(range(20), focus="durable")

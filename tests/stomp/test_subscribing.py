@@ -130,7 +130,7 @@ def test_s12_the_window(header: str) -> None:
 
 
 def test_s13_a_selector_is_refused() -> None:
-    assert "selector" in Client().error(f"{SUB}|selector:a=1").headers["message"]
+    assert "curbstone bind EVENT QUEUE --filter" in Client().error(f"{SUB}|selector:a=1").headers["message"]
 
 
 def test_curb_one_queue_for_every_destination() -> None:
@@ -193,6 +193,25 @@ def test_keuss_headers_are_kept() -> None:
     client.send(send("x", "x-ks-hdr-foo:bar", "x-msg-x-k:v"))
     (message,) = client.send(SUB)
     assert (message.headers["x-ks-hdr-foo"], message.headers["x-msg-x-k"]) == ("bar", "v")
+
+
+def test_a_subscription_to_a_topic_gets_what_passes_its_selector() -> None:
+    client = Client()
+    client.send("SUBSCRIBE|id:0|destination:/topic/news|selector:kind = 'hot' AND size > 9")
+    client.send("SUBSCRIBE|id:1|destination:/topic/news")
+    found: list[tuple[str, bytes]] = []
+    for number, headers in enumerate(("kind:hot|size:10", "kind:hot|size:9", "kind:cold|size:10", "size:10")):
+        frames = client.send(send(str(number), *headers.split("|"), queue="/topic/news"))
+        found += [(each.headers["subscription"], each.body) for each in frames]
+    assert [each for each in found if each[0] == "0"] == [("0", b"0")]
+    assert [body for subscription, body in found if subscription == "1"] == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_bad_selector_is_an_error_with_its_place_and_makes_nothing() -> None:
+    client = Client()
+    error = client.error("SUBSCRIBE|id:0|destination:/topic/news|selector:kind is hot|receipt:r")
+    assert error.headers["message"] == "bad filter at character 9: expected NULL, found 'hot'"
+    assert not client.lab.names() and not client.lab.broker.private_queues()
 
 
 def test_a_topic_has_a_queue_for_each_subscription() -> None:

@@ -6,7 +6,7 @@ import re
 
 from curbstone import schemas
 from curbstone.access import connections
-from curbstone.core import options, values
+from curbstone.core import conditions, filters, options, values
 from curbstone.core.engine.delivery import pull
 from curbstone.core.engine.facts.kinds import KINDS
 from curbstone.core.engine.index import dynamic_groups as undeclared
@@ -59,8 +59,15 @@ TEXTS = (
     f"`/journal` | {size(limits.PAGE_BYTES_MAX)}",
     f"{size(chart_file.FILE_BYTES + (1 << 20) - 1)}: the server and the {chart_file.QUEUES_MAX} busiest queues",
     f"{stats_history.VALUES_MAX:,} steps in a reply",
-    f"{size(search.SEARCH_BYTES_MAX)} looked through; {search.FOUND_MAX} messages found; "
+    f"{size(limits.LOOK_BYTES_MAX)} looked through; {search.FOUND_MAX} messages found; "
     f"a text of {search.TEXT_CHARS_MAX:,} characters",
+    f"{size(limits.LOOK_BYTES_MAX)} and {limits.LOOK_MESSAGES_MAX:,} messages looked through",
+    f"{filters.TEXT_BYTES_MAX:,} bytes, {filters.TESTS_MAX} tests, {filters.LITERALS_MAX} values, {filters.DEPTH_MAX} "
+    f"parentheses in each other, {filters.WILD_MAX} patterns with both `%` and `_`, numbers of "
+    f"{conditions.NUMBER_CHARS_MAX} characters",
+    f"filters look at | {filters.VALUE_CHARS_MAX:,} characters",
+    f"{filters.COSTS_AT_ONCE:,} points: a filter has 1, and 1 for each test, {filters.LIKE_WEIGHT} for each LIKE and "
+    f"{filters.WILD_WEIGHT:,} for each",
     f"long poll (`wait`) | {limits.WAIT_S_MAX} s",
     f"{KINDS[Note.KEY].most:,} of a queue; each for the queue's `idempotency_window`, "
     f"{options.QueueOptions().idempotency_window // 60} min by default, "

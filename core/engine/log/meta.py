@@ -59,8 +59,8 @@ class Meta:
     """By declared group, the first batch that can speak of it. Earlier ones speak of an earlier group of its name."""
     skips: frozenset[str] = frozenset()
     """The declared groups that give up messages when the cap is reached."""
-    bindings: frozenset[str] = frozenset()
-    """The events bound to the queue."""
+    bindings: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    """The events bound to the queue, each with the text of its filter, which is empty if there is none."""
     unused_s: float | None = None
     """Seconds without a consumer after which the queue is deleted, None for never. Kept for adapters, who act on it."""
     doubt: str = ""
@@ -132,6 +132,8 @@ class Meta:
             "groups": dict(self.groups),
             "bindings": sorted(self.bindings),
         }
+        if filters := {event: text for event, text in self.bindings.items() if text}:
+            facts["filters"] = filters
         if later := {name: value for name, value in self.changes.items() if name in LATER_OPTIONS}:
             facts["later_options"] = later
         policy = {name: value for name, value in self.changes.items() if name in POLICY_OPTIONS}
@@ -162,7 +164,7 @@ class Meta:
             policy, unknown_policy = split_policy(facts)
             changes = facts["options"] | facts.get("later_options", {}) | policy
             groups, since = facts["groups"], facts.get("since")
-            skips, bindings = facts.get("skips"), facts["bindings"]
+            skips, bindings = facts.get("skips"), bindings_of(facts)
             return cls(
                 facts["uid"],
                 name,
@@ -171,7 +173,7 @@ class Meta:
                 groups or _NOTHING,
                 since or _NOTHING,
                 frozenset(skips) if skips else _NO_NAMES,
-                frozenset(bindings) if bindings else _NO_NAMES,
+                bindings or _NOTHING,
                 facts.get("unused_s"),
                 str(facts.get("doubt", "")),
                 {name: value for name, value in facts.items() if name not in _MEMBERS} or _NOTHING,
@@ -185,7 +187,7 @@ class Meta:
 
 _STORED_APART = LATER_OPTIONS | POLICY_OPTIONS
 _MEMBERS = frozenset(
-    ["format", "uid", "project", "queue", "options", "later_options", "policy", "groups", "bindings"]
+    ["format", "uid", "project", "queue", "options", "later_options", "policy", "groups", "bindings", "filters"]
     + ["since", "skips", "unused_s", "doubt"]
 )
 
@@ -195,6 +197,15 @@ def split_policy(facts: Mapping[str, Any]) -> tuple[dict[str, object], dict[str,
     policy = facts.get("policy", {})
     known = {name: value for name, value in policy.items() if name in POLICY_OPTIONS and is_valid(name, value)}
     return known, {name: value for name, value in policy.items() if name not in known}
+
+
+def bindings_of(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the bindings in the contents of a `meta`, in order.
+
+    The filters are stored apart. A version without filters ignores them, and gives the queue a copy of all messages.
+    """
+    filters = facts.get("filters", {})
+    return {event: str(filters.get(event, "")) for event in facts["bindings"]}
 
 
 def store_meta(disk: Disk, directory: str, data: bytes) -> None:

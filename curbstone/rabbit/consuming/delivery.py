@@ -36,6 +36,10 @@ def admit(queue: Queue, group: str, arrived: Arrived, settling: Settling) -> Del
         delay_further(queue, group, arrived, due_ms - now_ms, settling)
         return None
     message = message_of(arrived, number if number is not None else engine.ids.take(1))
+    if not queue.lets_in(arrived, message):
+        queue.stats.filtered += 1
+        settling.ack(arrived.tag)
+        return None
     tries = tries_of(properties)
     if arrived.exchange == engine.names.dead:
         from_queue = engine.names.of_queue(arrived.key)

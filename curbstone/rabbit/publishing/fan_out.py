@@ -40,7 +40,12 @@ def publish_event(engine: Engine, project: str, event: str, messages: list[Messa
         return
     now_ms = engine.host.wall_ms()
     first = engine.ids.take(len(messages))
-    job = PublishJob(engine.next_turn, len(messages), first, on_done, ignore)
+    bound = engine.bound_count(event, project)
+
+    def done(error: CurbstoneError | None, _first: int, count: int) -> None:
+        on_done(error, bound if error is None else 0, count)
+
+    job = PublishJob(engine.next_turn, len(messages), first, done, ignore)
     for place, message in enumerate(messages):
         if message.delay_ms > 0:
             job.ended(place, NotSupported(unsupported.EVENT_DELAY))

@@ -20,6 +20,10 @@ NUMBERS = "Numbered producers need the local engine: a cluster keeps no numbers.
 ORDERING = "Ordering keys need the local engine: a cluster delivers messages of one key side by side."
 UNDOING = "Undo needs the local engine: a cluster forgets what was settled."
 TAKING_ONE = "Redriving one dead letter by its id needs the local engine: on a cluster only the next one can be taken."
+FILTERS = (
+    "A filter on the binding of a queue needs the local engine: a cluster copies all messages to an event to it."
+    " A topic subscription that is not durable can have one."
+)
 EVENT_DELAY = (
     "A delay on a message for an event needs the local engine; on a cluster only messages for a queue have one."
 )
@@ -37,6 +41,12 @@ def check_options(options: QueueOptions) -> None:
         _refuse(UNDOING)
     if options.idempotency_window != QueueOptions().idempotency_window:
         _refuse(KEYS)
+
+
+def check_filter(text: str, *, is_private: bool) -> None:
+    """Raise NotSupported for the filter of a binding that needs the local engine."""
+    if text and not is_private:
+        _refuse(FILTERS)
 
 
 def registered(options: Mapping[str, object]) -> dict[str, object]:

@@ -15,7 +15,15 @@ from curbstone.core.message import Delivery
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats.message_json import Encoding, body_json, metadata_json
 from curbstone.gateway.formats.metadata import http_headers
-from curbstone.gateway.formats.parameters import encoding_of, group_of, lease_ms, query_of, wait_ms, whole_number
+from curbstone.gateway.formats.parameters import (
+    encoding_of,
+    group_of,
+    lease_ms,
+    query_of,
+    refuse_filter,
+    wait_ms,
+    whole_number,
+)
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.client_disconnect import is_wanted
 from curbstone.gateway.http.login import access_of, wants_stream
@@ -28,6 +36,7 @@ from curbstone.gateway.limits import COUNT_MAX, PEEK_BYTES_MAX
 from curbstone.gateway.resources.messages.event_stream import EventStream, EventStreams
 from curbstone.gateway.resources.messages.leases import Leases
 from curbstone.gateway.resources.messages.publishing import publish, read_message
+from curbstone.gateway.resources.messages.searching import after_in, filter_in, search_through, searched_json, searcher
 from curbstone.gateway.resources.queues.queues import name_in
 from curbstone.gateway.settings import GatewaySettings
 
@@ -73,6 +82,7 @@ class Messages:
         """DELETE: take one message. It is settled when the reply is sent, and only if the client is still there."""
         queue = access_of(scope).queue(name_in(scope), Right.RECEIVE)
         query = query_of(scope)
+        refuse_filter(query)
         group = group_of(query) if query else ""
         longest_ms = wait_ms(query.get("wait", 0)) if query else 0
         wanted = is_wanted(scope)
@@ -127,13 +137,12 @@ class Messages:
         state = query.get("state", "")
         if state and state not in STATES:
             raise BadRequest(f"bad state {state[:80]!r}: {', '.join(STATES)}")
-        after = queue.parse_id(query["after"]) if query.get("after") else 0
-        if after is None:
-            raise BadRequest(f"bad after {query['after'][:80]!r}: not the id of a message of this queue")
+        after = after_in(query, queue)
         duration_ms = lease_ms(query.get("seconds", queue.options.lease))
         group = group_of(query)
         encoding = encoding_of(query)
         if is_stream:
+            refuse_filter(query)
             self._origins.check_page(scope)
             stream = EventStream(
                 self._streams, access, queue, limit=limit, duration_ms=duration_ms, group=group, encoding=encoding
@@ -142,7 +151,15 @@ class Messages:
             await stream.run(scope, receive, send)
             return
         await room_for(scope, min(PEEK_BYTES_MAX, limit * queue.options.max_message_size))
-        look = partial(queue.peek, state=state, group=group if "group" in query else None)
+        only = group if "group" in query else None
+        if (wanted := filter_in(query)) is not None:
+            found = await search_through(
+                queue, searcher("", wanted), after=after, limit=limit, wanted=wanted, state=state, group=only
+            )
+            texts = [peeked_json(queue, item, encoding) for item in found.messages]
+            await reply_json(send, b'{"messages":[%b]%b}' % (b",".join(texts), searched_json(queue, found)))
+            return
+        look = partial(queue.peek, state=state, group=only)
         peeked = await _peek(queue, look, limit, after)
         texts = [peeked_json(queue, item, encoding) for item in peeked]
         await reply_json(send, b'{"messages":[' + b",".join(texts) + b"]}")

@@ -117,6 +117,10 @@ def _about_queue(queue: Queue, group: str, holders: list[Holder], behind: list[P
     yield from _about_room(queue, counts.bytes)
     if queue.stats.overflowed:
         yield f"Since the start {_messages(queue.stats.overflowed)} gone that gave way to newer ones."
+    if queue.stats.filtered:
+        count = queue.stats.filtered
+        none = "" if queue.stats.published else ", and none has passed"
+        yield f"Since the start the filters of its bindings have kept out {count} message{'s' * (count != 1)}{none}."
     if counts.delayed:
         yield f"{_messages(counts.delayed)} delayed; the first is due at {_time(counts.first_due_ms)}."
 

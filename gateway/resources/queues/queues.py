@@ -137,7 +137,10 @@ class Queues:
         if Capability.LOOKING in access_of(request).capabilities:
             (oldest,) = await answer(partial(queue.peek, 1, group=group))
         info = _info(request, queue, group)
-        info["bindings"] = sorted(access_of(request).bindings(queue.name))
+        bindings = access_of(request).bindings(queue.name)
+        info["bindings"] = sorted(bindings)
+        if filters := {event: text for event, text in sorted(bindings.items()) if text}:
+            info["filters"] = filters
         if oldest:
             message = oldest[0].message
             info["oldest"] = {"id": queue.message_id(message.seq), "timestamp": message.timestamp_ms}

@@ -12,7 +12,9 @@ from starlette.responses import Response
 
 from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest
-from curbstone.core.frames import decode_frame, encode_frames, strip
+from curbstone.core.filters import Filter, fields_of
+from curbstone.core.frames import decode_frame, encode_frames, pick, strip
+from curbstone.core.message import Message
 from curbstone.core.positions import Frame, Wanted
 from curbstone.gateway.formats import arrow_stream
 from curbstone.gateway.formats.message_json import body_json, metadata_json
@@ -23,6 +25,7 @@ from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.http.responses import FRESH
 from curbstone.gateway.http.room import room_for
 from curbstone.gateway.limits import MIB, PAGE_BYTES_MAX, PAGE_MESSAGES_MAX
+from curbstone.gateway.resources.messages.searching import filter_in
 from curbstone.gateway.resources.queues.queues import name_in
 
 if TYPE_CHECKING:
@@ -39,7 +42,10 @@ class Browse:
     """The handler of `/v2/{project}/queues/{queue}/browse`."""
 
     async def get(self, request: Request) -> Response:
-        """GET: a page of messages. The header `Next-Offset` says where the next page begins."""
+        """GET: a page of messages. The header `Next-Offset` says where the next page begins.
+
+        With a filter, the limits are those of what it looks at, and the page has only what passes.
+        """
         queue = access_of(request).queue(name_in(request), Right.PEEK)
         query = query_of(request)
         queue.reading.check_epoch(query.get("epoch"))
@@ -53,8 +59,11 @@ class Browse:
             group,
         )
         kind = _kind(request, query)
+        passing = filter_in(query)
+        if passing is not None:
+            wanted = wanted._replace(limit=min(wanted.limit, passing.messages_at_once))
         await room_for(request, wanted.bytes_max)
-        render = _renderer(queue, kind, headers=_flag(query, "headers"), body=_flag(query, "body"))
+        render = _renderer(queue, kind, passing, headers=_flag(query, "headers"), body=_flag(query, "body"))
         page: tuple[bytes, dict[str, str]]
         _, page, next_seq = await answer(partial(queue.reading.browse, wanted, render))
         body, digest = page
@@ -102,11 +111,13 @@ def _flag(query: Mapping[str, str], name: str) -> bool:
 
 
 def _renderer(
-    queue: Queue, kind: str, *, headers: bool, body: bool
+    queue: Queue, kind: str, passing: Filter | None, *, headers: bool, body: bool
 ) -> Callable[[list[Frame]], tuple[bytes, dict[str, str]]]:
     """Return a function that encodes a page and returns it with its checksum header. It runs in a worker thread."""
 
     def render(frames: list[Frame]) -> tuple[bytes, dict[str, str]]:
+        if passing is not None:
+            frames = [picked for picked in [pick(frame, partial(_passes, passing)) for frame in frames] if picked.span]
         stripped = [strip(frame, headers=headers, body=body) for frame in frames]
         if kind == BINARY:
             page = encode_frames(stripped)
@@ -118,6 +129,10 @@ def _renderer(
         return b"".join([_line(queue, frame, body) for frame in stripped]), {}
 
     return render
+
+
+def _passes(wanted: Filter, message: Message) -> bool:
+    return wanted.passes(fields_of(message.headers, message.timestamp_ms))
 
 
 def _line(queue: Queue, frame: Frame, body: bool) -> bytes:

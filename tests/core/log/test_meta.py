@@ -21,7 +21,7 @@ DEFAULTS = QueueOptions()
 PLAIN = Meta("1-2", QueueName("default", "q"), DEFAULTS)
 FULL = Meta(
     "1-2", QueueName("default", "q"), DEFAULTS, {"ttl": 5, "groups": ["g", "h"]}, {"g": 3, "h": 9}, {"h": 7},
-    frozenset({"g"}), frozenset({"e"}), 1.5,
+    frozenset({"g"}), {"e": "", "f": "a = '1'"}, 1.5,
 )  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def test_what_is_stored_is_read_back_also_over_what_a_crash_left(disk: Watched, 
 
 
 def test_a_file_as_large_as_it_may_be_is_read_whole(disk: Disk) -> None:
-    meta = Meta("1-2", QueueName("default", "q"), DEFAULTS, bindings=frozenset({"e" * (META_BYTES_MAX - 100)}))
+    meta = Meta("1-2", QueueName("default", "q"), DEFAULTS, bindings={"e" * (META_BYTES_MAX - 100): ""})
     assert META_BYTES_MAX < len(meta.encode()) <= META_BYTES_MAX + 64
     store_meta(disk, "q", meta.encode())
     assert load_meta(disk, "q", DEFAULTS) == meta

@@ -186,3 +186,77 @@ async def test_what_a_websocket_of_an_event_can_not_do_is_refused(
         async with gateway.socket(protocol, query, path=f"{EVENTS}/{event}/messages"):
             pass
     assert refused.value.response.status_code == 400
+
+
+# --- filters
+
+
+async def test_a_binding_has_a_filter_that_is_shown_replaced_and_removed(gateway: Running) -> None:
+    await bind(gateway, "order", "all", "eu")
+    path = f"{EVENTS}/order/queues/eu"
+    assert (await gateway.http.put(path, json={"filter": "region = 'eu'"})).status_code == 201
+    (event,) = (await gateway.http.get(EVENTS)).json()["events"]
+    assert event == {"event": "order", "queues": ["all", "eu"], "filters": {"eu": "region = 'eu'"}}
+    info = (await gateway.http.get("/v2/p1/queues/eu")).json()
+    assert (info["bindings"], info["filters"]) == (["order"], {"order": "region = 'eu'"})
+    reached = []
+    for region in ("eu", "us"):
+        reply = await gateway.http.post(f"{EVENTS}/order/messages", content=region, headers={"x-msg-x-region": region})
+        reached.append(reply.json()["queues"])
+    assert reached == [2, 1] and [await bodies(gateway, name) for name in ("all", "eu")] == [["eu", "us"], ["eu"]]
+    sentences = (await gateway.http.get("/v2/p1/queues/eu/explain")).json()["sentences"]
+    assert "Since the start the filters of its bindings have kept out 1 message." in sentences
+    assert "curbstone_messages_filtered_total 1.0" in (await gateway.http.get("/metrics")).text
+    assert (await gateway.http.put(path, json={"filter": None})).status_code == 201
+    assert "filters" not in (await gateway.http.get("/v2/p1/queues/eu")).json()
+
+
+async def test_a_batch_to_an_event_reaches_the_queues_whose_filter_any_message_passes(gateway: Running) -> None:
+    await bind(gateway, "order", "eu", "us", "asia")
+    for name in ("eu", "us", "asia"):
+        await gateway.http.put(f"{EVENTS}/order/queues/{name}", json={"filter": f"region = '{name}'"})
+    batch = [{"message": str(number), "x-msg-x-region": ("eu", "us")[number % 2]} for number in range(4)]
+    reply = await gateway.http.post(f"{EVENTS}/order/messages/batch", json=batch)
+    assert reply.json() == {"queues": 2, "messages": 4}
+    assert [await bodies(gateway, name) for name in ("eu", "us", "asia")] == [["0", "2"], ["1", "3"], []]
+
+
+async def test_over_a_websocket_each_message_is_confirmed_whether_or_not_it_passes(gateway: Running) -> None:
+    await bind(gateway, "order", "eu")
+    await gateway.http.put(f"{EVENTS}/order/queues/eu", json={"filter": "content-type = 'text/x'"})
+    async with gateway.socket("publish", path=f"{EVENTS}/order/messages") as socket:
+        await socket.send('{"message": "1"}')
+        await socket.send('{"message": "2", "Content-Type": "text/x"}')
+        assert [await socket.recv() for _ in range(2)] == ["", ""]
+    assert await bodies(gateway, "eu") == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({"filter": "a !"}, "bad filter at character 3: unexpected '!'"),
+        ({"filter": 5}, "bad filter"),
+        ({"selector": "a = 1"}, "unknown member 'selector'; a binding may have filter"),
+    ],
+)
+async def test_a_bad_binding_is_refused(gateway: Running, body: object, error: str) -> None:
+    await bind(gateway, "order", "a")
+    reply = await gateway.http.put(f"{EVENTS}/other/queues/a", json=body)
+    assert reply.status_code == 400 and error in reply.json()["detail"]
+    assert [each["event"] for each in (await gateway.http.get(EVENTS)).json()["events"]] == ["order"]
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+async def test_a_client_can_not_take_from_a_queue_with_a_filter(gateway: Running, method: str) -> None:
+    """It was ignored: a pop with a filter took any message."""
+    await bind(gateway, "order", "a")
+    await gateway.http.post("/v2/p1/queues/a/messages", content="1")
+    reply = await gateway.http.request(
+        method, "/v2/p1/queues/a/messages?filter=a=1", headers={"accept": "text/event-stream"}
+    )
+    assert reply.status_code == 400 and "curbstone bind EVENT QUEUE --filter" in reply.json()["detail"]
+    with pytest.raises(InvalidStatus) as refused:
+        async with gateway.socket("consume", path="/v2/p1/queues/a/messages?filter=a=1"):
+            pass
+    assert refused.value.response.status_code == 400
+    assert await bodies(gateway, "a") == ["1"]

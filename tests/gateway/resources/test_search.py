@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from curbstone.gateway.resources.reading import search
+from curbstone.gateway.resources.messages import searching
+from tests.gateway.frames import rows_of
 from tests.kit.gateway import MESSAGES, QUEUE, Running
 
 SEARCH = QUEUE + "/search"
@@ -62,8 +63,8 @@ async def test_a_search_continues_where_the_limit_has_ended_it(gateway: Running)
 async def test_a_search_looks_through_so_many_bytes_and_says_how_far(
     gateway: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "SEARCH_BYTES_MAX", 10_000)
-    monkeypatch.setattr(search, "PAGE_BYTES", 3000)
+    monkeypatch.setattr(searching, "LOOK_BYTES_MAX", 10_000)
+    monkeypatch.setattr(searching, "PAGE_BYTES", 3000)
     batch = [{"message": ("last" if number == 99 else "y") + "x" * 500} for number in range(100)]
     await gateway.http.post(MESSAGES + "/batch", content=orjson.dumps(batch))
     answer = await found(gateway, text="last")
@@ -80,3 +81,71 @@ async def test_a_search_looks_through_so_many_bytes_and_says_how_far(
 @pytest.mark.parametrize("query", ["", "text=", "text=a&limit=101", "text=a&after=no-id", "text=" + "a" * 1001])
 async def test_what_is_wrong_is_refused(gateway: Running, query: str) -> None:
     assert (await gateway.http.get(f"{SEARCH}?{query}")).status_code == 400
+
+
+# --- filters
+
+
+async def fill(gateway: Running, count: int) -> None:
+    """Publish messages with their numbers as body and header; the last one is a lease, and one more is delayed."""
+    for number in range(count):
+        await gateway.publish(str(number), **{"x-msg-x-n": str(number)})
+    (await gateway.http.post(MESSAGES + "?delay=100", content="later", headers={"x-msg-x-n": "99"})).raise_for_status()
+    (await gateway.http.post(MESSAGES + "/lease", json={"count": 1})).raise_for_status()
+
+
+@pytest.mark.anyio
+async def test_a_search_may_have_a_filter_with_a_text_or_alone(gateway: Running) -> None:
+    await fill(gateway, 12)
+    assert bodies(await found(gateway, filter="n >= 10 OR n = 1")) == ["1", "10", "11", "later"]
+    assert bodies(await found(gateway, filter="n >= 10", text="1")) == ["10", "11"]
+    assert (await gateway.http.get(SEARCH, params={"filter": "n ="})).status_code == 400
+    assert (await gateway.http.get(SEARCH)).status_code == 400
+
+
+@pytest.mark.anyio
+async def test_a_peek_with_a_filter_says_how_far_it_has_looked(gateway: Running) -> None:
+    await fill(gateway, 12)
+    peek = {"filter": "n < 3 OR n > 10"}
+    first = (await gateway.http.get(MESSAGES, params={**peek, "limit": "2"})).json()
+    assert (bodies(first), first["looked"]["messages"]) == (["0", "1"], 13)
+    rest = (await gateway.http.get(MESSAGES, params={**peek, "after": first["next"]})).json()
+    assert bodies(rest) == ["2", "11", "later"] and "next" not in rest
+    for state, expected in {"wip": ["0"], "rdy": ["1", "2", "11"], "delayed": ["later"]}.items():
+        assert bodies((await gateway.http.get(MESSAGES, params={**peek, "state": state})).json()) == expected
+
+
+@pytest.mark.anyio
+async def test_a_peek_with_a_filter_looks_at_so_much_and_can_be_continued(
+    gateway: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "LOOK_MESSAGES_MAX", 4)
+    monkeypatch.setattr(searching, "PAGE_MESSAGES", 4)
+    await fill(gateway, 12)
+    seen: list[list[str]] = []
+    after: dict[str, str] = {}
+    for _ in range(10):
+        answer = (await gateway.http.get(MESSAGES, params={"filter": "n > 8", **after})).json()
+        seen.append(bodies(answer))
+        if "next" not in answer:
+            break
+        after = {"after": answer["next"]}
+    assert seen == [[], [], ["9", "10", "11"], ["later"]]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["application/x-ndjson", "application/vnd.curbstone.batches"])
+async def test_a_page_of_browse_has_what_passes(gateway: Running, kind: str) -> None:
+    await fill(gateway, 12)
+    query = {"filter": "n > 8", "limit": "11"}
+    pages: list[bytes] = []
+    for _ in range(2):
+        reply = await gateway.http.get(QUEUE + "/browse", params=query, headers={"accept": kind})
+        assert reply.status_code == 200, reply.text
+        pages.append(reply.content)
+        query["from"] = reply.headers["next-offset"]
+    if kind == "application/x-ndjson":
+        found = [[json["message"] for json in map(orjson.loads, page.splitlines())] for page in pages]
+    else:
+        found = [[row.body.decode() for row in rows_of(page)] for page in pages]
+    assert found == [["9", "10"], ["11", "later"]]

@@ -176,6 +176,7 @@ def test_a_deleted_queue_ends_its_subscription_and_nothing_else(lab: Lab) -> Non
         ({"subscribe": "b", "encoding": "x"}, 400, "bad encoding"),
         ({"subscribe": "b", "lease": 5}, 400, "lease needs ack"),
         ({"subscribe": "b", "prefetch": 1}, 400, "unknown member 'prefetch'"),
+        ({"subscribe": "b", "filter": "a = 1"}, 400, "the messages of a queue are shared"),
         ({"unsubscribe": "b"}, 404, "no subscription to default/b"),
         ({"window": "b", "limit": 5}, 404, "no subscription to default/b"),
         ({"window": "a", "limit": "x"}, 400, "bad limit"),

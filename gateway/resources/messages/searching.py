@@ -1,0 +1,130 @@
+"""Looks through a queue for messages: by a text, or by a filter on their headers. It changes nothing.
+
+A call looks through a bounded part of the queue, page by page, and says how far it has looked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from curbstone.core.errors import BadRequest
+from curbstone.core.filters import Filter, fields_of, filter_of
+from curbstone.core.frames import decode_frame
+from curbstone.core.headers import escape
+from curbstone.core.positions import Frame, Wanted
+from curbstone.gateway.http.callbacks import answer
+from curbstone.gateway.limits import LOOK_BYTES_MAX, LOOK_MESSAGES_MAX, MIB, PEEK_BYTES_MAX
+
+if TYPE_CHECKING:
+    from curbstone.core.port import Queue
+    from curbstone.core.values import Peeked
+
+PAGE_BYTES = 2 * MIB
+PAGE_MESSAGES = 10_000
+PAGES_MAX = 10
+"""A filter that costs so much that it gets smaller pages looks at no more than so many."""
+
+
+class Searched(NamedTuple):
+    """What a page has: how many messages and bytes, and the seqs of those that are looked for."""
+
+    messages: int
+    bytes: int
+    found: list[int]
+
+
+class Found(NamedTuple):
+    """What was found, how much was looked at, and the seq to continue at; 0 if that is all."""
+
+    messages: list[Peeked]
+    looked: int
+    bytes: int
+    following: int
+
+
+def filter_in(query: Mapping[str, str]) -> Filter | None:
+    """Return the filter that a query has, or None; raise BadRequest."""
+    text = query.get("filter", "")
+    return filter_of(text) if text else None
+
+
+def searcher(text: str, wanted: Filter | None = None) -> Callable[[list[Frame]], Searched]:
+    """Return a function that looks for a text, in any case of ASCII letters, in what passes a filter.
+
+    It runs on a worker thread.
+    """
+    in_body, in_headers = text.encode().lower(), escape(text).encode().lower()
+
+    def look(frames: list[Frame]) -> Searched:
+        messages = size = 0
+        found: list[int] = []
+        for frame in frames:
+            messages += frame.span if frame.mask is None else frame.mask.bit_count()
+            size += len(frame.entries)
+            entries = bytes(frame.entries).lower() if text else b""
+            if in_body not in entries and in_headers not in entries:  # most frames need not be decoded
+                continue
+            for message, _ in decode_frame(frame):
+                if text and in_body not in message.body.lower() and in_headers not in message.headers.lower():
+                    continue
+                if wanted is None or wanted.passes(fields_of(message.headers, message.timestamp_ms)):
+                    found.append(message.seq)
+        return Searched(messages, size, found)
+
+    return look
+
+
+async def search_through(
+    queue: Queue,
+    look: Callable[[list[Frame]], Searched],
+    *,
+    after: int,
+    limit: int,
+    wanted: Filter | None = None,
+    state: str = "",
+    group: str | None = None,
+) -> Found:
+    """Return up to `limit` messages behind seq `after` that `look` finds, in a state or any, of a group or of all.
+
+    `wanted` is the filter that it uses. A page may be larger than was asked for by one message.
+    """
+    reading = queue.reading
+    end, start = reading.next, after + 1
+    found: list[Peeked] = []
+    messages = size = held = 0
+    count = most = PAGE_MESSAGES
+    if wanted is not None:
+        count = min(PAGE_MESSAGES, wanted.messages_at_once)
+        most = min(LOOK_MESSAGES_MAX, PAGES_MAX * count)
+    while start < end and len(found) < limit and size < LOOK_BYTES_MAX and (wanted is None or messages < most):
+        page = Wanted(max(start, reading.first()), end, count, min(PAGE_BYTES, LOOK_BYTES_MAX - size))
+        searched: Searched
+        _, searched, start = await answer(partial(reading.browse, page, look))
+        messages, size = messages + searched.messages, size + searched.bytes
+        for seq in searched.found:
+            peeked: list[Peeked]
+            (peeked,) = await answer(partial(queue.peek, 1, after=seq - 1, group=group))
+            if not peeked or peeked[0].message.seq != seq or state not in ("", peeked[0].state):
+                continue
+            held += len(peeked[0].message.headers) + len(peeked[0].message.body)
+            if found and (len(found) == limit or held > PEEK_BYTES_MAX):
+                return Found(found, messages, size, seq)
+            found.append(peeked[0])
+    return Found(found, messages, size, start if start < end else 0)
+
+
+def after_in(query: Mapping[str, str], queue: Queue) -> int:
+    """Return the seq of the message behind which a query begins, or 0; raise BadRequest."""
+    after = query.get("after", "")
+    seq = queue.parse_id(after) if after else 0
+    if seq is None:
+        raise BadRequest(f"bad after {after[:80]!r}: it is not the id of a message in queue {queue.name}")
+    return seq
+
+
+def searched_json(queue: Queue, found: Found) -> bytes:
+    """Return the members of a reply that say how far was looked, each with a comma in front."""
+    more = b',"next":"%b"' % queue.message_id(found.following - 1).encode() if found.following else b""
+    return b',"looked":{"messages":%d,"bytes":%d}%b' % (found.looked, found.bytes, more)
