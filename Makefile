@@ -121,7 +121,7 @@ interop-deps: ## Install the clients that tests/interop talks to: npm packages, 
 spark-deps: ## Install what tests/spark needs: the extra `spark`, and Java
 cluster-deps: ## Install what tests/cluster needs: RabbitMQ
 postgres-deps: ## Install what tests/examples/test_outbox.py needs: PostgreSQL
-power-deps: ## Install what tests/power and tests/models need: FUSE, python3-pyfuse3, spin
+power-deps: ## Install what tests/power, tests/models and tests of clocks need: FUSE, python3-pyfuse3, spin, faketime
 INSTALL_interop := tests/interop/setup.sh
 INSTALL_spark := tests/spark/install.sh $(BIN)/python
 INSTALL_cluster := tests/cluster/install.sh
