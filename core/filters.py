@@ -63,7 +63,7 @@ WILD_MAX = 4
 """The most LIKE patterns in a filter that have both `%` and `_`, which cost the most."""
 LIKE_WEIGHT, WILD_WEIGHT = 6, 3000
 """What LIKE costs with the longest value, and in addition if its pattern has both; see `Filter.weight`."""
-COSTS_AT_ONCE = 400_000
+COSTS_AT_ONCE = 200_000
 """What filters may cost at once, in a turn of the loop or on a worker thread; see `Filter.weight`."""
 VALUE_CHARS_MAX = 4096
 """A header with a longer value counts as missing."""

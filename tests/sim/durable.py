@@ -72,6 +72,7 @@ class Durable:
         else:
             step = self._rng.choice([self._publish, self._publish, self._come, self._go, self._wait])
             step(self._queue)
+            self.look()  # to bind a queue that has gone makes it again
             if self._is_confirmed and self._queue is not None and self._filters.random() < 0.1:
                 self._change(self._queue)
 
