@@ -140,13 +140,13 @@ class FrameParser:
         """Return the frames that `data` completes, in order."""
         if self.error is not None:
             return []
+        searched = self._searched, self._wants_nul
         if self._held:
             if not self._ready(data):
                 return []
             data = b"".join(self._held) + data
+            self._release()
         frames: list[Frame] = []
-        searched = self._searched, self._wants_nul
-        self._release()
         try:
             rest = self._read_all(data, *searched, frames)
         except ProtocolError as error:

@@ -312,9 +312,8 @@ class _Run:
         self._is_sent = False
         # Headers and receipts count too: they are held in memory as well, and may be larger than the bodies.
         size = 0
-        for message in messages:
+        for message, receipt in zip(messages, receipts, strict=True):
             size += len(message.body) + len(message.headers)
-        for receipt in receipts:
             if receipt is not None:
                 size += len(receipt)
         self._bytes = size
@@ -329,13 +328,7 @@ class _Run:
         """Hand the messages to the engine; return False if they are a reply and the requester is gone."""
         access = self._connection.access
         destination = target.destination
-        if destination.kind is Kind.TOPIC:
-            access.publish_event(destination.event, messages, self._published)
-        elif destination.kind is Kind.REPLY:
-            return access.reply(target.name, messages, self._published)
-        elif destination.private:
-            temp_queues.make(self._connection, target.name).publish(messages, self._published)
-        else:
+        if not destination.private:
             # Looked up each time, because the queue may have been deleted; STOMP creates a queue on use.
             queue = access.ensure(target.name, Right.SEND)
             if extensions.IDS in self._connection.extensions:
@@ -343,6 +336,12 @@ class _Run:
             once = access.key(key, messages) if key else None
             early = self if once is None and self._numbered is None else None
             queue.publish(messages, self._published, key=once, numbered=self._numbered, early=early)
+        elif destination.kind is Kind.TOPIC:
+            access.publish_event(destination.event, messages, self._published)
+        elif destination.kind is Kind.REPLY:
+            return access.reply(target.name, messages, self._published)
+        else:
+            temp_queues.make(self._connection, target.name).publish(messages, self._published)
         return True
 
     def prepare(self, first_seq: int) -> None:

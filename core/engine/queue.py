@@ -27,7 +27,7 @@ from curbstone.core.engine.delivery.timers import IDLE_MS, Timers
 from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.fault_barrier import FaultBarrier
 from curbstone.core.engine.index.index import Index
-from curbstone.core.engine.log.format import BATCH_BYTES, Reason, entry_bytes
+from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES, Reason, entry_bytes
 from curbstone.core.engine.log.log import IDLE_BYTES_MAX, Log
 from curbstone.core.engine.log.meta import Meta, meta_reserve
 from curbstone.core.engine.log.room import RELEASE_BYTES
@@ -408,11 +408,17 @@ def _publish_each(
     if hold is not None:
         hold.when_over(parts.wakeups.dirty)
     most = parts.state.options.max_message_size
+    size = 0
+    are_plain = True
     for message in messages:
-        if len(message.body) > most:
+        body_bytes = len(message.body)
+        if body_bytes > most:
             _publish_those_that_fit(parts, messages, on_done, numbered, hold)
             return
-    parts.write_queue.publish(Publish(messages, on_done, numbered, hold, early))
+        size += ENTRY_BYTES + len(message.headers) + body_bytes
+        if message.orders is not None or message.expires_ms:
+            are_plain = False
+    parts.write_queue.publish(Publish(messages, on_done, numbered, hold, early, size if are_plain else 0))
 
 
 def _publish_those_that_fit(

@@ -96,7 +96,7 @@ class Hold:
 class Publish:
     """Messages that wait to be written, independently of each other: a batch takes all or some of them."""
 
-    __slots__ = ("early", "hold", "inspection", "messages", "next", "numbered", "on_done", "refusal")
+    __slots__ = ("bytes", "early", "hold", "inspection", "messages", "next", "numbered", "on_done", "refusal")
 
     def __init__(
         self,
@@ -105,9 +105,13 @@ class Publish:
         numbered: Numbered | None = None,
         hold: Hold | None = None,
         early: EarlyAnswer | None = None,
+        size: int = 0,
     ) -> None:
         self.messages = messages
         self.early = early
+        self.bytes = size
+        """Bytes of the entries of plain messages: they have no orders and no expiry. 0 if they were not looked at,
+        or if some are not plain."""
         self.hold = hold
         """If set, it is not written, and all behind it wait, before this is over."""
         self.on_done = on_done

@@ -68,7 +68,8 @@ class CommitJob:
 
     def run(self) -> None:
         """Make them durable together through the redo file, or each by itself if that fails."""
-        good = [n for n, commit in enumerate(self.commits) if self._did(n, commit.open)]
+        commits = enumerate(self.commits)
+        good = [n for n, commit in commits if commit.segment.file is not None or self._did(n, commit.open)]
         if self.redo is not None and len(good) > 1 and self._put_in(self.redo, [self.commits[n] for n in good]):
             return
         for n in good:
@@ -247,7 +248,7 @@ class SyncGroup:
                 redo.uids.add(commit.uid)
         self._commits.syncs += any(commit.redo for commit in job.commits)
         self._catch_up_later()
-        if any(commit.is_doubtful for commit in job.commits):  # first: from then on every file is kept
+        if any([commit.is_doubtful for commit in job.commits]):  # first: from then on every file is kept
             self.keep("syncing a segment failed")
         if isinstance(job.redo_error, NoRedoFile):
             self._make_after_ms = self._host.now_ms() + MAKE_AGAIN_MS

@@ -434,7 +434,7 @@ def test_transactions_of_one_queue_share_a_commit() -> None:
     queue = lab.queue()
     lab.publish(queue, *numbered(60))
     peer = Peer(lab, queue)
-    before = queue.writer.commits
+    before = queue.stats.commits
     answers: list[CurbstoneError | None] = []
     for seq in range(1, 61):
         transaction = lab.broker.transaction()
@@ -446,7 +446,7 @@ def test_transactions_of_one_queue_share_a_commit() -> None:
         transaction.commit(answers.append)
         queue.publish([message(f"alone {seq}")], lambda error, _first, _count: answers.append(error))
     lab.settle()
-    assert answers == [None] * 120 and queue.writer.commits - before <= 3
+    assert answers == [None] * 120 and queue.stats.commits - before <= 3
     lab.restart("kill")
     queue = lab.again(queue)
     waiting = [found for found in lab.peek(queue) if found.state == "delayed"]

@@ -17,10 +17,10 @@ from tests.stomp.serving import SUB, World, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
-SEND_CALLS_MAX = 145
+SEND_CALLS_MAX = 144
 SEND_CORE_CALLS_MAX = 101
 SEND_CORE_FILES_MAX = 24
-ACK_CALLS_MAX = 135
+ACK_CALLS_MAX = 134
 ACK_CORE_CALLS_MAX = 93
 ACK_CORE_FILES_MAX = 22
 

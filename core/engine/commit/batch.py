@@ -135,23 +135,24 @@ class Batch:
 
     def commit(self) -> Commit | None:
         """Return the commit to run, or None if there is nothing to write."""
-        parts, publishes, cleaner = self._parts, self.publishes, self._cleaner
-        log, state, write_queue = parts.log, parts.state, parts.write_queue
-        drops, roll, recycles = cleaner.plan(emptied=self._empties)
+        parts, publishes, copies = self._parts, self.publishes, self.copies
+        log, state = parts.log, parts.state
+        drops, roll, recycles = self._cleaner.plan(emptied=self._empties)
+        count = len(publishes.messages)
         has_records = self.records is not None and self.records.bytes
-        asked = publishes.messages or self.copies or has_records or publishes.tx
-        if not (asked or drops or roll or write_queue.must_write or self._marks_due()):
+        if not (count or copies or has_records or drops or roll or self._has_more()):
             return None
-        write_queue.must_write = False
+        parts.write_queue.must_write = False
         if publishes.traits & DELAYS:
             self._add_delays()
         notes = self._notes(drops)
-        messages = self.copies or publishes.messages
-        first_seq = self.copies[0].seq if self.copies else state.next_seq
+        first_seq, entries, flags = state.next_seq, publishes.bytes, 0
+        if copies:
+            first_seq, entries, flags = copies[0].seq, sum(map(entry_bytes, copies)), int(Flag.COPY)
         sections: list[bytes] = []
-        extras = encode_entries(messages, first_seq, sections)
+        if encode_entries(copies or publishes.messages, first_seq, sections):
+            flags |= Flag.EXTRAS
         releases, settles = self.records.sections if self.records is not None else (b"", b"")
-        entries = sum(map(entry_bytes, self.copies)) if self.copies else publishes.bytes
         length = BATCH_BYTES + entries + len(releases) + len(settles) + len(notes)
         if self._disk_is_full:
             roll |= log.has_file_for(length)
@@ -164,24 +165,34 @@ class Batch:
             recycle=recycles,
             is_full=self._disk_is_full,
         )
-        flags = (Flag.EXTRAS if extras else 0) | (Flag.COPY if self.copies else 0)
-        delivered = self.marks.get("", parts.index.unnamed.delivered_logged)
-        wall_ms = publishes.messages[-1].timestamp_ms if publishes.messages else state.host.wall_ms()  # read just now
-        numbers = length, flags, log.next_batch, wall_ms, first_seq, delivered, publishes.tx or log.tx
-        header = BatchHeader(*numbers, len(messages), len(releases), len(settles), len(notes))
+        header = BatchHeader(
+            length,
+            flags,
+            log.next_batch,
+            publishes.messages[-1].timestamp_ms if count else state.host.wall_ms(),  # the same: it was read just now
+            first_seq,
+            self.marks.get("", parts.index.unnamed.delivered_logged),
+            publishes.tx or log.tx,
+            len(copies) or count,
+            len(releases),
+            len(settles),
+            len(notes),
+        )
         log.next_batch += 1
         sections += (releases, settles, notes)
-        buffers = encode_batch(commit.segment.salt, header, sections)
-        self.start, self.end = commit.add(buffers)
-        state.next_seq += len(publishes.messages)
-        pending = log.room.pending + len(publishes.messages) * len(parts.index.groups)
+        self.start, self.end = commit.add(encode_batch(commit.segment.salt, header, sections), length)
+        state.next_seq += count
+        pending = log.room.pending + count * len(parts.index.groups)
         log.finish(commit, drops, None if self._disk_is_full else pending, self._missed)
         return commit
 
-    def _marks_due(self) -> bool:
-        """Whether to write a batch just to say how far messages were handed out."""
-        can_mark = self._parts.log.room.records_left > 0 and not self._disk_is_full
-        return can_mark and self._parts.index.has_unlogged_marks
+    def _has_more(self) -> bool:
+        """Return whether to write a batch without messages and records, such as to say how far were handed out."""
+        parts = self._parts
+        if self.publishes.tx or parts.write_queue.must_write:
+            return True
+        can_mark = parts.log.room.records_left > 0 and not self._disk_is_full
+        return can_mark and parts.index.has_unlogged_marks
 
     def _add_delays(self) -> None:
         """For each message that is published with a delay add a record of tries, with the time when it is due."""
@@ -197,16 +208,16 @@ class Batch:
     def _notes(self, drops: int) -> bytes:
         """Return the notes of the batch: where the log starts once segments are dropped, and the facts."""
         facts, groups = self._parts.facts, self._parts.index.groups
-        publishes = self.publishes
+        publishes, receivers = self.publishes, self._dispatcher
         new = publishes.facts() if publishes.atomic or publishes.numbering is not None else {}
         messages = len(publishes.messages)
         marks: dict[str, int] = {}
         for group in groups.values():
             mark = group.delivered
-            if messages and not group.rdy:
+            if messages and receivers and not group.rdy:
                 # Those of this very batch that are handed out as soon as it is on disk. The batch says so itself, so a
                 # crash right after the hand-out finds them marked.
-                room = min(self._dispatcher.room(group.name, messages), messages)
+                room = min(receivers.room(group.name, messages), messages)
                 mark = max(mark, self._parts.state.next_seq + room - 1) if room else mark
             if mark > group.delivered_logged:
                 marks[group.name] = mark

@@ -326,13 +326,13 @@ class Publishes:
 
     def _take_some(self, publish: Publish) -> bool:
         """Take as many messages of a publish as fit; return whether to continue with the next."""
-        messages = publish.messages
+        messages, size = publish.messages, publish.bytes
         if publish.inspection is not None:
-            messages = messages[publish.next : publish.inspection.fit]
+            messages, size = messages[publish.next : publish.inspection.fit], 0
         elif publish.next:
-            messages = messages[publish.next :]
-        if self._fit_at_once(messages):
-            self._put_in(publish, messages)
+            messages, size = messages[publish.next :], 0
+        if self._fit_at_once(messages, size):
+            self._put_in(publish, messages, size)
             if publish.next == len(publish.messages):
                 self._parts.write_queue.publishes.popleft()
             return True
@@ -358,36 +358,49 @@ class Publishes:
             self._parts.write_queue.publishes.popleft()
         return True
 
-    def _fit_at_once(self, messages: list[Message]) -> bool:
-        """Return whether all of these certainly fit, which is the usual case; False if one names groups."""
-        size = (ENTRY_BYTES + EXPIRY_BYTES) * len(messages)
-        for message in messages:
-            if message.orders is not None and message.orders.groups:
-                return False
-            size += len(message.headers) + len(message.body)
-        size += self.bytes
-        tries = self._tries_bytes + len(messages) * RELEASE_BYTES * (1 + len(self._state.meta.groups))
-        if size > self._space or size + tries > min(self._budget, self._room.segment_bytes):
+    def _fit_at_once(self, messages: list[Message], size: int) -> bool:
+        """Return whether all of these certainly fit, which is the usual case; False if one names groups.
+
+        `size` is that of their entries if they are plain and it is known; else 0.
+        """
+        count = len(messages)
+        if not size:
+            for message in messages:
+                if message.orders is not None and message.orders.groups:
+                    return False
+                size += ENTRY_BYTES + len(message.headers) + len(message.body)
+        size += self.bytes + EXPIRY_BYTES * count
+        tries = self._tries_bytes + count * RELEASE_BYTES * (1 + len(self._state.meta.groups))
+        with_tries = size + tries
+        if size > self._space or with_tries > self._budget or with_tries > self._room.segment_bytes:
             return False
         self._tries_bytes = tries
         return True
 
-    def _put_in(self, publish: Publish, messages: list[Message]) -> None:
-        """Put messages into the batch, which gives them their seqs and timestamps."""
+    def _put_in(self, publish: Publish, messages: list[Message], plain_bytes: int = 0) -> None:
+        """Put messages into the batch, which gives them their seqs and timestamps.
+
+        `plain_bytes` is the size of their entries if they are plain and it is known; else 0.
+        """
         state = self._state
         seq = state.next_seq + len(self.messages)
         timestamp_ms = state.host.wall_ms()
-        total = 0
         default_ttl_ms = int(state.options.ttl * 1000)
-        for message in messages:
-            message.seq = seq
-            message.timestamp_ms = timestamp_ms
-            seq += 1
-            if message.orders is None and not default_ttl_ms and not message.expires_ms:
-                total += ENTRY_BYTES + len(message.headers) + len(message.body)
-            else:
-                total += self._put_in_with_orders(message, default_ttl_ms)
-        self.bytes += total
+        if plain_bytes and not default_ttl_ms:
+            for message in messages:
+                message.seq = seq
+                message.timestamp_ms = timestamp_ms
+                seq += 1
+            self.bytes += plain_bytes
+        else:
+            for message in messages:
+                message.seq = seq
+                message.timestamp_ms = timestamp_ms
+                seq += 1
+                if message.orders is None and not default_ttl_ms and not message.expires_ms:
+                    self.bytes += ENTRY_BYTES + len(message.headers) + len(message.body)
+                else:
+                    self.bytes += self._put_in_with_orders(message, default_ttl_ms)
         self.messages += messages
         first = publish.next
         publish.next += len(messages)

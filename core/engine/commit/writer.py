@@ -49,8 +49,8 @@ class Writer:
     """The writing side of one queue."""
 
     __slots__ = (
-        "_cleaner", "_dispatcher", "_early", "_has_copied", "_is_troubled", "_log", "_parts", "_pops", "_started_us",
-        "_state", "_sync_is_late", "_syncer", "_turn", "_unsynced", "_write_queue", "commits", "copy_source",
+        "_cleaner", "_dispatcher", "_early", "_has_copied", "_is_troubled", "_log", "_needs_turn", "_parts", "_pops",
+        "_started_us", "_state", "_sync_is_late", "_syncer", "_turn", "_unsynced", "_write_queue", "copy_source",
         "disk_is_full", "is_busy", "missed", "under_way",
     )  # fmt: skip
 
@@ -84,6 +84,9 @@ class Writer:
         """Whether health says that this queue can't write."""
         self._has_copied = False
         """Whether the last batch held copies, for the cleaner or an undo. Then publishes go first in the next one."""
+        self._needs_turn = False
+        """Whether the queue needs a turn when the commit under way has ended, because it had one since that began, or
+        because segments have to go."""
         self._started_us = 0
         """When the commit under way was submitted."""
         self._early: EarlyAnswer | None = None
@@ -92,7 +95,6 @@ class Writer:
         """Whether a sync is due; only if the server syncs at intervals."""
         self._sync_is_late = False
         """Whether it waits for the end of the commit under way."""
-        self.commits = 0
         self.copy_source: CopySource | None = None
         """A source of copies beside the cleaner, such as an undo; one at a time."""
 
@@ -195,20 +197,20 @@ class Writer:
         if self._sync_is_late and not self.is_busy:
             self._sync_now()
         if self.is_busy or state.is_closed:
+            self._needs_turn = True
             return
         if state.write_failure:
             self._refuse_publishes(Unavailable(state.write_failure))
             self._fail_copies(Unavailable(state.write_failure))
             return
-        was_cleaning = cleaner.review()
-        is_asked = not write_queue.is_empty or self.copy_source is not None
-        if not (is_asked or write_queue.must_write or was_cleaning):  # then only if something is owed
+        has_publishes = bool(write_queue.publishes)
+        if not (has_publishes or write_queue.must_write) and write_queue.is_empty and self.copy_source is None:
             drops = len(self._log.segments) > 1 and cleaner.droppable() > 0
-            if not (drops or self._parts.index.has_unlogged_marks):
+            if not (drops or cleaner.review() or self._parts.index.has_unlogged_marks):
                 return
         if self._syncer.is_gathering and self._syncer.defer(self._parts.wakeups.turn):
             return
-        has_publishes = bool(write_queue.publishes)
+        was_cleaning = cleaner.review()
         if has_publishes:
             self._log.room.suit(self._parts.index.runs.bytes_live)
         has_copied = self._has_copied
@@ -228,6 +230,7 @@ class Writer:
         commit = batch.commit()
         if commit is not None:
             self.is_busy = True
+            self._needs_turn = was_cleaning
             self._started_us = state.host.now_us()
             ended = partial(state.host.contain, self._ended, commit)
             if self._syncer.is_gathering:
@@ -283,32 +286,50 @@ class Writer:
         if batch is None:  # the queue broke down meanwhile
             self._turn()
             return
-        commits = self._state.shared.commits
-        self._state.stats.commits += 1
+        state, log = self._state, self._log
+        commits = state.shared.commits
+        state.stats.commits += 1
         if error is not None:
             commits.failed += 1
             self._commit_failed(batch, commit, error)
             return
-        self.commits += 1
-        commits.took_us.add(self._state.host.now_us() - self._started_us)
+        commits.took_us.add(state.host.now_us() - self._started_us)
         commits.messages.add(len(batch.publishes.messages))
-        commits.syncs += self._state.syncs and not commit.redo
-        self._log.succeeded(commit)
+        if not commit.redo and state.syncs:
+            commits.syncs += 1
+        log.succeeded(commit)
         if self._is_troubled and not self.disk_is_full:
             self._is_troubled = False
             self.missed = 0
-            self._state.shared.alarms.over(self._state.label)
+            state.shared.alarms.over(state.label)
         self._take_in(batch, commit)
-        if self._log.room.excess:
-            self._log.come_down()
+        if log.room.excess:
+            log.come_down()
         self.under_way = None
         self._tell(batch)
         if self._write_queue.waiting_for_room:
             for callback in self._write_queue.take_waiting_for_room():
-                self._state.host.tell(callback, None)
-        if not self._state.syncs:
+                state.host.tell(callback, None)
+        if not state.syncs:
             self._sync_later()
-        self._turn()
+        if batch.records is not None or self._dispatcher or self._leaves_work(commit):
+            self._turn()
+
+    def _leaves_work(self, commit: Commit) -> bool:
+        """Return whether the queue needs a turn after a commit that only published, to no receiver.
+
+        That alone makes nothing ready to be handed out, dropped or cleaned.
+        """
+        return (
+            self._needs_turn
+            or not self._write_queue.is_empty
+            or commit.rolled
+            or bool(commit.dropped)
+            or self._sync_is_late
+            or self._state.is_closed
+            or self._log.room.excess > 0
+            or self.copy_source is not None
+        )
 
     def _nothing_written(self, batch: Batch) -> None:
         """The batch has nothing to write: answer its callers at once."""
@@ -367,9 +388,8 @@ class Writer:
                 group.delivered_logged = mark
         if batch.facts.encoded:
             parts.facts.logged(batch.facts, segment.number)
-        pops = records.pops if records is not None else []
-        if pops or self._write_queue.pops:
-            self._pops.written(pops)
+        if batch.pops or self._write_queue.pops:
+            self._pops.written(batch.pops)
         parts.wakeups.changed()
 
     def _end_deliveries(self, write: AtomicWrite) -> None:

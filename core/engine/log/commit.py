@@ -184,10 +184,10 @@ class Commit:
         self.offset = 0
         self.end = SEGMENT_BYTES
 
-    def add(self, buffers: list[bytes]) -> tuple[int, int]:
-        """Put a batch behind the others; return its offsets (start, end) in the segment."""
+    def add(self, buffers: list[bytes], size: int) -> tuple[int, int]:
+        """Put a batch of `size` bytes behind the others; return its offsets (start, end) in the segment."""
         start = self.end
-        self.end += sum(map(len, buffers))
+        self.end += size
         self._buffers = [*self._buffers, *buffers] if self._buffers else buffers
         return start, self.end
 

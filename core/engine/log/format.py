@@ -41,7 +41,7 @@ BATCH_MAGIC_BYTES = BATCH_MAGIC.to_bytes(4, "little")
 
 _SEGMENT = struct.Struct("<8sII8QI")
 SEGMENT_BYTES = 2 * _SEGMENT.size
-_BATCH = struct.Struct("<IIIHH5Q4I")
+_BATCH = struct.Struct("<IIIH2x5Q4I")
 ALONE_BYTES_MIN = 64 * 1024
 """A part at least this large is written as a buffer of its own, without a copy: many queues may share the body."""
 ALONE_PARTS_MAX = 64
@@ -262,13 +262,13 @@ def encode_batch(
     parts: Sequence[bytes],
 ) -> list[bytes]:
     """Return the batch as buffers to be written one after the other; `parts` is everything behind the header."""
+    head = _BATCH.pack(0, BATCH_MAGIC, *header)[4:]
     few_and_large = len(parts) <= ALONE_PARTS_MAX and header.length >= ALONE_BYTES_MIN
-    buffers = _gathered(parts) if few_and_large else [b"".join(parts)]
-    head = _BATCH.pack(0, BATCH_MAGIC, header[0], header[1], 0, *header[2:])[4:]
-    crc = crc32(head, salt)
+    buffers = _gathered([head, *parts]) if few_and_large else [b"".join([head, *parts])]
+    crc = salt
     for buffer in buffers:
         crc = crc32(buffer, crc)
-    return [crc.to_bytes(4, "little") + head, *buffers]
+    return [crc.to_bytes(4, "little"), *buffers]
 
 
 def _gathered(parts: Sequence[bytes]) -> list[bytes]:
@@ -297,7 +297,7 @@ def decode_batch_header(data: bytes, offset: int) -> BatchHeader | None:
     """Return the header at `offset` if it looks like one; its CRC is not checked."""
     if len(data) - offset < BATCH_BYTES:
         return None
-    _, magic, length, flags, _, *rest = _BATCH.unpack_from(data, offset)
+    _, magic, length, flags, *rest = _BATCH.unpack_from(data, offset)
     if magic != BATCH_MAGIC:
         return None
     header = BatchHeader(length, flags, *rest)
@@ -312,7 +312,7 @@ def may_be_batch(data: bytes, offset: int, number: int) -> bool:
     Batches of an earlier life of the file have lower numbers. One wrong field can hide the magic or the number, but
     not both, so either is enough.
     """
-    _, magic, _, _, _, found, *_ = _BATCH.unpack_from(data, offset)
+    _, magic, _, _, found, *_ = _BATCH.unpack_from(data, offset)
     return bool(found == number or (magic == BATCH_MAGIC and found > number))
 
 

@@ -128,14 +128,14 @@ def test_no_mark_is_written_where_nothing_new_was_handed_out() -> None:
     lab = Lab()
     queue = lab.queue()
     peer = Peer(lab, queue, window=2)
-    before = queue.writer.commits
+    before = queue.stats.commits
     lab.publish(queue, "a", "b")  # who will get them is said in the same batch
-    assert queue.writer.commits == before + 1
+    assert queue.stats.commits == before + 1
     lab.publish(queue, "c")
     peer.ack(1)
-    assert queue.writer.commits == before + 3, "the mark goes with the ack that made room"
+    assert queue.stats.commits == before + 3, "the mark goes with the ack that made room"
     lab.pass_time(100)
-    assert queue.writer.commits == before + 3
+    assert queue.stats.commits == before + 3
 
 
 def test_a_nack_waits_for_its_delay_and_others_go_before() -> None:

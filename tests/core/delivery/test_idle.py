@@ -32,6 +32,6 @@ def test_an_emptied_queue_shrinks_though_nobody_calls(how: str, sync: str) -> No
         lab.host.turn()
     lab.pass_time(5000)
     assert lab.held(queue) <= 64 * KIB
-    commits = queue.writer.commits
+    commits = queue.stats.commits
     lab.pass_time(60_000)
-    assert queue.writer.commits == commits, "and then it rests"
+    assert queue.stats.commits == commits, "and then it rests"

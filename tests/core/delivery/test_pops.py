@@ -189,12 +189,12 @@ def test_pops_of_several_groups_and_publishes_share_a_commit() -> None:
     lab = Lab()
     queue = lab.queue()
     lab.publish(queue, *numbered(4), groups=("g", "h"))
-    commits = queue.writer.commits
+    commits = queue.stats.commits
     answers = [start_pop(lab, queue, group=group) for group in ("g", "h", "g", "h")]
     lab.settle()
     bodies = [given.message.body for found in answers for given in found if isinstance(given, Delivery)]
     assert bodies == [body for body in numbered(2) for _ in ("g", "h")]
-    assert queue.writer.commits - commits <= 2
+    assert queue.stats.commits - commits <= 2
     lab.restart("power")
     queue = lab.again(queue)
     assert lab.pop_all(queue, "g") == lab.pop_all(queue, "h") == numbered(4)[2:]

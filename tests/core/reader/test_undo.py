@@ -274,9 +274,9 @@ def test_the_option_keeps_what_was_settled_for_its_time_and_no_longer(seconds: i
     lab.pass_time(65_000)
     assert lab.held(queue) <= 64 * KIB
     assert undo(lab, queue)[1].restored == 0
-    commits = queue.writer.commits
+    commits = queue.stats.commits
     lab.pass_time(600_000)
-    assert queue.writer.commits == commits, "and then it rests"
+    assert queue.stats.commits == commits, "and then it rests"
 
 
 def test_what_is_kept_to_be_undone_goes_when_its_time_is_over_in_a_queue_that_is_not_empty() -> None:

@@ -60,7 +60,7 @@ def test_the_commits_of_one_turn_share_a_sync_and_survive_a_power_cut() -> None:
 def test_what_comes_for_queues_while_others_are_synced_is_one_commit_of_each() -> None:
     lab, queues = prepared()
     others = [lab.queue(name) for name in ("d", "e", "f")]
-    before = [queue.writer.commits for queue in others]
+    before = [queue.stats.commits for queue in others]
     answers: list[CurbstoneError | None] = []
     for turn, several in enumerate([queues, others, others, others]):
         for queue in several:
@@ -70,7 +70,7 @@ def test_what_comes_for_queues_while_others_are_synced_is_one_commit_of_each() -
     assert not answers
     lab.settle()
     assert answers == [None] * 12
-    assert [queue.writer.commits for queue in others] == [commits + 1 for commits in before]
+    assert [queue.stats.commits for queue in others] == [commits + 1 for commits in before]
     lab.restart("power")
     assert [lab.bodies(lab.queue(name)) for name in ("d", "e", "f")] == [[b"m1", b"m2", b"m3"]] * 3
 
