@@ -20,7 +20,20 @@ from curbstone_client.base import ClientBase
 from tests.kit.server import ServerProcess
 
 HERE = Path(__file__).parent
-FIRST = ("spark", "bench", "crash", "sim", "sdk", "backup", "cluster", "interop", "interop_http", "client", "faults")
+FIRST = (
+    "spark",
+    "bench",
+    "crash",
+    "sim",
+    "standby",
+    "sdk",
+    "backup",
+    "cluster",
+    "interop",
+    "interop_http",
+    "client",
+    "faults",
+)
 """What takes long, in order. Begun first, so that no worker is left with it at the end."""
 
 OWN_JAVA = ("tests/spark/test_cluster.py", "tests/spark/test_kill.py")

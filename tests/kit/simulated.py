@@ -9,6 +9,7 @@ The fault model of the disk. What may be lost in a crash, and nothing else:
 - A sync may fail with EIO. Then some of what it should have written is durable and some is not, the
   file still reads as if all were, and the next sync succeeds without writing the lost part.
 - A write may fail with ENOSPC when the disk is full; part of it may be done.
+- A change of a name, or a truncation, may fail with EIO, and may have been made all the same.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class SimFile:
     def truncate(self, size: int) -> None:
         assert self._open
         self._disk.tick()
-        self._inode.truncate(size)
+        self._disk.change(lambda: self._inode.truncate(size))
 
     def size(self) -> int:
         return len(self._inode.cache)
@@ -173,6 +174,8 @@ class SimDisk:
         self.over_cap: list[str] = []
         self.crash_in = -1
         self.eio_chance = 0.0
+        self.doubt_chance = 0.0
+        """How often a change of a name, or a truncation, fails and leaves open whether it was made."""
         self.hides_loss = False
         """Whether a sync has failed since the last power cut: what is read may not be on the platter."""
         self.ops = 0
@@ -191,6 +194,15 @@ class SimDisk:
         fails = self.eio_chance > 0 and self.rng.random() < self.eio_chance
         self.hides_loss |= fails
         return fails
+
+    def change(self, make: Callable[[], object], named: tuple[str, str, Inode | None] | None = None) -> None:
+        """Make a change, of a name if there is one, that may fail and may be made all the same."""
+        fails = self.doubt_chance > 0 and self.rng.random() < self.doubt_chance
+        if not fails or self.rng.random() < 0.5:
+            make()
+            self.changes += [named] if named else []
+        if fails:
+            raise OSError(errno.EIO, "Input/output error")
 
     def room_for(self, inode: Inode, end: int) -> bool:
         if self.capacity >= 1 << 60:
@@ -297,8 +309,8 @@ class SimDisk:
         if create:
             if path in self.names:
                 raise FileExistsError(path)
-            self.names[path] = inode = Inode()
-            self.changes.append(("create", path, inode))
+            inode = Inode()
+            self.change(lambda: self.names.update({path: inode}), ("create", path, inode))
         elif path in self.dirs:
             raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
         elif path not in self.names:
@@ -320,30 +332,35 @@ class SimDisk:
         self.tick()
         if path in self.dirs:
             raise FileExistsError(path)
-        self.dirs.add(path)
-        self.changes.append(("mkdir", path, None))
+        self.change(lambda: self.dirs.add(path), ("mkdir", path, None))
 
     def rename(self, old: str, new: str) -> None:
         self.tick()
+        if old not in self.names and old not in self.dirs:
+            raise FileNotFoundError(old)
+        self.change(lambda: self._rename(old, new))
+
+    def _rename(self, old: str, new: str) -> None:
         inode = self.names.pop(old, None)
         if inode is not None:
             self.names[new] = inode
-        elif old in self.dirs:
+        else:
             self.dirs = {new if d == old else d for d in self.dirs}
             for path in [p for p in self.names if p.startswith(old + "/")]:
                 self.names[new + path.removeprefix(old)] = self.names.pop(path)
-        else:
-            raise FileNotFoundError(old)
         self.changes.append((f"rename:{old}", new, inode))
 
     def remove(self, path: str) -> None:
         self.tick()
-        if self.names.pop(path, None) is None:
+        if path not in self.names:
             raise FileNotFoundError(path)
-        self.changes.append(("remove", path, None))
+        self.change(lambda: self.names.pop(path), ("remove", path, None))
 
     def remove_tree(self, path: str) -> None:
         self.tick()
+        self.change(lambda: self._remove_tree(path))
+
+    def _remove_tree(self, path: str) -> None:
         self.dirs = {d for d in self.dirs if d != path and not d.startswith(path + "/")}
         self.names = {p: i for p, i in self.names.items() if not p.startswith(path + "/")}
         self.changes.append(("rmtree", path, None))
@@ -453,7 +470,7 @@ class SimHost:
             result = job()
         except Exception as caught:
             error = caught
-        self.ended.append(lambda: done(result, error))
+        self.ended.append(partial(done, result, error))
         return True
 
     def pass_time(self, most_ms: int) -> None:

@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 LAYERS: dict[str, tuple[str, ...]] = {
     "core": ("engine", "wal events", "transactions", "reader admin", "staging", "snapshots"),
     "core/engine": ("log", "facts", "index", "delivery", "compaction", "commit", "recovery"),
-    "curbstone": ("process", "repair", "drill", "backup", "tracing", "cli"),
+    "curbstone": ("process", "repair", "drill", "backup", "standby", "tracing", "cli"),
     "gateway": ("http", "formats", "websocket", "resources"),
     "gateway/resources": ("queues messages", "reading metrics server"),
     "rabbit": ("amqp", "shared", "publishing", "consuming"),

@@ -103,6 +103,10 @@ class Directories:
             # What was smaller needs room above the cap: to settle, and to copy a segment of the size it has.
             self._allowed[queue.log.directory] = cap if cap >= before else before + before // 4
 
+    def forget(self) -> None:
+        """What was confirmed may be lost."""
+        self._paused.clear()
+
     # --- deleted and made again
 
     def remake(self) -> None:

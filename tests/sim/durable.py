@@ -184,6 +184,10 @@ class Durable:
         idle_ms = self._run.host.now_ms() - self._used_ms
         self._may_be_gone = self._consumer is None and idle_ms >= UNUSED_MS
 
+    def forget(self) -> None:
+        """What was confirmed may be lost."""
+        self._is_confirmed = False
+
     def started(self) -> None:
         """After a start: what was confirmed is there, and its time begins anew."""
         run = self._run

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from curbstone.core.admin.queue import LocalQueue
+from curbstone.core.disk import Disk
 from curbstone.core.engine.broker import Broker
 from curbstone.core.engine.delivery.consumer import Consumer
 from curbstone.core.errors import CurbstoneError, QueueFull
@@ -83,12 +84,12 @@ class Run:
     def start(self) -> None:
         """Start, and start again where a crash comes in the middle of recovery."""
         while True:
-            self.host = SimHost(self.rng, self.wall_ms)
+            self.host = self.new_host()
             self.directories.starting()
             try:
                 self.broker = Broker.open(
                     self.host,
-                    self.disk,
+                    self.opened_disk(),
                     defaults=self.directories.defaults(),
                     sync=self.sync,
                     salt=lambda: self.rng.randrange(1 << 32),
@@ -107,6 +108,14 @@ class Run:
         self.overflow.started()
         self.durable.started()
         self.epoch = object()
+
+    def new_host(self) -> SimHost:
+        """Return the host of the next life."""
+        return SimHost(self.rng, self.wall_ms)
+
+    def opened_disk(self) -> Disk:
+        """Return the disk as the engine of the next life is given it."""
+        return self.disk
 
     def power_off(self) -> None:
         self.crashes += 1

@@ -26,7 +26,7 @@ def disk_fills_up(rng: Random, disk: SimDisk) -> None:
 
 def disk_recovers(_rng: Random, disk: SimDisk) -> None:
     """All is well."""
-    disk.eio_chance = 0
+    disk.eio_chance = disk.doubt_chance = 0
     disk.capacity = UNLIMITED
 
 

@@ -1,0 +1,388 @@
+"""Applies the stream of a server to another disk, in order.
+
+The syncs of the server are made here at the same time, and nothing behind the end of a sync is applied before it is
+made. So what this disk holds after a crash is always what the server's disk could have held after a crash at some
+earlier moment, and a server can start on it.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from curbstone.access.tokens import DIRECTORY as ACCESS
+from curbstone.core.disk import Disk, File
+from curbstone.core.engine.directories import QUEUES
+from curbstone.standby.copying import tree
+from curbstone.standby.frames import BadFrame, Decoder, Frame, InSync, Kind, Sync, new_path
+from curbstone.standby.place import Place, Position
+from curbstone.standby.scope import is_at_or_below, is_leaving, is_shipped
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+_OF_DATA = frozenset({Kind.WRITE, Kind.TRUNCATE, Kind.BEGIN, Kind.END, Kind.TIME})
+_OF_NAMES = frozenset({Kind.CREATE, Kind.MKDIR, Kind.RENAME, Kind.REMOVE, Kind.RMTREE, Kind.COPY_NAME})
+_WAIT_FOR_SYNCS = frozenset(
+    {
+        *(Kind.RENAME, Kind.REMOVE, Kind.RMTREE),  # their files are closed
+        *(Kind.COPY_BEGIN, Kind.COPY_LISTED, Kind.COPY_END),
+    }
+)
+
+
+class SyncFailed(Exception):
+    """A sync has failed. `Applier.give_up` has to be called; then the copy is made anew, in full, on a good disk."""
+
+
+class DiskFull(Exception):
+    """There is no room for a frame. It can be tried again: `Applier.work`."""
+
+
+class Syncs(Protocol):
+    """Where syncs run."""
+
+    def start(self, job: Callable[[], None], done: Callable[[OSError | None], None]) -> Callable[[], None]:
+        """Run a job, then `done` with its error; return what waits until both have returned."""
+
+
+class Applier:
+    """See the module's docstring. `durable` may be read on any thread; all else is called on one, and blocks."""
+
+    def __init__(self, disk: Disk, syncs: Syncs, place: Place) -> None:
+        self.place = place
+        self.applied = 0
+        """Up to where the stream is applied."""
+        self.time_ms = 0
+        """The server's wall clock when it last said so."""
+        self._disk = disk
+        self._syncs = syncs
+        self._files: dict[str, File] = {}
+        self._life = 0
+        self._decoder = Decoder(0)
+        self._frames: deque[Frame] = deque()
+        """Frames that are not applied yet."""
+        self._again_until = 0
+        """Up to where frames may be applied for the second time; 0 for none. They are applied when all are there."""
+        self._is_copying = False
+        """Whether a copy has to be received first. Until it begins, the disk is as it was."""
+        self._listed: dict[str, int | None] = {}
+        """In a copy: the directories (None), and the files with their sizes."""
+        self._lock = threading.Lock()
+        self._under_way: dict[int, tuple[int, Callable[[], None]]] = {}
+        """Syncs that have begun here: the position before them, and what waits for them."""
+        self._failure: OSError | None = None
+        self._is_first = True
+        """Whether this process has not received anything yet."""
+
+    @property
+    def durable(self) -> int:
+        """Up to where everything is applied and synced as the stream says; 0 while nobody may rely on the copy."""
+        with self._lock:
+            if not self.place.state.is_complete or self._is_copying or self._again_until or self._failure is not None:
+                return 0
+            return min([before for before, _ in self._under_way.values()], default=self.applied)
+
+    # --- connections
+
+    def resume(self) -> Position:
+        """Go on where the copy is: frames are received from there on. Only if `place.can_resume`.
+
+        A process first syncs everything: a sync that was under way when an earlier one ended was not made.
+        """
+        if self._is_first:
+            self._sync_now()
+        elif not self._is_copying:
+            self._note(self.applied, self.applied)
+        position = self.place.position
+        assert self.place.can_resume and position is not None
+        self._connect(position.life, position.applied)
+        self._again_until = position.at_most if position.at_most > position.applied else 0
+        return position
+
+    def begin(self, life: int, position: int) -> None:
+        """Receive a copy of everything, and then the stream of a life from a position on."""
+        self._connect(life, position)
+        self._is_copying = True
+
+    def _connect(self, life: int, position: int) -> None:
+        self._is_first = self._is_copying = False
+        self._again_until = 0
+        self._wait_for_syncs()
+        self._close_files("")
+        self._life = life
+        self._decoder = Decoder(position)
+        self._frames.clear()
+        self._listed = {}
+        self.applied = position
+
+    def receive(self, data: bytes) -> None:
+        """Apply what has been received. Raise BadFrame, DiskFull, SyncFailed or OSError."""
+        self._frames.extend(self._decoder.feed(data))
+        self.work()
+
+    def work(self) -> None:
+        """Apply the frames that wait."""
+        try:
+            self._work()
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise DiskFull(str(error)) from error
+            raise
+
+    def _work(self) -> None:
+        if self._again_until:
+            if not self._frames or self._frames[-1].end < self._again_until:
+                return
+            self.place.change(is_complete=False)  # until the last one is applied, it is between two moments
+        while self._frames:
+            run = self._run()
+            self._note(self.applied, run[-1].end)
+            for frame in run:
+                self._apply(frame)
+                self._frames.popleft()
+                self.applied = frame.end
+            if run[0].kind not in _OF_DATA:
+                self._note(self.applied, self.applied)
+            if self._again_until and self.applied >= self._again_until:
+                self._wait_for_syncs()
+                self._sync_now()
+                self.place.change(is_complete=True)
+                self._again_until = 0
+        self._note(self.applied, self.applied)
+
+    def _run(self) -> list[Frame]:
+        """Return the next frames, which may be applied for a second time together: one of a name, or some of data."""
+        run: list[Frame] = []
+        for frame in self._frames:
+            if run and (frame.kind not in _OF_DATA or frame.start >= self._again_until > 0):
+                break
+            run.append(frame)
+            if frame.kind not in _OF_DATA:
+                break
+        return run
+
+    def _note(self, applied: int, at_most: int) -> None:
+        if self.place.state.is_complete and not self._is_copying:
+            self.place.note(Position(self._life, applied, at_most))
+
+    def close(self) -> None:
+        """Wait for the syncs under way, and close all files."""
+        self._wait_for_syncs()
+        self._close_files("")
+        self.place.close()
+
+    def promote(self) -> None:
+        """Make everything durable, and note that this is no copy any more: a server is going to start on it."""
+        self._wait_for_syncs()
+        self._check_syncs()
+        self._close_files("")
+        self._sync_now()
+        self.place.change(is_complete=False, in_sync=InSync.NO)
+
+    def give_up(self) -> None:
+        """Note durably what is wrong with the disk. If this raises OSError it has to be tried again."""
+        if self._failure is not None:
+            self.place.change(wants_full_copy=True)
+
+    # --- frames
+
+    def _apply(self, frame: Frame) -> None:
+        self._check_syncs()
+        self._check_path(frame)
+        if frame.kind in _WAIT_FOR_SYNCS:
+            self._wait_for_syncs()
+            self._check_syncs()
+        _APPLY[frame.kind](self, frame)
+
+    def _check_path(self, frame: Frame) -> None:
+        is_fine = is_shipped(frame.path) or (frame.kind is Kind.RMTREE and is_leaving(frame.path))
+        if frame.kind in _OF_NAMES:
+            is_fine &= bool(frame.path)
+        if frame.kind is Kind.RENAME:
+            new = new_path(frame)
+            is_fine &= bool(new) and (is_shipped(new) or is_leaving(new))
+        if not is_fine:
+            raise BadFrame(f"the stream changes {frame.path!r}, which does not belong to it")
+
+    def _write(self, frame: Frame) -> None:
+        self._file(frame.path).write(frame.a, [frame.payload, bytes(frame.b)] if frame.b else [frame.payload])
+
+    def _truncate(self, frame: Frame) -> None:
+        self._file(frame.path).truncate(frame.a)
+
+    def _create(self, frame: Frame) -> None:
+        try:
+            self._disk.open(frame.path, create=True).close()
+        except FileExistsError:  # it was applied before an earlier process ended, and nothing behind it was
+            self._file(frame.path).truncate(0)
+
+    def _make_dir(self, frame: Frame) -> None:
+        with suppress(FileExistsError):
+            self._disk.make_dir(frame.path)
+
+    def _rename(self, frame: Frame) -> None:
+        new = new_path(frame)
+        self._close_files(frame.path)
+        self._close_files(new)
+        with suppress(FileNotFoundError):
+            self._disk.rename(frame.path, new)
+
+    def _remove(self, frame: Frame) -> None:
+        self._close_files(frame.path)
+        with suppress(FileNotFoundError):
+            self._disk.remove(frame.path)
+
+    def _remove_tree(self, frame: Frame) -> None:
+        self._close_files(frame.path)
+        with suppress(FileNotFoundError):
+            self._disk.remove_tree(frame.path)
+
+    def _time(self, frame: Frame) -> None:
+        self.time_ms = frame.a
+
+    def _state(self, frame: Frame) -> None:
+        try:
+            in_sync = InSync(frame.flag)
+        except ValueError:
+            raise BadFrame(f"the stream says {frame.flag} of whether this copy is in sync") from None
+        self.place.change(in_sync=in_sync)
+
+    def _file(self, path: str) -> File:
+        file = self._files.get(path)
+        if file is None:
+            file = self._files[path] = self._disk.open_lasting(path)
+        return file
+
+    def _close_files(self, path: str) -> None:
+        """Close the files at and below a path, for it will be another file's."""
+        for each in [each for each in self._files if not path or is_at_or_below(each, path)]:
+            self._files.pop(each).close()
+
+    # --- syncs
+
+    def _begin_sync(self, frame: Frame) -> None:
+        number, disk, path = frame.a, self._disk, frame.path
+        if frame.flag == Sync.FILE:
+            job = self._file(path).sync
+        elif frame.flag == Sync.DIRECTORY:
+            job = lambda: disk.sync_dir(path)  # noqa: E731
+        else:
+            job = self._sync_everything
+
+        def done(error: OSError | None) -> None:
+            with self._lock:
+                if error is not None:
+                    self._failure = error
+                self._under_way.pop(number, None)
+
+        with self._lock:
+            self._under_way[number] = frame.start, lambda: None
+        wait = self._syncs.start(job, done)
+        with self._lock:
+            if number in self._under_way:
+                self._under_way[number] = frame.start, wait
+
+    def _end_sync(self, frame: Frame) -> None:
+        with self._lock:
+            waiting = self._under_way.get(frame.a)
+        if waiting is not None:
+            waiting[1]()
+            self._check_syncs()
+
+    def _wait_for_syncs(self) -> None:
+        with self._lock:
+            waiting = [wait for _, wait in self._under_way.values()]
+        for wait in waiting:
+            wait()
+
+    def _check_syncs(self) -> None:
+        if self._failure is not None:
+            raise SyncFailed(f"a sync failed: {self._failure.strerror}") from self._failure
+
+    def _sync_now(self) -> None:
+        """Sync everything. Raise SyncFailed."""
+        with suppress(OSError):
+            self._sync_everything()
+        self._check_syncs()
+
+    def _sync_everything(self) -> None:
+        """Sync all files and names, one by one if the system can't do it at once."""
+        try:
+            if self._disk.sync_all(""):
+                return
+            folders, files = tree(self._disk)
+            for path in files:
+                file = self._disk.open(path)
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+            for path in ["", *folders]:
+                self._disk.sync_dir(path)
+        except OSError as error:
+            with self._lock:
+                self._failure = self._failure or error
+            raise
+
+    # --- copies
+
+    def _begin_copy(self, _frame: Frame) -> None:
+        self.place.change(is_complete=False, in_sync=InSync.NO)
+        self._close_files("")
+        self._listed = {}
+
+    def _list(self, frame: Frame) -> None:
+        self._listed[frame.path] = frame.a if frame.flag else None
+
+    def _end_list(self, _frame: Frame) -> None:
+        """Have just the names that were listed. Files that are longer are cut; what they hold comes later."""
+        disk = self._disk
+        folders, files = tree(disk)
+        for path in files:
+            if self._listed.get(path) is None:
+                disk.remove(path)
+        for path in reversed(folders):
+            if self._listed.get(path, 0) is not None and path != ACCESS:  # the audit of this machine is there
+                disk.remove_tree(path)
+        if QUEUES in folders:
+            for name in disk.list_dir(QUEUES):
+                if is_leaving(f"{QUEUES}/{name}"):
+                    disk.remove_tree(f"{QUEUES}/{name}")
+        for path, size in self._listed.items():
+            if size is None:
+                with suppress(FileExistsError):
+                    disk.make_dir(path)
+            elif path not in files:
+                disk.open(path, create=True).close()
+            elif files[path] > size:
+                self._file(path).truncate(size)
+
+    def _end_copy(self, _frame: Frame) -> None:
+        self._sync_now()
+        self.place.note(Position(self._life, self.applied, self.applied))
+        self.place.change(is_complete=True, wants_full_copy=False)
+        self._is_copying = False
+
+
+_APPLY: dict[Kind, Callable[[Applier, Frame], None]] = {
+    Kind.WRITE: Applier._write,
+    Kind.BEGIN: Applier._begin_sync,
+    Kind.END: Applier._end_sync,
+    Kind.TRUNCATE: Applier._truncate,
+    Kind.CREATE: Applier._create,
+    Kind.MKDIR: Applier._make_dir,
+    Kind.RENAME: Applier._rename,
+    Kind.REMOVE: Applier._remove,
+    Kind.RMTREE: Applier._remove_tree,
+    Kind.TIME: Applier._time,
+    Kind.STATE: Applier._state,
+    Kind.COPY_BEGIN: Applier._begin_copy,
+    Kind.COPY_NAME: Applier._list,
+    Kind.COPY_LISTED: Applier._end_list,
+    Kind.COPY_DATA: Applier._write,
+    Kind.COPY_END: Applier._end_copy,
+}

@@ -1,0 +1,129 @@
+"""Decides when a confirm may leave a server that has a standby: when the standby has it, too.
+
+::
+
+    ALONE     everything is confirmed at once. A standby that is complete: JOINING
+    JOINING   what the standby acknowledges is confirmed. Once it has all that there was when it joined: SYNC.
+              Connection lost: WAITING if a standby may believe that it lacks nothing, else ALONE
+    SYNC      what the standby acknowledges is confirmed. Connection lost: WAITING
+    WAITING   the same, and the standby is away, or is being copied again. It is complete: JOINING. For too long: ALONE
+
+A standby may believe that it lacks nothing from the moment it was in sync until the server has decided to go on alone.
+A server that starts does not know what an earlier process has let a standby believe. So it begins in WAITING.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from enum import Enum
+
+from curbstone.standby.frames import InSync, Kind
+from curbstone.standby.stream import Stream
+
+SILENT_MS = 3000
+"""A standby that acknowledges nothing for so long counts as lost."""
+
+
+class Standing(Enum):
+    """The states; see the module's docstring."""
+
+    ALONE = "alone"
+    JOINING = "joining"
+    SYNC = "sync"
+    WAITING = "waiting"
+
+
+class StandbyBarrier:
+    """Implements `core.host.ConfirmBarrier`. All methods may be called on any thread."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        now_ms: Callable[[], int],
+        look_again: Callable[[], object],
+        *,
+        patience_ms: int | None,
+        syncs_always: bool,
+        is_alone: bool = False,
+    ) -> None:
+        """`look_again` is called when more is allowed.
+
+        `syncs_always` is whether the server confirms nothing before it is on its own disk.
+        After `patience_ms` of WAITING the server goes on alone; with None it never does. `is_alone` is for the first
+        start of a server that never had a standby.
+        """
+        self.standing = Standing.ALONE if is_alone else Standing.WAITING
+        self.acknowledged = 0
+        """Up to where the standby has everything."""
+        self._stream = stream
+        self._now_ms = now_ms
+        self._look_again = look_again
+        self._patience_ms = patience_ms
+        self._in_sync = InSync.ON_DISK if syncs_always else InSync.IN_MEMORY
+        self.may_be_believed = not is_alone
+        """Whether a standby may believe that it lacks nothing. One that connects has to hear if it may not."""
+        self._mark = 0
+        """In JOINING: where the stream was when the standby joined."""
+        self._heard_ms = self._since_ms = now_ms()
+        self._lock = threading.RLock()
+        stream.require()
+
+    # --- confirms
+
+    def begin(self) -> None:
+        self._stream.forget_need()
+
+    def end(self) -> int:
+        return self._stream.need
+
+    def allows(self, mark: int) -> bool:
+        return mark <= self.acknowledged or self.standing is Standing.ALONE
+
+    # --- the standby
+
+    def joined(self) -> None:
+        """The standby is connected and complete."""
+        with self._stream.lock, self._lock:
+            self._heard_ms = self._now_ms()
+            if self.standing in (Standing.ALONE, Standing.WAITING):
+                self.standing = Standing.JOINING
+                self._mark = self._stream.end
+
+    def heard(self, durable: int) -> None:
+        """The standby has everything up to a position."""
+        with self._lock:
+            self._heard_ms = self._now_ms()
+            self.acknowledged = max(self.acknowledged, durable)
+        if self.standing is Standing.JOINING:
+            with self._stream.lock, self._lock:
+                if self.standing is Standing.JOINING and durable >= self._mark:
+                    self.standing = Standing.SYNC
+                    self.may_be_believed = True
+                    self._stream.add(Kind.STATE, flag=self._in_sync, is_urgent=True)
+        self._look_again()
+
+    def lost(self) -> None:
+        """The connection to the standby is lost."""
+        with self._lock:
+            if self.standing is Standing.JOINING and not self.may_be_believed:
+                self.standing = Standing.ALONE
+            elif self.standing in (Standing.JOINING, Standing.SYNC):
+                self.standing = Standing.WAITING
+                self._since_ms = self._now_ms()
+        self._look_again()
+
+    def tick(self) -> bool:
+        """Look at the clock. Return False if the standby is silent, so that its connection has to be closed."""
+        with self._stream.lock, self._lock:
+            now_ms = self._now_ms()
+            if self.standing in (Standing.JOINING, Standing.SYNC):
+                return now_ms - self._heard_ms <= SILENT_MS
+            is_over = self._patience_ms is not None and now_ms - self._since_ms >= self._patience_ms
+            if self.standing is not Standing.WAITING or not is_over:
+                return True
+            self._stream.add(Kind.STATE, flag=InSync.NO, is_urgent=True)
+            self.may_be_believed = False
+            self.standing = Standing.ALONE
+        self._look_again()
+        return True

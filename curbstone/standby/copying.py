@@ -1,0 +1,148 @@
+"""A copy of everything that is there, made of frames, while it goes on changing.
+
+One block after the other is read and added to what the receiver gets, under the lock of the stream. So a block is at
+least as new as everything before it there, and whatever changes it later comes later. Blocks that the receiver has
+already, by their digests, are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TypeVar
+
+from curbstone.core.disk import Disk
+from curbstone.standby.frames import Kind
+from curbstone.standby.scope import is_at_or_below, is_shipped
+from curbstone.standby.stream import Cursor, Stream
+
+BLOCK_BYTES = 256 * 1024
+
+T = TypeVar("T")
+
+
+def tree(disk: Disk) -> tuple[list[str], dict[str, int]]:
+    """Return the directories that belong to the stream, each before what is in it, and the files with their sizes."""
+    folders: list[str] = []
+    files: dict[str, int] = {}
+    todo = [""]
+    while todo:
+        folder = todo.pop()
+        for name in sorted(disk.list_dir(folder)):
+            path = f"{folder}/{name}" if folder else name
+            if not is_shipped(path):
+                continue
+            try:
+                disk.list_dir(path)
+            except (NotADirectoryError, FileNotFoundError):
+                with suppress(FileNotFoundError):  # it has been removed meanwhile
+                    file = disk.open(path)
+                    try:
+                        files[path] = file.size()
+                    finally:
+                        file.close()
+            else:
+                folders.append(path)
+                todo.append(path)
+    return folders, files
+
+
+def digest(data: bytes) -> bytes:
+    """Return what tells one block from another."""
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def digests(disk: Disk) -> dict[str, list[bytes]]:
+    """Return the digests of the blocks of all files. Blocking."""
+    found: dict[str, list[bytes]] = {}
+    for path, size in tree(disk)[1].items():
+        file = disk.open(path)
+        try:
+            found[path] = [digest(file.read(at, BLOCK_BYTES)) for at in range(0, size, BLOCK_BYTES)]
+        finally:
+            file.close()
+    return found
+
+
+class Copy:
+    """A copy for one receiver. `step` is called by one thread; the stream calls `renamed` and `removed`."""
+
+    def __init__(
+        self, stream: Stream, disk: Disk, had: Mapping[str, list[bytes]], wake: Callable[[bool], None]
+    ) -> None:
+        """`had` are the digests of what the receiver has, by path; what is equal is left out."""
+        self._stream = stream
+        self._disk = disk
+        self._offset = 0
+        """Where the next block is, in the first file of those that are left."""
+        self.copied_bytes = self.equal_bytes = 0
+        with stream.lock:
+            self.cursor: Cursor = stream.begin(wake)
+            folders, files = tree(disk)
+            self._left = {path: had.get(path, []) for path in files}
+            self.cursor.renamed, self.cursor.removed = self._renamed, self._removed
+            self.cursor.add_own(Kind.COPY_BEGIN)
+            for path in folders:
+                self.cursor.add_own(Kind.COPY_NAME, path)
+            for path, size in files.items():
+                self.cursor.add_own(Kind.COPY_NAME, path, size, flag=1)
+            self.cursor.add_own(Kind.COPY_LISTED)
+
+    def step(self) -> bool:
+        """Add the next block; return whether there are more. Blocking; raise OSError."""
+        self._warm()
+        with self._stream.lock:
+            path = next(iter(self._left), None)
+            if path is None:
+                self.cursor.add_own(Kind.COPY_END)
+                self.cursor.renamed, self.cursor.removed = lambda _old, _new: None, lambda _path: None
+                return False
+            data = self._read(path)
+            number = self._offset // BLOCK_BYTES
+            had = self._left[path]
+            if not data:
+                pass
+            elif number < len(had) and had[number] == digest(data):
+                self.equal_bytes += len(data)
+            else:
+                self.copied_bytes += len(data)
+                self.cursor.add_own(Kind.COPY_DATA, path, self._offset, payload=[data])
+            self._offset += len(data)
+            if len(data) < BLOCK_BYTES:
+                del self._left[path]
+                self._offset = 0
+            return True
+
+    def _warm(self) -> None:
+        """Have the system read the next block before the lock is taken, because that may take long."""
+        path = next(iter(self._left), None)
+        if path is not None:
+            with suppress(OSError):
+                self._read(path)
+
+    def _read(self, path: str) -> bytes:
+        file = self._disk.open(path)
+        try:
+            return file.read(self._offset, BLOCK_BYTES)
+        finally:
+            file.close()
+
+    def _renamed(self, old: str, new: str) -> None:
+        self._removed(new)
+        left: dict[str, list[bytes]] = {}
+        for path, had in self._left.items():  # in their order: the one that is being copied is the first
+            there = new + path.removeprefix(old) if is_at_or_below(path, old) else path
+            if is_shipped(there):
+                left[there] = had
+        self._take(left)
+
+    def _removed(self, gone: str) -> None:
+        self._take({path: had for path, had in self._left.items() if not is_at_or_below(path, gone)})
+
+    def _take(self, left: dict[str, list[bytes]]) -> None:
+        """Take over a list of what is left, whose first file may be another one."""
+        before, now = next(iter(self._left.values()), None), next(iter(left.values()), None)
+        if now is not before:  # the same list, and not only an equal one, is that of the same file
+            self._offset = 0
+        self._left = left

@@ -1,0 +1,174 @@
+"""The stream as bytes: one frame for each call that changed a data directory.
+
+::
+
+    frame    length (4), CRC-32 of all that follows (4), kind (1), flag (1), length of the path (2), a (8), b (8),
+             path, payload
+
+All numbers are little-endian, and the length is that of the whole frame. A position is a number of bytes in the stream
+of one life, that is, of one run of a server. Frames of a copy are for one receiver only, and do not count.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from curbstone.backup.files import BackupError, checked_path
+
+PAYLOAD_BYTES_MAX = 1024 * 1024
+"""A longer write becomes several frames."""
+FRAME_BYTES_MAX = PAYLOAD_BYTES_MAX + 1024
+
+_HEAD = struct.Struct("<IIBBHQQ")
+_LENGTH_AND_CRC = struct.Struct("<II")
+_CRC_AT = _LENGTH_AND_CRC.size
+
+
+class Kind(IntEnum):
+    """What a frame says."""
+
+    WRITE = 1
+    """Bytes of a file from offset `a` on, and `b` zeros behind them."""
+    BEGIN = 2
+    """Sync number `a` has begun; the flag is a `Sync`, and `b` the wall clock in milliseconds."""
+    END = 3
+    """Sync number `a` has ended, whether it succeeded or not."""
+    TRUNCATE = 4
+    """A file has `a` bytes."""
+    CREATE = 5
+    """A file is new and empty."""
+    MKDIR = 6
+    RENAME = 7
+    """The payload is the new path."""
+    REMOVE = 8
+    RMTREE = 9
+    TIME = 10
+    """The wall clock is `a`, in milliseconds."""
+    STATE = 11
+    """The flag is an `InSync`: whether the receiver has everything that is confirmed from here on."""
+    COPY_BEGIN = 20
+    """From here on frames describe everything that is there."""
+    COPY_NAME = 21
+    """A directory, or with the flag 1 a file of `a` bytes."""
+    COPY_LISTED = 22
+    """These were all names; what else is there has to go."""
+    COPY_DATA = 23
+    """Bytes of a file from offset `a` on, and `b` zeros behind them."""
+    COPY_END = 24
+
+
+class InSync(IntEnum):
+    """Whether a receiver has everything that was confirmed."""
+
+    NO = 0
+    IN_MEMORY = 1
+    """It has, as long as its machine runs: the server confirms before it syncs."""
+    ON_DISK = 2
+
+
+class Sync(IntEnum):
+    """What a sync makes durable."""
+
+    FILE = 0
+    DIRECTORY = 1
+    EVERYTHING = 2
+
+
+class BadFrame(ValueError):
+    """The bytes are no stream, or are damaged."""
+
+
+class Frame(NamedTuple):
+    """A frame that was received."""
+
+    kind: Kind
+    flag: int
+    a: int
+    b: int
+    path: str
+    payload: bytes
+    start: int
+    """The position before it."""
+    end: int
+    """The position behind it."""
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it belongs to the stream, and not to a copy."""
+        return self.kind < Kind.COPY_BEGIN
+
+
+def encode(
+    kind: Kind, path: str = "", a: int = 0, b: int = 0, payload: Sequence[bytes] = (), flag: int = 0
+) -> list[bytes]:
+    """Return a frame, in pieces."""
+    name = path.encode()
+    length = _HEAD.size + len(name) + sum(map(len, payload))
+    head = _HEAD.pack(length, 0, kind, flag, len(name), a, b)[_CRC_AT:] + name
+    crc = zlib.crc32(head)
+    for piece in payload:
+        crc = zlib.crc32(piece, crc)
+    return [_LENGTH_AND_CRC.pack(length, crc) + head, *payload]
+
+
+class Decoder:
+    """Turns bytes into frames."""
+
+    def __init__(self, position: int) -> None:
+        """`position` is that of the first byte."""
+        self.position = position
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Yield the frames that are complete now. Raise BadFrame."""
+        self._buffer += data
+        at = 0
+        try:
+            while len(self._buffer) - at >= _HEAD.size:
+                frame, length = self._decode(at)
+                if frame is None:
+                    break
+                at += length
+                self.position = frame.end
+                yield frame
+        finally:
+            del self._buffer[:at]
+
+    def _decode(self, at: int) -> tuple[Frame | None, int]:
+        length, crc, number, flag, name_bytes, a, b = _HEAD.unpack_from(self._buffer, at)
+        if not _HEAD.size + name_bytes <= length <= FRAME_BYTES_MAX:
+            raise BadFrame(f"a frame at {self.position} has a length of {length} bytes")
+        if len(self._buffer) - at < length:
+            return None, 0
+        with memoryview(self._buffer) as view:
+            frame_bytes = bytes(view[at : at + length])
+        if zlib.crc32(memoryview(frame_bytes)[_CRC_AT:]) != crc:
+            raise BadFrame(f"the frame at {self.position} does not match its checksum")
+        try:
+            kind = Kind(number)
+        except ValueError:
+            what = f"the frame at {self.position} is of kind {number}"
+            raise BadFrame(f"{what}, which this version does not know: use the same version on both sides") from None
+        path = _path(frame_bytes[_HEAD.size : _HEAD.size + name_bytes])
+        payload = frame_bytes[_HEAD.size + name_bytes :]
+        start = self.position
+        end = start + length if kind < Kind.COPY_BEGIN else start
+        return Frame(kind, flag, a, b, path, payload, start, end), length
+
+
+def new_path(frame: Frame) -> str:
+    """Return the new path of a RENAME. Raise BadFrame."""
+    return _path(frame.payload)
+
+
+def _path(name: bytes) -> str:
+    if not name:  # the data directory itself
+        return ""
+    try:
+        return checked_path(name.decode())
+    except (BackupError, UnicodeDecodeError) as error:
+        raise BadFrame(f"the stream is damaged: {error}") from None

@@ -1,0 +1,128 @@
+"""What a second copy knows of itself, in the directory `standby` beside the data.
+
+`state` is replaced durably: whether the copy is complete, and what else must not be forgotten. `position` says how far
+the stream is applied, and is overwritten without a sync. So it survives the end of the process and not that of the
+machine; then the copy is still one that the server could have had, but nobody knows which, and it has to be compared.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from curbstone.core.disk import Disk, File, replace_file
+from curbstone.standby.frames import InSync
+from curbstone.standby.scope import OWN
+
+FORMAT = 1
+STATE_FILE, POSITION_FILE = f"{OWN}/state", f"{OWN}/position"
+
+_POSITION = struct.Struct("<QQQ32s")
+_CRC = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What must not be forgotten."""
+
+    is_complete: bool = False
+    """Whether a server may start on it."""
+    in_sync: InSync = InSync.NO
+    """What the server has said last."""
+    wants_full_copy: bool = False
+    """Whether a sync has failed. What is read then may not be on the disk, so a comparison finds too little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far the stream of one life is applied."""
+
+    life: int = 0
+    applied: int = 0
+    """Everything before this position is applied."""
+    at_most: int = 0
+    """Nothing behind this position is applied."""
+
+
+class Place:
+    """See the module's docstring. All methods block."""
+
+    def __init__(self, disk: Disk, boot: bytes) -> None:
+        """`boot` names this run of the machine."""
+        self.state = State()
+        self.position: Position | None = None
+        """How far the copy is, if that is known."""
+        self._disk = disk
+        self._boot = boot[:32].ljust(32, b"\0")
+        self._file: File | None = None
+        with suppress(FileExistsError):
+            disk.make_dir(OWN)
+            disk.sync_dir("")
+        self._load()
+
+    def _load(self) -> None:
+        with suppress(FileNotFoundError, ValueError, KeyError):
+            facts: dict[str, Any] = json.loads(_contents(self._disk, STATE_FILE))
+            if facts["format"] == FORMAT:
+                self.state = State(facts["is_complete"], InSync(facts["in_sync"]), facts["wants_full_copy"])
+        try:
+            self._file = self._disk.open(POSITION_FILE)
+        except FileNotFoundError:
+            self._file = self._disk.open(POSITION_FILE, create=True)
+        data = self._file.read(0, _POSITION.size + _CRC.size)
+        if len(data) == _POSITION.size + _CRC.size and _CRC.unpack(data[_POSITION.size :])[0] == zlib.crc32(
+            data[: _POSITION.size]
+        ):
+            *numbers, boot = _POSITION.unpack(data[: _POSITION.size])
+            if boot == self._boot:
+                self.position = Position(*numbers)
+        if self.position is None and self.state.in_sync == InSync.IN_MEMORY:
+            self.change(in_sync=InSync.NO)
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether the copy can go on from its position, if the server has kept the stream from there on."""
+        return self.state.is_complete and not self.state.wants_full_copy and self.position is not None
+
+    def change(
+        self,
+        *,
+        is_complete: bool | None = None,
+        in_sync: InSync | None = None,
+        wants_full_copy: bool | None = None,
+    ) -> None:
+        """Change the state, durably."""
+        state = State(
+            self.state.is_complete if is_complete is None else is_complete,
+            self.state.in_sync if in_sync is None else in_sync,
+            self.state.wants_full_copy if wants_full_copy is None else wants_full_copy,
+        )
+        if state != self.state:
+            data = json.dumps({"format": FORMAT, **asdict(state)}).encode()
+            replace_file(self._disk, STATE_FILE, data).close()
+            self.state = state
+
+    def note(self, position: Position) -> None:
+        """Note how far the stream is applied."""
+        if position != self.position and self._file is not None:
+            data = _POSITION.pack(position.life, position.applied, position.at_most, self._boot)
+            self._file.write(0, [data + _CRC.pack(zlib.crc32(data))])
+            self.position = position
+
+    def close(self) -> None:
+        """Close its file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _contents(disk: Disk, path: str) -> bytes:
+    file = disk.open(path)
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()

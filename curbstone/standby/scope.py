@@ -1,0 +1,43 @@
+"""What of a data directory belongs to the stream, and so to a second copy.
+
+Left out are the files of one process or one machine, and everything in a directory that a start removes unread: private
+queues, which have such a directory from the beginning, and deleted queues whose files are being removed.
+"""
+
+from __future__ import annotations
+
+from curbstone.access.tokens import DIRECTORY as ACCESS
+from curbstone.access.tokens import FILE as TOKENS
+from curbstone.backup.source import FOLDER as BACKUP
+from curbstone.core.engine.directories import GONE_SUFFIX, QUEUES
+from curbstone.core.engine.disk_alarms import PROBE_NAME
+from curbstone.repair.repair import DAMAGED_DIR
+
+OWN = "standby"
+"""The directory in which a second copy notes how far it is."""
+CHARTS = "charts"
+LOCK = "lock"
+
+_LEFT_OUT = {BACKUP, CHARTS, DAMAGED_DIR, LOCK, OWN, PROBE_NAME}
+_OF_ACCESS = {"", TOKENS, f"{TOKENS}.new"}
+
+
+def is_shipped(path: str) -> bool:
+    """Return whether the stream has what is at a path."""
+    top, _, rest = path.partition("/")
+    if top == QUEUES:
+        return not is_leaving(path)
+    if top == ACCESS:  # the audit is that of one server
+        return rest in _OF_ACCESS
+    return top not in _LEFT_OUT
+
+
+def is_leaving(path: str) -> bool:
+    """Return whether a path is a directory that a start removes unread, or is in one."""
+    top, _, rest = path.partition("/")
+    return top == QUEUES and rest.partition("/")[0].endswith(GONE_SUFFIX)
+
+
+def is_at_or_below(path: str, folder: str) -> bool:
+    """Return whether a path is that of a folder, or of something in it."""
+    return path == folder or path.startswith(f"{folder}/")

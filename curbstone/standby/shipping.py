@@ -1,0 +1,219 @@
+"""A disk whose changes are added to a stream.
+
+It wraps the disk of the data directory. A change of a name is made and added under the stream's lock; a write is made
+first and then added. A call that fails and has done nothing adds nothing. If nobody knows whether a failed call has
+done something, the stream breaks off.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+
+from curbstone.core.disk import Disk, File
+from curbstone.standby.frames import Kind, Sync
+from curbstone.standby.scope import is_at_or_below, is_leaving, is_shipped
+from curbstone.standby.stream import Stream
+
+DID_NOTHING = frozenset(
+    {
+        *(errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG),
+        *(errno.ENFILE, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS),
+    }
+)
+"""Errors of calls that have changed nothing."""
+
+
+class ShippedFile:
+    """An open file whose changes are added to the stream. Implements `core.disk.File`."""
+
+    __slots__ = ("_disk", "_file", "path")
+
+    def __init__(self, disk: ShippingDisk, path: str, file: File) -> None:
+        self._disk = disk
+        self._file = file
+        self.path: str | None = path
+        """Its path now; None if it belongs to the stream no more."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self._file.read(offset, size)
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+        self._file.write(offset, buffers)
+        if self.path is not None:
+            self._disk.stream.write(self.path, offset, buffers)
+
+    def truncate(self, size: int) -> None:
+        try:
+            self._file.truncate(size)
+        except OSError as error:
+            self._disk.failed(error)
+            raise
+        if self.path is not None:
+            self._disk.stream.add(Kind.TRUNCATE, self.path, size)
+
+    def sync(self) -> None:
+        if self.path is None:
+            self._file.sync()
+            return
+        number = self._disk.stream.begin_sync(self.path, Sync.FILE)
+        try:
+            self._file.sync()
+        finally:
+            self._disk.stream.end_sync(number)
+
+    def close(self) -> None:
+        self._file.close()
+        self._disk.forget(self)
+
+
+class ShippingDisk:
+    """Implements `core.disk.Disk`."""
+
+    def __init__(self, inner: Disk, stream: Stream) -> None:
+        self.inner = inner
+        self.stream = stream
+        self._open: dict[str, set[ShippedFile]] = {}
+        """The open files, by path."""
+        self._leaving: set[str] = set()
+        """Deleted queues whose directories have been renamed, and are being removed."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        return self._opened(path, self.inner.open, create)
+
+    def open_lasting(self, path: str, *, create: bool = False) -> File:
+        return self._opened(path, self.inner.open_lasting, create)
+
+    def _opened(self, path: str, opener: Callable[..., File], create: bool) -> File:
+        if not is_shipped(path):
+            return opener(path, create=create)
+        with self.stream.lock:
+            if create:
+                file: File | None = None
+
+                def make() -> None:
+                    nonlocal file
+                    file = opener(path, create=True)
+
+                self._change(make, Kind.CREATE, path)
+                assert file is not None
+            else:
+                file = opener(path)
+            shipped = ShippedFile(self, path, file)
+            self._open.setdefault(path, set()).add(shipped)
+            return shipped
+
+    def forget(self, file: ShippedFile) -> None:
+        """A file was closed."""
+        with self.stream.lock:
+            there = self._open.get(file.path) if file.path is not None else None
+            if there is not None:
+                there.discard(file)
+                if not there and file.path is not None:
+                    del self._open[file.path]
+
+    def list_dir(self, path: str) -> list[str]:
+        return self.inner.list_dir(path)
+
+    def failed(self, error: OSError) -> None:
+        """A call has failed. If it may have changed something, those who receive the stream have to compare."""
+        if not isinstance(error, FileNotFoundError | FileExistsError) and error.errno not in DID_NOTHING:
+            self.stream.break_off()
+
+    def _change(self, make: Callable[[], None], kind: Kind, path: str, payload: Sequence[bytes] = ()) -> None:
+        """Change a name, and say so in the stream."""
+        try:
+            make()
+        except OSError as error:
+            self.failed(error)
+            raise
+        self.stream.add(kind, path, payload=payload)
+
+    def make_dir(self, path: str) -> None:
+        if is_shipped(path):
+            with self.stream.lock:
+                self._change(lambda: self.inner.make_dir(path), Kind.MKDIR, path)
+        else:
+            self.inner.make_dir(path)
+
+    def rename(self, old: str, new: str) -> None:
+        if not is_shipped(old):
+            assert not is_shipped(new), f"{old} does not belong to the stream, and {new} does"
+            self.inner.rename(old, new)
+            return
+        assert is_shipped(new) or is_leaving(new), f"{old} belongs to the stream, and {new} does not"
+        with self.stream.lock:
+            self._change(lambda: self._rename(old, new), Kind.RENAME, old, [new.encode()])
+
+    def _rename(self, old: str, new: str) -> None:
+        self.inner.rename(old, new)
+        self._replaced(new)
+        for path in [path for path in self._open if is_at_or_below(path, old)]:
+            there = new + path.removeprefix(old)
+            moved = self._open.pop(path)
+            for file in moved:
+                file.path = there if is_shipped(there) else None
+            if is_shipped(there):
+                self._open[there] = moved
+        if is_leaving(new):
+            self._leaving.add(new)
+        self.stream.renamed(old, new)
+
+    def _replaced(self, path: str) -> None:
+        """What was at a path is there no more; what is still written to its open files is nobody's."""
+        for each in [each for each in self._open if is_at_or_below(each, path)]:
+            for file in self._open.pop(each):
+                file.path = None
+
+    def remove(self, path: str) -> None:
+        if is_shipped(path):
+            with self.stream.lock:
+                self._change(lambda: self._remove(self.inner.remove, path), Kind.REMOVE, path)
+        else:
+            self.inner.remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        if is_shipped(path) or path in self._leaving:
+            with self.stream.lock:
+                self._change(lambda: self._remove(self._remove_all, path), Kind.RMTREE, path)
+                self._leaving.discard(path)
+        else:
+            self.inner.remove_tree(path)
+
+    def _remove(self, remove: Callable[[str], None], path: str) -> None:
+        remove(path)
+        self._replaced(path)
+        self.stream.removed(path)
+
+    def _remove_all(self, path: str) -> None:
+        """Remove a tree. If that fails, some of it may be gone, whatever the error is."""
+        try:
+            self.inner.remove_tree(path)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            self.stream.break_off()
+            raise
+
+    def sync_dir(self, path: str) -> None:
+        if not is_shipped(path):
+            self.inner.sync_dir(path)
+            return
+        number = self.stream.begin_sync(path, Sync.DIRECTORY)
+        try:
+            self.inner.sync_dir(path)
+        finally:
+            self.stream.end_sync(number)
+
+    def sync_all(self, path: str) -> bool:
+        number = self.stream.begin_sync(path, Sync.EVERYTHING)
+        try:
+            return self.inner.sync_all(path)
+        finally:
+            self.stream.end_sync(number)
+
+    def close(self) -> None:
+        self.inner.close()

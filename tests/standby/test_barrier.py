@@ -1,0 +1,131 @@
+"""When a confirm may leave a server with a standby, state by state."""
+
+from __future__ import annotations
+
+from curbstone.standby.barrier import SILENT_MS, StandbyBarrier, Standing
+from curbstone.standby.frames import Decoder, InSync, Kind
+from curbstone.standby.stream import Cursor, Stream
+
+PATIENCE_MS = 10_000
+
+
+class Pair:
+    """A barrier whose clock is the test's, and what its standby would receive."""
+
+    def __init__(self, *, is_alone: bool = False, patience_ms: int | None = PATIENCE_MS) -> None:
+        self.now_ms = 0
+        self.looked = 0
+        self.stream = Stream(lambda: self.now_ms)
+        self.barrier = StandbyBarrier(
+            self.stream,
+            lambda: self.now_ms,
+            self.look_again,
+            patience_ms=patience_ms,
+            syncs_always=True,
+            is_alone=is_alone,
+        )
+        self.cursor: Cursor = self.stream.begin(lambda _is_urgent: None)
+
+    def standing(self) -> Standing:
+        return self.barrier.standing
+
+    def look_again(self) -> None:
+        self.looked += 1
+
+    def write(self) -> int:
+        """Change something in a job; return its mark."""
+        self.barrier.begin()
+        self.stream.write("a", 0, [b"x"])
+        return self.barrier.end()
+
+    def pass_time(self, ms: int) -> bool:
+        self.now_ms += ms
+        return self.barrier.tick()
+
+    def said(self) -> list[int]:
+        """Return what the standby was sent of its state."""
+        frames = Decoder(0).feed(b"".join(self.cursor.take(1 << 30)))
+        return [frame.flag for frame in frames if frame.kind is Kind.STATE]
+
+    def in_sync(self) -> None:
+        self.barrier.joined()
+        self.barrier.heard(self.stream.end)
+        assert self.standing() is Standing.SYNC
+
+
+def test_a_start_confirms_nothing_before_the_standby_has_it() -> None:
+    """An earlier process may have let its standby believe that it lacks nothing."""
+    pair = Pair()
+    mark = pair.write()
+    assert not pair.barrier.allows(mark)
+    pair.barrier.joined()
+    assert not pair.barrier.allows(mark)
+    pair.barrier.heard(mark)
+    assert pair.barrier.allows(mark) and pair.standing() is Standing.SYNC
+    assert pair.said() == [InSync.ON_DISK]
+
+
+def test_a_job_that_changed_nothing_has_nothing_to_wait_for() -> None:
+    pair = Pair()
+    pair.write()
+    pair.barrier.begin()
+    assert pair.barrier.end() == 0
+
+
+def test_a_server_that_never_had_a_standby_confirms_alone_until_one_joins() -> None:
+    pair = Pair(is_alone=True)
+    before = pair.write()
+    assert pair.barrier.allows(before)
+    pair.barrier.joined()
+    assert not pair.barrier.allows(before), "the standby does not have it, and is going to be believed"
+    pair.barrier.heard(before - 1)
+    assert pair.standing() is Standing.JOINING
+    pair.barrier.lost()
+    assert pair.barrier.allows(pair.write()) and pair.said() == []
+
+
+def test_a_lost_standby_is_waited_for_and_then_told_before_the_server_continues_alone() -> None:
+    pair = Pair()
+    pair.in_sync()
+    pair.barrier.lost()
+    mark = pair.write()
+    assert pair.pass_time(PATIENCE_MS - 1) and not pair.barrier.allows(mark)
+    assert pair.pass_time(1) and pair.barrier.allows(mark)
+    assert pair.said() == [InSync.ON_DISK, InSync.NO] and not pair.barrier.may_be_believed
+
+
+def test_a_standby_that_resumes_is_in_sync_when_it_has_what_there_was_then() -> None:
+    pair = Pair()
+    pair.in_sync()
+    pair.barrier.lost()
+    mark = pair.write()
+    pair.barrier.joined()
+    assert pair.standing() is Standing.JOINING
+    pair.barrier.lost()
+    assert pair.standing() is Standing.WAITING, "it may still believe that it lacks nothing"
+    pair.barrier.joined()
+    pair.barrier.heard(mark)
+    assert pair.standing() is Standing.SYNC
+
+
+def test_a_silent_standby_has_to_be_disconnected() -> None:
+    pair = Pair()
+    pair.in_sync()
+    assert pair.pass_time(SILENT_MS)
+    pair.barrier.heard(pair.stream.end)
+    assert pair.pass_time(SILENT_MS)
+    assert not pair.pass_time(1)
+
+
+def test_without_patience_the_server_never_continues_alone() -> None:
+    pair = Pair(patience_ms=None)
+    mark = pair.write()
+    assert pair.pass_time(1_000_000_000) and not pair.barrier.allows(mark)
+
+
+def test_whoever_holds_confirms_back_is_called_when_more_is_allowed() -> None:
+    pair = Pair()
+    pair.barrier.joined()
+    looked = pair.looked
+    pair.barrier.heard(pair.write())
+    assert pair.looked > looked

@@ -1,0 +1,224 @@
+"""A disk whose changes are shipped, and the one that they are applied to: real files in two directories."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from curbstone.core.disk import OsDisk, replace_file
+from curbstone.core.engine.broker import Broker
+from curbstone.core.host import AsyncioHost
+from curbstone.core.message import Message
+from curbstone.core.names import queue_name
+from curbstone.core.options import QueueOptions, SyncMode
+from curbstone.standby.applying import Applier
+from curbstone.standby.copying import Copy, digests, tree
+from curbstone.standby.frames import BadFrame, Kind, encode
+from curbstone.standby.place import Place
+from curbstone.standby.shipping import ShippingDisk
+from curbstone.standby.stream import Stream
+from tests.kit.engine import end_engine
+
+
+class AtOnce:
+    """Syncs that are made when they begin."""
+
+    def start(self, job: Callable[[], None], done: Callable[[OSError | None], None]) -> Callable[[], None]:
+        job()
+        done(None)
+        return lambda: None
+
+
+class Disks:
+    """A shipped directory and its copy."""
+
+    def __init__(self, path: Path) -> None:
+        self.original, self.copy = OsDisk(path / "original"), OsDisk(path / "copy")
+        self.stream = Stream(lambda: 0)
+        self.disk = ShippingDisk(self.original, self.stream)
+        self.applier = Applier(self.copy, AtOnce(), Place(self.copy, b"boot"))
+        self.copying = Copy(self.stream, self.original, digests(self.copy), lambda _is_urgent: None)
+        self.applier.begin(self.stream.life, self.copying.cursor.position)
+        while self.copying.step():
+            pass
+        self.ship()
+
+    def ship(self) -> None:
+        """Have the copy apply everything."""
+        while data := self.copying.cursor.take(1 << 20):
+            self.applier.receive(b"".join(data))
+
+    def close(self) -> None:
+        self.applier.close()
+        self.original.close()
+        self.copy.close()
+
+    def contents(self, disk: OsDisk) -> dict[str, bytes | None]:
+        folders, files = tree(disk)
+        return dict.fromkeys(folders) | {path: (disk.root / path).read_bytes() for path in files}
+
+    def check_equal(self) -> None:
+        self.ship()
+        assert self.contents(self.copy) == self.contents(self.original)
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Disks:
+    return Disks(tmp_path)
+
+
+def test_every_call_that_changes_something_is_applied(disks: Disks) -> None:
+    disk = disks.disk
+    disk.make_dir("queues")
+    disk.make_dir("queues/0123456789ab")
+    file = disk.open_lasting("queues/0123456789ab/1.seg", create=True)
+    file.write(0, [b"bytes", bytearray(b" and "), memoryview(b"more"), bytes(100_000)])
+    file.write(70_000, [b"x" * 3_000_000])
+    file.sync()
+    file.truncate(2_000_000)
+    meta = replace_file(disk, "queues/0123456789ab/meta", b"first")
+    meta.write(0, [b"after it was renamed"])
+    disk.sync_dir("queues/0123456789ab")
+    disk.rename("queues/0123456789ab/1.seg", "queues/0123456789ab/2.seg")
+    file.write(1, [b"!"])
+    disks.check_equal()
+    disk.remove("queues/0123456789ab/2.seg")
+    file.write(0, [b"to a file that is gone"])
+    disk.rename("queues/0123456789ab", "queues/0123456789ab.gone")
+    meta.write(0, [b"to a queue that is gone"])
+    disk.remove_tree("queues/0123456789ab.gone")
+    disks.check_equal()
+    assert [path.name for path in (disks.copy.root / "queues").iterdir()] == []
+    disks.close()
+
+
+@pytest.mark.parametrize("folder", ["queues/0123456789ab.gone", ".backup"])
+def test_private_queues_and_files_of_this_machine_are_not_in_the_stream(disks: Disks, folder: str) -> None:
+    disks.disk.make_dir("queues")
+    end = disks.stream.end
+    disks.disk.make_dir(folder)
+    for path in (f"{folder}/1.seg", "charts", "probe"):
+        file = disks.disk.open(path, create=True)
+        file.write(0, [b"bytes"])
+        file.sync()
+        file.close()
+    disks.disk.sync_dir(folder)
+    disks.disk.remove_tree(folder)
+    disks.disk.remove("probe")
+    assert disks.stream.end == end
+    disks.close()
+
+
+def test_a_call_that_did_nothing_adds_nothing_and_one_in_doubt_breaks_the_stream_off(
+    disks: Disks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = disks.stream.end
+    with pytest.raises(FileNotFoundError):
+        disks.disk.remove("missing")
+    disks.disk.make_dir("queues")
+    after = disks.stream.end
+    with pytest.raises(FileExistsError):
+        disks.disk.make_dir("queues")
+    assert end < disks.stream.end == after and not disks.copying.cursor.is_cut_off
+
+    def remove(path: str) -> None:
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    monkeypatch.setattr(disks.original, "remove", remove)
+    with pytest.raises(OSError, match="Input/output"):
+        disks.disk.remove("queues")
+    assert disks.copying.cursor.is_cut_off
+    assert disks.stream.resume(after, lambda _is_urgent: None) is None, "the copy may lack what was done"
+    disks.close()
+
+
+@pytest.mark.parametrize(
+    "path", ["", "lock", "standby/state", ".backup/1", "charts", "access/audit", "queues/a.gone/1.seg"]
+)
+def test_a_stream_may_not_change_what_does_not_belong_to_it(disks: Disks, path: str) -> None:
+    for frame in (encode(Kind.CREATE, path), encode(Kind.RENAME, "queues", payload=[path.encode()])):
+        if "queues/a.gone" in path and frame[0][8] == Kind.RENAME:
+            continue  # a queue that is deleted
+        with pytest.raises(BadFrame, match="does not belong to it"):
+            disks.applier.receive(b"".join(frame))
+        disks.applier.begin(disks.stream.life, disks.stream.end)
+    disks.close()
+
+
+def test_a_copy_continues_where_it_is_if_the_stream_is_kept_from_there_on(disks: Disks) -> None:
+    disks.disk.make_dir("queues")
+    disks.ship()
+    disks.stream.detach(disks.copying.cursor)
+    file = disks.disk.open("queues/a", create=True)
+    file.write(0, [b"while nobody was connected"])
+    place = Place(disks.copy, b"boot")
+    assert place.can_resume and place.position is not None
+    assert place.position.life == disks.stream.life
+    cursor = disks.stream.resume(place.position.applied, lambda _is_urgent: None)
+    assert cursor is not None
+    applier = Applier(disks.copy, AtOnce(), place)
+    assert applier.resume() == place.position
+    applier.receive(b"".join(cursor.take(1 << 20)))
+    assert disks.contents(disks.copy) == disks.contents(disks.original)
+    assert applier.durable == disks.stream.end
+    assert not Place(disks.copy, b"another boot").can_resume, "what was not synced is lost, and nobody knows what"
+    disks.close()
+
+
+def test_nothing_is_added_once_nobody_can_resume(disks: Disks) -> None:
+    disks.disk.make_dir("queues")
+    disks.stream.detach(disks.copying.cursor)
+    disks.stream.kept_bytes = 1000
+    end = disks.stream.end
+    file = disks.disk.open("queues/a", create=True)
+    for _ in range(20):
+        file.write(0, [b"x" * 100])
+    assert not disks.stream.is_wanted
+    stopped = disks.stream.end
+    file.write(0, [b"x"])
+    assert disks.stream.end == stopped
+    assert disks.stream.resume(end, lambda _is_urgent: None) is None
+    assert disks.stream.resume(stopped, lambda _is_urgent: None) is None
+    disks.close()
+
+
+def test_an_engine_finds_on_the_copy_what_it_left_on_the_original(tmp_path: Path) -> None:
+    """The copy is made while messages are published, and goes on behind them."""
+    disks = Disks(tmp_path)
+    name, other = queue_name("orders"), queue_name("others")
+
+    async def publish() -> None:
+        host = AsyncioHost(asyncio.get_running_loop(), threads=2)
+        broker = Broker.open(host, disks.disk, defaults=QueueOptions(), sync=SyncMode.parse("always"))
+        confirmed = asyncio.Event()
+        left = 40
+
+        def done(*_: object) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                confirmed.set()
+
+        for number in range(20):
+            for queue in (broker.ensure(name), broker.ensure(other)):
+                queue.publish([Message(b"%d" % number)], done)
+            await asyncio.sleep(0)
+        await confirmed.wait()
+        disks.check_equal()
+        await end_engine(broker, host)
+
+    async def count() -> list[int]:
+        host = AsyncioHost(asyncio.get_running_loop(), threads=2)
+        disks.applier.promote()
+        broker = Broker.open(host, disks.copy, defaults=QueueOptions(), sync=SyncMode.parse("always"))
+        counts = [broker.ensure(each).counts().rdy for each in (name, other)]
+        await end_engine(broker, host)
+        return counts
+
+    asyncio.run(publish())
+    disks.check_equal()
+    assert asyncio.run(count()) == [20, 20]
