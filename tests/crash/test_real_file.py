@@ -28,6 +28,7 @@ from tests.crash.mqks_peer import MqksPeer
 from tests.crash.producers import produce_over_http, produce_over_stomp
 from tests.crash.source import Source
 from tests.crash.text import real_lines
+from tests.kit.results import recorded
 from tests.kit.server import ServerProcess
 
 CAP = 128 * 1024
@@ -188,6 +189,7 @@ def test_files_survive_kills_for_as_long_as_asked(tmp_path: Path) -> None:
     for number in count(1):
         directory = tmp_path / str(number)
         directory.mkdir()
-        send_a_file(directory, lines=60_000, kills=25)
+        with recorded("kills", lambda: {"kills": 25, "messages": 60_000}):
+            send_a_file(directory, lines=60_000, kills=25)
         if time.monotonic() > end:
             break

@@ -24,6 +24,7 @@ import pytest
 from tests.crash.directory import Sampler
 from tests.crash.mortal import MortalServer
 from tests.crash.test_real_file import CAP, Run, seed_of_run
+from tests.kit.results import recorded
 from tests.kit.server import ServerProcess
 from tests.power.volumes import PowerCut, Volatile, lazyfs, needs_fuse, needs_lazyfs, volatile
 
@@ -112,7 +113,8 @@ def send_files(tmp_path: Path, mounted: Callable[[Path, Random], AbstractContext
         parent.mkdir()
         print(f"CURBSTONE_CRASH_SEED={seed}")
         with mounted(parent, Random(seed)) as volume:
-            send_a_file(parent, volume, lines=12_000, cuts=25, seed=seed)
+            with recorded("power", lambda: {"power cuts": 25, "messages confirmed": 12_000}):
+                send_a_file(parent, volume, lines=12_000, cuts=25, seed=seed)
             if isinstance(volume, Volatile):
                 print(f"files hurt: {volume.files_hurt}, entries lost: {volume.entries_lost}")
         if time.monotonic() > end:
