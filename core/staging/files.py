@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+from contextlib import suppress
 from dataclasses import astuple
 from typing import NamedTuple
 from zlib import crc32
@@ -138,11 +139,16 @@ def decode_marker(data: bytes) -> Marker | None:
     for copy in (data[:half], data[half:], data):
         line, end = copy[:-_COPY_END_BYTES], copy[-_COPY_END_BYTES:]
         if line and end == b"\n%08x\n" % crc32(line):
-            number, project, identifier, time_ms, files, queues, *rest = json.loads(line)
-            series = Series(bytes.fromhex(rest[0][0]), *rest[0][1:]) if rest else None
-            shares = {name: (uid, QueueShare(*numbers)) for name, (uid, *numbers) in queues.items()}
-            return Marker(number, project, identifier, time_ms, [PartFile(*file) for file in files], shares, series)
+            with suppress(ValueError, TypeError, IndexError, AttributeError):  # another kind of file can check, too
+                return _decode_line(line)
     return None
+
+
+def _decode_line(line: bytes) -> Marker:
+    number, project, identifier, time_ms, files, queues, *rest = json.loads(line)
+    series = Series(bytes.fromhex(rest[0][0]), *rest[0][1:]) if rest else None
+    shares = {name: (uid, QueueShare(*numbers)) for name, (uid, *numbers) in queues.items()}
+    return Marker(number, project, identifier, time_ms, [PartFile(*file) for file in files], shares, series)
 
 
 # --- on the disk; everything below is blocking

@@ -339,7 +339,7 @@ def _check_chain(disk: ReadOnlyDisk, chain: Chain, checked: Checked) -> None:
                 f"{segment.path}: its last commit, {scan.torn_bytes} bytes, does not check:"
                 " torn by a crash before it was confirmed, or damaged"
             )
-    checked.damage += [text for number, text in damage if number >= log_start]
+    checked.damage += [text for number, text in damage if number >= log_start] + chain.sort_out(log_start)
     checked.notes += [f"{path}: left over, no part of the log" for path in chain.trash]
 
 

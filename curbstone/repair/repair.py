@@ -168,7 +168,7 @@ def _plan_segments(disk: Disk, made: Plan, uid: int) -> Plan:
             wanted.append((segment.number, NewFile(segment.path, mended.data, mended.notes)))
         hopeless += [(segment.number, text) for text in mended.hopeless]
     made.files += [file for number, file in wanted if number >= log_start]
-    made.hopeless += [text for number, text in hopeless if number >= log_start]
+    made.hopeless += [text for number, text in hopeless if number >= log_start] + chain.sort_out(log_start)
     for name in sorted(disk.list_dir(made.directory)):
         if name.endswith(ASIDE_SUFFIX):
             made.asides.append(_aside(disk, f"{made.directory}/{name}"))
@@ -286,8 +286,9 @@ def _aside(disk: Disk, path: str) -> Aside:
     if header is None:
         return Aside(path, messages)
     scan = Scan(disk, Segment(0, path, header.salt, len(data), len(data)), header.next_batch - 1, is_active=False)
-    for _ in scan.batches():  # these batches were read when the file was part of the log
-        pass
+    is_stray = path.split("/")[1:] != [f"{header.uid:012x}", f"{header.number:010d}{ASIDE_SUFFIX}"]
+    for good in scan.batches():  # else these batches were read when the file was part of the log
+        messages += good.messages() if is_stray else []
     for start, stop in scan.holes:
         piece = bytearray(data[start:stop])
         if _put_right(piece, 0, len(piece), header.salt) and (batch := decode_batch_header(bytes(piece), 0)):

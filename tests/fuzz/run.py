@@ -7,6 +7,7 @@ Exits with 1 if one has failed; the input is then in the folder that is printed.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import atheris
 
 with atheris.instrument_imports(include=["curbstone"]):
     from tests.fuzz.targets import TARGETS
+from tests.kit.results import record
 
 CORPUS = Path(__file__).parent / "corpus"
 INPUT_BYTES_MAX = 4096
@@ -24,7 +26,12 @@ ONE_INPUT_S_MAX = 10
 
 def fuzz(name: str, folder: str, seconds: str) -> None:
     """Fuzz one target in this process, which ends with it."""
-    options = [f"-max_total_time={seconds}", f"-max_len={INPUT_BYTES_MAX}", f"-artifact_prefix={folder}/"]
+    options = [
+        "-print_final_stats=1",
+        f"-max_total_time={seconds}",
+        f"-max_len={INPUT_BYTES_MAX}",
+        f"-artifact_prefix={folder}/",
+    ]
     corpora = [folder, str(CORPUS / name)]
     atheris.Setup([sys.argv[0], *options, f"-timeout={ONE_INPUT_S_MAX}", *corpora], TARGETS[name])
     atheris.Fuzz()
@@ -38,8 +45,12 @@ def main() -> int:
         folder = tempfile.mkdtemp(prefix=f"fuzz-{name}-")
         print(f"{name}: {seconds} s, in {folder}", flush=True)
         program = f"from tests.fuzz.run import fuzz; fuzz({name!r}, {folder!r}, {seconds!r})"
-        if subprocess.run([sys.executable, "-c", program], check=False).returncode:
+        done = subprocess.run([sys.executable, "-c", program], check=False, stderr=subprocess.PIPE, text=True)
+        sys.stderr.write(done.stderr)
+        if done.returncode:
             failed.append(f"{name} (its input is in {folder})")
+        inputs = re.search(r"stat::number_of_executed_units: *(\d+)", done.stderr)
+        record("decoders", {"inputs": int(inputs[1]) if inputs else 0}, is_finding=bool(done.returncode))
     print(f"failed: {', '.join(failed)}" if failed else "no finding")
     return bool(failed)
 

@@ -3,19 +3,21 @@
 Besides the log, a crash can leave: a torn batch at the end of the newest segment, whose commit was not confirmed (it is
 not taken, and the next commit overwrites it); the file of a segment whose creation was not finished; and files of
 dropped segments whose removal was undone. Only the files on the chain from the newest segment back to the start of the
-log are the log. The others are returned as `trash`. Anything else that does not match its checksum is damage: it is
-reported with the bytes concerned, and reading continues behind it. docs/engine.md ("What a crash can leave") has the
-whole list, including redo files and directories.
+log are the log. The others are returned as `trash`. So is a file with the header of another segment, if a crash can
+have left it; otherwise it is kept, because nothing else explains it. Anything else that does not match its checksum is
+damage: it is reported with the bytes concerned, and reading continues behind it. docs/engine.md ("What a crash can
+leave") has the whole list, including redo files and directories.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from curbstone.core.disk import Disk
 from curbstone.core.engine.log.commit import Segment, segment_path
-from curbstone.core.engine.log.file_view import read_around
+from curbstone.core.engine.log.file_view import Range, read_around
 from curbstone.core.engine.log.format import (
     ENTRY_BYTES,
     FORMAT,
@@ -32,6 +34,20 @@ HEADLESS_BYTES_MAX = 16 * 1024 * 1024
 """How much of a segment is read to find out what its damaged header said."""
 
 _NAME = re.compile(r"(\d{10,20})\.seg")
+
+
+class Stray(NamedTuple):
+    """A file with the valid header of another segment."""
+
+    path: str
+    number: int
+    """Its number by its name."""
+    of_header: int
+    """Its number by its header."""
+    is_own: bool
+    """Whether the header is one of this queue."""
+    next_seq: int
+    """The seq behind all of this queue's messages that seem to be in it."""
 
 
 @dataclass
@@ -53,6 +69,26 @@ class Chain:
     """A seq above those of all messages that seem to be in the files of `aside`."""
     hidden: int = 0
     """How many more messages may be in those files."""
+    strays: list[Stray] = field(default_factory=list)
+    """Files with the header of another segment, until `sort_out` decides about them."""
+
+    def sort_out(self, log_start: int) -> list[str]:
+        """Make each stray `trash` or `aside`, now that the start of the log is known; return what is damaged.
+
+        A crash can undo the renaming of a recycled file, or its new header. Either way, a dropped segment had one of
+        the two numbers, and nothing in the file was confirmed since.
+        """
+        damage = []
+        for stray in self.strays:
+            if stray.is_own and min(stray.number, stray.of_header) < log_start:
+                self.trash.append(stray.path)
+                continue
+            self.aside.append(stray.path)
+            self.next_seq = max(self.next_seq, stray.next_seq)
+            whose = f"of segment {stray.of_header}" if stray.is_own else "of another queue"
+            damage.append(f"{stray.path} has the header {whose}; it is set aside")
+        self.strays = []
+        return damage
 
 
 class _Headers:
@@ -69,6 +105,7 @@ class _Headers:
         """Segments that hold something but can't be read, each with the seq behind the messages it seems to hold."""
         self.hidden = 0
         """How many messages may be in those of them that show no seq at all."""
+        self.strays: dict[int, Stray] = {}
         headless = []
         for name in names:
             match = _NAME.fullmatch(name)
@@ -99,8 +136,25 @@ class _Headers:
             raise DataDirectoryError(f"{self.path(number)}: {error}") from error
         finally:
             file.close()
-        # A crash can undo the renaming of a recycled file, or its new header: then name and header do not match.
-        return (header if header and header.uid == self._uid and header.number == number else None), header is None
+        if header is None:
+            return None, True
+        if (header.uid, header.number) != (self._uid, number):
+            self.strays[number] = self._stray(number, header)
+            return None, False
+        return header, False
+
+    def _stray(self, number: int, header: SegmentHeader) -> Stray:
+        is_own = header.uid == self._uid
+        return Stray(
+            self.path(number), number, header.number, is_own, next_seq_hint(self._data(number)[0]) if is_own else 1
+        )
+
+    def _data(self, number: int) -> tuple[bytes, list[Range]]:
+        file = self._disk.open(self.path(number))
+        try:
+            return read_around(file, 0, HEADLESS_BYTES_MAX)
+        finally:
+            file.close()
 
     def _remake(self, number: int) -> None:
         """Make a lost header again: the salt from the batches, the link to the segment before from the files' names.
@@ -108,11 +162,7 @@ class _Headers:
         If that fails and the file holds something, it is set aside. A file without a header can also be left by a
         creation that a crash has undone. Then its header is zeros, or nothing is behind it, and it is not set aside.
         """
-        file = self._disk.open(self.path(number))
-        try:
-            data, unreadable = read_around(file, 0, HEADLESS_BYTES_MAX)
-        finally:
-            file.close()
+        data, unreadable = self._data(number)
         before = self.below(number)
         last_batch = self._last_batch(before)
         salt = find_salt(data, last_batch)
@@ -185,14 +235,15 @@ def find_chain(disk: Disk, directory: str, uid: int) -> Chain:
             chain.hidden = files.hidden
             text = f"{files.path(number)}: its header does not check, none of it can be read; it is set aside"
             chain.damage.append((number, text))
-    chain.trash = [files.path(n) for n in headers if n not in kept and n not in files.aside]
+    chain.strays = [stray for number, stray in files.strays.items() if number not in kept]
+    chain.trash = [files.path(n) for n in headers if n not in kept and n not in files.aside and n not in files.strays]
     return chain
 
 
 def holds_something(disk: Disk, directory: str, uid: int) -> bool:
     """Return whether a queue's directory holds, or may have held, a commit. Then it must not be removed unasked."""
     chain = find_chain(disk, directory, uid)
-    if chain.damage or chain.missing or len(chain.segments) > 1:
+    if chain.damage or chain.missing or chain.strays or len(chain.segments) > 1:
         return True
     for segment, header in chain.segments:
         scan = Scan(disk, segment, 0, is_active=True)

@@ -49,8 +49,8 @@ class Replay:
         chain = find_chain(log.disk, log.directory, log.uid)
         self._damage += chain.damage
         self._report_asides(chain)
-        self._state.next_seq = max(self._state.next_seq, chain.next_seq)
         if not chain.segments:
+            self._sort_out(chain)
             self._state.next_seq += chain.hidden
             self._remove(chain.trash)
             self._set_aside(chain)
@@ -69,10 +69,16 @@ class Replay:
             last_batch = max(last_batch, header.next_batch - 1)
             self._log_start = max(self._log_start, header.log_start)
             last_batch = self._replay_segment(segment, last_batch, segment is chain.segments[-1][0])
+        self._sort_out(chain)
         self._state.next_seq += chain.hidden
         log.next_batch = max([last_batch + 1, *self._state.meta.since.values()])
         self._finish(chain)
         return True
+
+    def _sort_out(self, chain: Chain) -> None:
+        """Decide about strays, and take no seq again that files outside of the log have."""
+        self._damage += [(ALWAYS, text) for text in chain.sort_out(self._log_start)]
+        self._state.next_seq = max(self._state.next_seq, chain.next_seq)
 
     def _replay_segment(self, segment: Segment, last_batch: int, is_active: bool) -> int:
         scan = Scan(self._log.disk, segment, last_batch, is_active=is_active)
@@ -149,6 +155,8 @@ class Replay:
         kept = {f"{log.directory}/{name}" for name in chain.names if name.endswith(ASIDE_SUFFIX)}
         for path in chain.aside:
             aside = path.removesuffix(SEGMENT_SUFFIX) + ASIDE_SUFFIX
+            while aside in kept:  # something was set aside under this name before
+                aside = aside.removesuffix(ASIDE_SUFFIX) + "x" + ASIDE_SUFFIX
             disk.rename(path, aside)
             kept.add(aside)
         if chain.aside:

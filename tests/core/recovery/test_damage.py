@@ -187,6 +187,41 @@ def test_a_missing_segment_is_reported_and_the_others_are_served() -> None:
     assert {path for path in paths if path != paths[1]} <= set(lab.disk.names)
 
 
+def test_segments_that_lie_in_each_others_places_are_kept_and_reported() -> None:
+    """They were taken for left-overs of a crash and removed, with all that was live in them, without a report."""
+    lab = Lab()
+    queue = lab.queue(cap=64 * 1024)
+    lab.publish(queue, *numbered(30, 1000))
+    last = queue.state.next_seq
+    one, other = (segment.path for segment in queue.log.segments[-2:])
+    before = lab.bodies(queue)
+    names = lab.disk.names
+    names[one], names[other] = names[other], names[one]
+    lab.disk.durable_names.update({one: names[one], other: names[other]})
+    lab.restart("power")
+    queue = lab.again(queue)
+    assert len([text for text in queue.damaged if "it is set aside" in text]) == 2
+    there = b"".join(bytes(inode.cache) for inode in lab.disk.names.values())
+    assert all(body in there for body in before), "every message is still in some file"
+    assert lab.publish(queue, "next") == [last], "their numbers are not used again"
+    lab.restart("power")
+    assert len(lab.again(queue).damaged) == 2
+
+
+def test_a_segment_of_another_queue_is_kept_and_reported() -> None:
+    lab = Lab()
+    queue, other = lab.queue(), lab.queue("other")
+    lab.publish(other, "not yours")
+    path = queue.log.active.path.replace("01.seg", "07.seg")
+    lab.disk.names[path] = lab.disk.durable_names[path] = lab.disk.names.pop(other.log.active.path)
+    del lab.disk.durable_names[other.log.active.path]
+    lab.restart("power")
+    queue = lab.again(queue)
+    assert [text for text in queue.damaged if "the header of another queue" in text]
+    assert b"not yours" in lab.disk.names[path.replace(".seg", ".bad")].cache
+    assert lab.bodies(queue) == []
+
+
 def test_damage_that_appears_while_running_is_reported_and_the_rest_is_delivered() -> None:
     lab = Lab(cap=8 << 20)
     queue = lab.queue()
