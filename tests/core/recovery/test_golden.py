@@ -16,18 +16,23 @@ from typing import Any
 
 import pytest
 
+from curbstone.access import tokens
+from curbstone.backup import files
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log.format import FORMAT, FORMAT_WITHOUT_REDO, SEGMENT_BYTES, decode_segment_header
+from curbstone.core.engine.log.meta import META_FORMAT
 from curbstone.core.errors import CurbstoneError, NoSuchTransaction, NumberGap
 from curbstone.core.names import queue_name
 from curbstone.core.options import KIB
 from curbstone.core.values import IdempotencyKey, Numbered, Peeked, producer_key
+from curbstone.core.wal.redo_format import REDO_FORMAT
 from tests.core.recovery.golden import KEYS, PRODUCERS, STAGED, text
 from tests.core.staging.lab import commit, stage
 from tests.kit.books import check_room
 from tests.kit.lab import Lab, Peer, message
 
 HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[2]
 FIRST, LAST = "0.1.0", "0a679af"
 VERSIONS = pytest.mark.parametrize("version", [FIRST, LAST])
 HOUR_MS = 3_600_000
@@ -213,3 +218,26 @@ def test_commits_of_many_queues_continue_in_old_segments_and_in_new_ones(version
     for name in names:
         assert [len(body) for body in lab.bodies(queue_of(lab, name))[-2:]] == [12, 50_005]
     assert FORMAT in formats(lab)
+
+
+def rows_of_page(title: str) -> list[list[str]]:
+    """Return the rows of the table under a title of the page on upgrades."""
+    page = (REPOSITORY / "docs/upgrades.md").read_text()
+    section = page.split(f"## {title}\n")[1].split("\n## ")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"][
+        2:
+    ]
+
+
+def test_the_page_on_upgrades_has_the_versions_that_are_tested_here_and_the_formats_of_the_code() -> None:
+    versions = [row[0].split()[0] for row in rows_of_page("From one version to another")]
+    assert versions == [FIRST, LAST]
+    assert sorted(path.name for path in HERE.glob("golden-*.tar.gz")) == sorted(f"golden-{v}.tar.gz" for v in versions)
+    formats = {row[0]: (row[2], row[3]) for row in rows_of_page("Formats")}
+    assert formats == {
+        "segment": (f"{FORMAT}", f"{FORMAT_WITHOUT_REDO} to {FORMAT}"),
+        "meta": (f"{META_FORMAT}", f"{META_FORMAT}"),
+        "redo file": (f"{REDO_FORMAT}", f"1 to {REDO_FORMAT}"),
+        "tokens": (f"{tokens.FORMAT}", f"{tokens.FORMAT}"),
+        "backup": (f"{files.FORMAT}", f"{files.FORMAT}"),
+    }
