@@ -1,6 +1,6 @@
 // Checks a history of a queue with Porcupine.
 //
-//	histories FILE [SECONDS]
+//	histories FILE [SECONDS [MODEL...]]
 //
 // FILE has one JSON object a line, in Jepsen's form: process, type (invoke, ok, fail, info), f, value and time. An
 // operation without an answer ends with info, and may have taken effect at any later time or never. Operations:
@@ -10,9 +10,11 @@
 //	ack      value {message, key}      settles it
 //	drained  value {message, key}      at the end: the queue has nothing left
 //
-// Two models: each message is stored once, is delivered only while it is stored, and never after its ack; the messages
-// of each key are delivered one at a time in the order in which they were published. The exit code is 0 if the history
-// is possible under both, 1 if not, 2 if it cannot be read.
+// The models: once: each message is stored once, is delivered only while it is stored, and never after its ack;
+// in-order: the messages of each key are delivered one at a time in the order in which they were published; kept: a
+// message that was stored is delivered until its ack, perhaps more often, which is what an engine promises that may
+// store it twice. Without names these are once and in-order. The exit code is 0 if the history is possible under all of
+// them, 1 if not, 2 if it cannot be read.
 package main
 
 import (
@@ -142,6 +144,28 @@ var once = porcupine.Model{
 	DescribeOperation: describe,
 }
 
+// kept: a message is delivered only after its publish, and at the end each stored message has been acked.
+var kept = porcupine.Model{
+	Partition: once.Partition,
+	Init:      once.Init,
+	Step: func(state, input, _ interface{}) (bool, interface{}) {
+		m, o := state.(message), input.(operation)
+		switch o.f {
+		case "publish":
+			m.isStored = true
+			return true, m
+		case "deliver":
+			return m.isStored, m
+		case "ack":
+			m.isAcked = true
+			return m.isStored, m
+		default:
+			return !m.isStored || m.isAcked, m
+		}
+	},
+	DescribeOperation: describe,
+}
+
 // merged returns a history in which each message is published and acked at most once. Repeats of a publish are one
 // operation, from the first call to the first answer. An ack that was not answered and was followed by one that was
 // confirmed had no effect, because only a message that is still there can be settled.
@@ -234,6 +258,13 @@ func culprits(
 	return unknown, found
 }
 
+func asItIs(all []porcupine.Operation) []porcupine.Operation { return all }
+
+var models = map[string]struct {
+	model    porcupine.Model
+	simplify func([]porcupine.Operation) []porcupine.Operation
+}{"once": {once, asItIs}, "in-order": {inOrder, merged}, "kept": {kept, asItIs}}
+
 func main() {
 	if len(os.Args) < 2 {
 		fmt.Fprintln(os.Stderr, "usage: histories FILE [SECONDS]")
@@ -249,17 +280,22 @@ func main() {
 		os.Exit(2)
 	}
 	code := 0
-	for _, each := range []struct {
-		name     string
-		model    porcupine.Model
-		simplify func([]porcupine.Operation) []porcupine.Operation
-	}{{"once", once, func(all []porcupine.Operation) []porcupine.Operation { return all }}, {"in order", inOrder, merged}} {
-		unknown, found := culprits(each.model, each.simplify, history, time.Duration(seconds)*time.Second)
-		fmt.Printf("%s: %d operations, %d impossible, %d undecided\n", each.name, len(history), len(found), unknown)
-		if len(found) > 0 {
-			fmt.Println(found[0])
+	names := []string{"once", "in-order"}
+	if len(os.Args) > 3 {
+		names = os.Args[3:]
+	}
+	for _, name := range names {
+		each, found := models[name]
+		if !found {
+			fmt.Fprintln(os.Stderr, "no such model:", name)
+			os.Exit(2)
 		}
-		if len(found) > 0 || unknown > 0 {
+		unknown, impossible := culprits(each.model, each.simplify, history, time.Duration(seconds)*time.Second)
+		fmt.Printf("%s: %d operations, %d impossible, %d undecided\n", name, len(history), len(impossible), unknown)
+		if len(impossible) > 0 {
+			fmt.Println(impossible[0])
+		}
+		if len(impossible) > 0 || unknown > 0 {
 			code = 1
 		}
 	}
