@@ -29,7 +29,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	if command -v $$p >/dev/null && $$p -c '$(NEW_ENOUGH)' 2>/dev/null; then echo $$p; exit; fi; done)
 
 .PHONY: $(SETS:%=%-deps) audit bench clean cluster compiled coverage dev docs format help install lint lock man ops-tools release run \
-	sdk sdk-tools soak soak-fuzz test test-compiled test-deps
+	sdk sdk-tools soak soak-fuzz soak-mutation test test-compiled test-deps
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,10 +64,13 @@ format: $(DEV)  ## Let ruff fix imports and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 soak: $(DEV) sdk-tools spark-deps  ## The long tests (CURBSTONE_SIM_SECONDS=600)
-	$(BIN)/python -m pytest -m soak
-soak-fuzz: $(DEV)  ## Fuzz every decoder with Atheris, each for CURBSTONE_FUZZ_SECONDS (300)
+	CURBSTONE_RECORD=1 $(BIN)/python -m pytest -m soak
+soak-fuzz: $(DEV)  ## Fuzz every decoder with Atheris, each for CURBSTONE_FUZZ_SECONDS (300), and data directories
 	$(PIP) atheris
-	$(BIN)/python -m tests.fuzz.run
+	CURBSTONE_RECORD=1 $(BIN)/python -m tests.fuzz.run
+	CURBSTONE_RECORD=1 $(BIN)/python -m pytest -s -m soak tests/fuzz
+soak-mutation: $(DEV)  ## Try the next mutants of the engine for CURBSTONE_MUTATION_SECONDS (600) of CPU time
+	CURBSTONE_RECORD=1 $(BIN)/python -m tests.mutation.run
 cluster: $(DEV) cluster-deps  ## Three RabbitMQ nodes, two gateways, and kills under load (CURBSTONE_CLUSTER_SECONDS=600)
 	$(BIN)/python -m pytest -s -m soak tests/cluster
 bench: $(DEV)  ## Measure; prints figures and never fails on them
