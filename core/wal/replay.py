@@ -186,10 +186,14 @@ def _find_places(disk: Disk, path: str, parts: list[Redo], contents: RedoContent
         part = redo.part
         if (part.uid, part.number, part.salt) != (header.uid, header.number, header.salt):
             continue
-        if part.offset + part.size <= size:
+        end = part.offset + part.size
+        sealed_at = _sealed_at(disk, path, part.number) if end > size else None
+        if end <= size or (part.offset == size and sealed_at is None):
+            # In the second case its commit failed, the segment was cut, and a crash came before the next one was there.
             contents.parts.setdefault(path, []).append(redo)
-        elif _belongs(disk, path, part.number, part.offset + part.size):
-            contents.damage.append(f"{path}: bytes {size} to {part.offset + part.size} are missing")
+            size = max(size, end)
+        elif sealed_at is None or sealed_at >= end:
+            contents.damage.append(f"{path}: bytes {size} to {end} are missing")
             contents.homeless.append(redo)
 
 
@@ -218,15 +222,18 @@ def _is_lost(disk: Disk, path: str) -> bool:
     return next(_later(names, int(name.removesuffix(SEGMENT_SUFFIX))), None) is None
 
 
-def _belongs(disk: Disk, path: str, number: int, end: int) -> bool:
-    """Return whether a segment should reach to `end`. It was cut before that if a commit there failed."""
+def _sealed_at(disk: Disk, path: str, number: int) -> int | None:
+    """Return where the next segment says that this one ends, or None if none says that.
+
+    If a commit failed, this is where it was to begin.
+    """
     directory = path.rpartition("/")[0]
     for name in _later(disk.list_dir(directory), number):
         with suppress(OSError):
             found = _look(disk, f"{directory}/{name}")
             if found is not None and found[0] is not None and found[0].previous == number:
-                return found[0].previous_end >= end
-    return True
+                return found[0].previous_end
+    return None
 
 
 def _later(names: list[str], number: int) -> Iterator[str]:

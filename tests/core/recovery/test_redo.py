@@ -366,6 +366,40 @@ def test_a_redo_file_that_fails_is_kept_if_a_segment_fails_with_it(monkeypatch: 
     assert [each[:2] for each in bodies(lab)] == [[b"before", b"shared"]] * 3
 
 
+def test_a_crash_between_the_cut_after_a_failed_commit_and_the_next_segment_leaves_no_damage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The redo file had the failed commit, the segment was cut before its place, and the start reported damage."""
+    lab, queues = prepared()
+    publish_each(lab, queues, "shared")
+    path = queues[0].log.active.path
+    original, cut = SimFile.sync, SimFile.truncate
+    failing = [lab.disk.names["redo.1"], lab.disk.names[path]]
+
+    def sync(self: SimFile) -> None:
+        if self._inode in failing:
+            failing.remove(self._inode)
+            self._inode.make_durable()
+            raise OSError(errno.EIO, "no")
+        original(self)
+
+    def truncate(self: SimFile, size: int) -> None:
+        cut(self, size)
+        if self._inode is lab.disk.names[path]:
+            self._inode.make_durable()
+            raise Crash
+
+    with monkeypatch.context() as during:
+        during.setattr(SimFile, "sync", sync)
+        during.setattr(SimFile, "truncate", truncate)
+        with pytest.raises(Crash):
+            publish_each(lab, queues, "doubtful")
+            lab.publish_answers(queues[0], [message("after")])
+    lab.restart("power")
+    assert lab.broker.health().ok and redo_names(lab.disk) == []
+    assert bodies(lab) == [[b"before", b"shared", b"doubtful"]] * 3
+
+
 def everything_on(lab: Lab) -> bytes:
     return b"".join(bytes(inode.cache) + bytes(inode.durable) for inode in lab.disk.durable_names.values())
 
