@@ -274,7 +274,7 @@ class Queue(Protocol):
     def undo(self, request: UndoRequest, on_done: Undoing) -> None:
         """Bring back messages that were acked, popped or purged, as far as they are still in the log.
 
-        The `members` of an error say how many have return.
+        The `members` of an error say how many have returned.
         """
 
     def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:

@@ -93,7 +93,7 @@ class Restore:
             self._end(None)
 
     def _end(self, error: CurbstoneError | None) -> None:
-        """All messages have return, or no more will."""
+        """All messages have returned, or no more will."""
         if self.is_over:
             return
         self._left.clear()

@@ -483,5 +483,5 @@ def test_check_of_something_else(tmp_path: Path) -> None:
 def test_an_address_with_a_password_is_refused_and_not_shown(tmp_path: Path, arguments: list[str]) -> None:
     done = curbstone(*arguments, "--server", "http://u:SECRET@127.0.0.1:1", cwd=tmp_path)
     assert done.code == 2
-    said = "curbstone: bad server address: no user or password in it; a token goes into a file, see --token-file"
+    said = "curbstone: bad server address: no user or password in it; put a token into a file, see --token-file"
     assert done.err.strip() == said

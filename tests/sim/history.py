@@ -55,9 +55,9 @@ class History:
         self.doomed_alone: set[int] = set()
         """Doomed by something else than a transaction."""
         self.undone: set[int] = set()
-        """What may have return after it was doomed."""
+        """What may have returned after it was doomed."""
         self.undone_early: set[int] = set()
-        """What may have return before it was confirmed that it was gone: a transaction tells that when it has been
+        """What may have returned before it was confirmed that it was gone: a transaction tells that when it has been
         written to all of its queues."""
         self.barred: set[int] = set()
         """What no filter lets into a queue."""

@@ -3,7 +3,7 @@
 It has dice of its own. What is judged beside the history:
 
 - as many return as the answer says; each was settled before, and is pending afterwards
-- what has return and is confirmed comes out again, once, across crashes too
+- what has returned and is confirmed comes out again, once, across crashes too
 - what has not return does not come out
 - nothing returns of which a dead letter lives: it would come out twice
 """
@@ -89,7 +89,7 @@ class Undoing:
         run.host.settle()
         after = self._pending(queue, wanted.group)
         if not answers or answers[0][0] is not None or after is None:
-            return  # what failed may have return, or may with the next start
+            return  # what failed may have returned, or may with the next start
         back = [after[seq] for seq in after.keys() - before.keys()]
         undone = answers[0][1]
         if len(back) != undone.restored or len(back) > wanted.limit:
