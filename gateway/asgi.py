@@ -93,6 +93,7 @@ class AsgiGateway:
         try:
             await self._gateway(own, body.receive, send)
         finally:
+            slot.account.set_aside(0)
             body.close()
 
     async def _serve_socket(self, scope: Scope, own: Scope, slot: Slot, receive: Receive, send: Send) -> None:

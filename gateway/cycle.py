@@ -102,6 +102,8 @@ class Cycle:
             failure = repr(error)
             raise
         finally:
+            if not self.response_complete:
+                self.scope["slot"].account.set_aside(0)  # else the page of a client that has left would count for ever
             if not self.response_complete and not self.disconnected:
                 logger.error("%s %r was not answered: %s", self.scope["method"], self.scope["path"], failure)
                 self._connection.transport.close()

@@ -213,9 +213,6 @@ def test_open_transactions_count_as_unfinished(it: GuardedServer) -> None:
         assert it.stomp("ann", "SEND\ndestination:/queue/shop/q\nreceipt:r\n\nx")[1:] == ["RECEIPT", "RECEIPT"]
 
 
-@pytest.mark.xfail(
-    strict=False, reason="on a busy machine the delivery after the hold is sometimes missing: not understood yet"
-)
 def test_a_user_that_does_not_read_gets_no_deliveries_until_it_does(it: GuardedServer) -> None:
     assert it.call("root", "PUT", "/v2/shop/queues/live").status_code == 201
 

@@ -18,6 +18,7 @@ from curbstone.core.values import Lease
 from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.http.long_poll import Held, Polls
 from curbstone.gateway.http.problem import ClientGone
+from curbstone.gateway.http.room import room_for
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.net import budget
 from curbstone.net.connection_limits import Admission
@@ -104,6 +105,38 @@ async def test_pops_behind_answers_that_nobody_reads_take_nothing(anyio_backend:
             while len(gateway.server.clients) > 1:
                 await gateway.http.get("/healthz")
         assert len(await gateway.pop_all()) >= 3
+
+
+async def test_a_page_counts_no_more_once_its_request_has_ended_though_the_client_left(gateway: Running) -> None:
+    """It counted for ever, and the client's user got no deliveries any more."""
+    budget_of_all = gateway.server.acceptor.admission.budget
+    answer = gateway.server.app
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await room_for(scope, MIB)
+        begun.set()
+        assert (await receive())["type"] == "http.request"
+        assert (await receive())["type"] == "http.disconnect"
+        await may_end.wait()
+        await answer(scope, receive, send)
+
+    others = len(gateway.server.clients)
+    gateway.server.app = slow  # type: ignore[assignment]
+    try:
+        async with asyncio.timeout(60):
+            with socket.create_connection(gateway.address) as client:
+                client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                await begun.wait()
+                assert budget_of_all.bytes == MIB
+            while len(gateway.server.clients) > others:
+                await asyncio.sleep(0.01)
+            assert budget_of_all.bytes == MIB, "its page is still being made"
+            may_end.set()
+            while budget_of_all.bytes:
+                await asyncio.sleep(0.01)
+    finally:
+        gateway.server.app = answer
 
 
 # ---------------------------------------------------------------- requests that wait

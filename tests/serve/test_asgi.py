@@ -183,6 +183,17 @@ async def test_a_message_is_not_lost_on_a_client_that_left_while_it_waited(serve
         assert (await client.delete(MESSAGES)).content == b"kept"
 
 
+async def test_pages_count_only_while_they_are_made(tmp_path: Path) -> None:
+    """Each counted for ever, until no user got another one."""
+    app = create_app(data=tmp_path, insecure=True, max_buffered="32MiB")
+    async with by_uvicorn(app) as address, http(address) as client:
+        await client.put(QUEUE)
+        await client.post(MESSAGES, content=b"a")
+        for _ in range(10):
+            assert (await client.get(f"{QUEUE}/browse?max_bytes=16000000")).status_code == 200
+        assert (await client.get("/v2/stats")).json()["buffered"]["bytes"] == 0
+
+
 async def test_a_stream_of_events_is_served_and_ends_when_the_server_stops(tmp_path: Path) -> None:
     app = create_app(data=tmp_path, insecure=True)
     async with app.lifespan(), by_uvicorn_without_lifespan(app) as address, http(address) as client:
