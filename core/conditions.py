@@ -18,7 +18,9 @@ Test = Callable[[Fields], bool | None]
 """Returns whether headers satisfy a condition; None if that is unknown."""
 Compare = Callable[[Any, Any], bool]
 
-_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+"""The syntax of a number, in headers and in filters."""
+_NUMBER: Final = re.compile(NUMBER)
 _TRUTHS: Final = {"true": True, "false": False}
 
 

@@ -38,6 +38,7 @@ from curbstone.core import headers
 from curbstone.core.conditions import (
     ANY_CHARACTER,
     ANY_CHARACTERS,
+    NUMBER,
     NUMBER_CHARS_MAX,
     Compare,
     Fields,
@@ -99,7 +100,7 @@ _OPERATORS: Final[Mapping[str, Compare]] = {
 _MIRRORED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _KEYWORDS: Final = frozenset(["AND", "OR", "NOT", "BETWEEN", "IN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE"])
 _TOKEN: Final = re.compile(
-    r"""(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)(?![\w$.])
+    rf"""(?P<number>{NUMBER})(?![\w$.])
     | '(?P<text>(?:[^']|'')*)'
     | "(?P<quoted>(?:[^"]|"")+)"
     | (?P<word>[^\W\d][\w$.-]*)

@@ -269,10 +269,10 @@ class AsyncioHost:
             except BaseException as caught:  # whatever it is, the engine must hear of it
                 error = caught
             self._finished.append((done, result, error, 0 if barrier is None else barrier.end()))
-            if not self.look_again():
+            if not self.wake():
                 return
 
-    def look_again(self) -> bool:
+    def wake(self) -> bool:
         """Have the loop report jobs, because one has ended or the barrier allows more. Return False if it is closed.
 
         Called on any thread. One wake-up serves all jobs that finish before the loop looks. The flag is cleared before

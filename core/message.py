@@ -18,7 +18,7 @@ class Message:
         self.body = body
         self.headers = headers
         self.orders = orders
-        """What the producer asks for beyond delivery to everybody at once; None for nothing, as with most messages."""
+        """What the producer asks for beyond immediate delivery in every group; None for most messages."""
         self.seq = 0
         self.timestamp_ms = 0
         self.expires_ms = 0

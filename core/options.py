@@ -106,7 +106,7 @@ class QueueOptions:
 
 
 def is_valid(name: str, value: object) -> bool:
-    """Return whether this version knows an option, and the option may have this value."""
+    """Return whether this version has such an option, and the option may have this value."""
     try:
         QueueOptions().merged({name: value}, "default")
     except BadRequest:

@@ -1,4 +1,4 @@
-"""What a producer asks for with a message: a delay, a time to live, groups. A plain message asks for nothing of it."""
+"""What a producer asks for with a message: a delay, a time to live, groups. A plain message has none."""
 
 from __future__ import annotations
 

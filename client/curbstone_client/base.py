@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import os
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
@@ -62,7 +63,7 @@ class Stats:
     reconnects: int
 
 
-class ClientBase(Generic[Declared]):
+class ClientBase(ABC, Generic[Declared]):
     """The settings of a client, and its calls of the HTTP interface."""
 
     def __init__(
@@ -121,9 +122,9 @@ class ClientBase(Generic[Declared]):
     _publisher: Publisher[Any]
     _consumer: Consumer[Any]
 
+    @abstractmethod
     def _set_up(self) -> None:
         """Set up what a shell adds to the settings."""
-        raise NotImplementedError
 
     def _make_links(self, confirm: type[Confirm], owner: Any = None) -> None:
         """Make the link for publishing, with its publisher, and the one for consuming."""
@@ -170,9 +171,9 @@ class ClientBase(Generic[Declared]):
         self._publisher.flush(outcome)
         return outcome
 
+    @abstractmethod
     def _declare(self, name: str, options: Mapping[str, Any]) -> Declared:
         """Create the queue if it does not exist, and set these options."""
-        raise NotImplementedError
 
     def declare(
         self,

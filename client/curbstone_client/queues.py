@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -22,7 +23,7 @@ Fields = TypeVar("Fields")
 """What a shell's calls of the HTTP interface return: a dict, or a coroutine that returns it."""
 
 
-class Target(Generic[Sent, Published]):
+class Target(ABC, Generic[Sent, Published]):
     """A queue or an event: something that messages can be published to."""
 
     def __init__(self, client: Any, name: str, destination: str) -> None:
@@ -90,9 +91,9 @@ class Target(Generic[Sent, Published]):
         )
         return self._stored(sent, timeout)
 
+    @abstractmethod
     def _stored(self, sent: Sent, timeout: float | None) -> Published:
         """Wait for the confirm of a message."""
-        raise NotImplementedError
 
 
 class BaseQueue(Target[Sent, Published], Generic[Sent, Published, Arriving, Answered, Fields]):

@@ -335,7 +335,7 @@ class Broker:
     ) -> None:
         """Delete a queue with all its messages, and tell its consumers the `reason`.
 
-        `on_done` is told whether there was a queue, when none of it is on disk any more. From then on no power cut
+        `on_done` gets whether there was a queue, when none of it is on disk any more. From then on no power cut
         brings anything of it back, except files of a private queue, which the next start removes.
 
         After an error, the queue or its files may be there again after a restart. Removing its directory is then tried

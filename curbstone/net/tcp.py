@@ -134,7 +134,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
         self.session: S
         self._linger: Linger | None = None
         self._socket_fd: int | None = None
-        """The descriptor of the socket; -1 if its output is not sent as it is, None until somebody has asked."""
+        """The descriptor of the socket; -1 if its output is not sent as it is, None until it is first needed."""
         self._parting = False
         self._eof = False
 

@@ -438,7 +438,7 @@ class Engine:
     ) -> None:
         """Publish to all queues bound to `event`, on any gateway. Confirmed when all of them have the messages.
 
-        The answer counts the queues that this gateway knows to be bound, whatever a subscriber's filter lets through.
+        The answer counts the queues that this gateway has as bound, whatever a subscriber's filter lets through.
         """
         fan_out.publish_event(self, project, event, messages, on_done)
 

@@ -47,7 +47,7 @@ class Transaction:
         self._settlements: list[_Settlement] = []
         self._asked: dict[Consumer, set[Delivery]] = {}
         self.queues_reached = 0
-        """See `core.port.Transaction.queues_reached`, as far as this gateway knows."""
+        """See `core.port.Transaction.queues_reached`, as far as this gateway has learned."""
 
     def publish(self, queue: port.Queue, message: Message) -> None:
         """Add a publish."""

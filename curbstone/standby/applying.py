@@ -80,7 +80,7 @@ class Applier:
 
     @property
     def durable(self) -> int:
-        """Up to where everything is applied and synced as the stream says; 0 while nobody may rely on the copy."""
+        """Up to where everything is applied and synced as the stream says; 0 while the copy can't be relied on."""
         with self._lock:
             if not self.place.state.is_complete or self._is_copying or self._again_until or self._failure is not None:
                 return 0
@@ -339,7 +339,7 @@ class Applier:
         self._listed[frame.path] = frame.a if frame.flag else None
 
     def _end_list(self, _frame: Frame) -> None:
-        """Have just the names that were listed. Files that are longer are cut; what they hold comes later."""
+        """Have just the names that were listed. Files that are longer are cut; their contents follow later."""
         disk = self._disk
         folders, files = tree(disk)
         for path in files:

@@ -8,8 +8,8 @@
     SYNC      what the standby acknowledges is confirmed. Connection lost: WAITING
     WAITING   the same, and the standby is away, or is being copied again. It is complete: JOINING. For too long: ALONE
 
-A standby may believe that it lacks nothing from the moment it was in sync until the server has decided to go on alone.
-A server that starts does not know what an earlier process has let a standby believe. So it begins in WAITING.
+A standby may believe that it lacks nothing from the moment it was in sync until the server decides to continue alone.
+A server that starts has no record of what an earlier process let a standby believe. So it begins in WAITING.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class StandbyBarrier:
         self,
         stream: Stream,
         now_ms: Callable[[], int],
-        look_again: Callable[[], object],
+        wake: Callable[[], object],
         *,
         patience_ms: int | None,
         syncs_always: bool,
         is_alone: bool = False,
     ) -> None:
-        """`look_again` is called when more is allowed.
+        """`wake` is called when more is allowed.
 
         `syncs_always` is whether the server confirms nothing before it is on its own disk.
-        After `patience_ms` of WAITING the server goes on alone; with None it never does. `is_alone` is for the first
+        After `patience_ms` of WAITING the server continues alone; with None it never does. `is_alone` is for the first
         start of a server that never had a standby.
         """
         self.standing = Standing.ALONE if is_alone else Standing.WAITING
@@ -58,7 +58,7 @@ class StandbyBarrier:
         """Up to where the standby has everything."""
         self._stream = stream
         self._now_ms = now_ms
-        self._look_again = look_again
+        self._wake_host = wake
         self._patience_ms = patience_ms
         self._in_sync = InSync.ON_DISK if syncs_always else InSync.IN_MEMORY
         self.may_be_believed = not is_alone
@@ -101,7 +101,7 @@ class StandbyBarrier:
                     self.standing = Standing.SYNC
                     self.may_be_believed = True
                     self._stream.add(Kind.STATE, flag=self._in_sync, is_urgent=True)
-        self._look_again()
+        self._wake_host()
 
     def lost(self) -> None:
         """The connection to the standby is lost."""
@@ -111,7 +111,7 @@ class StandbyBarrier:
             elif self.standing in (Standing.JOINING, Standing.SYNC):
                 self.standing = Standing.WAITING
                 self._since_ms = self._now_ms()
-        self._look_again()
+        self._wake_host()
 
     def tick(self) -> bool:
         """Look at the clock. Return False if the standby is silent, so that its connection has to be closed."""
@@ -125,5 +125,5 @@ class StandbyBarrier:
             self._stream.add(Kind.STATE, flag=InSync.NO, is_urgent=True)
             self.may_be_believed = False
             self.standing = Standing.ALONE
-        self._look_again()
+        self._wake_host()
         return True

@@ -1,7 +1,7 @@
-"""A copy of everything that is there, made of frames, while it goes on changing.
+"""A copy of everything that is there, made of frames, while it keeps changing.
 
 One block after the other is read and added to what the receiver gets, under the lock of the stream. So a block is at
-least as new as everything before it there, and whatever changes it later comes later. Blocks that the receiver has
+least as new as everything before it there, and frames of later changes follow it. Blocks that the receiver has
 already, by their digests, are left out.
 """
 
@@ -49,7 +49,7 @@ def tree(disk: Disk) -> tuple[list[str], dict[str, int]]:
 
 
 def digest(data: bytes) -> bytes:
-    """Return what tells one block from another."""
+    """Return the digest by which equal blocks are found."""
     return hashlib.blake2b(data, digest_size=16).digest()
 
 

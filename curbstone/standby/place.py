@@ -1,8 +1,8 @@
-"""What a second copy knows of itself, in the directory `standby` beside the data.
+"""What a second copy records about itself, in the directory `standby` beside the data.
 
 `state` is replaced durably: whether the copy is complete, and what else must not be forgotten. `position` says how far
 the stream is applied, and is overwritten without a sync. So it survives the end of the process and not that of the
-machine; then the copy is still one that the server could have had, but nobody knows which, and it has to be compared.
+machine; then the copy is still one that the server could have had, but it is unknown which, and it has to be compared.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Place:
 
     @property
     def can_resume(self) -> bool:
-        """Whether the copy can go on from its position, if the server has kept the stream from there on."""
+        """Whether the copy can continue from its position, if the server has kept the stream from there on."""
         return self.state.is_complete and not self.state.wants_full_copy and self.position is not None
 
     def change(

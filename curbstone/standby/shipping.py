@@ -1,7 +1,7 @@
 """A disk whose changes are added to a stream.
 
 It wraps the disk of the data directory. A change of a name is made and added under the stream's lock; a write is made
-first and then added. A call that fails and has done nothing adds nothing. If nobody knows whether a failed call has
+first and then added. A call that fails and has done nothing adds nothing. If it is unknown whether a failed call has
 done something, the stream breaks off.
 """
 
@@ -163,7 +163,7 @@ class ShippingDisk:
         self.stream.renamed(old, new)
 
     def _replaced(self, path: str) -> None:
-        """What was at a path is there no more; what is still written to its open files is nobody's."""
+        """What was at a path is replaced or removed; later writes to its open files are not shipped."""
         for each in [each for each in self._open if is_at_or_below(each, path)]:
             for file in self._open.pop(each):
                 file.path = None

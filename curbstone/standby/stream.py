@@ -1,11 +1,11 @@
 """The stream of one life of a server: what changes its disk, in order, for those who keep a second copy.
 
-Frames are added on any thread. If a call had returned before another was made, its frame comes first: a call is made,
+Frames are added on any thread. If a call had returned before another was made, its frame is first: a call is made,
 then its frame is added, then it returns. A sync has two frames. BEGIN is added before it starts and END when it has
-returned, so a receiver syncs at the same time, and knows what may not be applied before its own sync is done.
+returned, so a receiver syncs at the same time, and can tell what may not be applied before its own sync is done.
 
-While nobody wants the stream, nothing is added. Whether anybody does is looked at after a change was made, so whoever
-begins a copy then will find the change on the disk.
+Without receivers nothing is added. This is checked after a change was made, so a receiver that begins a copy then finds
+the change on the disk.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Cursor:
     def add_own(
         self, kind: Kind, path: str = "", a: int = 0, b: int = 0, payload: Sequence[bytes] = (), flag: int = 0
     ) -> None:
-        """Give it a frame that is for nobody else."""
+        """Give it a frame that is for no other receiver."""
         buffers = encode(kind, path, a, b, payload, flag)
         with self._stream.lock:
             self.put(buffers, sum(map(len, buffers)), is_urgent=False, is_own=True)
@@ -114,7 +114,7 @@ class Stream:
     # --- receivers
 
     def require(self) -> None:
-        """Add frames from now on, also while nobody receives them."""
+        """Add frames from now on, also without receivers."""
         with self.lock:
             self._is_required = self.is_wanted = True
 
@@ -154,7 +154,7 @@ class Stream:
             self._left_at = self.end
 
     def break_off(self) -> None:
-        """Something failed so that nobody knows what the disk has: every receiver has to compare."""
+        """Something failed so that it is unknown what the disk has: every receiver has to compare."""
         with self.lock:
             for cursor in self._cursors:
                 cursor.cut_off()
@@ -163,7 +163,7 @@ class Stream:
     def _forget(self) -> None:
         self._kept.clear()
         self._held_bytes = 0
-        self.end += 1  # so that nobody resumes here, not even who has everything
+        self.end += 1  # so that no receiver resumes here, not even one that has everything
         self._first = self.end
 
     # --- what changes the disk
@@ -195,7 +195,7 @@ class Stream:
             self._first += oldest
             self._held_bytes -= oldest
         if not self._cursors and not self._is_required and self._first > self._left_at:
-            self.is_wanted = False  # nobody can resume any more
+            self.is_wanted = False  # no receiver can resume any more
             self._forget()
 
     def write(self, path: str, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
@@ -231,12 +231,12 @@ class Stream:
             self.add(Kind.END, a=number)
 
     def renamed(self, old: str, new: str) -> None:
-        """Let copies under way know that a name has changed. Called under the lock."""
+        """Notify copies under way that a name has changed. Called under the lock."""
         for cursor in self._cursors:
             cursor.renamed(old, new)
 
     def removed(self, path: str) -> None:
-        """Let copies under way know that a file or directory was removed. Called under the lock."""
+        """Notify copies under way that a file or directory was removed. Called under the lock."""
         for cursor in self._cursors:
             cursor.removed(path)
 

@@ -61,7 +61,7 @@ class Jobs:
 
         def answered() -> None:
             self.barrier.allowed = mark
-            self.host.look_again()
+            self.host.wake()
 
         thread = threading.Thread(target=answered)
         thread.start()

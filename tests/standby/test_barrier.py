@@ -19,7 +19,7 @@ class Pair:
         self.barrier = StandbyBarrier(
             self.stream,
             lambda: self.now_ms,
-            self.look_again,
+            self.wake,
             patience_ms=patience_ms,
             syncs_always=True,
             is_alone=is_alone,
@@ -29,7 +29,7 @@ class Pair:
     def standing(self) -> Standing:
         return self.barrier.standing
 
-    def look_again(self) -> None:
+    def wake(self) -> None:
         self.looked += 1
 
     def write(self) -> int:

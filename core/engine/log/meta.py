@@ -66,7 +66,7 @@ class Meta:
     doubt: str = ""
     """What a repair could not restore. Operators are told of it until the queue is bound again."""
     unknown: Mapping[str, object] = field(default_factory=lambda: _NOTHING)
-    """Members of the file that this version does not know. They are kept, and have no effect."""
+    """Members of the file from a newer version. They are kept, and have no effect."""
     unknown_policy: Mapping[str, object] = field(default_factory=lambda: _NOTHING)
     """Such options in `policy`."""
 
@@ -77,7 +77,7 @@ class Meta:
 
     @property
     def unknown_names(self) -> list[str]:
-        """What a newer version has stored that this one does not know, by name."""
+        """The names of what only a newer version understands."""
         return sorted([*self.unknown, *self.unknown_policy])
 
     @property

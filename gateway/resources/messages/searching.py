@@ -57,7 +57,7 @@ def searcher(text: str, wanted: Filter | None = None) -> Callable[[list[Frame]],
     """
     in_body, in_headers = text.encode().lower(), escape(text).encode().lower()
 
-    def look(frames: list[Frame]) -> Searched:
+    def search(frames: list[Frame]) -> Searched:
         messages = size = 0
         found: list[int] = []
         for frame in frames:
@@ -73,12 +73,12 @@ def searcher(text: str, wanted: Filter | None = None) -> Callable[[list[Frame]],
                     found.append(message.seq)
         return Searched(messages, size, found)
 
-    return look
+    return search
 
 
 async def search_through(
     queue: Queue,
-    look: Callable[[list[Frame]], Searched],
+    search: Callable[[list[Frame]], Searched],
     *,
     after: int,
     limit: int,
@@ -86,7 +86,7 @@ async def search_through(
     state: str = "",
     group: str | None = None,
 ) -> Found:
-    """Return up to `limit` messages behind seq `after` that `look` finds, in a state or any, of a group or of all.
+    """Return up to `limit` messages behind seq `after` that `search` finds, in a state or any, of a group or of all.
 
     `wanted` is the filter that it uses. A page may be larger than was asked for by one message.
     """
@@ -101,7 +101,7 @@ async def search_through(
     while start < end and len(found) < limit and size < LOOK_BYTES_MAX and (wanted is None or messages < most):
         page = Wanted(max(start, reading.first()), end, count, min(PAGE_BYTES, LOOK_BYTES_MAX - size))
         searched: Searched
-        _, searched, start = await answer(partial(reading.browse, page, look))
+        _, searched, start = await answer(partial(reading.browse, page, search))
         messages, size = messages + searched.messages, size + searched.bytes
         for seq in searched.found:
             peeked: list[Peeked]

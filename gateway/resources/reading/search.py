@@ -29,8 +29,8 @@ class Search:
         if len(text) > TEXT_CHARS_MAX or not (text or wanted):
             raise BadRequest(f"bad text: 1 to {TEXT_CHARS_MAX} characters expected, or none with a filter")
         limit = whole_number("limit", query.get("limit", FOUND_MAX), 1, FOUND_MAX)
-        look = searcher(text, wanted)
-        found = await search_through(queue, look, after=after_in(query, queue), limit=limit, wanted=wanted)
+        search = searcher(text, wanted)
+        found = await search_through(queue, search, after=after_in(query, queue), limit=limit, wanted=wanted)
         encoding = encoding_of(query)
         texts = [peeked_json(queue, each, encoding) for each in found.messages]
         return JsonResponse(b'{"messages":[%b]%b}' % (b",".join(texts), searched_json(queue, found)))
