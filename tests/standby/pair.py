@@ -318,7 +318,7 @@ class PairHost(SimHost):
         if mark and len(self.ended) > before:
             report = self.ended[-1]
             assert isinstance(report, partial)
-            if report.args[1] is None:
+            if report.args[-1] is None:  # the error; `partial` of a `partial` has the arguments of both
                 self._held_back.append((mark, self.ended.pop()))
         return worked
 

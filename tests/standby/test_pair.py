@@ -1,8 +1,6 @@
 """Failovers in a made world: nothing that was confirmed is missing on the other disk.
 
-These are soak tests as long as they find violations (seed 0 does), and nothing in the server uses `curbstone.standby`
-until they are clean. A failure names the history; CURBSTONE_SIM_SEED sets the first seed, and CURBSTONE_SIM_SECONDS how
-long the soak takes.
+A failure names the history; CURBSTONE_SIM_SEED sets the first seed, and CURBSTONE_SIM_SECONDS how long the soak takes.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ HISTORIES = 12
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("is_sync", [True, False], ids=["synchronous", "asynchronous"])
 def test_nothing_confirmed_before_the_cut_is_missing_after_a_failover(is_sync: bool) -> None:
     PairRun.counts.clear()

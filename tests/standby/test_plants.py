@@ -16,7 +16,6 @@ FOUND_SOON = (
 pytestmark = [pytest.mark.source, pytest.mark.usefixtures("quiet")]
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("name", FOUND_SOON)
 def test_the_pair_finds_a_bug_soon(name: str) -> None:
     assert histories_until_found(name, HISTORIES_MAX) is not None
