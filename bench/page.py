@@ -10,6 +10,11 @@ from bench.spark_figures import BESIDE_HEADS, STEP_HEADS, SparkFigures
 from bench.stats import median_of
 from bench.wire import BenchError
 
+SINGLE = "send-1"
+LATENCY_LEGEND = (
+    "The time from a SEND, or what the peer has in its place, to its confirm. The producer waits for each: one round "
+    "trip with one sync. The bare disk is a loop that appends the message to a file and syncs it, without a client."
+)
 BEGIN, END = "<!-- figures: written by the benchmark -->", "<!-- end of figures -->"
 
 
@@ -28,6 +33,8 @@ def figures(results: Results, charts: Sequence[Path], folder: Path) -> str:
     parts = ["\n".join(_environment(results))]
     if results.peers:
         parts += ["### Beside others", _legend(), *_beside(results)]
+    if latencies := list(_latencies(results)):
+        parts += ["### One message at a time", LATENCY_LEGEND, *latencies]
     parts += [_image(path, folder) for path in charts if path.stem.startswith(("rates", "cpu"))]
     for size in dict.fromkeys(row.size for row in results.rows):
         parts += [f"### Curbstone alone, {size}-byte messages", _alone(results, size)]
@@ -97,6 +104,28 @@ def _cell(pair: tuple[Row, Row] | None) -> str:
     mark += "!" if max(ours.client_cpu_share, theirs.client_cpu_share) > BUSY_CLIENT else ""
     mark += "" if theirs.tally.clean else " (theirs not clean)"
     return f"{ours.per_s / theirs.per_s:.2f} / {theirs.server_cpu_us / max(ours.server_cpu_us, 0.01):.1f}{mark}"
+
+
+def _latencies(results: Results) -> Iterator[str]:
+    for size in dict.fromkeys(limit.size for limit in results.limits):
+        bare = results.bare_sync(size)
+        mine = [("Curbstone", row) for row in results.rows]
+        theirs = [(pairing.name, row) for pairing in results.peers for row in pairing.theirs]
+        found = [
+            (name, row.confirms)
+            for name, row in [*mine, *theirs]
+            if (row.workload, row.size) == (SINGLE, size) and row.confirms and row.tally.clean
+        ]
+        if found and bare:
+            rows = [("the bare disk", bare), *sorted(found, key=lambda one: one[1].p50_ms)]
+            yield f"{size}-byte messages:"
+            yield _table(
+                ["", "p50 ms", "p99 ms", "times the bare disk's p50"],
+                [
+                    (name, f"{times.p50_ms:.2f}", f"{times.p99_ms:.2f}", f"{times.p50_ms / bare.p50_ms:.1f}")
+                    for name, times in rows
+                ],
+            )
 
 
 def _alone(results: Results, size: int) -> str:

@@ -145,6 +145,11 @@ class Results:
         fitting = [one for one in self.limits if (one.size, one.batch) == (row.size, row.batch)]
         return max(fitting, key=lambda one: one.messages_per_s, default=None) if row.workload in SENDS else None
 
+    def bare_sync(self, size: int) -> Percentiles | None:
+        """Return how long the disk takes to append and sync one message, in the faster kind of file."""
+        single = [one.sync for one in self.limits if (one.size, one.batch) == (size, 1)]
+        return min(single, key=lambda sync: sync.p50_ms, default=None)
+
     def syncs(self, row: Row) -> float | None:
         return self.syncs_by_strace.get(f"{row.workload}/{row.size}", row.syncs)
 

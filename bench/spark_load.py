@@ -29,6 +29,8 @@ QUEUE, TARGET = "default/bench", "default/written"
 QUEUES = tuple(f"default/many-{number:02d}" for number in range(100))
 """The queues over which the same messages are spread."""
 LOCAL = {"spark.sql.shuffle.partitions": "2"}
+FILES = {"json": "JSON lines", "parquet": "Parquet"}
+"""What Spark reads and writes without a queue, for comparison."""
 
 Say = Callable[[str], None]
 
@@ -97,7 +99,12 @@ class Pipeline:
 
     def noop(self) -> None:
         """Read every column of every row into Java."""
-        self.read().write.format("noop").mode("overwrite").save()
+        into_java(self.read())
+
+    def write_files(self, kind: str, folder: Path, rows: Any) -> Any:
+        """Write rows to files, which Spark does not sync, and return the rows of these files."""
+        rows.write.format(kind).mode("overwrite").save(str(folder / kind))
+        return self.spark.read.format(kind).schema(rows.schema).load(str(folder / kind))
 
     @contextlib.contextmanager
     def queues(self, *names: str) -> Iterator[None]:
@@ -156,6 +163,10 @@ class Pipeline:
         writer.option("path", str(folder / "rows")).trigger(availableNow=True).start().awaitTermination()
 
 
+def into_java(rows: Any) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
 def _steps(pipeline: Pipeline, figures: SparkFigures, runs: int, say: Say) -> None:
     """Run each step alone. The first one of a kind is called cold, because Java still compiles the code in it."""
 
@@ -184,6 +195,13 @@ def _steps(pipeline: Pipeline, figures: SparkFigures, runs: int, say: Say) -> No
         checked("read", timed("read", lambda: pipeline.read().count()))
     for _ in range(runs):
         timed("read, all columns into Java", pipeline.noop)
+    for kind, name in FILES.items():
+        with pipeline.place() as folder:
+            rows = pipeline.write_files(kind, folder, pipeline.read())
+            for _ in range(runs):
+                checked(name, timed(f"read, {name} files", rows.count))
+            for _ in range(runs):
+                timed(f"read, {name} files, all columns into Java", partial(into_java, rows))
     streamed("stream to Parquet, cold")
     for _ in range(runs):
         streamed("stream to Parquet")
@@ -203,6 +221,11 @@ def _steps(pipeline: Pipeline, figures: SparkFigures, runs: int, say: Say) -> No
         with pipeline.queues(TARGET):
             timed("write", lambda: pipeline.write(TARGET))
             checked("what was written", pipeline.read(TARGET).select("body").distinct().count())
+    for kind, name in FILES.items():
+        for _ in range(runs):
+            with pipeline.place() as folder:
+                step = partial(pipeline.write_files, kind, folder, pipeline.rows(4))
+                checked(name, timed(f"write, {name} files, not synced", step).count())
 
 
 def _timed(pipeline: Pipeline, name: str, step: Callable[[], Any]) -> tuple[Any, Run]:

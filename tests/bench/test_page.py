@@ -1,12 +1,16 @@
 """The figures in a page."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench import page
 from bench.check import Tally
+from bench.disk import Limit
+from bench.results import Pairing, Row
 from bench.spark_figures import ALONE, APART, Beside, Run, SparkFigures
+from bench.stats import Percentiles
 from bench.wire import BenchError
 from tests.bench.test_charts import results
 
@@ -24,6 +28,28 @@ def test_figures_come_between_the_marks_and_replace_those_of_before(tmp_path: Pa
     # Twice as fast, and as cheap.
     assert "| send-1 | 100 | 2.00 / 1.0 |" in text
     assert "Versions: Peer 1.2, client 3.4." in text
+
+
+def test_latencies_stand_below_the_disk_in_order(tmp_path: Path) -> None:
+    def row(workload: str, p50_ms: float, tally: Tally) -> Row:
+        confirms = Percentiles(p50_ms, 2 * p50_ms, 0.0)
+        return replace(found.rows[0], workload=workload, confirms=confirms, tally=tally)
+
+    def limit(batch: int, p50_ms: float) -> Limit:
+        return Limit(100, batch, True, 1.0, 1.0, Percentiles(p50_ms, 1.0, 1.0), 0.0)
+
+    found = results()
+    found.limits = [limit(1, 0.2), limit(1, 0.1), limit(16, 0.05)]
+    found.rows = [row("send-1", 0.3, Tally(1)), row("send-100", 0.7, Tally(1))]
+    lossy = Pairing("lossy", "", "", [row("send-1", 0.01, Tally(1, lost=1))], [])
+    found.peers = [Pairing("slow", "", "", [row("send-1", 0.4, Tally(1))], []), lossy]
+    text = page.figures(found, [], tmp_path)
+    table = text.partition("### One message at a time")[2].partition("###")[0]
+    assert [line for line in table.splitlines() if line.startswith("|")][2:] == [
+        "| the bare disk | 0.10 | 1.00 | 1.0 |",
+        "| Curbstone | 0.30 | 0.60 | 3.0 |",
+        "| slow | 0.40 | 0.80 | 4.0 |",
+    ]
 
 
 def test_a_page_without_marks_is_left_as_it_is(tmp_path: Path) -> None:
