@@ -48,14 +48,14 @@ def test_one_message_is_moved_and_one_deleted(page: Page, http: httpx.Client) ->
     press(page, "Move one …")
     fill(page, "[name=to]", "target")
     press(page, "Move")
-    noticed(page, " went to target")
+    noticed(page, " moved to target")
     reply = http.delete(f"{target}/messages")
     assert (reply.text, reply.headers["x-msg-x-from"]) == ("moved", "here")
     page.until("document.activeElement.textContent === 'Refresh'")  # the keyboard continues from there
     press(page, "Open")
     press(page, "Delete one …")
     press(page, "Delete")
-    noticed(page, " is gone")
+    noticed(page, " deleted")
     assert [each["message"] for each in http.get(f"{source}/messages").json()["messages"]] == ["stays"]
 
 
@@ -69,7 +69,7 @@ def test_one_dead_letter_is_moved_in_one_step(page: Page, http: httpx.Client) ->
     press(page, "Move one …")
     fill(page, "[name=to]", "other")
     press(page, "Move")
-    noticed(page, " went to other")
+    noticed(page, " moved to other")
     assert (http.get(letters).json()["rdy"], http.get(other).json()["rdy"]) == (1, 1)
 
 
@@ -96,7 +96,7 @@ def test_who_takes_from_a_queue_is_shown_with_what_they_hold(page: Page, http: h
     (row,) = rows_of(page, "Consumers and leases")
     who, protocol, address, holds = row[0], row[2], row[3], row[6]
     assert (who, protocol, holds) == ("Leases 1", "HTTP", "2") and address.startswith("127.0.0.1:")
-    assert "Nobody consumes from it." in page.evaluate("document.querySelector('.sentences').innerText")
+    assert "No consumer is connected." in page.evaluate("document.querySelector('.sentences').innerText")
 
 
 def test_a_consumer_is_shown_with_its_address_and_a_message_with_who_holds_it(

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from curbstone.core.port import Queue
 
 HOLDERS_MAX = 100
+NAMED_MAX = 3
+"""How many consumers that hold messages are named."""
 GROUPS_MAX = 10
 _SHOWN = ("protocol", "peer", "user", "client", "subscription")
 PROTOCOLS = {
@@ -57,7 +59,8 @@ class Explain:
         else:
             can_look = Capability.LOOKING in access.capabilities
             behind = await _held_back(queue, group) if can_look else []
-            explained["sentences"] = [*_about_server(access), *_about_queue(queue, group, holders, behind)]
+            longest = shown(access.identity, queue.name, _longest(holders, group))
+            explained["sentences"] = [*_about_server(access), *_about_queue(queue, group, holders, longest, behind)]
         explained["holders"] = [_holder(each) for each in shown(access.identity, queue.name, holders[:HOLDERS_MAX])]
         return JsonResponse(explained, 200, FRESH)
 
@@ -82,7 +85,15 @@ async def _held_back(queue: Queue, group: str) -> list[Peeked]:
     return first if all(each.behind for each in first) else []
 
 
-def _about_queue(queue: Queue, group: str, holders: list[Holder], behind: list[Peeked]) -> Iterator[str]:
+def _longest(holders: list[Holder], group: str) -> list[Holder]:
+    """Return the consumers of a group that hold messages, the one that has held one for the longest first."""
+    holding = [each for each in holders if each.kind == "consumer" and each.group == group and each.oldest_ms]
+    return sorted(holding, key=lambda each: each.oldest_ms)[:NAMED_MAX]
+
+
+def _about_queue(
+    queue: Queue, group: str, holders: list[Holder], longest: list[Holder], behind: list[Peeked]
+) -> Iterator[str]:
     counts = queue.counts(group)
     whose = f" for group {group}" if group else ""
     if queue.options.paused:
@@ -106,6 +117,9 @@ def _about_queue(queue: Queue, group: str, holders: list[Holder], behind: list[P
         yield f"Nothing waits in it{whose}."
     if counts.wip:
         yield f"{_messages(counts.wip)} delivered and not settled."
+    for each in longest:
+        held = f"{each.unsettled} of them, the oldest" if each.unsettled > 1 else "one of them"
+        yield f"A consumer{_whose(each.who)} has held {held} since {_time(each.oldest_ms)}."
     leases = [holder for holder in holders if holder.kind == "leases" and holder.group == group]
     if leases:
         count, when = sum(each.unsettled for each in leases), _time(min(each.until_ms for each in leases))
@@ -151,15 +165,26 @@ def _about_takers(group: str, holders: list[Holder], can_be_had: bool) -> Iterat
     consumers = [holder for holder in holders if holder.kind == "consumer" and holder.state != LEAVING]
     states = [holder.state for holder in consumers]
     if not consumers:
-        yield "Nobody consumes from it" + (f" as group {group}." if group else ".")
+        yield f"No consumer is connected{f' for group {group}' if group else ''}."
         return
-    if "ready" in states:
-        then = ": they get them now" if can_be_had else ""
-        yield f"{states.count('ready')} of {len(states)} consumers have room{then}."
+    if ready := states.count("ready"):
+        who, is_one = _of(ready, len(states))
+        then = f": {'it gets' if is_one else 'they get'} them now" if can_be_had else ""
+        yield f"{who} {'has' if is_one else 'have'} room{then}."
     if full := states.count("full"):
-        yield f"{full} of {len(states)} consumers hold as many messages as their windows allow, and must settle some."
+        who, is_one = _of(full, len(states))
+        most = (
+            "holds as many messages as its window allows" if is_one else "hold as many messages as their windows allow"
+        )
+        yield f"{who} {most}, and must settle some."
     if held := states.count("held"):
-        yield f"{held} of {len(states)} consumers do not read what was sent to them."
+        who, is_one = _of(held, len(states))
+        yield f"{who} {'does' if is_one else 'do'} not read what was sent."
+
+
+def _of(count: int, total: int) -> tuple[str, bool]:
+    """Return so many of all consumers as the subject of a sentence, and whether its verb is singular."""
+    return ("Its only consumer" if total == 1 else f"{count} of {total} consumers"), count == 1
 
 
 def _about_message(queue: Queue, message_id: str, found: Peeked | None, held_by: list[Holder]) -> str:
@@ -181,19 +206,22 @@ def _about_message(queue: Queue, message_id: str, found: Peeked | None, held_by:
 
 def _about_holder(holder: Holder) -> str:
     """Say who holds a message, and since when; the holder is of this message alone."""
-    who = holder.who
+    group = f" for group {holder.group}" if holder.group else ""
+    kind = "consumer" if holder.kind == "consumer" else "client with a lease"
+    until = f", and has it until {_time(holder.until_ms)}" if holder.until_ms else ""
+    return f"A {kind}{_whose(holder.who)} has held it{group} since {_time(holder.oldest_ms)}{until}."
+
+
+def _whose(who: Who) -> str:
+    """Return what is known of a client, to stand behind what it is."""
     names = [
         f"{what} {name}"
         for what, name in (("user", who.user), ("client", who.client), ("id", who.subscription))
         if name
     ]
     known = [*([f"at {who.peer}"] if who.peer else []), *names]
-    group = f" for group {holder.group}" if holder.group else ""
-    kind = "consumer" if holder.kind == "consumer" else "client with a lease"
     over = f" over {PROTOCOLS.get(who.protocol, who.protocol)}" if who.protocol else ""
-    where = f" ({', '.join(known)})" if known else ""
-    until = f", and has it until {_time(holder.until_ms)}" if holder.until_ms else ""
-    return f"A {kind}{over}{where} has held it{group} since {_time(holder.oldest_ms)}{until}."
+    return over + (f" ({', '.join(known)})" if known else "")
 
 
 def _messages(count: int) -> str:

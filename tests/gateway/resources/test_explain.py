@@ -22,7 +22,7 @@ async def test_an_empty_queue(gateway: Running) -> None:
 
 async def test_nobody_consumes(gateway: Running) -> None:
     await gateway.publish("1")
-    assert await said(gateway) == "1 message is ready. Nobody consumes from it."
+    assert await said(gateway) == "1 message is ready. No consumer is connected."
 
 
 async def test_it_is_paused(gateway: Running) -> None:
@@ -32,7 +32,7 @@ async def test_it_is_paused(gateway: Running) -> None:
     assert text.startswith("It is paused") and "2 messages are ready." in text
     async with gateway.socket("consume", "?ack&limit=2"):
         text = await said(gateway)
-        assert "1 of 1 consumers have room." in text, "and not that they get them now"
+        assert "Its only consumer has room." in text, "and not that they get them now"
 
 
 async def test_a_consumer_holds_all_it_may(gateway: Running) -> None:
@@ -41,8 +41,9 @@ async def test_a_consumer_holds_all_it_may(gateway: Running) -> None:
         for _ in range(4):
             await socket.recv()
         text = await said(gateway)
-        assert "1 of 1 consumers hold as many messages as their windows allow" in text
-        assert "2 messages are delivered and not settled." in text
+        assert "Its only consumer holds as many messages as its window allows, and must settle some." in text
+        assert "2 messages are delivered and not settled. A consumer over WebSocket (at 127.0.0.1:" in text
+        assert ") has held 2 of them, the oldest since 20" in text, "and not only in the JSON of holders"
         (holder,) = (await gateway.http.get(f"{QUEUE}/explain")).json()["holders"]
         expected = {"kind": "consumer", "group": "", "window": 2, "unsettled": 2, "state": "full", "until_ms": 0}
         assert holder.pop("oldest_ms") > 0 and holder.pop("peer").startswith("127.0.0.1:")
@@ -61,7 +62,7 @@ async def test_messages_are_leased_or_delayed(gateway: Running) -> None:
 async def test_what_waits_for_a_group_that_is_not_declared_is_reported(gateway: Running) -> None:
     await gateway.http.post(f"{MESSAGES}?groups=zz", content="1")
     assert "1 message is ready for group zz, which is not declared" in await said(gateway)
-    assert "1 message is ready for group zz. Nobody consumes from it as group zz." in await said(gateway, "?group=zz")
+    assert "1 message is ready for group zz. No consumer is connected for group zz." in await said(gateway, "?group=zz")
 
 
 async def test_a_full_queue(gateway: Running) -> None:
@@ -161,7 +162,7 @@ async def test_ready_messages_that_wait_behind_others_of_their_keys(gateway: Run
         text = await said(gateway)
         assert "2 messages are ready. They all wait behind others of their keys that are not settled" in text
         assert f"the first behind message {first['id']}." in text
-        assert "1 of 1 consumers have room." in text
+        assert "Its only consumer has room." in text
         await gateway.publish("2")
         for _ in range(2):
             await socket.recv()
