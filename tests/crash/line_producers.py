@@ -57,7 +57,7 @@ def produce_over_websocket(server: MortalServer, source: Source, rng: Random) ->
                         source.confirmed([line])
                         continue
                     said = json.loads(answer)
-                    assert said["code"] == 507 and "is at its cap" in said["error"], said
+                    assert said["code"] == 507 and "too little room" in said["error"], said
                     source.refused([line])
                     source.give_back([line])
                     source.progress.wait_for_room(ROOM // 10)

@@ -99,7 +99,7 @@ def _stomp_answers(frames: list[StompFrame], unanswered: Unanswered) -> bool:
         parts = unanswered[frame.headers["receipt-id"]]
         if frame.command != "RECEIPT":
             assert frame.command == "ERROR", frame
-            assert "is at its cap" in frame.headers["message"], frame
+            assert "too little room" in frame.headers["message"], frame
             for source, line in parts:
                 source.refused([line])
             return True
@@ -156,6 +156,6 @@ def _post(connection: http.client.HTTPConnection, queue: str, lines: list[Line])
     said = reply.read()
     assert reply.status in (201, 507), (reply.status, said)
     if reply.status == 507:
-        assert b"is at its cap" in said
+        assert b"too little room" in said
         assert reply.headers["retry-after"]
     return reply.status

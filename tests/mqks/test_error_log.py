@@ -9,7 +9,7 @@ import pytest
 from curbstone.mqks.error_log import ErrorLog
 from curbstone.net.repeats import INTERVAL_MS, KINDS_MAX, OTHERS
 
-FULL = "queue default/q is at its cap of 65536 bytes"
+FULL = "queue default/q has too little room left under its cap of 65536 bytes"
 
 
 class Alarm:

@@ -191,7 +191,7 @@ def test_publishes_that_a_full_queue_refuses_are_one_line_in_the_log(
         ids = {words[2] for words in answers if words[1] == "error"}
         (line,) = [record.getMessage() for record in caplog.records]
         assert [line.split(" ")[1].rstrip(":")] == list(ids)
-        assert "is at its cap of 65536 bytes" in line
+        assert "has too little room left under its cap of 65536 bytes" in line
 
     run(tmp_path, test, options=QueueOptions(cap=64 * 1024))
 

@@ -14,11 +14,11 @@ from tests.sim.server_net import SimLoop, SimSocket
 EVERYTHING = 1 << 30
 VALUES = ("1", "a:b", "\u00fc", "back\\slash", "two words")
 ALLOWED = (
-    *("at its cap", "settles more than", "can't", "never fit", "disk", " failed: "),
+    *("too little room", "settles more than", "can't", "never fit", "disk", " failed: "),
     *("shutting down", "is stopping", "took too long", "within"),
 )
 """Words of errors that a client may get who keeps all rules: the queue is full, the disk fails, the server stops."""
-FINAL = ("at its cap", "settles more than", "can't fit", "never fit")
+FINAL = ("too little room", "settles more than", "can't fit", "never fit")
 """Words of those that say that nothing was stored, and nothing will be."""
 
 

@@ -132,7 +132,7 @@ class Log:
     @property
     def fullness(self) -> str:
         """How full the log is, to follow the queue's name in the refusal of a publish."""
-        held = f"holds {self.bytes} bytes, more than" if self.is_above_cap else "is at"
+        held = f"holds {self.bytes} bytes, more than" if self.is_above_cap else "has too little room left under"
         return f"{held} its cap of {self.room.cap} bytes"
 
     @property

@@ -87,7 +87,7 @@ def test_a_refused_publish_changes_nothing(cap: int) -> None:
     fill(lab, queue, cap // 100)
     before = lab.bodies(queue)
     error = lab.publish_answers(queue, [message(b"x" * (cap // 10))])[0][0]
-    assert str(error) == f"queue default/q is at its cap of {cap} bytes"
+    assert str(error) == f"queue default/q has too little room left under its cap of {cap} bytes"
     assert lab.bodies(queue) == before
     lab.restart("power")
     assert lab.bodies(lab.again(queue)) == before
