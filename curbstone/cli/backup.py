@@ -41,7 +41,7 @@ def backup(
     is_archive = target == "-" or target.endswith(".tar")
     if since is not None and is_archive:
         raise CommandFailed("--since needs a directory: an archive always holds everything", WRONG)
-    with _told(), Client() as client:
+    with _errors_reported(), Client() as client:
         if target != "-":
             receive.check_free(Path(target))  # before the server keeps files for nothing
         had: dict[str, Any] = {} if since is None else receive.had_in(since)
@@ -78,7 +78,7 @@ def restore(
 
     if name and not queue:
         raise CommandFailed("--as needs --queue", WRONG)
-    with _told():
+    with _errors_reported():
         if queue:
             new_name = queue_of(name or queue)
             sizes = restore_queue(source, data, queue_of(queue), new_name)
@@ -102,7 +102,7 @@ def _sums(index: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _errors_reported() -> Iterator[None]:
     """Turn errors into a `CommandFailed` with one line of text."""
     from curbstone.backup.files import BackupError, NotInBackup, TargetTaken
 

@@ -61,10 +61,13 @@ class Run:
 
 
 def bench(
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000_000, help="The number of messages")] = 10_000,
-    size: Annotated[int, typer.Option("--size", min=STAMP_BYTES, help="The bytes of each body")] = 200,
+    count: Annotated[
+        int, typer.Option("--count", "-n", metavar="N", min=1, max=10_000_000, help="The number of messages")
+    ] = 10_000,
+    size: Annotated[int, typer.Option("--size", metavar="BYTES", min=STAMP_BYTES, help="The bytes of each body")] = 200,
     window: Annotated[
-        int, typer.Option("--window", min=1, max=100_000, help="How many messages may be under way at once")
+        int,
+        typer.Option("--window", metavar="N", min=1, max=100_000, help="How many messages may be under way at once"),
     ] = 100,
     as_json: Json = False,
 ) -> None:

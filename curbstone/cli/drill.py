@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from curbstone.cli.options import Json
-from curbstone.cli.output import console, print_json, progress
+from curbstone.cli.output import console, counted, print_json, progress
 from curbstone.exit_codes import DAMAGED, FAILED, WRONG, CommandFailed
 from curbstone.http_client import Connection
 
@@ -122,8 +122,11 @@ def judge(disk: DiskCheck, account: Account) -> tuple[str, bool]:
     if account.bytes_most > CAP:
         account.wrong.append(f"the directory held {account.bytes_most} bytes, the cap is {CAP}")
     if account.wrong:
-        return f"FAILED: {len(account.wrong)} things went wrong in {len(account.kills)} kills", False
-    kept = f"{len(account.confirmed):,} confirmed messages, {len(account.kills)} kills, nothing lost"
+        return f"FAILED: {counted(len(account.wrong), 'error')} in {counted(len(account.kills), 'kill')}", False
+    confirmed = len(account.confirmed)
+    kept = (
+        f"{confirmed:,} confirmed message{'s' * (confirmed != 1)}, {counted(len(account.kills), 'kill')}, nothing lost"
+    )
     if disk.doubts:
         return f"NOT TO BE BELIEVED: {kept}; but {disk.doubts[0]}", False
     return f"PASSED: {kept}", True

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
 
 from curbstone.cli.examples import EXAMPLES
 
@@ -52,6 +53,17 @@ class Group(TyperGroup):
 
     panels: Mapping[str, Iterable[str]] = {}
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command. If there is none of this name, suggest the groups that have one."""
+        try:
+            return super().resolve_command(ctx, args)
+        except TyperException as error:
+            inside = [name for name in self.list_commands(ctx) if args[0] in _commands_of(self.get_command(ctx, name))]
+            if inside:
+                those = " or ".join([f"'{ctx.command_path} {name} {args[0]}'" for name in inside])
+                error.message = f"No such command '{args[0]}'. Did you mean {those}?"
+            raise
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands and their summaries, section by section."""
         names = self.list_commands(ctx)
@@ -69,6 +81,10 @@ class Group(TyperGroup):
         """Write the examples of the commands, and at the top what exit codes mean."""
         _write_examples(ctx, formatter)
         super().format_epilog(ctx, formatter)
+
+
+def _commands_of(command: Any) -> Iterable[str]:
+    return command.commands if isinstance(command, TyperGroup) else ()
 
 
 def _write_examples(ctx: Any, formatter: Any) -> None:

@@ -133,7 +133,8 @@ def _run(arguments: list[str]) -> int:
         # With standalone_mode=False errors are raised here, and not printed in a box.
         code = app(arguments, prog_name="curbstone", standalone_mode=False)
     except TyperException as error:
-        return _fail(f"{error.format_message()} (see curbstone --help)", WRONG)
+        context = getattr(error, "ctx", None)
+        return _fail(f"{error.format_message()} (see {context.command_path if context else 'curbstone'} --help)", WRONG)
     except CommandFailed as error:
         return _fail(str(error), error.code)
     except CurbstoneError as error:

@@ -19,7 +19,7 @@ SHOWN_CHARACTERS = 60
 def peek(
     queue: Queue,
     count: Annotated[
-        int, typer.Option("--count", "-n", min=1, max=1000, help="How many messages to show at most")
+        int, typer.Option("--count", "-n", metavar="N", min=1, max=1000, help="How many messages to show at most")
     ] = 10,
     after: Annotated[str, typer.Option("--after", metavar="ID", help="Only show messages after this one")] = "",
     state: Annotated[str, typer.Option("--state", help="Only show messages in this state: rdy, wip or delayed")] = "",
@@ -112,7 +112,11 @@ def undo(
     limit: Annotated[
         int,
         typer.Option(
-            "--limit", min=1, max=10_000, help="How many messages at most; the last settled ones are restored"
+            "--limit",
+            metavar="N",
+            min=1,
+            max=10_000,
+            help="How many messages at most; the last settled ones are restored",
         ),
     ] = 1000,
     within: Annotated[
@@ -139,9 +143,9 @@ def undo(
         return
     print(f"{counted(answer['restored'], 'message')} restored")
     if answer["gone"]:
-        print(f"{answer['gone']} are no longer in the log")
+        print(f"{counted(answer['gone'], 'message is', 'messages are')} no longer in the log")
     if answer["expired"]:
-        print(f"{answer['expired']} have expired")
+        print(f"{counted(answer['expired'], 'message has', 'messages have')} expired")
     if answer["more"]:
         print("there are more: run the command again, or raise --limit")
     if answer["damaged"]:
@@ -154,7 +158,9 @@ def redrive(
         str,
         typer.Option("--to", metavar="QUEUE", help="Move all to this queue. Default: where each was before"),
     ] = "",
-    limit: Annotated[int, typer.Option("--limit", min=0, help="How many dead letters to move at most; 0 for all")] = 0,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=0, help="How many dead letters to move at most; 0 for all")
+    ] = 0,
     message_id: Annotated[str, typer.Option("--id", metavar="ID", help="Only move the dead letter with this id")] = "",
     as_json: Json = False,
 ) -> None:
@@ -181,4 +187,4 @@ def redrive(
                 + (f" with the id {message_id}" if message_id else "")
             )
         for why, count in answer["stayed"].items():
-            print(f"{count} stay: {why}")
+            print(f"{counted(count, 'message stays', 'messages stay')}: {why}")

@@ -37,7 +37,9 @@ def move(
             "--delay", metavar="SECONDS", min=0, help="How long each message waits in --to before it is delivered"
         ),
     ] = 0,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="How many messages to move at most; 0 for all")] = 0,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=0, help="How many messages to move at most; 0 for all")
+    ] = 0,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more messages until interrupted")] = False,
     create: Annotated[bool, typer.Option("--create", help="Make the queue --to if there is none")] = False,
     to_server: Annotated[

@@ -79,7 +79,7 @@ def create(queue: Queue, options: dict[str, Any]) -> None:
     name = queue_of(queue)
     with Client() as client:
         try:
-            client.queue("HEAD", name)
+            client.queue("GET", name)
         except Refused as refused:
             if refused.status != 404:
                 raise
@@ -95,12 +95,12 @@ def create(queue: Queue, options: dict[str, Any]) -> None:
 def set_options(queue: Queue, options: dict[str, Any]) -> None:
     """Change options of a queue; all others stay as they are. The value `none` ends a limit."""
     if not options:
-        raise typer.BadParameter("no option to set; see curbstone queue set --help")
+        raise typer.BadParameter("no option to set")
     name = queue_of(queue)
     with Client() as client:
-        client.queue("HEAD", name)
+        client.queue("GET", name)  # fails if there is no such queue, which a PUT would create
         client.queue("PUT", name, json=options)
-    print(f"queue {name}: {', '.join(f'{option} = {_shown(value)}' for option, value in options.items())}")
+    print(f"queue {name}: {', '.join(f'{option} = {_shown(option, value)}' for option, value in options.items())}")
 
 
 @queue.command("show", cls=Command)
@@ -129,7 +129,7 @@ def show(queue: Queue, as_json: Json = False) -> None:
         figures["events"] = ", ".join([event + filters.get(event, "") for event in info["bindings"]])
     if info.get("damaged"):
         figures["damaged"] = "; ".join(info["damaged"])
-    rows = [*figures.items(), *((f"  {name}", _shown(value)) for name, value in info["options"].items())]
+    rows = [*figures.items(), *((f"  {name}", _shown(name, value)) for name, value in info["options"].items())]
     console().print(table(("", ""), [[name, str(value)] for name, value in rows], header=False))
 
 
@@ -149,13 +149,14 @@ def delete(
     print(f"queue {name} deleted, with {counted(held, 'message')}")
 
 
-def _shown(value: object) -> str:
-    if value in (None, "", []):
+def _shown(name: str, value: object) -> str:
+    kind = QUEUE_OPTIONS[name][0] if name in QUEUE_OPTIONS else ""
+    if value in (None, "", []) or (value == 0 and name in ("ttl", "max_tries", "undo")):
         return "none"
-    return (
-        ", ".join(map(str, value))
-        if isinstance(value, list)
-        else str(value).lower()
-        if isinstance(value, bool)
-        else str(value)
-    )
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and kind == "SIZE":
+        return f"{size(value)} ({value} bytes)"
+    return f"{value} s" if kind == "SECONDS" else str(value)

@@ -130,6 +130,8 @@ def events(
         found: list[dict[str, Any]] = client.call("GET", path).json()["events"]
     if as_json:
         print_json(found)
+    elif not found:
+        console().print(f"No queue of project {project} is bound to an event.")
     else:
         filters = any("filters" in each for each in found)
         rows = [

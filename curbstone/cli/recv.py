@@ -7,16 +7,18 @@ import base64
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
+from http.client import HTTPMessage
 from typing import Annotated, Any
 
 import typer
 
-from curbstone.cli.client import Client, queue_of, socket_url, tls_to, unreachable
+from curbstone.cli.client import Client, queue_of, refused, socket_url, tls_to, unreachable
 from curbstone.cli.connection import login
 from curbstone.cli.options import Json, Queue
 from curbstone.cli.output import print_body, print_json
 from curbstone.core.names import QueueName
 from curbstone.exit_codes import NO_QUEUE, NOTHING, UNREACHABLE, CommandFailed
+from curbstone.http_client import Reply
 
 LEASE_S = 60
 AT_ONCE = 100
@@ -31,12 +33,14 @@ def recv(
     queue: Queue,
     count: Annotated[
         int | None,
-        typer.Option("--count", "-n", min=0, help="How many messages to receive at most; 0 for all. Default: 1"),
+        typer.Option(
+            "--count", "-n", metavar="N", min=0, help="How many messages to receive at most; 0 for all. Default: 1"
+        ),
     ] = None,
     ack: Annotated[bool, typer.Option("--ack", help="Acknowledge each message after it was printed")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more messages until interrupted")] = False,
     wait: Annotated[
-        float, typer.Option("--wait", min=0, max=30, help="How many seconds to wait for the first message")
+        float, typer.Option("--wait", metavar="SECONDS", min=0, max=30, help="How long to wait for the first message")
     ] = 0,
     group: Annotated[str, typer.Option("--group", help="Receive for this group")] = "",
     as_json: Json = False,
@@ -117,7 +121,7 @@ async def _deliveries(
     from websockets.typing import Subprotocol
 
     address = socket_url(url, queue, f"ack&limit={window}&encoding=base64" + (f"&group={group}" if group else ""))
-    with _told(url, queue):
+    with _errors_reported(url):
         async with connect(
             address,
             subprotocols=[Subprotocol("consume")],
@@ -134,7 +138,7 @@ async def _deliveries(
                     raise CommandFailed(str(message.get("error", message["code"])), code)
 
                 async def settle(ack_id: str = message["ackId"]) -> None:
-                    with _told(url, queue):
+                    with _errors_reported(url):
                         await socket.send(json.dumps({"ackId": ack_id}))
 
                 yield _as_text(message), settle
@@ -142,16 +146,17 @@ async def _deliveries(
 
 
 @contextmanager
-def _told(url: str, queue: QueueName) -> Iterator[None]:
+def _errors_reported(url: str) -> Iterator[None]:
     """Turn the errors of a connection into a `CommandFailed`."""
     from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
     try:
         yield
     except InvalidStatus as error:
-        missing = error.response.status_code == 404
-        reason = f"no such queue: {queue}" if missing else f"the server answered {error.response.status_code}"
-        raise CommandFailed(reason, NO_QUEUE if missing else 1) from None
+        answer = error.response
+        raise refused(
+            url, Reply(answer.status_code, answer.reason_phrase, HTTPMessage(), bytes(answer.body or b""))
+        ) from None
     except (OSError, ConnectionClosed, InvalidHandshake) as error:
         raise unreachable(url, error) from None
 
@@ -166,11 +171,9 @@ def _as_text(message: Shown) -> Shown:
 
 
 def _show_json(message: Shown) -> None:
-
     print_json({name: value for name, value in message.items() if name not in ("ackId", "expires")})
 
 
 def _show_body(message: Shown) -> None:
-
     text = message["message"]
     print_body(base64.b64decode(text) if message.get("encoding") == "base64" else text.encode())

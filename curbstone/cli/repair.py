@@ -9,7 +9,7 @@ import typer
 
 from curbstone.cli.check import ReadOnlyDisk, nobody_else
 from curbstone.cli.options import Json
-from curbstone.cli.output import console, print_json
+from curbstone.cli.output import console, counted, print_json
 from curbstone.core.disk import OsDisk
 from curbstone.core.engine.directories import QUEUES
 from curbstone.core.wal.replay import replay_redo
@@ -98,10 +98,10 @@ def _print_redo(made: RedoPlan, done: bool) -> None:
     out = console()
     out.print(str(made.kept))
     for path, parts in made.kept.fitting.items():
-        out.print(f"  {path}: {len(parts)} commits {'written' if done else 'to be written'} to it")
+        out.print(f"  {path}: {counted(len(parts), 'commit')} {'written' if done else 'to be written'} to it")
     for uid, messages in made.saved.items():
         where = f"{'saved' if done else 'to be saved'} as JSON lines in {DAMAGED_DIR}/{uid}/"
-        out.print(f"  {len(messages)} messages of {QUEUES}/{uid}, whose place is taken or lost, {where}")
+        out.print(f"  {counted(len(messages), 'message')} of {QUEUES}/{uid}, whose place is taken or lost, {where}")
     for text in made.hopeless:
         out.print(f"  {text}: it stays where it is; repair that, or move the file away")
     if not made.hopeless:
@@ -128,7 +128,7 @@ def _print(found: list[Plan], redo: list[RedoPlan], staged: list[str], done: boo
                 f"  {file.path}: {'rewritten' if done else 'to be rewritten'}, the old one kept in {DAMAGED_DIR}/"
             )
         for aside in made.asides:
-            saved = f", {len(aside.messages)} messages of it saved as JSON lines" if aside.messages else ""
+            saved = f", {counted(len(aside.messages), 'message')} of it saved as JSON lines" if aside.messages else ""
             out.print(f"  {aside.path}: {'moved' if done else 'to be moved'} to {DAMAGED_DIR}/{saved}")
         for text in made.hopeless:
             out.print(f"  {text}: nothing can be done")

@@ -92,7 +92,9 @@ def send(
                         for message_id in ids:
                             print_json({"id": message_id})
         except CommandFailed as error:
-            raise CommandFailed(f"{error} (after {sent} messages)", error.code) from None
+            if not sent:
+                raise
+            raise CommandFailed(f"{error} (after {counted(sent, 'message')})", error.code) from None
 
 
 def publish(

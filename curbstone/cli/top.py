@@ -50,19 +50,22 @@ class Sample:
 
 def top(
     interval: Annotated[
-        float, typer.Option("--interval", min=0.1, max=3600, help="How many seconds pass between two looks")
+        float, typer.Option("--interval", metavar="SECONDS", min=0.1, max=3600, help="How often to ask the server")
     ] = 1,
     count: Annotated[
-        int, typer.Option("--count", "-n", min=0, help="End after this number of looks; 0 for no end")
+        int, typer.Option("--count", "-n", metavar="N", min=0, help="End after asking this often; 0 for no end")
     ] = 0,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=10_000, help="How many queues to show at most, the busiest first")
+        int,
+        typer.Option(
+            "--limit", metavar="N", min=1, max=10_000, help="How many queues to show at most, the busiest first"
+        ),
     ] = 1000,
     as_json: Json = False,
 ) -> None:
     """Show depths and rates of the busiest queues, live.
 
-    In a pipe, or with --json, each look is printed below the one before.
+    In a pipe, or with --json, each table is printed below the one before.
     """
     query = {"order": "messages_per_second", "limit": str(limit)}
     live = sys.stdout.isatty() and not as_json

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 
 from curbstone.cli.examples import EXAMPLES
 from tests.kit.commands import Done, curbstone
+from tests.kit.guarded_server import GuardedServer, guarded_server
 from tests.kit.server import ServerProcess
 
 NOWHERE = "http://127.0.0.1:1"
@@ -23,6 +25,12 @@ class Shell:
 
     def __call__(self, *args: str, **env: str) -> Done:
         return curbstone(*args, cwd=self.home, stdin=b"", **env, XDG_CONFIG_HOME=str(self.home / "config"))
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
+    with guarded_server(tmp_path_factory.mktemp("guarded"), '[users.root]\ngrants = ["admin server"]\n') as it:
+        yield it
 
 
 @pytest.fixture
@@ -49,6 +57,24 @@ def test_a_token_file_is_named_before_or_after_the_command(shell: Shell, url: st
         done = shell(*words, CURBSTONE_SERVER=url)
         assert done.code == 2
         assert "can't read the token in missing" in done.err
+
+
+@pytest.mark.parametrize(
+    "words", ["queues", "queue create a", "queue set a --ttl 1", "recv a", "recv a --follow", "send a x"]
+)
+def test_a_missing_login_is_reported_with_the_option_to_use(shell: Shell, guarded: GuardedServer, words: str) -> None:
+    """Some commands said only that the server answered 401."""
+    done = shell(*words.split(), CURBSTONE_SERVER=guarded.server.url)
+    assert (done.code, done.err) == (1, "curbstone: a login is needed; give a token with --token-file FILE\n")
+
+
+def test_a_wrong_command_line_is_answered_with_the_help_to_see(shell: Shell) -> None:
+    done = shell("queue", "set", "a")
+    assert (done.code, done.err) == (2, "curbstone: Invalid value: no option to set (see curbstone queue set --help)\n")
+    assert "(see curbstone peek --help)" in shell("peek", "--nosuch").err
+    assert "No such command 'delete'. Did you mean 'curbstone queue delete'?" in shell("delete", "a").err
+    assert "'curbstone queue create' or 'curbstone token create'" in shell("create", "a").err
+    assert "No such command 'nosuch'." in shell("nosuch").err
 
 
 def test_a_context_is_a_server_and_a_login(shell: Shell, url: str) -> None:
@@ -91,6 +117,7 @@ def test_the_help_of_each_command_has_its_examples_and_no_names_of_types(shell: 
     assert all(f"  {line}\n" in done.out for line in EXAMPLES[words])
     assert not re.search(r"<(str|int|float|list|path)", done.out.partition("Examples:")[0])
     assert "{" not in done.out.partition("\n")[0]
+    assert not re.search(r"--(count|interval|limit|parallel|rate|timeout|wait|window) (?!N|SECONDS)[A-Z]", done.out)
 
 
 def test_the_help_lists_all_commands_with_whole_summaries(shell: Shell) -> None:

@@ -81,7 +81,7 @@ def test_a_cap_that_is_not_kept_and_a_disk_that_is_memory_fail() -> None:
     made.close()
     assert judge(DiskCheck(), made)[1]
     assert judge(DiskCheck(doubts=["tmpfs is memory"]), made) == (
-        "NOT TO BE BELIEVED: 1 confirmed messages, 0 kills, nothing lost; but tmpfs is memory",
+        "NOT TO BE BELIEVED: 1 confirmed message, 0 kills, nothing lost; but tmpfs is memory",
         False,
     )
     made.bytes_most = CAP + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -35,14 +36,15 @@ def test_the_life_of_a_queue(run: Run) -> None:
         "curbstone: queue made/jobs exists; change its options with: curbstone queue set\n",
     )
     done = run("queue", "set", "made/jobs", "--groups", "none", "--max-tries", "none", "--unused", "60")
-    assert done.out == "queue made/jobs: max_tries = 0, groups = none, unused = 60\n"
+    assert done.out == "queue made/jobs: max_tries = none, groups = none, unused = 60 s\n"
     (info,) = run("queue", "show", "made/jobs", "--json").json
     options = info["options"]
     assert (options["cap"], options["max_tries"], options["groups"], options["unused"]) == (1 << 20, 0, [], 60)
     assert options["nack_delay"] == 2.5, "an option that is not named stays"
     run("send", "made/jobs", "x")
     shown = run("queue", "show", "made/jobs").out
-    assert "ready" in shown and "max_tries" in shown
+    assert "ready" in shown and re.search("max_tries +none", shown) and re.search("unused +60 s", shown)
+    assert re.search(r"cap +1\.0 MiB \(1048576 bytes\)", shown), "sizes and durations have units"
     assert run("queue", "delete", "made/jobs").out == "queue made/jobs deleted, with 1 message\n"
     for verb in ("show", "set", "delete"):
         assert run("queue", verb, "made/jobs", *(["--ttl=1"] if verb == "set" else [])).code == 4, verb
@@ -53,6 +55,16 @@ def test_a_bad_option_is_refused_with_its_value(run: Run) -> None:
     assert "'huge' is not" in run("queue", "create", "made/x", "--overflow=huge").err
     assert run("queue", "show", "made/x").code == 4, "nothing was created"
     assert "no option to set" in run("queue", "set", "made/x").err
+
+
+def test_a_missing_queue_is_named(run: Run) -> None:
+    """It showed a URL and "answered 404"."""
+    assert run("queue", "set", "made/none", "--ttl=1").err == "curbstone: no such queue: made/none\n"
+    assert run("send", "made/none", "x").err == "curbstone: no such queue: made/none\n"
+
+
+def test_an_event_list_without_events_says_so(run: Run) -> None:
+    assert run("events", "made").out == "No queue of project made is bound to an event.\n"
 
 
 def test_a_queue_in_place_of_a_project_is_named_in_the_error(run: Run) -> None:
