@@ -1,7 +1,7 @@
 // Many messages at once: which are selected, dead letters by their error, and what is done with all of them.
 
 import * as api from './api.js'
-import { ask, h, notice, number, put } from './dom.js'
+import { ask, counted, h, notice, number, put } from './dom.js'
 
 const NO_ERROR = 'no error was given'
 
@@ -10,7 +10,7 @@ export const causeOf = ({ reason, error }) => `${reason}: ${error || NO_ERROR}`
 
 /** Return where a message died, and why. */
 export function death({ queue, reason, tries, error }) {
-  const times = tries ? ` after ${number(tries)} ${tries === 1 ? 'delivery' : 'deliveries'}` : ''
+  const times = tries ? ` after ${counted(tries, 'delivery', 'deliveries')}` : ''
   return `${reason} in ${queue}${times}${error ? `: ${error}` : ''}`
 }
 
@@ -71,18 +71,18 @@ export class Bulk {
       moved += reply.moved
       for (const reason of Object.keys(reply.stayed)) reasons.add(reason)
     }
-    notice(`${number(moved)} of ${number(letters.length)} went back${[...reasons].map(reason => `; ${reason}`).join('')}`, moved < letters.length)
+    notice(`${number(moved)} of ${number(letters.length)} redriven${[...reasons].map(reason => `; ${reason}`).join('')}`, moved < letters.length)
     await this.list.reload()
   }
 
   async remove() {
     const { selected } = this
-    const data = await ask(`Delete ${number(selected.length)} ${selected.length === 1 ? 'message' : 'messages'}?`,
+    const data = await ask(`Delete ${counted(selected.length, 'message')}?`,
       h('p', {}, 'They are settled as if they were done, wherever they are; named groups keep theirs.'), 'Delete', { danger: true })
     if (!data) return
     let gone = 0
     for (const { id } of selected) gone += await api.removeMessage(this.list.name, id).then(() => 1, () => 0)
-    notice(`${number(gone)} of ${number(selected.length)} are gone`, gone < selected.length)
+    notice(`${number(gone)} of ${number(selected.length)} deleted`, gone < selected.length)
     await this.list.reload()
   }
 }

@@ -88,6 +88,11 @@ export function number(value) {
   return value.toLocaleString('en', { minimumFractionDigits: digits, maximumFractionDigits: digits })
 }
 
+/** Return a count and what it counts: 1 message, 2 messages. */
+export function counted(count, what, plural = `${what}s`) {
+  return `${number(count)} ${count === 1 ? what : plural}`
+}
+
 const SCALES = [[1e9, 'G'], [1e6, 'M'], [1e3, 'k']]
 
 /** Return a number for an axis: 1.5k for 1500. */

@@ -2,7 +2,7 @@
 
 import * as api from './api.js'
 import { Spark } from './chart.js'
-import { ask, bytes, h, notice, number, put, sync, table } from './dom.js'
+import { ask, bytes, counted, h, notice, number, put, sync, table } from './dom.js'
 import { optionFields, optionsIn } from './forms.js'
 
 /** How many queues a page has. Where there are more the server sorts them, with the most of something first. */
@@ -100,11 +100,11 @@ export class QueueList {
       else head.removeAttribute('aria-sort')
     })
     const all = this.project ? chosen : count
-    put(this.titleText, `${number(all)} ${all === 1 ? 'queue' : 'queues'}${this.project ? ` of ${this.project}` : ''}`)
+    put(this.titleText, `${counted(all, 'queue')}${this.project ? ` of ${this.project}` : ''}`)
     sync(this.rows, shown, queue => nameOf(queue.figures), row, (line, queue) => line.draw(queue))
     this.table.hidden = !shown.length
     this.nothing.hidden = Boolean(shown.length)
-    put(this.nothing, wanted ? 'No queue of that name.' : 'No queues yet. One begins to exist when something is sent to it over STOMP, or here.')
+    put(this.nothing, wanted ? 'No queue of that name.' : 'No queues yet. Create one here or with `curbstone queue create`; a STOMP client creates one by using it.')
     this.pager.hidden = isAll && !this.offset
     this.before.disabled = !this.offset
     this.after.disabled = this.offset + PAGE >= chosen
@@ -120,7 +120,7 @@ export class QueueList {
     if (!data) return
     const name = { project: data.get('project'), queue: data.get('queue') }
     await api.declare(name, optionsIn(data))
-    notice(`${nameOf(name)} is there`)
+    notice(`${nameOf(name)} created`)
     location.hash = href(name)
   }
 }

@@ -96,7 +96,7 @@ export class MessageList {
   /** Send one dead letter back where it came from. */
   async redrive(message) {
     const { stayed } = await api.redrive(this.name, { id: message.id })
-    notice(Object.keys(stayed)[0] ?? `${message.id} went back to ${message.dead.queue}`)
+    notice(Object.keys(stayed)[0] ?? `${message.id} redriven to ${message.dead.queue}`)
     await this.reload()
   }
 
@@ -111,12 +111,12 @@ export class MessageList {
     const to = data.get('to').trim()
     if (message.dead) {
       const { stayed } = await api.redrive(this.name, { id: message.id, to })
-      notice(Object.keys(stayed)[0] ?? `${message.id} went to ${to}`)
+      notice(Object.keys(stayed)[0] ?? `${message.id} moved to ${to}`)
     } else {
       const [queue, project = this.name.project] = to.split('/').reverse()
       await api.copy(message, { project, queue })
       await api.removeMessage(this.name, message.id)
-      notice(`${message.id} went to ${to}`)
+      notice(`${message.id} moved to ${to}`)
     }
     await this.reload()
   }
@@ -142,7 +142,7 @@ export class MessageList {
       'Delete', { danger: true })
     if (!data) return
     await api.removeMessage(this.name, message.id)
-    notice(`${message.id} is gone`)
+    notice(`${message.id} deleted`)
     await this.reload()
   }
 }

@@ -2,7 +2,7 @@
 
 import * as api from './api.js'
 import { Chart, SpanChoice } from './chart.js'
-import { ask, bytes, h, notice, number, put, table } from './dom.js'
+import { ask, bytes, counted, h, notice, number, put, table } from './dom.js'
 import { messageFields, messageIn, optionFields, optionsIn } from './forms.js'
 import { Holders } from './holders.js'
 import { CapBar } from './list.js'
@@ -152,7 +152,7 @@ export class QueuePage {
     if (!data) return
     const changes = optionsIn(data, options)
     await api.declare(this.name, changes)
-    notice(`${number(Object.keys(changes).length)} changed`)
+    notice(`${counted(Object.keys(changes).length, 'option')} changed`)
     await this.load()
   }
 
@@ -181,8 +181,8 @@ export class QueuePage {
     const request = { limit: Number(data.get('limit')) }
     if (data.get('to')) request.to = data.get('to')
     const { moved, stayed } = await api.redrive(this.name, request)
-    const reasons = Object.entries(stayed).map(([why, count]) => `; ${number(count)} stay: ${why}`)
-    notice(`${number(moved)} messages went back${reasons.join('')}`)
+    const reasons = Object.entries(stayed).map(([why, count]) => `; ${counted(count, 'stays', 'stay')}: ${why}`)
+    notice(`${counted(moved, 'message')} redriven${reasons.join('')}`)
     await this.load()
   }
 
@@ -198,7 +198,7 @@ export class QueuePage {
     if (data.get('within')) request.within = Number(data.get('within'))
     const { restored, more, damaged } = await api.undo(this.name, request)
     const rest = damaged ? '; part of the log is damaged: messages settled before it stay settled' : ''
-    notice(`${number(restored)} messages returned${more ? '; there are more' : ''}${rest}`)
+    notice(`${counted(restored, 'message')} restored${more ? '; there are more' : ''}${rest}`)
     await this.load()
   }
 
@@ -210,7 +210,7 @@ export class QueuePage {
     ], 'Purge', { danger: true, match: this.name.queue })
     if (!data) return
     const { purged } = await api.purge(this.name, data.get('keep') !== null)
-    notice(`${number(purged)} messages are gone`)
+    notice(`${counted(purged, 'message')} purged`)
     await this.load()
   }
 
@@ -219,7 +219,7 @@ export class QueuePage {
       'Delete', { danger: true, match: this.name.queue })
     if (!data) return
     await api.remove(this.name)
-    notice(`${this.name.project}/${this.name.queue} is deleted`)
+    notice(`${this.name.project}/${this.name.queue} deleted`)
     location.hash = ''
   }
 }

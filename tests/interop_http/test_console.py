@@ -80,13 +80,13 @@ def test_a_message_is_sent_and_a_queue_purged_and_deleted(page: Page, server: Se
     assert httpx.delete(f"{server.url}/v2/shop/queues/orders/messages", trust_env=False).status_code == 200
     press(page, "Undo …")
     press(page, "Bring back")
-    page.until("document.getElementById('notice').textContent === '1 messages returned'")
+    page.until("document.getElementById('notice').textContent === '1 message restored'")
     assert info(server, "orders")["rdy"] == 3
     press(page, "Purge …")
     page.until("document.querySelector('dialog button.danger').disabled")
     fill(page, "input[autocomplete]", "orders")
     press(page, "Purge")
-    page.until("document.getElementById('notice').textContent === '3 messages are gone'")
+    page.until("document.getElementById('notice').textContent === '3 messages purged'")
     assert info(server, "orders")["rdy"] == 0
     press(page, "Delete …")
     press(page, "Cancel")
@@ -94,7 +94,7 @@ def test_a_message_is_sent_and_a_queue_purged_and_deleted(page: Page, server: Se
     press(page, "Delete …")
     fill(page, "input", "orders")
     press(page, "Delete")
-    page.until("document.getElementById('notice').textContent === 'shop/orders is deleted'")
+    page.until("document.getElementById('notice').textContent === 'shop/orders deleted'")
     page.until("document.querySelectorAll('tbody tr').length === 1")
 
 
@@ -111,7 +111,7 @@ def test_dead_letters_say_why_and_go_back(page: Page, server: ServerProcess) -> 
     assert "no such customer" in shown and "rejected" in shown
     press(page, "Redrive …")
     press(page, "Redrive")
-    page.until("document.getElementById('notice').textContent === '1 messages went back'")
+    page.until("document.getElementById('notice').textContent === '1 message redriven'")
     assert info(server, "orders")["rdy"] == 2 and info(server, "dead")["rdy"] == 0
 
 

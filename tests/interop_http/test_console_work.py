@@ -38,7 +38,7 @@ def test_options_are_edited_and_only_what_changed_is_sent(page: Page, http: http
     fill(page, "[name=unused]", "")
     fill(page, "[name=cap]", "2MiB")
     press(page, "Save")
-    noticed(page, "4 changed")
+    noticed(page, "4 options changed")
     options = http.get(path).json()["options"]
     assert (options["max_tries"], options["dead_letter"], options["unused"]) == (7, "options/letters", None)
     assert options["cap"] == 2 * 1024 * 1024
@@ -87,13 +87,13 @@ def test_dead_letters_show_their_cause_and_those_of_one_cause_go_back_together(p
     page.until(f"{SHOWN}.length === 3")
     page.evaluate("document.querySelector('thead input[type=checkbox]').click()")
     press(page, "Redrive selected")
-    noticed(page, "3 of 3 went back")
+    noticed(page, "3 of 3 redriven")
     assert (http.get(path).json()["rdy"], http.get(letters).json()["rdy"]) == (4, 1)
     page.until(f"{SHOWN}.length === 1")
     page.evaluate("document.querySelector('thead input[type=checkbox]').click()")
     press(page, "Delete selected …")
     press(page, "Delete")
-    noticed(page, "1 of 1 are gone")
+    noticed(page, "1 of 1 deleted")
     assert http.get(letters).json()["rdy"] == 0
 
 
