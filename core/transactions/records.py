@@ -87,23 +87,33 @@ def encode_record(tx: int, parts: Iterable[bytes]) -> bytes:
     return crc32(body, crc32(head)).to_bytes(4, "little") + head + body
 
 
+class Unsound(NamedTuple):
+    """A record that does not check though a later one does."""
+
+    start: int
+    end: int
+    tx: int
+    """The number of its transaction."""
+
+
 class Contents(NamedTuple):
     """What the file has."""
 
     parts: list[Recorded]
     end: int
     """Where the last whole record ends."""
-    damaged: list[tuple[int, int]]
-    """Where records were that do not check though later ones do, as (start, end). Their transactions are lost."""
+    unsound: list[Unsound]
+    """Their transactions are lost, or were never confirmed."""
 
 
 def decode_records(data: bytes) -> Contents:
     """Return the parts of all whole records.
 
-    Behind the last of them may be what was never synced, and what an earlier use of the file has left. But each record
-    is synced before the next is written, so one that does not check is damaged if the next one does. That one is looked
-    for only where the head of the damaged one says: a message could hold the bytes of a record. The first record is not
-    taken for damaged, because its head may be that of an earlier use, which a write that was never synced left there.
+    Behind the last of them may be what was never synced, and what an earlier use of the file has left. A record that
+    does not check is unsound if the next one does: it is damaged, or both were in one write that a power cut has torn.
+    The next one is looked for only where the head of the unsound one says: a message could hold the bytes of a record.
+    The first record is not taken for unsound, because its head may be that of an earlier use, which a write that was
+    never synced left there.
     """
     found = Contents([], 0, [])
     offset = last_tx = end = 0
@@ -120,7 +130,7 @@ def decode_records(data: bytes) -> Contents:
             end, last_tx = following, tx
         elif _is_record_behind(data, following, tx):
             if last_tx:
-                found.damaged.append((offset, following))
+                found.unsound.append(Unsound(offset, following, tx))
         else:
             break
         offset = following

@@ -47,15 +47,13 @@ def replay_transactions(tx_log: TxLog, queues: Iterable[Queue], left: Collection
     """Have each queue write the parts that its log lacks; parts of queues that can't be served (`left`) are kept."""
     missing = MissingParts()
     by_uid = {int(queue.uid, 16): queue for queue in queues}
-    for part in tx_log.recover():
+    for part in tx_log.recover(max([queue.log.tx for queue in by_uid.values()], default=0)):
         queue = by_uid.get(part.uid)
         if queue is None and f"{part.uid:012x}" in left:
             tx_log.keep(part)
         elif queue is not None and part.tx > queue.log.tx:
             tx_log.keep(part)
             _write(tx_log, queue, part, missing)
-    highest = max([queue.log.tx for queue in by_uid.values()], default=0)
-    tx_log.next_tx = max(tx_log.next_tx, highest + 1)
     return missing
 
 

@@ -18,7 +18,7 @@ from curbstone.core.engine.log.commit import NO_SPACE
 from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.errors import Unavailable, client_text
 from curbstone.core.host import Host
-from curbstone.core.transactions.records import Recorded, decode_records, encode_record
+from curbstone.core.transactions.records import Recorded, Unsound, decode_records, encode_record
 from curbstone.core.values import Done
 
 logger = logging.getLogger("curbstone.core")
@@ -32,30 +32,52 @@ Parts = dict[int, bytes]
 """What a transaction does to each queue, by the queue's uid."""
 
 
-def read_journal(disk: Disk, damage: list[str]) -> tuple[list[Recorded], int]:
-    """Return all parts that the journal has, and where its whole records end; blocking.
+class Journal(NamedTuple):
+    """What the journal has."""
 
-    A line is added to `damage` for each stretch that can't be read, and for each record that does not check though
-    later ones do.
-    """
+    parts: list[Recorded]
+    end: int
+    """Where its whole records end."""
+    unreadable: list[str]
+    """A text for each stretch that can't be read."""
+    unsound: list[Unsound]
+    """The records that do not check, for another reason, though the next ones do."""
+
+    def damage(self, highest: int) -> list[str]:
+        """Return a text for each damage. `highest` is the highest number of a transaction that a queue's log has.
+
+        A log has nothing of a transaction before its record is synced, and a confirmed one is in all logs. So a record
+        with a higher number was not confirmed, and may have been torn by a power cut.
+        """
+        what = "a transaction over several queues may be seen in part"
+        return self.unreadable + [_unsound(each, what) for each in self.unsound if each.tx <= highest]
+
+    def notes(self, highest: int) -> list[str]:
+        """Return a text for each record that does not check and is no damage; see `damage`."""
+        what = "a transaction over several queues that was not confirmed is not taken"
+        return [_unsound(each, what) for each in self.unsound if each.tx > highest]
+
+
+def _unsound(record: Unsound, what: str) -> str:
+    return f"{JOURNAL}: bytes {record.start} to {record.end} do not check: {what}"
+
+
+def read_journal(disk: Disk) -> Journal:
+    """Read the journal; blocking."""
     try:
         file = disk.open(JOURNAL)
     except FileNotFoundError:
-        return [], 0
+        return Journal([], 0, [], [])
     try:
         file.sync()  # a process that was killed may have left bytes that only the system's memory has
         data, bad = read_around(file, 0, file.size())
     finally:
         file.close()
     disk.sync_dir("")
-    damage += [f"{JOURNAL}: bytes {first} to {end} can't be read" for first, end in bad]
+    unreadable = [f"{JOURNAL}: bytes {first} to {end} can't be read" for first, end in bad]
     contents = decode_records(data)
-    damage += [
-        f"{JOURNAL}: bytes {first} to {end} do not check: a transaction over several queues may be seen in part"
-        for first, end in contents.damaged
-        if not any(low < end and first < high for low, high in bad)
-    ]
-    return contents.parts, contents.end
+    unsound = [each for each in contents.unsound if not any(low < each.end and each.start < high for low, high in bad)]
+    return Journal(contents.parts, contents.end, unreadable, unsound)
 
 
 class _Waiting(NamedTuple):
@@ -98,7 +120,7 @@ class TxLog:
         self._rests = False
         self._busy = False
         self.damage: list[str] = []
-        """What of the file could not be read at the start, as texts for people."""
+        """What damage the start found in the file, as texts for people."""
         self.next_tx = 1
 
     @property
@@ -111,13 +133,17 @@ class TxLog:
         """How many bytes of the file the next start needs; 0 if every part is in its queue's log."""
         return self._end if self._needed else 0
 
-    def recover(self) -> list[Recorded]:
-        """Return all parts of all whole records; blocking."""
-        recorded, self._end = read_journal(self._disk, self.damage)
-        self.next_tx = max([part.tx for part in recorded], default=0) + 1
+    def recover(self, highest: int) -> list[Recorded]:
+        """Return all parts of all whole records; blocking. `highest` is the highest number that a queue's log has."""
+        journal = read_journal(self._disk)
+        self._end = journal.end
+        self.damage = journal.damage(highest)
+        self.next_tx = max([highest, *[part.tx for part in journal.parts]]) + 1
         for text in self.damage:
             logger.error("damaged: %s", text)
-        return recorded
+        for text in journal.notes(highest):
+            logger.warning("%s", text)
+        return journal.parts
 
     def keep(self, part: Recorded) -> None:
         """Keep a part that was read back and is not in its queue's log yet, until `part_done` is called."""

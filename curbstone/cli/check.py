@@ -25,6 +25,7 @@ from curbstone.core.engine.log.scan import Scan
 from curbstone.core.engine.recovery.chain import Chain, file_bytes, find_chain, holds_something
 from curbstone.core.errors import DataDirectoryError
 from curbstone.core.options import QueueOptions
+from curbstone.core.transactions.tx_log import Journal
 from curbstone.core.wal.kept import find_kept
 from curbstone.core.wal.redo_format import Redo
 from curbstone.core.wal.replay import laid_over, read_redo, redo_names
@@ -162,21 +163,23 @@ def check(
             entries = sorted(disk.list_dir(QUEUES))
             found = []
             revival = DryRecovery(disk)
-            transactions, journal_damage = _check_journal(revival)
-            journal_damage += disk.redo_damage + find_kept(disk).texts
+            journal, journal_damage = _check_journal(revival)
             with progress("Checking", len(entries)) as done:
                 for entry in entries:
                     found.append(check_queue(disk, f"{QUEUES}/{entry}", revival))
                     done(1)
             check_names(found)
             staging = check_staging(disk)
+            journal_damage += journal.damage(revival.highest_tx) + disk.redo_damage + find_kept(disk).texts
+            journal_notes = journal.notes(revival.highest_tx) + disk.redo_notes
     except OSError as error:
         raise CommandFailed(f"can't read {error.filename or directory}: {error.strerror}", FAILED) from None
     is_damaged = bool(journal_damage or staging.damage) or any(checked.damage for checked in found)
     if as_json:
-        journal = {"transactions": transactions, "damage": journal_damage, "notes": disk.redo_notes}
+        transactions = len({part.tx for part in journal.parts})
+        of_journal = {"transactions": transactions, "damage": journal_damage, "notes": journal_notes}
         queues = [asdict(checked) for checked in found]
-        print_json({"ok": not is_damaged, "journal": journal, "staging": asdict(staging), "queues": queues})
+        print_json({"ok": not is_damaged, "journal": of_journal, "staging": asdict(staging), "queues": queues})
         return DAMAGED if is_damaged else 0
     rows = [
         [c.queue or "?", c.directory, c.segments, c.batches, c.messages, "?" if c.live is None else c.live]
@@ -184,7 +187,7 @@ def check(
         for c in found
     ]
     console().print(table(("QUEUE", "DIRECTORY", "SEGMENTS", "COMMITS", "RECORDS", "LIVE", "SIZE", ""), rows))
-    of_server = [(journal_damage, disk.redo_notes), (staging.damage, staging.notes)]
+    of_server = [(journal_damage, journal_notes), (staging.damage, staging.notes)]
     for damage, notes in [*of_server, *((checked.damage, checked.notes) for checked in found)]:
         for text in (*[f"DAMAGE {text}" for text in damage], *[f"note   {text}" for text in notes]):
             console().print(text)
@@ -212,15 +215,14 @@ def nobody_else(directory: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _check_journal(revival: DryRecovery) -> tuple[int, list[str]]:
-    """Read the journal of transactions over several queues. Return how many it holds, and its damage."""
-    damage: list[str] = []
+def _check_journal(revival: DryRecovery) -> tuple[Journal, list[str]]:
+    """Read the journal of transactions over several queues. If it can't be decoded, return the reason, too."""
     try:
-        return revival.read_journal(damage), damage
+        return revival.read_journal(), []
     except OSError:
         raise
     except Exception as error:  # the checksum is right, yet the contents can't be read
-        return 0, [f"journal: it can't be decoded: {error}"]
+        return Journal([], 0, [], []), [f"journal: it can't be decoded: {error}"]
 
 
 def check_queue(disk: ReadOnlyDisk, directory: str, revival: DryRecovery) -> Checked:

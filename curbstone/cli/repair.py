@@ -41,6 +41,7 @@ def repair(
         raise CommandFailed(f"no such directory: {directory}", WRONG)
     if not (directory / QUEUES).is_dir():
         raise CommandFailed(f"{directory} is not a data directory: it has no {QUEUES}", WRONG)
+    unreplayed: list[str] = []
     try:
         if apply:
             lock = OsDisk(directory)
@@ -57,6 +58,7 @@ def repair(
         else:
             with nobody_else(directory):
                 disk = ReadOnlyDisk(directory)
+                unreplayed = disk.redo_damage
                 redo = redo_work.plan_redo(disk)
                 plans = list(work.plan(disk))
     except OSError as error:
@@ -65,11 +67,11 @@ def repair(
     staged = check_staging(ReadOnlyDisk(directory)).damage
     if as_json:
         facts = {"queues": [_facts(made) for made in found], "redo": [_redo_facts(made) for made in redo]}
-        print_json({"applied": apply, **facts, "staging": staged})
+        print_json({"applied": apply, **facts, "unreplayed": unreplayed, "staging": staged})
     else:
-        _print(found, redo, staged, apply)
+        _print(found, redo, unreplayed, staged, apply)
     hopeless = [text for made in found for text in made.hopeless] + [text for made in redo for text in made.hopeless]
-    is_left = bool(staged) or (bool(hopeless) if apply else bool(found or redo))
+    is_left = bool(staged) or (bool(hopeless) if apply else bool(found or redo or unreplayed))
     return DAMAGED if is_left else 0
 
 
@@ -108,15 +110,17 @@ def _print_redo(made: RedoPlan, done: bool) -> None:
         out.print(f"  {made.name}: {'moved' if done else 'to be moved'} to {DAMAGED_DIR}/")
 
 
-def _print(found: list[Plan], redo: list[RedoPlan], staged: list[str], done: bool) -> None:
+def _print(found: list[Plan], redo: list[RedoPlan], unreplayed: list[str], staged: list[str], done: bool) -> None:
     from curbstone.repair.repair import DAMAGED_DIR
 
     out = console()
     for text in staged:
         out.print(f"{text}: it stays as it is; what has to be staged again takes its place, or it goes after a while")
+    for text in unreplayed:
+        out.print(f"{text}: what can be read of it is to be replayed, then it is to be moved to {DAMAGED_DIR}/")
     for kept in redo:
         _print_redo(kept, done)
-    if not found and not redo:
+    if not (found or redo or unreplayed):
         out.print("nothing else to repair" if staged else "nothing to repair")
         return
     for made in found:

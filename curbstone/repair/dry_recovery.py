@@ -27,7 +27,7 @@ from curbstone.core.engine.write_queue import WriteQueue
 from curbstone.core.host import BeginWrite, Job, JobDone, Timer
 from curbstone.core.options import SyncMode
 from curbstone.core.transactions.records import Recorded
-from curbstone.core.transactions.tx_log import read_journal
+from curbstone.core.transactions.tx_log import Journal, read_journal
 from curbstone.core.values import ignore
 from curbstone.core.write_behind import WriteBehindDisk
 
@@ -50,13 +50,15 @@ class DryRecovery:
         self._disk = WriteBehindDisk(_Untouched(disk))
         self._shared = Shared(_Still(), self._disk, SyncMode.parse("never"))
         self._recorded: dict[int, list[Recorded]] = {}
+        self.highest_tx = 0
+        """The highest number of a transaction that the log of a queue has, of those that were replayed."""
 
-    def read_journal(self, damage: list[str]) -> int:
-        """Read the journal; call this before `queue`. Return how many transactions it holds, and report its damage."""
-        recorded, _end = read_journal(self._disk, damage)
-        for part in recorded:
+    def read_journal(self) -> Journal:
+        """Read the journal; call this before `queue`."""
+        journal = read_journal(self._disk)
+        for part in journal.parts:
             self._recorded.setdefault(part.uid, []).append(part)
-        return len({part.tx for part in recorded})
+        return journal
 
     def queue(self, meta: Meta, directory: str) -> Revived:
         """Replay a queue."""
@@ -70,6 +72,7 @@ class DryRecovery:
         with _quiet():
             if Replay(Parts(state, wakeups, log, index, Facts(state, log.room), WriteQueue(wakeups))).run():
                 log.close()
+        self.highest_tx = max(self.highest_tx, log.tx)
         for part in self._recorded.get(uid, ()):
             if part.tx > log.tx:
                 found.transactions.append(_take_part(state, index, part, found))

@@ -101,8 +101,8 @@ class Run:
         for queue in self.broker.queues():
             if queue.damaged:
                 raise Violation(f"a crash alone left damage: {queue.damaged}")
-        if self.broker.kept_redo.texts:
-            raise Violation(f"a crash alone left damage: {self.broker.kept_redo.texts}")
+        if damage := [*self.broker.kept_redo.texts, *self.broker.tx_log.damage]:
+            raise Violation(f"a crash alone left damage: {damage}")
         self.directories.started()
         self.answers.started()
         self.overflow.started()

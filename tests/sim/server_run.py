@@ -129,8 +129,8 @@ class ServerRun:
         for queue in self.broker.queues():
             if queue.damaged:
                 raise Violation(f"a crash alone left damage: {queue.damaged}")
-        if self.broker.kept_redo.texts:
-            raise Violation(f"a crash alone left damage: {self.broker.kept_redo.texts}")
+        if damage := [*self.broker.kept_redo.texts, *self.broker.tx_log.damage]:
+            raise Violation(f"a crash alone left damage: {damage}")
         self.loop = SimLoop(self.host)
 
     def _serve(self) -> None:

@@ -191,7 +191,7 @@ def test_the_simulator_sees_a_group_that_loses_without_saying(monkeypatch: pytes
 def test_the_simulator_sees_half_of_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the journal has is not written again after a crash."""
     original = TxLog.recover
-    monkeypatch.setattr(TxLog, "recover", lambda self: original(self)[:0])
+    monkeypatch.setattr(TxLog, "recover", lambda self, highest: original(self, highest)[:0])
     assert finds_something(range(80, 160))
 
 

@@ -40,8 +40,8 @@ def test_a_record_is_written_as_earlier_releases_wrote_it() -> None:
 
 
 def test_what_earlier_releases_wrote_is_read() -> None:
-    (first, second), end, damaged = decode_records(AS_1_0_WROTE_IT + bytes(100))
-    assert (end, damaged) == (len(AS_1_0_WROTE_IT), [])
+    (first, second), end, unsound = decode_records(AS_1_0_WROTE_IT + bytes(100))
+    assert (end, unsound) == (len(AS_1_0_WROTE_IT), [])
     assert (first.tx, first.uid, second.tx, second.uid) == (7, FIRST, 7, SECOND)
     assert [(m.body, m.delay_ms, m.ttl_ms) for m in first.messages] == [(b"one", 0, 0), (b"two", 1000, 5000)]
     assert [bytes(m.body) for m in second.messages] == [b"three"]
@@ -57,8 +57,8 @@ def test_a_record_may_lose_a_part_and_keeps_the_others() -> None:
 
 def test_what_an_earlier_use_of_the_file_left_behind_the_last_record_is_not_read() -> None:
     old, new = encode_record(8, parts()), encode_record(9, parts()[1:])
-    recorded, end, damaged = decode_records(new + old)
-    assert ([part.tx for part in recorded], end, damaged) == ([9], len(new), [])
+    recorded, end, unsound = decode_records(new + old)
+    assert ([part.tx for part in recorded], end, unsound) == ([9], len(new), [])
 
 
 @pytest.mark.parametrize("end", range(0, len(AS_1_0_WROTE_IT), 7))
@@ -73,9 +73,9 @@ def test_a_damaged_record_is_reported_and_those_behind_it_are_read() -> None:
     for place in (4 + 16, size // 2, size - 1):
         data = bytearray(b"".join(records))
         data[first + place] ^= 1
-        recorded, end, damaged = decode_records(bytes(data))
+        recorded, end, unsound = decode_records(bytes(data))
         assert [part.tx for part in recorded] == [7, 7, 9, 9]
-        assert (end, damaged) == (len(data), [(first, first + size)])
+        assert (end, unsound) == (len(data), [(first, first + size, 8)])
 
 
 def test_a_record_that_was_never_synced_is_no_damage_whatever_an_earlier_use_left_behind_it() -> None:
@@ -83,6 +83,6 @@ def test_a_record_that_was_never_synced_is_no_damage_whatever_an_earlier_use_lef
     new = bytearray(encode_record(9, parts()))
     new[-1] ^= 1
     for torn in (bytes(new) + old[1] + old[2], old[0][:-1] + b"x" + old[1] + old[2]):
-        recorded, _, damaged = decode_records(encode_record(8, parts()) + torn)
-        assert ([part.tx for part in recorded], damaged) == ([8, 8], [])
-        assert decode_records(torn).damaged == []
+        recorded, _, unsound = decode_records(encode_record(8, parts()) + torn)
+        assert ([part.tx for part in recorded], unsound) == ([8, 8], [])
+        assert decode_records(torn).unsound == []

@@ -10,12 +10,12 @@ import errno
 import logging
 import os
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.broker import Broker
 from curbstone.core.engine.index.reader import AGAIN_MS_MAX
 from curbstone.core.engine.log.file_view import PAGE_BYTES
@@ -23,9 +23,10 @@ from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES
 from curbstone.core.engine.log.scan import most_in_order
 from curbstone.core.transactions.records import encode_part
 from curbstone.core.transactions.tx_log import read_journal
+from curbstone.core.wal.replay import redo_names
 from tests.core.recovery.ward import KINDS, Ward, body, damaged
 from tests.kit.lab import Lab, Peer, message, numbered
-from tests.kit.simulated import SimFile
+from tests.kit.simulated import SECTOR, SimFile
 
 STEP = int(os.environ.get("CURBSTONE_DAMAGE_STEP", "13"))
 """Bytes from one damage to the next; 1 for every byte."""
@@ -225,8 +226,8 @@ def test_a_bad_sector_of_the_journal_keeps_no_server_from_starting(
     with caplog.at_level(logging.ERROR, "curbstone.core"):
         lab.restart("kill")
     assert "journal: bytes 4096 to 8192 can't be read" in caplog.text
-    damage: list[str] = []
-    assert read_journal(lab.disk, damage) == ([], 0) and len(damage) == 1
+    journal = read_journal(lab.disk)
+    assert (journal.parts, journal.end) == ([], 0) and len(journal.damage(0)) == 1
     transact()
     assert [len(lab.bodies(lab.again(queue))) for queue in queues] == [2, 2]
 
@@ -237,19 +238,50 @@ def test_a_damaged_record_of_the_journal_is_reported_and_the_transactions_behind
     """It ended the reading of the journal without a word, and the transactions behind it stayed half done."""
     lab = Lab()
     queues = [lab.queue(name) for name in ("a", "b")]
-    for text in numbered(3):
-        parts = {queue.log.uid: encode_part(queue.log.uid, [message(text)], [], []) for queue in queues}
-        assert lab.answer(partial(lab.broker.tx_log.write, parts)) == (None,)
-    journal = lab.disk.names["journal"].cache
+    record(lab, queues, numbered(3))
+    journal = bytearray(lab.disk.names["journal"].cache)
+    before = {path: bytes(inode.cache) for path, inode in lab.disk.names.items() if queues[1].log.directory in path}
+    lab.restart("kill")
+    assert [lab.bodies(lab.again(queue)) for queue in queues] == 2 * [numbered(3)]
+    lab.broker.disk.catch_up()
+    for name in redo_names(lab.disk):
+        lab.disk.remove(name)
     journal[len(journal) // 2] ^= 1
-    damage: list[str] = []
-    read_journal(lab.disk, damage)
+    for path, contents in {**before, "journal": bytes(journal)}.items():  # the parts of `b` are not in its log yet
+        lab.disk.names[path].cache[:] = lab.disk.names[path].durable[:] = contents
     with caplog.at_level(logging.ERROR, "curbstone.core"):
         lab.restart("kill")
-    assert len(damage) == 1 and damage[0] in caplog.text
-    assert any(damage[0] in reason for reason in lab.broker.health().reasons)
+    (damage,) = lab.broker.tx_log.damage
+    assert "journal: bytes" in damage and damage in caplog.text
+    assert any(damage in reason for reason in lab.broker.health().reasons)
     assert lab.broker.commits.journal_damage == 1
-    assert [lab.bodies(lab.again(queue)) for queue in queues] == 2 * [[numbered(3)[0], numbered(3)[2]]]
+    assert lab.bodies(lab.again(queues[1])) == [numbered(3)[0], numbered(3)[2]]
+
+
+def test_records_of_one_write_that_a_power_cut_has_torn_are_no_damage(caplog: pytest.LogCaptureFixture) -> None:
+    """The first of them did not check, the next one did: it was reported as damage, and `check` ended with 6."""
+    lab = Lab()
+    queues = [lab.queue(name) for name in ("a", "b")]
+    texts = [b"first", b"torn" * SECTOR, b"whole"]
+    record(lab, queues, texts)  # the last two while the first is written
+    journal = lab.disk.names["journal"].cache
+    torn = journal.index(b"torn") + SECTOR
+    journal[torn : torn + SECTOR] = bytes(SECTOR)
+    with caplog.at_level(logging.WARNING, "curbstone.core"):
+        lab.restart("kill")
+    assert "a transaction over several queues that was not confirmed is not taken" in caplog.text
+    assert lab.broker.health().reasons == [] and lab.broker.commits.journal_damage == 0
+    assert [lab.bodies(lab.again(queue)) for queue in queues] == 2 * [[texts[0], texts[2]]]
+
+
+def record(lab: Lab, queues: list[LocalQueue], texts: list[bytes]) -> None:
+    """Record transactions over all these queues; none of them writes its part."""
+    answers: list[object] = []
+    for text in texts:
+        parts = {queue.log.uid: encode_part(queue.log.uid, [message(text)], [], []) for queue in queues}
+        lab.broker.tx_log.write(parts, answers.append)
+    lab.settle()
+    assert answers == [None] * len(texts)
 
 
 @pytest.mark.parametrize("harm", ["noise", "unreadable"])

@@ -124,6 +124,8 @@ def test_a_damaged_redo_file_is_reported_and_kept(harm: Callable[[bytearray], No
     harm(lab.disk.names["redo.1"].cache)
     found = curbstone("check", str(on_disk(lab, tmp_path / "data")), "--json", cwd=tmp_path)
     assert found.code == DAMAGED and "redo.1" in found.json[0]["journal"]["damage"][0]
+    shown = curbstone("repair", str(tmp_path / "data"), cwd=tmp_path)
+    assert shown.code == DAMAGED and "redo.1" in shown.out, "it was nothing to repair before a start had set it aside"
     again(lab)
     health = lab.broker.health()
     assert health.ok and any("redo.1.bad" in reason for reason in health.reasons)

@@ -150,8 +150,10 @@ def test_a_power_cut_at_any_call_of_a_replay_loses_nothing(patient: Patient) -> 
 LEFT: list[list[bytes]] = [[], [b"first"], [b"second"], [b"first", b"second"]]
 
 
-def test_a_damaged_journal_costs_no_confirmed_message_and_makes_no_wrong_one() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_journal_costs_no_confirmed_message_and_makes_no_wrong_one(kind: str) -> None:
     """One transaction is in the logs, two are only in the journal, which is damaged at every byte."""
+    dice = Random(kind)
     logging.getLogger("curbstone.core").setLevel(logging.CRITICAL)
     lab = Lab()
     queues = [lab.queue(name) for name in ("a", "b")]
@@ -172,10 +174,10 @@ def test_a_damaged_journal_costs_no_confirmed_message_and_makes_no_wrong_one() -
     data = bytes(lab.disk.names["journal"].cache)
     patient = Patient.__new__(Patient)
     patient.lab = lab
-    for place in range(0, len(data), max(STEP // 4, 1)):
-        patient.put({**logs, "journal": data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :]})
+    for place in range(KINDS.index(kind) % STEP, len(data), STEP):
+        patient.put({**logs, "journal": damaged(data, kind, place, len(data), dice)[0]})
         lab.start(lab.host.wall_ms() + 1000)
         found = [lab.bodies(lab.queue(name)) for name in ("a", "b")]
-        assert found[0] == found[1], f"byte {place}: half of a transaction"
-        assert found[0] in ([b"confirmed", *left] for left in LEFT), f"byte {place}"
+        assert found[0] == found[1], f"{kind} at byte {place}: half of a transaction"
+        assert found[0] in ([b"confirmed", *left] for left in LEFT), f"{kind} at byte {place}"
     logging.getLogger("curbstone.core").setLevel(logging.NOTSET)
