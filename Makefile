@@ -108,7 +108,7 @@ $(DEV): $(INPUTS) | $(BIN)/python
 # environment finds all other packages, the client and the tests where they are.
 $(COMPILED)/.installed: setup.py pyproject.toml $(shell find -L curbstone -name "*.py" -o -name "*.c") | $(DEV)
 	rm -rf build dist/compiled
-	CURBSTONE_COMPILED=1 $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist/compiled .
+	MYPY_CACHE_DIR=build/mypy CURBSTONE_COMPILED=1 $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist/compiled .
 	$(BIN)/python -m venv --clear --without-pip $(COMPILED)
 	$(BIN)/python -m pip --python $(COMPILED)/bin/python install --quiet --no-deps --no-index dist/compiled/*.whl
 	printf "%s\n" $(CURDIR)/.venv/lib/python*/site-packages $(CURDIR)/client $(CURDIR) > "$$(echo $(COMPILED)/lib/python*/site-packages)/around.pth"

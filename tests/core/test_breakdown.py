@@ -118,6 +118,7 @@ def test_a_fault_of_a_timer_ends_its_queue_alone(monkeypatch: pytest.MonkeyPatch
     assert lab.publish(other, "continues")
 
 
+@pytest.mark.source
 def test_a_transaction_whose_part_broke_down_is_whole_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, queue, other = start()
     transaction = lab.broker.transaction()
@@ -133,6 +134,7 @@ def test_a_transaction_whose_part_broke_down_is_whole_after_a_restart(monkeypatc
     assert b"part" in lab.bodies(lab.again(queue)) and b"part" in lab.bodies(lab.again(other))
 
 
+@pytest.mark.source
 def test_a_dead_letter_queue_that_broke_down_does_not_take_the_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, queue, other = start()
     lab.queue("q", dead_letter="other")

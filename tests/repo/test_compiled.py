@@ -9,14 +9,12 @@ import asyncio
 import os
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from curbstone.gateway.resources.metrics.figures import BUILD
-from tests.kit.wheel import ROOT, copy_of_the_checkout
+from tests.kit.wheel import ROOT
 from tests.repo.test_tidy import SOURCES, facts, imported, relative
 from tests.stomp.serving import serving
 from tests.stomp.test_way import traced
@@ -91,15 +89,3 @@ def test_no_class_that_is_not_compiled_extends_one_that_is() -> None:
             bases = {base.partition("[")[0] for base in facts(path).bases}
             homes = {home for home, _, name in (full.rpartition(".") for full in imported(path)) if name in bases}
             assert not homes & closed, relative(path)
-
-
-def test_mypyc_takes_every_module(tmp_path: Path) -> None:
-    """Only its own part, which is quick: a C compiler takes what it writes."""
-    source = copy_of_the_checkout(tmp_path)
-    environment = {**os.environ, "CURBSTONE_COMPILED": "1"}
-    command = [sys.executable, "-c", "import runpy; runpy.run_path('setup.py')['extensions']()"]
-    done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    written = {path.name for path in (source / "build").glob("__native_curbstone___*.c")}
-    for name in compiled():
-        assert f"__native_curbstone___{name.removesuffix('.py').replace('/', '___')}.c" in written

@@ -45,7 +45,7 @@ def test_the_server_keeps_to_the_contract(
     with server:
         examine(
             server, tmp_path, monkeypatch,
-            "--phases=examples,coverage,fuzzing", "--max-examples=4", "--generation-deterministic",
+            "--phases=examples,coverage,fuzzing", "--max-examples=2", "--generation-deterministic",
         )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.sim.run import Run
 
 FIRST_SEED = int(os.environ.get("CURBSTONE_SIM_SEED", "0"))
-SEEDS_AT_ONCE = 12
+SEEDS_AT_ONCE = 9
 FOCI = ["remake", "recap", "fill", "pause", "numbers", "keys", "overflow", "undo", "large", "roomy", "durable"]
 
 pytestmark = pytest.mark.usefixtures("quiet")

@@ -130,6 +130,7 @@ def test_a_queue_deleted_while_its_part_is_on_its_way_leaves_nothing_in_the_jour
     assert lab.bodies(lab.queue("b")) == [b"kept"]
 
 
+@pytest.mark.source
 def test_a_queue_deleted_after_it_broke_down_leaves_nothing_in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its part stayed there until the next start, as one that was still to be written."""
     lab = Lab()

@@ -30,6 +30,8 @@ from curbstone.core.engine.log.room import Room
 from curbstone.core.options import MIB
 from curbstone.core.values import LastNumber
 
+pytestmark = pytest.mark.source
+
 
 class Bench:
     """The facts of a queue that has declared some groups, and a clock."""

@@ -89,6 +89,7 @@ def test_what_fits_does_not_wait_behind_a_commit_that_waits_for_room() -> None:
     assert order == ["published None", "staged None"]
 
 
+@pytest.mark.source
 def test_a_commit_does_not_wait_for_room_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = start(cap=128 * 1024)
     queue = scattered(lab, "a")
