@@ -8,10 +8,10 @@ const NO_ERROR = 'no error was given'
 /** Return what stands for the cause of a death: dead letters with the same are shown together. */
 export const causeOf = ({ reason, error }) => `${reason}: ${error || NO_ERROR}`
 
-/** Return where a message died, and why. */
+/** Return why a message died, and where. The error is first, because the end may be cut off. */
 export function death({ queue, reason, tries, error }) {
   const times = tries ? ` after ${counted(tries, 'delivery', 'deliveries')}` : ''
-  return `${reason} in ${queue}${times}${error ? `: ${error}` : ''}`
+  return `${error ? `${error} – ` : ''}${reason} in ${queue}${times}`
 }
 
 export class Bulk {

@@ -132,7 +132,7 @@ export class History {
 
   /** Return what is known of a queue, even if it was not looked at yet. */
   of(key) {
-    if (!this.known.has(key)) this.known.set(key, { courses: courses(), rates: NONE, at: null, counted: null, isRecorded: false })
+    if (!this.known.has(key)) this.known.set(key, { courses: courses(), rates: NONE, at: null, begun: 0, counted: null, isRecorded: false })
     return this.known.get(key)
   }
 
@@ -167,7 +167,7 @@ export class History {
     if (queue.at !== null && isSoon(seconds)) return queue
     const isSame = queue.at !== null && figures.messages_published >= queue.counted.messages_published
     queue.rates = isSame ? rates(figures, queue.counted, seconds) : NONE
-    extend(queue.courses, queue.rates, figures, slots(seconds))
+    extend(queue.courses, queue.rates, figures, slots(Math.min(seconds, at - queue.begun))) // the record has what was before `begun`
     queue.at = at
     queue.counted = figures
     return queue

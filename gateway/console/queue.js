@@ -26,7 +26,7 @@ const CARDS = [
   ['Time until full', ({ figures }) => untilFull(figures.seconds_to_full),
     ({ figures }) => (figures.seconds_to_full === null ? 'not growing' : '')],
   ['Largest message that fits', ({ figures }) => bytes(figures.available_bytes), ({ figures }) => refused(figures)],
-  ['On disk, of cap', ({ figures }) => bytes(figures.disk_bytes), ({ figures }) => `${(100 * figures.cap_used_ratio).toFixed(0)} %`],
+  ['On disk, of cap', ({ figures }) => bytes(figures.disk_bytes), ({ figures }) => `${(100 * figures.cap_used_ratio).toFixed(0)}\u00a0%`],
 ]
 
 const untilFull = seconds => (seconds === null ? '–' : seconds === 0 ? 'full' : duration(seconds))
@@ -70,8 +70,11 @@ export class QueuePage {
       this.trouble, this.cards, this.spans.element, h('div', { class: 'charts' }, this.charts.map(chart => chart.element)),
       this.holders.element, this.messages.element, this.about)
     this.load()
-    const { courses } = history.of(`${name.project}/${name.queue}`)
-    beginCourses(courses, name).then(() => this.draw())
+    const known = history.of(`${name.project}/${name.queue}`)
+    beginCourses(known.courses, name).then(() => {
+      known.begun = performance.now() / 1000
+      this.draw()
+    })
   }
 
   /** What to ask the server for. */

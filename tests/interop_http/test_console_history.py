@@ -42,6 +42,27 @@ def test_the_charts_begin_with_what_the_server_has_recorded(
         browser.until(f"{points}.some(count => count > {least})")
 
 
+def test_a_chart_has_no_gap_between_its_record_and_the_first_look(browser: Page, server: ServerProcess) -> None:
+    """The time since the queue was last looked at was left empty behind the record, which has it."""
+    browser.call("Page.setBypassCSP", enabled=True)  # it forbids a script to import one
+    browser.call("Page.navigate", url=f"{server.url}/console")
+    values = browser.evaluate("""
+        import('./console/courses.js').then(({ History }) => {
+          const history = new History()
+          const queues = new Map([['p/q', { messages_ready: 1, messages_published: 1 }]])
+          const look = at => history.add({ at, totals: {}, commits: new Map(), queues })
+          look(100)
+          const known = history.of('p/q')
+          known.courses.ready.begin(0, [1, 1])
+          known.begun = 159
+          look(160)
+          return known.courses.ready.values(0)
+        })
+    """)
+    browser.call("Page.setBypassCSP", enabled=False)
+    assert values == [1, 1, 1]
+
+
 def test_the_small_charts_of_the_list_begin_so_too(browser: Page, server: ServerProcess) -> None:
     browser.call("Page.navigate", url=f"{server.url}/healthz")
     browser.call("Page.navigate", url=f"{server.url}/console")

@@ -79,7 +79,7 @@ def test_dead_letters_show_their_cause_and_those_of_one_cause_go_back_together(p
     killed(http, path, "timeout", "no such user", "timeout", "timeout")
     open_queue(page, "bulk/letters")
     page.until(f"{SHOWN}.length === 4")
-    assert "rejected in bulk/q after 1 delivery: timeout" in rows_of(page, "Messages")[0][7]
+    assert "timeout – rejected in bulk/q after 1 delivery" in rows_of(page, "Messages")[0][7]
     page.evaluate(
         "(s => { s.value = 'rejected: timeout'; s.dispatchEvent(new Event('change')) })"
         "(document.querySelector('[aria-label=\"Cause of death\"]'))"
@@ -95,6 +95,23 @@ def test_dead_letters_show_their_cause_and_those_of_one_cause_go_back_together(p
     press(page, "Delete")
     noticed(page, "1 of 1 deleted")
     assert http.get(letters).json()["rdy"] == 0
+
+
+def test_the_page_of_a_queue_is_as_wide_as_a_phone(page: Page, http: httpx.Client) -> None:
+    """The fields of the search and the list of causes made it wider, and their button was off the screen."""
+    path = made(http, "phone", "q", "a", dead_letter="letters")
+    made(http, "phone", "letters")
+    killed(http, path, "an error that is longer than a phone is wide, as those of databases are " * 2)
+    page.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
+    try:
+        open_queue(page, "phone/letters")
+        page.until(f"{SHOWN}.length === 1")
+        press(page, "Open")
+        shown = "[...document.querySelectorAll('main *')].filter(e => e.offsetParent && !e.closest('.scroll'))"
+        assert page.evaluate(f"{shown}.filter(e => e.getBoundingClientRect().right > 390).map(e => e.outerHTML)") == []
+        assert page.evaluate("innerWidth") == 390
+    finally:
+        page.call("Emulation.clearDeviceMetricsOverride")
 
 
 def test_redrive_is_offered_only_where_there_are_dead_letters(page: Page, http: httpx.Client) -> None:
