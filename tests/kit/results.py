@@ -23,6 +23,7 @@ BEGIN, END = "<!-- Made by tests/kit/results.py from tests/results.json -->\n", 
 RUNS = {
     "engine": "simulator of the engine",
     "server": "simulator of the whole server",
+    "pair": "simulator of a server and its second copy",
     "kills": "the real process, killed under load",
     "power": "the real process, power cuts on FUSE and LazyFS",
     "decoders": "decoders fuzzed",

@@ -67,9 +67,15 @@ class Standby:
         self.start()
 
     def start(self) -> None:
-        """Start its process."""
+        """Start its process, again on a disk that works if that fails."""
+        self.disk.crash_in = -1
         self.syncs = SimSyncs()
-        self.applier = Applier(self.disk, self.syncs, Place(self.disk, b"boot %d" % self._boots))
+        try:
+            place = Place(self.disk, b"boot %d" % self._boots)
+        except OSError:
+            disk_recovers(self.disk.rng, self.disk)
+            place = Place(self.disk, b"boot %d" % self._boots)
+        self.applier = Applier(self.disk, self.syncs, place)
 
     def lose_power(self) -> None:
         """Its machine forgets what was not synced."""
@@ -111,9 +117,9 @@ class Pair:
 
     def _connect(self) -> None:
         applier, place = self.standby.applier, self.standby.applier.place
-        if not self.barrier.may_be_believed:
-            place.change(in_sync=InSync.NO)
         try:
+            if not self.barrier.may_be_believed:
+                place.change(in_sync=InSync.NO)
             if place.can_resume and place.position is not None and place.position.life == self.stream.life:
                 position = applier.resume()
                 self._cursor = self.stream.resume(position.applied, lambda _is_urgent: None)
@@ -145,7 +151,6 @@ class Pair:
     def _restart(self) -> None:
         """The standby's process is killed, or its machine loses its power."""
         standby = self.standby
-        standby.disk.crash_in = -1
         self._is_aimed = True
         self.lose()
         if self.rng.random() < 0.3:
@@ -250,7 +255,12 @@ class Pair:
         barrier, applier = self.barrier, self.standby.applier
         is_complete = applier.place.state.is_complete
         if is_complete and barrier.standing in (Standing.ALONE, Standing.WAITING):
+            was_alone = barrier.standing is Standing.ALONE
             barrier.joined()
+            if was_alone and self.run.may_crash and self.run.disk.crash_in < 0 and self.rng.random() < 0.3:
+                self.run.counts["ends right after it was alone"] += 1  # the standby has not heard of that yet
+                self._frozen = 30
+                self.run.disk.crash_in = self.rng.choice([0, 1, 2, 4])
             return True
         durable = applier.durable
         if durable > barrier.acknowledged or barrier.standing is Standing.JOINING:
@@ -436,6 +446,7 @@ class PairRun(Run):
         before = len(history.confirmed) + len(history.gone)
         history.confirmed.cut(cut)
         history.gone.cut(cut)
+        self.turns.go_back()
         self.counts["confirmed and behind the cut"] += before - len(history.confirmed) - len(history.gone)
         self.counts["confirmed and before the cut"] += len(history.confirmed) + len(history.gone)
         self.directories.forget()

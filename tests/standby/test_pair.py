@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tests.kit.results import recorded
 from tests.standby.pair import PairRun, simulate
 
 FIRST_SEED = int(os.environ.get("CURBSTONE_SIM_SEED", "0"))
@@ -34,8 +35,9 @@ def test_nothing_confirmed_is_missing_for_as_long_as_asked() -> None:
     PairRun.counts.clear()
     end = time.monotonic() + seconds
     runs = 0
-    while time.monotonic() < end:
-        for is_sync in (True, False):
-            simulate(seed + runs, is_sync=is_sync, step=runs)
-        runs += 1
+    with recorded("pair", lambda: {"histories": 2 * runs, "failovers": PairRun.counts["failovers"]}):
+        while time.monotonic() < end:
+            for is_sync in (True, False):
+                simulate(seed + runs, is_sync=is_sync, step=runs)
+            runs += 1
     print(f"{2 * runs} histories", dict(PairRun.counts))
