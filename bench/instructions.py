@@ -2,6 +2,7 @@
 
     .venv/bin/python bench/instructions.py                               # of this tree
     .venv/bin/python bench/instructions.py --tree ../other --work drain  # of another checkout, one workload
+    .venv/bin/python bench/instructions.py --shipped                     # of a server that nobody follows, but could
 
 The engine runs in one process, on a disk in memory and without threads. Each workload runs under valgrind with two
 numbers of messages, and the difference is divided: so the start is not counted. It takes about a minute a workload.
@@ -66,7 +67,9 @@ class Inline:
 class Engine:
     """A broker with one queue, and a consumer that acks what it gets at once."""
 
-    def __init__(self, folder: Path, options: dict[str, object], headers: Callable[[int], tuple[bytes, Any]]) -> None:
+    def __init__(
+        self, folder: Path, options: dict[str, object], headers: Callable[[int], tuple[bytes, Any]], is_shipped: bool
+    ) -> None:
         from curbstone.core.disk import OsDisk
         from curbstone.core.engine.broker import Broker
         from curbstone.core.message import Message
@@ -76,7 +79,13 @@ class Engine:
         self._message, self._headers = Message, headers
         self.host = Inline()
         defaults = QueueOptions(cap=256 << 20)
-        self.broker = Broker.open(self.host, OsDisk(folder), defaults=defaults, sync=SyncMode("never"))
+        disk: Any = OsDisk(folder)
+        if is_shipped:
+            from curbstone.standby.shipping import ShippingDisk
+            from curbstone.standby.stream import Stream
+
+            disk = ShippingDisk(disk, Stream(self.host.wall_ms))
+        self.broker = Broker.open(self.host, disk, defaults=defaults, sync=SyncMode("never"))
         name = queue_name("q")
         self.broker.declare(name, options, lambda error: None)
         self.host.settle()
@@ -119,10 +128,10 @@ SHAPES: dict[str, tuple[dict[str, object], Callable[[int], tuple[bytes, Any]]]] 
 WORK = ("publish", "drain", "pipe")
 
 
-def run(shape: str, work: str, count: int) -> None:
+def run(shape: str, work: str, count: int, is_shipped: bool) -> None:
     """Run one workload; raise AssertionError if a message is missing."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
-        engine = Engine(Path(folder), *SHAPES[shape])
+        engine = Engine(Path(folder), *SHAPES[shape], is_shipped)
         if work == "pipe":
             engine.consume()
         engine.publish(count)
@@ -131,11 +140,12 @@ def run(shape: str, work: str, count: int) -> None:
         assert work == "publish" or engine.given == count, f"{engine.given} of {count} were delivered"
 
 
-def measure(tree: Path, shape: str, work: str) -> float:
+def measure(tree: Path, shape: str, work: str, is_shipped: bool) -> float:
     """Return the instructions for each message."""
     counts = []
     environment = {"PYTHONPATH": str(tree), "PYTHONHASHSEED": "0", "PATH": "/usr/bin:/bin"}
-    program = [sys.executable, str(Path(__file__).resolve()), "--shape", shape, "--work", work, "--run"]
+    program = [sys.executable, str(Path(__file__).resolve()), "--shape", shape, "--work", work]
+    program += [*(["--shipped"] if is_shipped else []), "--run"]
     subprocess.run([*program, str(SHORT)], cwd=tree, env=environment, check=True)  # so that the bytecode is cached
     for length in (SHORT, LONG):
         command = [
@@ -156,14 +166,16 @@ def main() -> None:
     parser.add_argument("--tree", type=Path, default=Path(__file__).resolve().parent.parent)
     parser.add_argument("--shape", choices=SHAPES, action="append")
     parser.add_argument("--work", choices=WORK, action="append")
+    parser.add_argument("--shipped", action="store_true", help="with --standby-backlog, and nobody follows")
     parser.add_argument("--run", type=int, help="run a workload with so many messages, and count nothing")
     given = parser.parse_args()
     if given.run is not None:
-        run(given.shape[0], given.work[0], given.run)
+        run(given.shape[0], given.work[0], given.run, given.shipped)
         return
     for shape in given.shape or ["plain"]:
         for work in given.work or WORK:
-            print(f"{shape:12} {work:8} {measure(given.tree.resolve(), shape, work):10,.0f} instructions a message")
+            count = measure(given.tree.resolve(), shape, work, given.shipped)
+            print(f"{shape:12} {work:8} {count:10,.0f} instructions a message")
 
 
 if __name__ == "__main__":

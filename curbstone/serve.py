@@ -18,11 +18,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from curbstone import __version__, charts, cluster
+from curbstone import __version__, charts, cluster, replication
 from curbstone.access.authenticator import Authenticator, OpenAuthenticator
 from curbstone.access.connections import OF_USER_MAX
 from curbstone.access.reloading import Reloading, Reloads
@@ -44,6 +44,7 @@ from curbstone.gateway.resources.metrics.recorder import Recorder
 from curbstone.gateway.resources.metrics.stats_history import history_routes
 from curbstone.gateway.resources.server.backup import Source, backup_routes
 from curbstone.gateway.resources.server.logins import login_routes
+from curbstone.gateway.resources.server.standby import Standby, standby_routes
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import binary_frame, text_frame
@@ -222,9 +223,10 @@ def open_engine(host: AsyncioHost, settings: Settings, whole: asyncio.Event) -> 
     """
     started_s = time.monotonic()
     with undisturbed():
+        disk = OsDisk(settings.data, open_files.shares(open_files.raise_limit()).files)
         broker = Broker.open(
             host,
-            OsDisk(settings.data, open_files.shares(open_files.raise_limit()).files),
+            replication.shipped(disk, host, settings),
             defaults=QueueOptions(cap=settings.cap, max_message_size=settings.max_message_size),
             sync=settings.sync,
             max_cap=settings.max_cap,
@@ -338,8 +340,11 @@ def connections_of(listeners: Sequence[Listener]) -> Mapping[str, int]:
 
 
 def _syncs(broker: ServedEngine) -> Histogram | None:
-    disk = broker.disk.inner if isinstance(broker, Broker) else None
-    return disk.sync_times.took_us if isinstance(disk, OsDisk) else None
+    disk: object = broker.disk if isinstance(broker, Broker) else None
+    while not isinstance(disk, OsDisk):
+        if (disk := getattr(disk, "inner", None)) is None:
+            return None
+    return disk.sync_times.took_us
 
 
 def _listeners(
@@ -393,6 +398,10 @@ def gateway_of(
     sockets = StompSockets(authenticator, host, text=text_frame, binary=binary_frame, **_of_stomp(settings))
     mq_traffic = Traffic()
     gateway = _of_gateway(settings)
+    followers = replication.followers_of(broker, host, settings)
+    standby = Standby(authenticator, followers, may_be_plain=settings.insecure)
+    if process is not None:
+        process = replace(process, followers=followers.figures)
     return create_app(
         authenticator,
         host,
@@ -401,10 +410,12 @@ def gateway_of(
             *login_routes(authenticator, host, reloads),
             *mq_routes(gateway, origins, settings.mq_delay, mq_traffic),
             *backup_routes(_backups(broker, host, settings)),
+            *standby_routes(standby),
             *history_routes(recorder, host),
         ],
         more_sockets={"/stomp": sockets.open},
         more_traffic={**(traffic or {}), "stomp-websocket": sockets.traffic, "mq": mq_traffic},
+        more_ends=[standby.release],
         turns=turns,
         process=process,
     )

@@ -34,7 +34,7 @@ CONNECTIONS_MAX = 1_000_000
 
 LISTENERS = ("stomp_addr", "http_addr", "mqks_addr")
 
-OF_THE_LOCAL_ENGINE = ("data", "sync", "max_staged", "staged_ttl")
+OF_THE_LOCAL_ENGINE = ("data", "sync", "max_staged", "staged_ttl", "standby_backlog")
 OF_A_CLUSTER = ("engine_password_file", "engine_ca", "engine_prefix")
 
 # The names that other servers have for these settings. The value is rewritten into our own form first.
@@ -151,6 +151,12 @@ class Settings:
         3600,
         values.seconds(1, SECONDS_MAX),
         "After how long without a call a staged transaction is dropped if it is not committed",
+    )
+    standby_backlog: int = option(
+        0,
+        values.size(0, CAP_BYTES_MAX),
+        "Let others follow this server (curbstone backup --follow). So much of the latest changes is kept in memory for"
+        " those that lose their connection or are slow; 64MiB is enough for most. Default: 0, nobody can follow",
     )
     max_buffered: int = option(
         BUFFERED_BYTES_MAX,

@@ -60,6 +60,7 @@ class Gateway:
         message_bytes_max: int,
         turns: Turns,
         traffic: Traffic,
+        more_ends: Sequence[Callable[[], None]] = (),
     ) -> None:
         self.routes = routes
         self._found = Routes(routes)
@@ -78,6 +79,7 @@ class Gateway:
         """The largest WebSocket message that is accepted."""
         self.turns = turns
         """The turns of all input of the process."""
+        self._more_ends = more_ends
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request; every error becomes a problem reply. The order of the checks matters.
@@ -118,6 +120,8 @@ class Gateway:
         """Answer all requests that wait for messages, and end all streams: the server stops."""
         self.polls.release()
         self.streams.release()
+        for end in self._more_ends:
+            end()
 
 
 async def find_queue(scope: Scope) -> None:
@@ -147,15 +151,16 @@ def create_app(
     more_routes: Callable[[OriginPolicy], Sequence[Route]] | None = None,
     more_sockets: Mapping[str, Opener] | None = None,
     more_traffic: Mapping[str, Traffic] | None = None,
+    more_ends: Sequence[Callable[[], None]] = (),
     turns: Turns | None = None,
     process: Process | None = None,
 ) -> Gateway:
     """Return the gateway.
 
     `more_routes(origins)` returns routes to add after the gateway's own. `more_sockets` has the WebSockets of other
-    protocols by path, and `more_traffic` the counters of those protocols by name, for /metrics. `turns` are shared by
-    all input of the process; by default the gateway makes its own. `process` has the figures that neither the gateway
-    nor the broker counts.
+    protocols by path, and `more_traffic` the counters of those protocols by name, for /metrics. `more_ends` end
+    endless replies when the server stops. `turns` are shared by all input of the process; by default the gateway makes
+    its own. `process` has the figures that neither the gateway nor the broker counts.
     """
     process = process or Process()
     traffic = GatewayTraffic()
@@ -171,4 +176,6 @@ def create_app(
         *(more_routes(origins) if more_routes is not None else ()),
     ]
     turns = turns or Turns(host)
-    return Gateway(routes, origins, logins, sockets, polls, streams, settings.frame_bytes_max, turns, traffic.http)
+    return Gateway(
+        routes, origins, logins, sockets, polls, streams, settings.frame_bytes_max, turns, traffic.http, more_ends
+    )

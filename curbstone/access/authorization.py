@@ -110,6 +110,11 @@ class AuthorizedBroker:
         self.check_server(Right.ADMIN)
         self._registries.did(self.identity, action, target)
 
+    def replicate(self, target: str) -> None:
+        """Check the right to receive everything that the server has, and note in the audit who receives it."""
+        self.check_server(Right.REPLICATE)
+        self._registries.did(self.identity, "replicate", target)
+
     # --- queues
 
     def queue(self, name: QueueName, right: Right) -> Queue:

@@ -27,6 +27,7 @@ class Right(IntEnum):
     MANAGE = 8
     METRICS = 16
     ADMIN = 32
+    REPLICATE = 64
 
     @property
     def word(self) -> str:
@@ -36,7 +37,7 @@ class Right(IntEnum):
 
 ON_QUEUES = Right.SEND | Right.RECEIVE | Right.PEEK | Right.MANAGE
 ON_TOPICS = Right.SEND | Right.RECEIVE
-ON_SERVER = Right.METRICS | Right.ADMIN
+ON_SERVER = Right.METRICS | Right.ADMIN | Right.REPLICATE
 
 SERVER = "server"
 USER = "{user}"

@@ -6,12 +6,13 @@ import asyncio
 import os
 import secrets
 import shutil
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from curbstone.backup.files import BackupError, NotInBackup, TargetTaken
-from curbstone.backup.receive import unpacked
+from curbstone.backup.receive import Unpacked
 from curbstone.core.disk import OsDisk, sync_path
 from curbstone.core.engine.broker import Broker
 from curbstone.core.engine.directories import GONE_SUFFIX, QUEUES
@@ -28,7 +29,11 @@ SETTLE_POLL_S = 0.01
 _DEFAULTS = QueueOptions()
 
 
-def restore(source: str, target: Path) -> dict[str, object]:
+Unpack = Callable[[Path], AbstractContextManager[Unpacked]]
+"""Yields the contents of a backup in a place next to a path. They may be changed or moved there."""
+
+
+def restore(unpack: Unpack, target: Path) -> dict[str, object]:
     """Make a new data directory from a backup, and return the index of the backup.
 
     The directory gets its name only when it is complete.
@@ -36,19 +41,19 @@ def restore(source: str, target: Path) -> dict[str, object]:
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise TargetTaken(f"{target} is there already, and is not empty: move it away, or restore beside it")
-    with unpacked(source, target) as (data, index):
+    with unpack(target) as (data, index):
         data.rename(target)
         sync_path(target.parent)
     return index
 
 
-def restore_queue(source: str, target: Path, name: QueueName, new_name: QueueName) -> list[int]:
+def restore_queue(unpack: Unpack, target: Path, name: QueueName, new_name: QueueName) -> list[int]:
     """Put one queue of a backup into a data directory on which no server runs, or which does not exist yet.
 
     The queue is a new one there: it has another uid, so its messages have other ids, and no event is bound to it.
     Return the sizes of its files. Raise BackupError, NotInBackup or TargetTaken.
     """
-    with unpacked(source, target) as (data, _index):
+    with unpack(target) as (data, _index):
         _finish(data)
         found = _directory_of(data, name)
         disk = OsDisk(target)

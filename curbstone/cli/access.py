@@ -105,7 +105,9 @@ def check(users: UsersFile) -> int:
 def explain(
     users: UsersFile,
     name: Annotated[str, typer.Argument(metavar="USER")],
-    right: Annotated[str, typer.Argument(metavar="RIGHT", help="send, receive, peek, manage, metrics or admin")],
+    right: Annotated[
+        str, typer.Argument(metavar="RIGHT", help="send, receive, peek, manage, metrics, admin or replicate")
+    ],
     target: Annotated[str, typer.Argument(metavar="TARGET", help="project/queue, topic:project/event or server")],
     role: Annotated[
         list[str] | None,

@@ -6,16 +6,21 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from curbstone.cli.client import Client, queue_of
 from curbstone.cli.options import Json
-from curbstone.cli.output import counted, note, print_json
+from curbstone.cli.output import console, counted, note, print_json, size, table
 from curbstone.core.disk import sync_path
+from curbstone.core.options import SECONDS_MAX
 from curbstone.exit_codes import DAMAGED, NO_QUEUE, WRONG, CommandFailed
+
+if TYPE_CHECKING:
+    from curbstone.backup.restore import Unpack
 
 
 def backup(
@@ -29,15 +34,37 @@ def backup(
         Path | None,
         typer.Option("--since", metavar="DIR", help="An earlier backup: only what was added since is sent"),
     ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Keep all changes from now on in the directory TARGET, until SIGTERM"),
+    ] = False,
+    keep: Annotated[
+        str, typer.Option("--keep", metavar="TIME", help="With --follow: how far back any moment can be restored")
+    ] = "7d",
+    base_every: Annotated[
+        str, typer.Option("--base-every", metavar="TIME", help="With --follow: how often everything is copied anew")
+    ] = "24h",
     as_json: Json = False,
 ) -> None:
-    """Back up all queues of a running server, as they are at one instant.
+    """Back up all queues of a running server, as they are at one instant, or as they change.
 
     The server continues meanwhile. TARGET gets its name only when it is complete and every checksum is right. A backup
     made with --since is as complete as any other: files that have not changed are linked to those of the earlier one.
+
+    With --follow, a copy of everything and then each change is kept in TARGET, and `restore --at` makes a data
+    directory of any moment since the copy. The server needs --standby-backlog. If the connection is lost, or either
+    side is restarted, it continues by itself. TIME is a number with s, m, h or d.
     """
     from curbstone.backup import receive
 
+    if follow:
+        if since is not None or as_json:
+            raise CommandFailed("--follow goes with neither --since nor --json", WRONG)
+        from curbstone.cli.follow import follow as follow_server
+
+        with _errors_reported():
+            follow_server(Path(target), keep_s=_seconds(keep, "--keep"), every_s=_seconds(base_every, "--base-every"))
+        return
     is_archive = target == "-" or target.endswith(".tar")
     if since is not None and is_archive:
         raise CommandFailed("--since needs a directory: an archive always holds everything", WRONG)
@@ -61,7 +88,18 @@ def restore(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="The backup: a directory, an archive, or - for an archive on stdin")
     ],
-    data: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory; no server may be running on it")],
+    data: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="The data directory; no server may be running on it")
+    ] = None,
+    at: Annotated[
+        str,
+        typer.Option(
+            "--at", metavar="MOMENT", help="Of a backup made with --follow: this moment, as 2026-11-25T20:15:03Z"
+        ),
+    ] = "",
+    shows: Annotated[
+        bool, typer.Option("--list", help="Of a backup made with --follow: show what can be restored, and do nothing")
+    ] = False,
     queue: Annotated[
         str, typer.Option("--queue", metavar="QUEUE", help="Put this queue alone into DIR, which may have other queues")
     ] = "",
@@ -79,13 +117,74 @@ def restore(
     if name and not queue:
         raise CommandFailed("--as needs --queue", WRONG)
     with _errors_reported():
+        if shows:
+            _show_history(source, as_json)
+            return
+        if data is None:
+            raise CommandFailed("no DIR, the data directory to make", WRONG)
+        unpack = _unpacking(source, at)
         if queue:
             new_name = queue_of(name or queue)
-            sizes = restore_queue(source, data, queue_of(queue), new_name)
+            sizes = restore_queue(unpack, data, queue_of(queue), new_name)
             index = {"queue": str(new_name), "queues": 1, "files": len(sizes), "bytes": sum(sizes)}
             _tell(index, f"restored as {new_name} in", data, as_json)
         else:
-            _tell(restore_all(source, data), "restored to", data, as_json)
+            index = restore_all(unpack, data)
+            _tell(index, f"at {index['at']} restored to" if "at" in index else "restored to", data, as_json)
+
+
+def _unpacking(source: str, at: str) -> Unpack:
+    """Return what unpacks a backup, or one moment of a history. Raise CommandFailed."""
+    from curbstone.backup.receive import unpacked
+    from curbstone.standby.history import INDEX
+
+    if not (Path(source) / INDEX).is_file():
+        if at:
+            raise CommandFailed(f"--at needs a backup made with --follow, and {source} is none", WRONG)
+        return lambda beside: unpacked(source, beside)
+    from curbstone.cli.check import ReadOnlyDisk
+    from curbstone.standby.restoring import unpacked_at
+
+    history, at_ms = ReadOnlyDisk(Path(source)), _moment(at) if at else None
+    return lambda beside: unpacked_at(history, at_ms, beside)
+
+
+def _moment(text: str) -> int:
+    """Return a moment in milliseconds. Raise CommandFailed."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = datetime.min
+    if found.tzinfo is None:
+        raise CommandFailed(
+            f"--at: bad moment {text!r}: expected one with its zone, as 2026-11-25T20:15:03+01:00", WRONG
+        )
+    return int(found.timestamp() * 1000)
+
+
+def _show_history(source: str, as_json: bool) -> None:
+    """Show the times of which any moment can be restored."""
+    from curbstone.cli.check import ReadOnlyDisk
+    from curbstone.standby.restoring import shown, stretches
+
+    found = stretches(ReadOnlyDisk(Path(source)))
+    if as_json:
+        rows = [
+            {"from": shown(each.from_ms), "to": shown(each.to_ms), "bases": each.bases, "bytes": each.size}
+            for each in found
+        ]
+        print_json({"stretches": rows})
+        return
+    lines = [(shown(each.from_ms), shown(each.to_ms), each.bases, size(each.size)) for each in found]
+    console().print(table(("from", "to", "copies", "takes"), lines))
+
+
+def _seconds(text: str, option: str) -> int:
+    """Return a time in seconds. Raise CommandFailed."""
+    number, unit = text[:-1], {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(text[-1:])
+    if unit is None or not number.isascii() or not number.isdigit() or not 0 < int(number) * unit <= SECONDS_MAX:
+        raise CommandFailed(f"{option}: bad time {text!r}: expected a number with s, m, h or d, as 90m", WRONG)
+    return int(number) * unit
 
 
 def _tell(index: Mapping[str, object], where: str, target: str | Path, as_json: bool) -> None:

@@ -82,13 +82,14 @@ class Client:
         raise refused(self.url + path, reply)
 
     @contextmanager
-    def stream(self, method: str, path: str, json: object) -> Iterator[Iterator[bytes]]:
-        """Yield the body of a reply as it arrives. Raise CommandFailed as `call` does, also while the body is read."""
+    def stream(self, method: str, path: str, json: object, timeout: float = TIMEOUT_S) -> Iterator[Iterator[bytes]]:
+        """Yield the body of a reply as it arrives. Raise CommandFailed as `call` does, also while the body is read.
+
+        `timeout` limits each read, in seconds.
+        """
         headers = {**self._headers, "content-type": "application/json"}
         try:
-            with self._connection.stream(
-                method, path, body=_encode(json), headers=headers, timeout_s=TIMEOUT_S
-            ) as reply:
+            with self._connection.stream(method, path, body=_encode(json), headers=headers, timeout_s=timeout) as reply:
                 if reply.status >= 400:
                     raise refused(self.url + path, Reply(reply.status, reply.reason, reply.headers, reply.read()))
                 yield iter(partial(reply.read1, PIECE_BYTES), b"")

@@ -55,8 +55,15 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "unbind": ("curbstone unbind order.created demo/mails",),
     "top": ("curbstone top", "curbstone top --limit 10 --count 1"),
     "bench": ("curbstone bench",),
-    "backup": ("curbstone backup /backups/monday", "curbstone backup /backups/tuesday --since /backups/monday"),
-    "restore": ("curbstone restore /backups/monday ./curbstone-data",),
+    "backup": (
+        "curbstone backup /backups/monday",
+        "curbstone backup /backups/tuesday --since /backups/monday",
+        "curbstone backup --follow /backups/shop",
+    ),
+    "restore": (
+        "curbstone restore /backups/monday ./curbstone-data",
+        "curbstone restore /backups/shop ./curbstone-data --at 2026-11-25T20:15:03+01:00",
+    ),
     "check": ("curbstone check ./curbstone-data",),
     "repair": ("curbstone repair ./curbstone-data", "curbstone repair ./curbstone-data --apply"),
     "drill": ("curbstone drill /var/lib",),

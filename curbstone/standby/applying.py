@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
 
@@ -121,7 +121,11 @@ class Applier:
 
     def receive(self, data: bytes) -> None:
         """Apply what has been received. Raise BadFrame, DiskFull, SyncFailed or OSError."""
-        self._frames.extend(self._decoder.feed(data))
+        self.take(self._decoder.feed(data))
+
+    def take(self, frames: Iterable[Frame]) -> None:
+        """Apply frames that are decoded. Raise what `receive` raises."""
+        self._frames.extend(frames)
         self.work()
 
     def work(self) -> None:
@@ -199,6 +203,8 @@ class Applier:
         _APPLY[frame.kind](self, frame)
 
     def _check_path(self, frame: Frame) -> None:
+        if frame.kind not in _APPLY:
+            raise BadFrame(f"the stream has {frame.kind.name} where it can't be")
         is_fine = is_shipped(frame.path) or (frame.kind is Kind.RMTREE and is_leaving(frame.path))
         if frame.kind in _OF_NAMES:
             is_fine &= bool(frame.path)

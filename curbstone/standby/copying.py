@@ -69,16 +69,24 @@ class Copy:
     """A copy for one receiver. `step` is called by one thread; the stream calls `renamed` and `removed`."""
 
     def __init__(
-        self, stream: Stream, disk: Disk, had: Mapping[str, list[bytes]], wake: Callable[[bool], None]
+        self,
+        stream: Stream,
+        disk: Disk,
+        had: Mapping[str, list[bytes]],
+        wake: Callable[[bool], None],
+        cursor: Cursor | None = None,
     ) -> None:
-        """`had` are the digests of what the receiver has, by path; what is equal is left out."""
+        """`had` are the digests of what the receiver has, by path; what is equal is left out.
+
+        A `cursor` is that of a receiver which is attached already. It gets the copy behind what waits for it.
+        """
         self._stream = stream
         self._disk = disk
         self._offset = 0
         """Where the next block is, in the first file of those that are left."""
         self.copied_bytes = self.equal_bytes = 0
         with stream.lock:
-            self.cursor: Cursor = stream.begin(wake)
+            self.cursor: Cursor = stream.begin(wake) if cursor is None else cursor
             folders, files = tree(disk)
             self._left = {path: had.get(path, []) for path in files}
             self.cursor.renamed, self.cursor.removed = self._renamed, self._removed
@@ -95,6 +103,7 @@ class Copy:
         with self._stream.lock:
             path = next(iter(self._left), None)
             if path is None:
+                self._stream.note_time()  # of the moment that it is a copy of
                 self.cursor.add_own(Kind.COPY_END)
                 self.cursor.renamed, self.cursor.removed = lambda _old, _new: None, lambda _path: None
                 return False

@@ -25,7 +25,10 @@ FRAME_BYTES_MAX = PAYLOAD_BYTES_MAX + 1024
 
 _HEAD = struct.Struct("<IIBBHQQ")
 _LENGTH_AND_CRC = struct.Struct("<II")
+_TIME = struct.Struct("<Q")
 _CRC_AT = _LENGTH_AND_CRC.size
+
+ATTACHED_BYTES = _HEAD.size + _TIME.size
 
 
 class Kind(IntEnum):
@@ -59,6 +62,9 @@ class Kind(IntEnum):
     COPY_DATA = 23
     """Bytes of a file from offset `a` on, and `b` zeros behind them."""
     COPY_END = 24
+    ATTACHED = 25
+    """The first frame that a receiver gets: `a` is the life, and `b` the position from which it gets the stream. With
+    the flag 1 it is the position that the receiver asked for. The payload is the server's wall clock: `Attached`."""
 
 
 class InSync(IntEnum):
@@ -113,6 +119,30 @@ def encode(
     for piece in payload:
         crc = zlib.crc32(piece, crc)
     return [_LENGTH_AND_CRC.pack(length, crc) + head, *payload]
+
+
+class Attached(NamedTuple):
+    """How the stream of a connection begins."""
+
+    life: int
+    position: int
+    is_resumed: bool
+    """Whether it continues where the receiver was."""
+    time_ms: int
+
+    def encode(self) -> bytes:
+        """Return the frame, of `ATTACHED_BYTES`."""
+        return b"".join(
+            encode(Kind.ATTACHED, "", self.life, self.position, [_TIME.pack(self.time_ms)], int(self.is_resumed))
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Attached:
+        """Return what a frame says. Raise BadFrame."""
+        frame = next(Decoder(0).feed(data), None)
+        if frame is None or frame.kind is not Kind.ATTACHED or len(frame.payload) != _TIME.size:
+            raise BadFrame("the stream does not begin as a stream does")
+        return cls(frame.a, frame.b, frame.flag == 1, _TIME.unpack(frame.payload)[0])
 
 
 class Decoder:

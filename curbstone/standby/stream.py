@@ -198,6 +198,10 @@ class Stream:
             self.is_wanted = False  # no receiver can resume any more
             self._forget()
 
+    def note_time(self) -> None:
+        """Add the wall clock."""
+        self.add(Kind.TIME, a=self._wall_ms())
+
     def write(self, path: str, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
         """Add a write that was made. Zeros at its end are only counted."""
         if not self.is_wanted:

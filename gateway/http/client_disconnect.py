@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from starlette.types import Receive, Scope
 
@@ -44,6 +45,31 @@ class Bell:
         """Wait until the bell has rung since the last wait."""
         await self._event.wait()
         self._event.clear()
+
+
+class ThreadBell:
+    """Wakes one coroutine, and may be rung on any thread. Rings while nobody waits count as one."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+        self._is_rung = False
+
+    def ring(self) -> None:
+        """Wake the waiting coroutine."""
+        if not self._is_rung:
+            self._is_rung = True
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._event.set)
+
+    async def wait(self, most_s: float, gather_s: float) -> None:
+        """Wait until the bell has rung since the last wait, but not longer than `most_s`; then `gather_s` for more."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                await self._event.wait()
+        await asyncio.sleep(gather_s)
+        self._event.clear()
+        self._is_rung = False
 
 
 class Disconnect:

@@ -93,6 +93,9 @@ MQKS = [
 ]
 
 
+ON_SERVER = ("admin", "replicate")
+
+
 def users() -> str:
     topics = {"send", "receive"}
     found = '[users.root]\nhome = "shop"\ngrants = ["admin server"]\n[users.nothing]\nhome = "shop"\n'
@@ -148,7 +151,7 @@ def test_all_operations_of_queues_are_in_the_table() -> None:
     for _, _, operation in operations():
         name, right = operation["operationId"], operation["x-right"]
         assert right == rights.get(name, right), name
-        assert name in rights or right in ("none", "own", "login", "admin") or name in ("bindQueue", "unbindQueue")
+        assert name in rights or right in ("none", "own", "login", *ON_SERVER) or name in ("bindQueue", "unbindQueue")
 
 
 def test_what_the_contract_says_of_calls_that_are_of_no_queue_holds(it: GuardedServer) -> None:
@@ -164,7 +167,7 @@ def test_what_the_contract_says_of_calls_that_are_of_no_queue_holds(it: GuardedS
     seen = set()
     for path, verb, operation in operations():
         right = operation["x-right"]
-        if right in ("none", "own", "login", "admin"):
+        if right in ("none", "own", "login", *ON_SERVER):
             is_document = path.startswith(
                 ("/docs", "/openapi", "/asyncapi")
             )  # open to all on this machine's own listeners
@@ -173,9 +176,9 @@ def test_what_the_contract_says_of_calls_that_are_of_no_queue_holds(it: GuardedS
                 path
             )
             if right != "none" and verb != "DELETE":
-                assert (status("nothing", verb, path) == 403) == (right == "admin"), path
+                assert (status("nothing", verb, path) == 403) == (right in ON_SERVER), path
             seen.add(right)
-    assert seen == {"none", "own", "login", "admin"}
+    assert seen == {"none", "own", "login", *ON_SERVER}
 
 
 @pytest.mark.parametrize(("name", "call"), ANY)

@@ -19,11 +19,12 @@ from curbstone.core.names import private_name, queue_name
     [
         ("send", "expected rights and a pattern"),
         ("send shop/a extra", "expected rights and a pattern"),
-        ("sned shop/a", "the rights are send, receive, peek, manage, metrics, admin"),
+        ("sned shop/a", "the rights are send, receive, peek, manage, metrics, admin, replicate"),
         ("send, receive shop/a", "expected rights and a pattern"),
         ("admin shop/a", "the right admin does not apply to a queue"),
         ("peek topic:shop/a", "the right peek does not apply to a topic"),
         ("send server", "the right send does not apply to the server"),
+        ("replicate shop/a", "the right replicate does not apply to a queue"),
         ("send shop", "expected the pattern project/queue"),
         ("send shop/a/b", "expected the pattern project/queue"),
         ("send sh?p/a", "expected the pattern project/queue"),

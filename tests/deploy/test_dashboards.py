@@ -49,7 +49,7 @@ def rules() -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def metrics(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The names of all series of a server on which something has happened."""
-    with ServerProcess(tmp_path_factory.mktemp("server") / "data") as server:
+    with ServerProcess(tmp_path_factory.mktemp("server") / "data", "--standby-backlog=1MiB") as server:
         url = f"{server.url}/v2/p/queues/q"
         urllib.request.urlopen(urllib.request.Request(url, data=b'{"groups":["g"]}', method="PUT"))
         urllib.request.urlopen(urllib.request.Request(f"{url}/messages", data=b"x"))

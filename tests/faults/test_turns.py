@@ -58,7 +58,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     (path / "data").mkdir(mode=0o700)
     prepare(path / "data", 1000, 100_000)
     env = clean_environment(PYTHONPATH=str(ROOT))
-    with guarded_server(path, USERS, "--sync=never", "--cap=64MiB", env=env, process=MeasuredProcess) as it:
+    more = ("--sync=never", "--cap=64MiB", "--standby-backlog=64MiB")
+    with guarded_server(path, USERS, *more, env=env, process=MeasuredProcess) as it:
         world = World(it)
         world.prepare()
         yield world

@@ -227,6 +227,21 @@ def backup(world: World, queue: str) -> None:
     world.call("POST", "/v2/backup")
 
 
+def followed(world: World, queue: str) -> None:
+    """Two get a copy of everything, which is all there and is not read; then a busy queue."""
+    secret = world.guarded.secrets["admin"]
+    lines = [Line(world.guarded.server.http) for _ in range(2)]
+    for line in lines:
+        line.send(
+            "POST /v2/standby/stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n"
+            f"Authorization: Bearer {secret}\r\n\r\n"
+        )
+        line.until(b"200 OK")
+    send("POST", f"{queue}/messages/batch", MESSAGES)(world, queue)
+    for line in lines:
+        line.socket.close()
+
+
 def event(path: str, body: bytes) -> Case:
     return send("POST", path, body)
 
@@ -440,6 +455,8 @@ CASES: dict[str, Case] = {
     "readAudit": get("/v2/audit"),
     "reload": send("POST", "/v2/reload", b""),
     "backup": backup,
+    "getStandby": get("/v2/standby"),
+    "followServer": followed,
     "getOpenapiYaml": get("/openapi.yaml"),
     "getOpenapiJson": get("/openapi.json"),
     "getAsyncapiYaml": get("/asyncapi.yaml"),

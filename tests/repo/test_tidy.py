@@ -67,7 +67,9 @@ IMPORTS_OPTIONAL = {
 CONTRACT_IMPORTS_ENGINE = {"core/frames.py"}
 
 # What begins with an underscore and is for everybody all the same; some of it is of others, who have no other way.
-OPEN_PRIVATES = {"_replace", "_asdict", "_fields", "_make", "_exit", "_jvm", "_jsparkSession", "_Hash"}
+OPEN_PRIVATES = {
+    *("_replace", "_asdict", "_fields", "_make", "_exit", "_jvm", "_jsparkSession", "_Hash", "_Decompress"),
+}
 
 # What adapters know of core: what they may ask of an engine, the values they hand over, and the host they run on.
 PORT = {
@@ -116,6 +118,7 @@ CHANGE_FILES = {
     "curbstone/backup/receive.py",  # on the machine that asks for a backup
     "curbstone/backup/restore.py",
     "curbstone/backup/source.py",  # second names of files, while a backup is sent
+    "curbstone/standby/restoring.py",  # of a history to a new directory
     "net/tcp.py",  # which writes to its sockets
 }
 COMMANDS = ("curbstone/cli/", "curbstone/drill/", "curbstone/repair/", "spark/")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from curbstone.core.disk import OsDisk, replace_file
+from curbstone.core.durable_write import DurableFile
 from curbstone.core.engine.broker import Broker
 from curbstone.core.host import AsyncioHost
 from curbstone.core.message import Message
@@ -22,6 +25,7 @@ from curbstone.standby.place import Place
 from curbstone.standby.shipping import ShippingDisk
 from curbstone.standby.stream import Stream
 from tests.kit.engine import end_engine
+from tests.kit.server import clean_environment
 
 
 class AtOnce:
@@ -147,6 +151,26 @@ def test_a_stream_may_not_change_what_does_not_belong_to_it(disks: Disks, path: 
             disks.applier.receive(b"".join(frame))
         disks.applier.begin(disks.stream.life, disks.stream.end)
     disks.close()
+
+
+def test_shipped_files_make_no_writes_that_the_stream_would_not_have(disks: Disks) -> None:
+    file = disks.disk.open_lasting("redo.1", create=True)
+    assert isinstance(disks.original.open_lasting("redo.2", create=True), DurableFile)
+    assert not isinstance(file, DurableFile)
+    disks.close()
+
+
+def test_nothing_of_it_is_imported_unless_it_is_asked_for() -> None:
+    program = """if True:
+        import sys
+        from curbstone import asgi, replication, serve
+        from curbstone.settings import load
+        disk = object()
+        assert replication.shipped(disk, None, load({})) is disk
+        assert replication.followers_of(None, None, load({})).figures() is None
+        sys.exit(any(name.startswith("curbstone.standby") for name in sys.modules))
+    """
+    assert subprocess.run([sys.executable, "-P", "-c", program], env=clean_environment()).returncode == 0
 
 
 def test_a_copy_continues_where_it_is_if_the_stream_is_kept_from_there_on(disks: Disks) -> None:

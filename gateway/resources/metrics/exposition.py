@@ -61,6 +61,7 @@ class _Exposition:
             yield from self._of_commits()
             yield from self._by_protocol()
             yield from self._of_logins()
+            yield from self._of_followers()
         yield from self._by_queue()
         yield from self._by_group()
 
@@ -149,6 +150,22 @@ class _Exposition:
         for protocol, count in self.now.held_back.items():
             held_back.add_metric((protocol,), count)
         yield held_back
+
+    def _of_followers(self) -> Iterator[Metric]:
+        figures = self.now.followers
+        if figures is None:
+            return
+        yield GaugeMetricFamily("curbstone_followers", "Those who follow the server", len(figures.followers))
+        lag_bytes = max((each.lag_bytes for each in figures.followers), default=0)
+        text = "What waits to be sent to the slowest follower"
+        yield GaugeMetricFamily("curbstone_follower_lag_bytes", text, lag_bytes)
+        text = "What was sent to followers"
+        yield CounterMetricFamily("curbstone_follower_sent_bytes", text, figures.sent_bytes)
+        text = "Copies of everything that were begun for followers"
+        yield CounterMetricFamily("curbstone_follower_copies", text, figures.copies)
+        text = "Times that a follower went on where it was"
+        yield CounterMetricFamily("curbstone_follower_resumes", text, figures.resumes)
+        yield CounterMetricFamily("curbstone_follower_cut_off", "Followers that were too slow", figures.cut_off)
 
     def _by_queue(self) -> Iterator[Metric]:
         shown = self.shown

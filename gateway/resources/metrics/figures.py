@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import curbstone.core.message
 from curbstone.access.rights import Right
@@ -102,6 +102,42 @@ def _none() -> Mapping[str, int]:
     return {}
 
 
+def _nothing() -> None:
+    return None
+
+
+class FollowerFigures(Protocol):
+    """Figures of those who follow the server."""
+
+    @property
+    def followers(self) -> Sequence[OneFollower]:
+        """Those that are attached."""
+
+    @property
+    def copies(self) -> int:
+        """How often a copy of everything was begun."""
+
+    @property
+    def resumes(self) -> int:
+        """How often one that was away could go on."""
+
+    @property
+    def cut_off(self) -> int:
+        """How many were too slow."""
+
+    @property
+    def sent_bytes(self) -> int:
+        """What was sent to all of them."""
+
+
+class OneFollower(Protocol):
+    """Figures of one follower."""
+
+    @property
+    def lag_bytes(self) -> int:
+        """What waits for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """Figures that neither the engine nor a protocol counts, given by the code that starts the server."""
@@ -114,6 +150,8 @@ class Process:
     """How long syncs of files took, in microseconds."""
     budget: Budget = field(default_factory=Budget)
     """What connections hold in memory."""
+    followers: Callable[[], FollowerFigures | None] = _nothing
+    """Those who follow the server; None if nobody can."""
 
 
 class BufferedFigures(NamedTuple):
@@ -199,6 +237,7 @@ class Snapshot(NamedTuple):
     """Logins by protocol and outcome, never by user."""
     denied: dict[str, int]
     """Refused calls, by the name of the right they lacked."""
+    followers: FollowerFigures | None
     held_back: dict[str, int]
     """How often connections were not read, or requests refused, because of a user's rate, by protocol."""
     is_whole: bool
@@ -270,6 +309,7 @@ class Figures:
             self._broker.engine,
             dict(self._authenticator.logins),
             dict(self._authenticator.registries.refusals),
+            self._process.followers(),
             dict(self._authenticator.held_back),
             bool(access.identity.on_server() & Right.METRICS),
         )

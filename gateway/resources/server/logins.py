@@ -14,7 +14,7 @@ from curbstone.access.caller import Credentials
 from curbstone.access.connections import Presence
 from curbstone.access.errors import WANTED, NotLoggedIn
 from curbstone.access.reloading import Reloads
-from curbstone.access.rights import Right
+from curbstone.access.rights import ON_SERVER, Right
 from curbstone.access.sessions import NAMING_QUEUES, TICKET_MS, WAYS
 from curbstone.access.tokens import DAY_MS, Token
 from curbstone.core.errors import BadRequest
@@ -196,7 +196,7 @@ class Logins:
         who: dict[str, object] = {"user": identity.user, "home": identity.home, "credential": identity.credential}
         if identity.expires_ms:
             who["expires"] = identity.expires_ms
-        rights = [right.word for right in (Right.METRICS, Right.ADMIN) if identity.on_server() & right]
+        rights = [right.word for right in Right if right & ON_SERVER & identity.on_server()]
         return {**who, "server": rights, "login": self._authenticator.wants_login}
 
     def _users(self) -> UserAuthenticator:

@@ -1,0 +1,105 @@
+"""`curbstone backup --follow`: keeps the changes of a server as a history, until SIGTERM or Ctrl-C.
+
+Whatever goes wrong on either side, what is on the disk is completed, and the next connection continues from its end.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from curbstone.backup.receive import private_files
+from curbstone.cli.client import Client, Refused
+from curbstone.cli.output import size
+from curbstone.core.disk import OsDisk
+from curbstone.exit_codes import CommandFailed
+from curbstone.http_client import Backoff
+from curbstone.standby.frames import BadFrame
+from curbstone.standby.history import History, Part
+from curbstone.standby.recording import Recorder
+from curbstone.standby.restoring import shown
+
+SILENT_S = 10
+"""A server that sends nothing for so long counts as lost; it sends its clock each second."""
+SHOWN_S = 10
+"""How often the progress of a copy is shown."""
+FINAL = (400, 401, 403, 404, 405, 501)
+"""Refusals that another attempt does not change."""
+
+
+def follow(target: Path, *, keep_s: int, every_s: int) -> None:
+    """Follow the server. Raise CommandFailed if it refuses for good, BackupError if TARGET is something else."""
+    pauses = Backoff(0.5, 30)
+    recorded_bytes = 0
+    try:
+        with private_files():
+            disk = OsDisk(target)
+            while True:
+                recorder: Recorder | None = None
+                try:
+                    recorder = Recorder(History(disk), _now_ms, keep_ms=keep_s * 1000, base_every_ms=every_s * 1000)
+                    for piece in _pieces(recorder):
+                        recorded_bytes += piece
+                        pauses.reset()
+                except (BadFrame, OSError, CommandFailed) as error:
+                    if isinstance(error, Refused) and error.status in FINAL:
+                        raise
+                    pause_s = pauses.next_s()
+                    _say(f"{_why(error)}; trying again in {pause_s:g} s")
+                    time.sleep(pause_s)
+                finally:
+                    if recorder is not None:
+                        recorder.close()
+    except KeyboardInterrupt:
+        _say(f"stopped; {size(recorded_bytes)} recorded")
+
+
+def _pieces(recorder: Recorder) -> Iterator[int]:
+    """Record connections one after the other; yield the bytes of each piece. Return never."""
+    while True:
+        shown_s = time.monotonic()
+        asked = {"name": socket.gethostname()[:100], **recorder.request()}
+        recorder.begin()
+        with Client() as client, client.stream("POST", "/v2/standby/stream", json=asked, timeout=SILENT_S) as pieces:
+            was_attached = False
+            for piece in pieces:
+                bases = recorder.receive(piece)
+                attached = recorder.attached
+                if attached is not None and not was_attached:
+                    was_attached = True
+                    if not attached.is_resumed:
+                        _say(f"following {client.url}: copying everything")
+                    else:
+                        _say(f"following {client.url}, from where it was left on")
+                for base in bases:
+                    _say(_complete(base))
+                if recorder.is_copying and time.monotonic() - shown_s >= SHOWN_S:
+                    shown_s = time.monotonic()
+                    _say(f"{size(recorder.copy_bytes)} of at most {size(recorder.copy_bytes_max)} copied")
+                yield len(piece)
+                if recorder.is_due:
+                    break
+            else:
+                raise CommandFailed("the server ended the stream")
+
+
+def _complete(base: Part) -> str:
+    return f"a copy of everything is complete; what the server has from {shown(base.last_ms)} on can be restored"
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"can't write to TARGET: {where}{error.strerror or error}"
+    return str(error)
+
+
+def _say(text: str) -> None:
+    print(f"curbstone: {text}", file=sys.stderr, flush=True)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

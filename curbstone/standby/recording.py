@@ -1,0 +1,152 @@
+"""Keeps the stream of a server as a history, and not as a copy: `History` says how it lies on the disk.
+
+What is received is written at once, and made durable about once a second. If anything fails, the recorder is thrown
+away; the next one completes what is there and continues from its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from curbstone.standby.frames import ATTACHED_BYTES, Attached, BadFrame, Decoder, Frame, Kind
+from curbstone.standby.history import PART_BYTES_MAX, History, Part, PartWriter
+
+SYNC_MS = 1000
+"""How long what was received may be in the memory of this machine only."""
+
+
+class Recorder:
+    """See the module's docstring. `begin` a connection, then `receive` what it brings."""
+
+    def __init__(self, history: History, now_ms: Callable[[], int], *, keep_ms: int, base_every_ms: int) -> None:
+        """Any moment of the last `keep_ms` can be restored. A copy of everything is asked for each `base_every_ms`."""
+        self.history = history
+        self.recorded_bytes = 0
+        """What was received and belongs to the history."""
+        self.copy_bytes = self.copy_bytes_max = 0
+        """How much of the copy that is under way was received, and how much there may be of it."""
+        self._now_ms = now_ms
+        self._keep_ms = keep_ms
+        self._base_every_ms = base_every_ms
+        self._writer: PartWriter | None = None
+        self._decoder = Decoder(0)
+        self._head = b""
+        self._attached: Attached | None = None
+        self._time_ms = 0
+        """The server's wall clock when it last said so."""
+        self._is_synced = True
+        self._synced_ms = now_ms()
+
+    # --- connections
+
+    def request(self) -> dict[str, Any]:
+        """Return what to ask the server for."""
+        self._leave()
+        last = self.history.parts[-1] if self.history.parts else None
+        if last is None:
+            return {"copy": True}
+        return {"life": f"{last.life:016x}", "position": last.end, "copy": self.history.base is None or self.is_due}
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for another copy of everything: then connect anew."""
+        base = self.history.base
+        return not self.is_copying and base is not None and self._now_ms() - base.last_ms >= self._base_every_ms
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether a copy of everything is being received."""
+        return self.copy_bytes_max > 0
+
+    @property
+    def attached(self) -> Attached | None:
+        """How the connection has begun; None if that was not received yet."""
+        return self._attached
+
+    def begin(self) -> None:
+        """A connection begins."""
+        self._leave()
+        self._head, self._attached = b"", None
+
+    def _leave(self) -> None:
+        """Complete the part that is being written."""
+        self.copy_bytes = self.copy_bytes_max = 0
+        if self._writer is not None:
+            self._finish()
+
+    # --- frames
+
+    def receive(self, data: bytes) -> list[Part]:
+        """Record what was received; return the bases that are complete now. Raise BadFrame or OSError."""
+        if self._attached is None:
+            data = self._head + data
+            if len(data) < ATTACHED_BYTES:
+                self._head = data
+                return []
+            self._attach(Attached.decode(data[:ATTACHED_BYTES]))
+            data = data[ATTACHED_BYTES:]
+        bases: list[Part] = []
+        for frame in self._decoder.feed(data):
+            if (base := self._take(frame)) is not None:
+                bases.append(base)
+        if self._writer is not None:
+            self._writer.flush()
+            if self._writer.part.size >= PART_BYTES_MAX:
+                self._finish()
+            else:
+                self._sync()
+        return bases
+
+    def _attach(self, attached: Attached) -> None:
+        asked = self.history.parts[-1].end if self.history.parts else None
+        if attached.is_resumed and attached.position != asked:
+            raise BadFrame(f"the server continues at {attached.position}, and not at {asked} as it was asked")
+        self._attached = attached
+        self._time_ms = attached.time_ms
+        self._decoder = Decoder(attached.position)
+
+    def _take(self, frame: Frame) -> Part | None:
+        """Record a frame; return the last part of a base that it completes."""
+        if frame.kind is Kind.ATTACHED:
+            raise BadFrame("the stream begins in its middle")
+        if frame.kind is Kind.COPY_BEGIN:
+            self._finish()
+            self.copy_bytes, self.copy_bytes_max = 0, 1
+        elif frame.kind is Kind.COPY_NAME and frame.flag:
+            self.copy_bytes_max += frame.a
+        elif frame.kind is Kind.COPY_DATA:
+            self.copy_bytes += len(frame.payload)
+        if self._writer is None:
+            assert self._attached is not None
+            self._writer = self.history.begin(self._attached.life, frame.start, self._time_ms)
+        part = self._writer.part
+        self._writer.add(frame)
+        self._time_ms = part.last_ms
+        self._is_synced &= frame.kind is Kind.TIME
+        self.recorded_bytes += len(frame.payload)
+        if frame.kind is not Kind.COPY_END:
+            return None
+        self._finish()
+        self.copy_bytes = self.copy_bytes_max = 0
+        self.history.forget(self._now_ms() - self._keep_ms)
+        return part
+
+    def _finish(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.finish()
+            self.history.finished(writer.part)
+            self._is_synced = True
+
+    def _sync(self) -> None:
+        now_ms = self._now_ms()
+        if not self._is_synced and now_ms - self._synced_ms >= SYNC_MS and self._writer is not None:
+            self._writer.sync()
+            self._is_synced, self._synced_ms = True, now_ms
+
+    def close(self) -> None:
+        """Leave everything as it is; the next one completes it."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

@@ -1,0 +1,153 @@
+"""Makes a data directory from a history: the server as it was at a moment.
+
+The newest base before the moment is taken, and then the stream, up to the last sync that had begun by then. So with
+`--sync always` everything that was confirmed by then is there, and nothing that was written later. In the other modes
+the stream has the time only once a second.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from curbstone.backup.files import BackupError
+from curbstone.backup.receive import PARTIAL, Unpacked, private_files
+from curbstone.core.disk import Disk, OsDisk
+from curbstone.core.engine.directories import QUEUES
+from curbstone.standby.applying import Applier
+from curbstone.standby.copying import tree
+from curbstone.standby.frames import BadFrame, Frame
+from curbstone.standby.history import Part, base_of, frames_of, parts_of, time_of
+from curbstone.standby.place import Place
+from curbstone.standby.scope import OWN
+
+FILES_MAX = 500
+FRAMES_AT_ONCE = 1000
+
+
+class Stretch(NamedTuple):
+    """A time of which every moment can be restored."""
+
+    from_ms: int
+    to_ms: int
+    bases: int
+    size: int
+    """What it takes on disk."""
+
+
+class _AtTheEnd:
+    """Makes no sync when it begins, because everything is synced at the end. Implements `applying.Syncs`."""
+
+    def start(self, _job: Callable[[], None], done: Callable[[OSError | None], None]) -> Callable[[], None]:
+        done(None)
+        return lambda: None
+
+
+def stretches(history: Disk) -> list[Stretch]:
+    """Return the times that can be restored, the oldest first. Raise BackupError if there is no history."""
+    found: list[Stretch] = []
+    before: Part | None = None
+    is_usable = False
+    for part in parts_of(history):
+        is_usable &= before is not None and part.follows(before)
+        if is_usable:
+            last = found[-1]
+            found[-1] = Stretch(last.from_ms, part.last_ms, last.bases + part.ends, last.size + part.size)
+        elif part.ends:
+            found.append(Stretch(part.last_ms, part.last_ms, 1, part.size))
+            is_usable = True
+        before = part
+    return found
+
+
+@contextmanager
+def unpacked_at(history: Disk, at_ms: int | None, beside: Path) -> Iterator[Unpacked]:
+    """Yield the server as it was at a moment, or at the last one there is, in a place next to `beside`.
+
+    The caller may change or move it. Raise BackupError if the history has no such moment.
+    """
+    work = beside.with_name(beside.name + PARTIAL)
+    shutil.rmtree(work, ignore_errors=True)
+    with private_files():
+        work.mkdir(parents=True)
+        try:
+            data = work / "data"
+            reached_ms = _restore(history, at_ms, data)
+            yield Unpacked(data, _facts(data, reached_ms))
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _restore(history: Disk, at_ms: int | None, data: Path) -> int:
+    """Restore to a new directory; return the last moment that it has."""
+    parts = parts_of(history)
+    found = base_of(parts, at_ms)
+    if found is None:
+        raise BackupError(f"it has no base {f'from {shown(at_ms)} or before' if at_ms is not None else 'yet'}")
+    first, last = found
+    disk = OsDisk(data, FILES_MAX)
+    try:
+        place = Place(disk, b"")
+        applier = Applier(disk, _AtTheEnd(), place)
+        applier.begin(parts[first].life, parts[first].start)
+        frames = _frames(history, parts, first, last, at_ms)
+        try:
+            while some := list(islice(frames, FRAMES_AT_ONCE)):
+                applier.take(some)
+        except BadFrame as error:
+            raise BackupError(str(error)) from None
+        reached_ms = max(applier.time_ms, parts[last].last_ms)
+        applier.close()
+        applier.promote()
+        disk.remove_tree(OWN)
+        disk.sync_dir("")
+    finally:
+        disk.close()
+    (data / "lock").unlink()
+    return reached_ms
+
+
+def _frames(history: Disk, parts: list[Part], first: int, last: int, at_ms: int | None) -> Iterator[Frame]:
+    """Yield the frames of a base, and those behind it up to a moment."""
+    assert parts[first].begins and parts[last].ends
+    for part in parts[first : last + 1]:
+        yield from frames_of(history, part)
+    before = parts[last]
+    undated: list[Frame] = []
+    for part in parts[last + 1 :]:
+        if not part.follows(before):
+            break
+        before = part
+        for frame in frames_of(history, part):
+            now_ms = time_of(frame)
+            if at_ms is not None and now_ms is not None and now_ms > at_ms:
+                return
+            if frame.is_counted:  # what is not is a later base
+                undated.append(frame)
+            if now_ms is not None or at_ms is None:
+                yield from undated
+                undated.clear()
+    if at_ms is not None and at_ms > before.last_ms:
+        index = parts.index(before) + 1
+        if index == len(parts):
+            raise BackupError(f"it ends at {shown(before.last_ms)}, before {shown(at_ms)}")
+        later = next((part for part in parts[index:] if part.ends), None)
+        resumes = f", and begins anew at {shown(later.last_ms)}" if later is not None else ""
+        raise BackupError(f"it has nothing of {shown(at_ms)}: it ends at {shown(before.last_ms)}{resumes}")
+
+
+def _facts(data: Path, reached_ms: int) -> dict[str, object]:
+    disk = OsDisk(data, is_shared=True)
+    folders, files = tree(disk)
+    queues = [folder for folder in folders if folder.startswith(f"{QUEUES}/")]
+    return {"at": shown(reached_ms), "queues": len(queues), "files": len(files), "bytes": sum(files.values())}
+
+
+def shown(time_ms: int) -> str:
+    """Return a moment as it is written."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")

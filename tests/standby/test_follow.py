@@ -1,0 +1,322 @@
+"""`backup --follow` and `restore --at`, as processes: either side is killed, ends, is refused, or has a full disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from curbstone.cli.check import ReadOnlyDisk
+from curbstone.gateway.http.login import ACCESS
+from curbstone.gateway.http.problem import Problem
+from curbstone.gateway.resources.server.standby import NoFollowers, Standby
+from curbstone.net.peer import Peer
+from curbstone.standby.history import INDEX, parts_of
+from tests.kit.commands import curbstone
+from tests.kit.guarded_server import GuardedServer, guarded_server
+from tests.kit.processes import COMMAND, Process, start
+from tests.kit.server import ServerProcess, clean_environment
+
+BACKLOG = "--standby-backlog=1MiB"
+
+
+def call(server: ServerProcess, method: str, path: str, body: object = None) -> Any:
+    data = json.dumps(body).encode() if body is not None else None
+    request = urllib.request.Request(server.url + path, data=data, method=method)
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        text = reply.read()
+    return json.loads(text) if text else None
+
+
+def publish(server: ServerProcess, *bodies: str) -> datetime:
+    """Publish, and return a moment after it was confirmed."""
+    call(server, "PUT", "/v2/default/queues/q", {})
+    call(server, "POST", "/v2/default/queues/q/messages/batch", [{"message": body} for body in bodies])
+    return datetime.now(UTC)
+
+
+def bodies(server: ServerProcess) -> list[str]:
+    found = call(server, "GET", "/v2/default/queues/q/messages?limit=1000")["messages"]
+    return [message["message"] for message in found]
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    for _ in range(1200):
+        if is_so():
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError("it did not happen in a minute")
+
+
+class FollowerProcess:
+    """`curbstone backup --follow`."""
+
+    def __init__(self, target: Path, url: str, *args: str, token: str = "") -> None:
+        self.target = target
+        self.log_file = target.parent / "follow.log"
+        self._command = [*COMMAND, "backup", "--follow", str(target), "--server", url, *args]
+        self._env = clean_environment(**({"CURBSTONE_TOKEN": token} if token else {}))
+        self.process: Process
+        self.start()
+
+    def start(self) -> None:
+        with self.log_file.open("ab") as log:
+            self.process = start(self._command, self._env, self.target.parent, log)
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text(encoding="utf-8")
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+    def has_everything(self, server: ServerProcess) -> None:
+        """Wait until it has recorded what the server has done up to now."""
+        figures = call(server, "GET", "/v2/standby")
+        until(lambda: any(f"{part.life:016x}" == figures["life"] and part.end >= figures["position"] and has_base(parts)
+                          for parts in [self.parts()] for part in parts))  # fmt: skip
+
+    def parts(self) -> list[Any]:
+        try:
+            return parts_of(ReadOnlyDisk(self.target)) if (self.target / INDEX).exists() else []
+        except FileNotFoundError:  # it was given its name meanwhile
+            return []
+
+
+def has_base(parts: list[Any]) -> bool:
+    lives = [part.life for part in parts if part.ends]
+    return bool(lives) and lives[-1] == parts[-1].life
+
+
+@contextmanager
+def following(target: Path, server: ServerProcess, *args: str) -> Iterator[FollowerProcess]:
+    follower = FollowerProcess(target, server.url, *args)
+    try:
+        yield follower
+    finally:
+        if follower.process.poll() is None:
+            follower.end(signal.SIGKILL)
+        print(f"--- log of the follower\n{follower.log}")
+
+
+def restored(history: Path, at: datetime | None = None) -> list[str]:
+    """Restore a moment, check the directory and start a server on it; return its messages."""
+    data = history.parent / "restored"
+    done = curbstone("restore", str(history), str(data), *(["--at", at.isoformat()] if at else []), cwd=history.parent)
+    assert done.code == 0, done.err
+    assert curbstone("check", str(data), cwd=history.parent).code == 0
+    with ServerProcess(data) as server:
+        found = bodies(server)
+    shutil.rmtree(data)
+    return found
+
+
+def test_any_moment_can_be_restored_after_kills_of_both_sides(tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    with ServerProcess(tmp_path / "data", BACKLOG) as server, following(history, server) as follower:
+        publish(server, "one")
+        until(lambda: has_base(follower.parts()))
+        two = publish(server, "two")
+        follower.has_everything(server)
+        assert follower.end(signal.SIGKILL) == -signal.SIGKILL
+        away = publish(server, "three")
+        call(server, "POST", "/v2/default/queues/q/purge")
+        follower.start()
+        follower.has_everything(server)
+        assert call(server, "GET", "/v2/standby")["resumes"] == 1
+        assert restored(history, two) == ["one", "two"]
+        assert restored(history, away) == ["one", "two", "three"]
+        assert restored(history) == []
+        publish(server, "four")
+        follower.has_everything(server)
+        server.kill()
+        assert restored(history) == ["four"]
+        server.restart(same_ports=True)
+        publish(server, "five")
+        follower.has_everything(server)
+        assert follower.end() == 0
+        assert restored(history) == ["four", "five"] and restored(history, two) == ["one", "two"]
+        listed = curbstone("restore", str(history), "--list", "--json", cwd=tmp_path).json[0]["stretches"]
+        assert len(listed) == 2 and all(each["from"] <= each["to"] for each in listed)
+    assert "copying everything" in follower.log and "from where it was left on" in follower.log
+
+
+def test_a_server_that_stops_has_sent_everything_and_is_not_kept_from_it(tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    with ServerProcess(tmp_path / "data", BACKLOG) as server, following(history, server) as follower:
+        until(lambda: has_base(follower.parts()))
+        publish(server, *map(str, range(100)))
+        assert server.stop() == 0
+        assert follower.end() == 0
+    assert restored(history) == [str(number) for number in range(100)]
+
+
+def test_a_queue_of_a_moment_can_be_put_into_a_directory(tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    with ServerProcess(tmp_path / "data", BACKLOG) as server, following(history, server) as follower:
+        until(lambda: has_base(follower.parts()))
+        before = publish(server, "one")
+        call(server, "POST", "/v2/default/queues/q/purge")
+        follower.has_everything(server)
+    options = ("--queue", "q", "--as", "old", "--at", before.isoformat())
+    done = curbstone("restore", str(history), str(tmp_path / "data"), *options, cwd=tmp_path)
+    assert done.code == 0, done.err
+    with ServerProcess(tmp_path / "data") as server:
+        found = call(server, "GET", "/v2/default/queues/old/messages")["messages"]
+        assert bodies(server) == [] and [message["message"] for message in found] == ["one"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_full_disk_of_the_follower_is_waited_for(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(disk)], check=True)
+    try:
+        with ServerProcess(tmp_path / "data", "--standby-backlog=64MiB") as server:
+            with following(disk / "history", server) as follower:
+                until(lambda: has_base(follower.parts()))
+                noise = [os.urandom(20_000).hex() for _ in range(10)]
+                publish(server, *noise)
+                until(lambda: "No space left" in follower.log)
+                subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
+                follower.has_everything(server)
+                copies = call(server, "GET", "/v2/standby")["copies"]
+                assert follower.end() == 0
+            shutil.copytree(disk / "history", tmp_path / "history")
+            assert copies == 1, "it went on where it was"
+            assert restored(tmp_path / "history") == noise
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+USERS = """[users.root]
+grants = ["admin server"]
+[users.copier]
+grants = ["replicate server"]
+[users.nearly]
+grants = ["metrics server", "send,receive,peek,manage */*"]
+"""
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
+    with guarded_server(tmp_path_factory.mktemp("guarded"), USERS, BACKLOG) as it:
+        yield it
+
+
+def test_the_stream_needs_the_right_replicate_alone(guarded: GuardedServer) -> None:
+    for path, method in (("/v2/standby", "GET"), ("/v2/standby/stream", "POST")):
+        assert guarded.call("", method, path).status_code == 401
+        refused = guarded.call("nearly", method, path)
+        assert refused.status_code == 403 and "no right to replicate on the server" in refused.text
+    assert guarded.call("copier", "GET", "/v2/standby").json()["enabled"] is True
+    assert guarded.call("copier", "GET", "/v2/default/queues/q/messages").status_code == 403
+    assert guarded.call("root", "GET", "/v2/standby").status_code == 200
+
+
+def test_the_audit_and_the_connections_show_a_follower_and_a_lost_right_ends_it(
+    guarded: GuardedServer, tmp_path: Path
+) -> None:
+    follower = FollowerProcess(tmp_path / "history", guarded.server.url, token=guarded.secrets["copier"])
+    try:
+        until(lambda: has_base(follower.parts()))
+        connections = guarded.call("root", "GET", "/v2/connections").json()["connections"]
+        assert [(each["user"], each["protocol"]) for each in connections] == [("copier", "follower")]
+        audit = guarded.call("root", "GET", "/v2/audit").json()["audit"]
+        assert any(entry["action"] == "replicate" and entry["user"] == "copier" for entry in audit)
+        users = guarded.users_file.read_text()
+        guarded.users_file.write_text(users.replace('"replicate server"', '"metrics server"'))
+        assert guarded.call("root", "POST", "/v2/reload").status_code == 204
+        assert follower.process.wait(60) == 1
+        assert "no right to replicate on the server" in follower.log
+    finally:
+        guarded.users_file.write_text(USERS)
+        guarded.call("root", "POST", "/v2/reload")
+        assert follower.process.stdout is not None
+        follower.process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "rule"),
+    [
+        ({"life": "x"}, "bad \"life\" 'x'"),
+        ({"life": 5}, 'bad "life"'),
+        ({"position": -1}, 'bad "position"'),
+        ({"position": True}, 'bad "position"'),
+        ({"copy": 1}, 'bad "copy"'),
+        ({"name": "a\nb"}, 'bad "name"'),
+        ({"name": "a" * 101}, 'bad "name"'),
+        ({"other": 1}, "other"),
+    ],
+)
+def test_bad_requests_are_named(guarded: GuardedServer, body: object, rule: str) -> None:
+    refused = guarded.call("copier", "POST", "/v2/standby/stream", json=body)
+    assert refused.status_code == 400 and rule in refused.json()["detail"]
+
+
+def test_other_machines_follow_over_tls_only() -> None:
+    authenticator: Any = SimpleNamespace(connections=None)
+    standby = Standby(authenticator, NoFollowers("no"), may_be_plain=False)
+    access = SimpleNamespace(check_server=lambda _right: None)
+
+    def ends(peer: Peer) -> None:
+        standby.post(Request({"type": "http", "headers": [], "peer": peer, ACCESS: access})).send(None)
+
+    with pytest.raises(Problem, match="follow over TLS") as refused:
+        ends(Peer("10.1.2.3", 5000))
+    assert refused.value.status == 403
+    for peer in (Peer("127.0.0.1", 5000), Peer("10.1.2.3", 5000, tls=True)):
+        with pytest.raises(KeyError):  # it goes on, to the body that this request lacks
+            ends(peer)
+
+
+def test_a_server_that_can_not_be_followed_says_what_to_do(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        assert call(server, "GET", "/v2/standby") == {"enabled": False, "followers": []}
+        done = curbstone("backup", "--follow", "history", "--server", server.url, cwd=tmp_path)
+        assert done.code == 1 and "start it with --standby-backlog 64MiB" in done.err
+
+
+@pytest.mark.parametrize(
+    ("args", "rule"),
+    [
+        (("backup", "--follow", "h", "--keep", "7"), "--keep: bad time '7'"),
+        (("backup", "--follow", "h", "--base-every", "0h"), "--base-every: bad time '0h'"),
+        (("backup", "--follow", "h", "--since", "x"), "--follow goes with neither"),
+        (("restore", "history", "d", "--at", "yesterday"), "--at: bad moment 'yesterday'"),
+        (("restore", "history", "d", "--at", "2026-11-25T20:15:03"), "expected one with its zone"),
+        (("restore", "history"), "no DIR"),
+        (("restore", "other", "d", "--at", "2026-11-25T20:15:03Z"), "--at needs a backup made with --follow"),
+    ],
+)
+def test_wrong_options_are_named(tmp_path: Path, args: tuple[str, ...], rule: str) -> None:
+    (tmp_path / "history").mkdir()
+    (tmp_path / "history" / INDEX).write_text('{"format": 1}')
+    done = curbstone(*args, cwd=tmp_path)
+    assert done.code == 2 and rule in done.err
+
+
+def test_a_directory_that_is_something_else_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "letters").write_text("dear")
+    done = curbstone("backup", "--follow", "target", cwd=tmp_path)
+    assert done.code == 6 and "it is not empty, and no history: it has letters" in done.err

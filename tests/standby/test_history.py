@@ -1,0 +1,334 @@
+"""The stream of a server as a history: what is recorded, what survives, and which moments can be restored."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from curbstone.backup.files import BackupError
+from curbstone.core.disk import OsDisk, OsFile
+from curbstone.core.errors import Conflict
+from curbstone.standby import history as histories
+from curbstone.standby.followers import FOLLOWERS_MAX, Follower, FollowerEnded, Followers
+from curbstone.standby.frames import ATTACHED_BYTES, Attached, BadFrame, Kind, encode
+from curbstone.standby.history import History, parts_of
+from curbstone.standby.recording import Recorder
+from curbstone.standby.restoring import Stretch, stretches, unpacked_at
+from curbstone.standby.shipping import ShippingDisk
+from curbstone.standby.stream import Stream
+
+HOUR_MS = 3_600_000
+
+
+class Shop:
+    """A server's disk, those who follow it, and one that records it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.now_ms = 1_000_000
+        self.disk = OsDisk(path / "data")
+        self.begin_life()
+        self.shipped.make_dir("queues")
+        self.target = OsDisk(path / "history")
+        self.recorder = self.new_recorder()
+        self.follower: Follower | None = None
+
+    def begin_life(self) -> None:
+        """Start the server."""
+        self.stream = Stream(lambda: self.now_ms, kept_bytes=1 << 20)
+        self.shipped = ShippingDisk(self.disk, self.stream)
+        self.followers = Followers(self.stream, self.disk, lambda: self.now_ms)
+
+    def new_recorder(self) -> Recorder:
+        return Recorder(History(self.target), lambda: self.now_ms, keep_ms=HOUR_MS, base_every_ms=HOUR_MS)
+
+    def attach(self) -> Attached:
+        asked = self.recorder.request()
+        self.recorder.begin()
+        life, position = int(asked.get("life", "0"), 16), asked.get("position", 0)
+        self.follower = self.followers.attach("test", life, position, asked["copy"], lambda: None)
+        self.receive()
+        assert self.recorder.attached is not None
+        return self.recorder.attached
+
+    def receive(self, cut: int = 1000) -> None:
+        """Record everything, in pieces."""
+        assert self.follower is not None
+        self.stream.note_time()
+        while data := self.follower.read():
+            for at in range(0, len(data), cut):
+                self.recorder.receive(data[at : at + cut])
+
+    def leave(self) -> None:
+        assert self.follower is not None
+        self.follower.close()
+        self.follower = None
+
+    def kill_the_recorder(self) -> None:
+        """Its process ends; another one begins."""
+        if self.follower is not None:
+            self.leave()
+        self.recorder.close()
+        self.recorder = self.new_recorder()
+
+    def write(self, text: str) -> int:
+        """Have a file with this content, durably; return the moment."""
+        self.now_ms += 10
+        name = f"queues/{text}"
+        file = self.shipped.open(name, create=True)
+        file.write(0, [text.encode() * 1000])
+        file.sync()
+        file.close()
+        self.shipped.sync_dir("queues")
+        moment = self.now_ms
+        self.now_ms += 10
+        return moment
+
+    def restored(self, at_ms: int | None = None) -> set[str]:
+        """Restore a moment; return the files that were there."""
+        with unpacked_at(self.target, at_ms, self.path / "restored") as (data, facts):
+            assert {path.name for path in data.iterdir()} == {"queues"}
+            found = {path.name for path in (data / "queues").iterdir()}
+            assert all((data / "queues" / name).read_bytes() == name.encode() * 1000 for name in found)
+            assert facts["files"] == len(found)
+        assert not (self.path / "restored.partial").exists()
+        return found
+
+    def close(self) -> None:
+        self.recorder.close()
+        self.target.close()
+        self.disk.close()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+def test_every_moment_since_the_first_copy_can_be_restored(shop: Shop) -> None:
+    before = shop.write("a")
+    assert not shop.attach().is_resumed
+    began = shop.now_ms
+    moments = {text: shop.write(text) for text in "bcd"}
+    shop.receive()
+    assert shop.restored(began) == {"a"}
+    assert [shop.restored(moments[text]) for text in "bcd"] == [{"a", "b"}, {"a", "b", "c"}, {"a", "b", "c", "d"}]
+    assert shop.restored(moments["c"] - 1) == {"a", "b"}
+    assert shop.restored() == {"a", "b", "c", "d"}
+    with pytest.raises(BackupError, match="it has no base from 1970-01-01T00:16:40.010"):
+        shop.restored(before)
+    with pytest.raises(BackupError, match="it ends at 1970-01-01T00:16:40.080"):
+        shop.restored(shop.now_ms + 1)
+    shop.close()
+
+
+def test_a_recorder_that_was_killed_continues_where_it_was(shop: Shop) -> None:
+    shop.attach()
+    shop.write("a")
+    shop.receive()
+    shop.kill_the_recorder()
+    while_away = shop.write("b")
+    assert shop.attach().is_resumed
+    shop.write("c")
+    shop.receive()
+    assert shop.restored(while_away) == {"a", "b"}
+    assert shop.restored() == {"a", "b", "c"}
+    assert shop.followers.figures().copies == 1
+    shop.close()
+
+
+def test_what_a_power_cut_has_torn_is_left_out_and_received_again(shop: Shop) -> None:
+    shop.attach()
+    shop.write("a")
+    shop.receive()
+    (torn,) = (shop.path / "history").glob("*.open")
+    whole = torn.stat().st_size
+    shop.write("b")
+    shop.receive()
+    shop.leave()
+    shop.recorder.close()
+    data = torn.read_bytes()
+    torn.write_bytes(data[: whole + 9] + bytes(100))
+    shop.recorder = shop.new_recorder()
+    assert shop.restored() == {"a"}
+    assert shop.attach().is_resumed
+    assert shop.restored() == {"a", "b"}
+    shop.close()
+
+
+def test_a_copy_that_was_not_complete_is_begun_again(shop: Shop) -> None:
+    shop.write("a")
+    asked = shop.recorder.request()
+    assert asked == {"copy": True}
+    follower = shop.followers.attach("test", 0, 0, True, lambda: None)
+    data = follower.read() + follower.read()
+    shop.recorder.receive(data[: len(data) // 2])
+    assert shop.recorder.is_copying
+    follower.close()
+    with pytest.raises(BackupError, match="it has no base yet"):
+        shop.restored()
+    shop.kill_the_recorder()
+    shop.attach()
+    assert shop.restored() == {"a"}
+    shop.close()
+
+
+def test_a_server_that_was_restarted_is_copied_anew_and_the_hole_is_named(shop: Shop) -> None:
+    shop.attach()
+    first = shop.write("a")
+    shop.receive()
+    shop.leave()
+    in_between = shop.write("b")
+    shop.begin_life()
+    shop.now_ms += 10
+    assert not shop.attach().is_resumed
+    assert shop.restored() == {"a", "b"} and shop.restored(first) == {"a"}
+    with pytest.raises(BackupError, match=r"it has nothing of \S+: it ends at \S+, and begins anew at"):
+        shop.restored(in_between)
+    found = stretches(shop.target)
+    assert [each.bases for each in found] == [1, 1]
+    assert found[0].from_ms <= first <= found[0].to_ms < in_between < found[1].from_ms
+    shop.close()
+
+
+def test_old_parts_are_removed_once_no_moment_needs_them(shop: Shop) -> None:
+    shop.attach()
+    shop.write("a")
+    shop.receive()
+    for _ in range(3):
+        shop.now_ms += HOUR_MS // 2 + 1
+        shop.receive()
+        if shop.recorder.is_due:
+            shop.leave()
+            assert shop.attach().is_resumed, "a copy that is due leaves no hole"
+        moment = shop.write("b" * (len(shop.restored()) + 1))
+        shop.receive()
+    assert len(shop.recorder.history.parts) == len(parts_of(shop.target)) - 1, "and the one that is being written"
+    (stretch,) = stretches(shop.target)
+    assert stretch.from_ms <= moment - HOUR_MS < moment <= stretch.to_ms
+    for _ in range(4):
+        shop.now_ms += HOUR_MS
+        shop.leave()
+        shop.attach()
+    (stretch,) = stretches(shop.target)
+    assert shop.now_ms - 3 * HOUR_MS < stretch.from_ms <= shop.now_ms - HOUR_MS, "what nobody needs is gone"
+    assert "a" in shop.restored()
+    shop.close()
+
+
+def test_a_long_stream_becomes_several_parts(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("curbstone.standby.recording.PART_BYTES_MAX", 500)
+    shop.attach()
+    texts = {f"t{number}" for number in range(20)}
+    for text in texts:
+        shop.write(text)
+        shop.receive()
+    assert len(shop.recorder.history.parts) > 5
+    assert shop.restored() == texts
+    shop.close()
+
+
+@pytest.mark.parametrize("where", [0, 1 / 2, 1])
+def test_damage_is_found(shop: Shop, where: float) -> None:
+    shop.write("a")
+    shop.attach()
+    part = shop.path / "history" / shop.recorder.history.parts[-1].name
+    data = bytearray(part.read_bytes())
+    data[int((len(data) - 1) * where)] ^= 1
+    part.write_bytes(data)
+    with pytest.raises(BackupError, match="is damaged"):
+        shop.restored()
+    part.write_bytes(data[: len(data) // 2])
+    with pytest.raises(BackupError, match="is damaged"):
+        shop.restored()
+    shop.close()
+
+
+def test_a_disk_that_is_full_costs_nothing_but_time(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.attach()
+    write: Callable[[OsFile, int, Sequence[bytes]], None] = OsFile.write
+    shop.write("a")
+    shop.receive()
+    shop.write("b")
+    with monkeypatch.context() as full:
+
+        def torn(file: OsFile, offset: int, buffers: Sequence[bytes]) -> None:
+            write(file, offset, [b"".join(buffers)[:7]])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        full.setattr(OsFile, "write", torn)
+        with pytest.raises(OSError, match="No space left"):
+            shop.receive()
+        assert shop.follower is not None
+        shop.leave()
+        shop.recorder.close()
+        with pytest.raises(OSError, match="No space left"):
+            shop.new_recorder()
+    shop.recorder = shop.new_recorder()
+    assert shop.restored() >= {"a"}
+    assert shop.attach().is_resumed
+    assert shop.restored() == {"a", "b"}
+    shop.close()
+
+
+def test_a_directory_with_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letters").write_text("dear")
+    disk = OsDisk(tmp_path)
+    with pytest.raises(BackupError, match="it is not empty, and no history: it has letters"):
+        History(disk)
+    with pytest.raises(BackupError, match=f"it has no {histories.INDEX}"):
+        parts_of(disk)
+    (tmp_path / histories.INDEX).write_text('{"format": 2}')
+    with pytest.raises(BackupError, match="format 2, which is newer"):
+        parts_of(disk)
+    disk.close()
+
+
+def test_a_stream_that_is_none_is_refused(shop: Shop) -> None:
+    with pytest.raises(BadFrame, match="does not begin as a stream does"):
+        shop.recorder.receive(b"".join(encode(Kind.TIME, a=1)) * 2)
+    shop.recorder.begin()
+    with pytest.raises(BadFrame, match="continues at 7, and not at None"):
+        shop.recorder.receive(Attached(1, 7, True, 0).encode())
+    shop.recorder.begin()
+    again = Attached(1, 7, False, 0).encode()
+    assert len(again) == ATTACHED_BYTES
+    with pytest.raises(BadFrame, match="begins in its middle"):
+        shop.recorder.receive(again + again)
+    shop.close()
+
+
+def test_a_follower_that_is_too_slow_is_cut_off_and_the_others_are_not(shop: Shop) -> None:
+    slow = shop.followers.attach("slow", 0, 0, False, lambda: None)
+    shop.attach()
+    file = shop.shipped.open("queues/large", create=True)
+    for _ in range(20):
+        file.write(0, [b"x" * 100_000])
+        shop.receive(cut=1 << 20)
+    assert slow.read()
+    with pytest.raises(FollowerEnded, match="slower than the backlog allows"):
+        slow.read()
+    slow.close()
+    figures = shop.followers.figures()
+    assert figures.cut_off == 1 and [each.name for each in figures.followers] == ["test"]
+    assert figures.followers[0].lag_bytes == 0 and figures.followers[0].position == figures.position
+    shop.close()
+
+
+def test_there_are_only_so_many_followers(shop: Shop) -> None:
+    attached = [shop.followers.attach("test", 0, 0, False, lambda: None) for _ in range(FOLLOWERS_MAX)]
+    with pytest.raises(Conflict, match=f"{FOLLOWERS_MAX} followers are attached"):
+        shop.followers.attach("test", 0, 0, False, lambda: None)
+    attached[0].close()
+    attached[0].close()
+    shop.followers.attach("test", 0, 0, False, lambda: None)
+    shop.close()
+
+
+def test_an_empty_history_has_no_stretch(shop: Shop) -> None:
+    found: list[Stretch] = stretches(shop.target)
+    assert found == []
+    shop.close()
