@@ -99,7 +99,8 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Curbstone needs Python 3.11 or newer, and none is on the PATH." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 $(RUNTIME): $(INPUTS) | $(BIN)/python
-	$(PIP) --editable ./client --editable .
+	@echo "Installing Curbstone in $(VENV), which takes a minute or two ..."
+	@$(PIP) --editable ./client --editable .
 	@$(COMPILE) && touch $@
 $(DEV): $(INPUTS) | $(BIN)/python
 	$(PIP) --editable "./client[celery,dramatiq,taskiq]" --editable ".[dev]"

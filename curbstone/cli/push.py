@@ -50,7 +50,9 @@ def push(
         from curbstone_client.errors import CantConnect, ClientError, Reject, Retry, end_of
         from curbstone_client.sync import Client, Message
     except ImportError:
-        raise CommandFailed("curbstone-client not installed; pip install 'curbstone[client]'", FAILED) from None
+        raise CommandFailed(
+            "push needs the Python client: pip install ./client in a checkout of Curbstone", FAILED
+        ) from None
 
     try:
         secret = secret_of(secret_file.read_text(encoding="utf-8")) if secret_file else None

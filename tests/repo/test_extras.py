@@ -19,7 +19,7 @@ main()
 SQL = "deltalake and pyarrow and duckdb not installed; pip install 'curbstone[sql]'"
 LAKE = "deltalake and pyarrow not installed; pip install 'curbstone[sql]'"
 LACKS = {
-    "push a --url http://127.0.0.1": "curbstone-client not installed; pip install 'curbstone[client]'",
+    "push a --url http://127.0.0.1": "push needs the Python client: pip install ./client in a checkout of Curbstone",
     "sql SELECT": SQL,
     "pipeline report a": SQL,
     "pipeline replay a --lake x": SQL,
