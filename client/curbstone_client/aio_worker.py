@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from curbstone_client.aio_messages import Message, Messages
 from curbstone_client.errors import ClientError
 from curbstone_client.message import BaseMessage
-from curbstone_client.worker import BaseWorker, Handler, log, poison_warning
+from curbstone_client.worker import SLOW_STOP, SLOW_STOP_S, BaseWorker, Handler, log, poison_warning
 
 if TYPE_CHECKING:
     from curbstone_client.aio import Client
@@ -101,7 +101,7 @@ class Worker(BaseWorker):
 
 
 async def run_until_signal(workers: Sequence[Worker], stop: asyncio.Event) -> None:
-    """Run workers until `stop` is set, in the main thread also until SIGTERM or SIGINT.
+    """Run workers until `stop` is set, in the main thread also until SIGTERM or SIGINT; a second one is not caught.
 
     Raise the error of a worker that can't continue.
     """
@@ -119,12 +119,22 @@ async def run_until_signal(workers: Sequence[Worker], stop: asyncio.Event) -> No
             task.cancel()
         if rest:
             await asyncio.wait(rest)
+        for number in signals:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
         for worker in workers:
             worker.stop()
         for task in done:
             task.result()
-        for worker in workers:
-            await worker.drained()
+        drained = asyncio.gather(*[worker.drained() for worker in workers])
+        if not await _ends_soon(drained):
+            log.warning("%s", SLOW_STOP)
+        await drained
     finally:
         for number in signals:
             loop.remove_signal_handler(number)
+
+
+async def _ends_soon(drained: asyncio.Future[Any]) -> bool:
+    done, _ = await asyncio.wait([drained], timeout=SLOW_STOP_S)
+    return bool(done)

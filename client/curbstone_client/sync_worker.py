@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from curbstone_client.errors import ClientError
 from curbstone_client.sync_messages import Message, Messages
-from curbstone_client.worker import BaseWorker, Handler, log, poison_warning
+from curbstone_client.worker import SLOW_STOP, SLOW_STOP_S, BaseWorker, Handler, log, poison_warning
 
 if TYPE_CHECKING:
     from curbstone_client.sync import Client
@@ -52,11 +53,16 @@ class Worker(BaseWorker):
             thread.start()
         self._warn_about_options()
 
-    def drained(self) -> None:
-        """Wait until the running handlers have finished. A handler may call this: its own thread is not waited for."""
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+    def drained(self, timeout: float | None = None) -> bool:
+        """Wait until the running handlers have finished, or for `timeout` seconds; return whether they have.
+
+        A handler may call this: its own thread is not waited for.
+        """
+        others = [thread for thread in self._threads if thread is not threading.current_thread()]
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for thread in others:
+            thread.join(None if deadline is None else max(0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in others)
 
     def _work(self, messages: Messages, failed: Callable[[], None]) -> None:
         try:
@@ -93,7 +99,7 @@ class Worker(BaseWorker):
 
 
 def run_until_signal(workers: Sequence[Worker], stop: threading.Event) -> None:
-    """Run workers until `stop` is set, in the main thread also until SIGTERM or SIGINT.
+    """Run workers until `stop` is set, in the main thread also until SIGTERM or SIGINT; a second one is not caught.
 
     Raise the error of a worker that can't continue.
     """
@@ -105,8 +111,12 @@ def run_until_signal(workers: Sequence[Worker], stop: threading.Event) -> None:
         for worker in workers:
             worker.start(stop.set)
         stop.wait()
+        for number in before:
+            signal.signal(number, signal.SIG_DFL)
         for worker in workers:
             worker.stop()
+        if not all([worker.drained(SLOW_STOP_S) for worker in workers]):
+            log.warning("%s", SLOW_STOP)
         for worker in workers:
             worker.drained()
     finally:

@@ -13,6 +13,10 @@ log = logging.getLogger("curbstone_client")
 
 Handler = Callable[[Any], Any]
 
+SLOW_STOP_S = 1.0
+"""After so long, a stop that waits for running handlers is reported."""
+SLOW_STOP = "stopping: handlers are still running; another signal ends the process at once, and their messages return"
+
 
 class BaseWorker:
     """Hands a queue's messages to a handler."""

@@ -6,7 +6,10 @@ import asyncio
 import inspect
 import logging
 import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -220,6 +223,49 @@ def test_a_lost_connection_is_logged_and_a_closed_one_is_not(
     lost = [record.getMessage() for record in caplog.records if "lost the connection" in record.getMessage()]
     assert len(lost) == 1
     assert re.fullmatch(rf"lost the connection to {re.escape(server.url)}: .+; next attempt in \d\.\d s", lost[0])
+
+
+STUCK = {
+    "asyncio": """
+import asyncio, sys
+from curbstone_client import Client
+client = Client(sys.argv[1], project="shop")
+@client.worker("stuck-asyncio")
+async def handle(message):
+    print("handling", flush=True)
+    await asyncio.Event().wait()
+asyncio.run(client.run())
+""",
+    "threads": """
+import sys, threading
+from curbstone_client.sync import Client
+client = Client(sys.argv[1], project="shop")
+@client.worker("stuck-threads")
+def handle(message):
+    print("handling", flush=True)
+    threading.Event().wait()
+client.run()
+""",
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("name", SHELLS)
+def test_a_stop_that_waits_for_a_handler_is_logged_and_a_second_signal_ends_it(
+    process: ServerProcess, name: str, number: signal.Signals
+) -> None:
+    """It waited in silence for ever, and no signal but SIGKILL ended it."""
+    with SHELLS[name](process.url) as shell:
+        shell.call("declare", f"stuck-{name}", max_tries=10)
+        shell.publish(f"stuck-{name}", "x")
+    command = [sys.executable, "-c", STUCK[name], process.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None and program.stderr is not None
+        assert program.stdout.readline() == "handling\n"
+        program.send_signal(number)
+        assert program.stderr.readline().startswith("stopping: handlers are still running; another signal ends")
+        program.send_signal(number)
+        assert program.wait(WAIT_S_MAX) == -number
 
 
 @pytest.mark.parametrize("client", CLIENTS)
