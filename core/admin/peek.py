@@ -14,6 +14,8 @@ from curbstone.core.message import Message
 from curbstone.core.values import Peeked
 
 STATES = ("rdy", "wip", "delayed")
+LOOKED_AT_ONCE = 8192
+"""After about so many messages the loop looks at its sockets."""
 
 
 class Peek:
@@ -38,11 +40,16 @@ class Peek:
         self._found: list[Peeked] = []
 
     def go_on(self) -> None:
-        """Walk on until there are enough messages, or a run has to be read first."""
+        """Walk on until there are enough messages, a run has to be read first, or the turn has lasted long enough."""
+        left = LOOKED_AT_ONCE
         while len(self._found) < self._limit:
             run = self._index.runs.at_or_after(self._next)
             if run is None:
                 break
+            if left <= 0:
+                self._state.host.call_soon(self.go_on)
+                return
+            left -= run.last - run.first
             if run.messages is None:
                 refusal = self._state.ended()
                 if refusal is not None:  # the messages of a closed queue are not read any more

@@ -50,11 +50,11 @@ def _settle_all(parts: Parts) -> int:
     index = parts.index
     purged = 0
     lost: dict[str, tuple[int, int]] = {}
+    in_flight = {name: sorted(group.in_flight) for name, group in index.groups.items()}
     for run in list(index.runs):
         before = run.live()
         for group in index.groups.values():
-            held = mask_of(run.first, run.last, sorted(group.in_flight)) if group.in_flight else 0
-            bits = run.pending(group.name) & ~held
+            bits = run.pending(group.name) & ~mask_of(run.first, run.last, in_flight[group.name])
             if not bits:
                 continue
             run.set_pending(group.name, run.pending(group.name) & ~bits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from curbstone.core.disk import Disk
 from curbstone.core.engine.disk_alarms import DiskAlarms
+from curbstone.core.engine.slices import Slices
 from curbstone.core.engine.syncer import NoSyncer, Syncer
 from curbstone.core.host import Host
 from curbstone.core.options import SyncMode
@@ -27,6 +28,7 @@ class Shared:
         self.schemas: Schemas = NoSchemas()
         """Makes rules of schemas. Whoever opens a broker may replace it."""
         self.checks = Checks(host)
+        self.slices = Slices(host)
         self.host = host
         self.syncer: Syncer = NoSyncer()
         """Whoever opens a broker may replace it, before any queue is made."""

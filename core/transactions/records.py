@@ -87,6 +87,11 @@ def encode_record(tx: int, parts: Iterable[bytes]) -> bytes:
     return crc32(body, crc32(head)).to_bytes(4, "little") + head + body
 
 
+def record_bytes(parts: Iterable[bytes]) -> int:
+    """Return the bytes of a record with these parts."""
+    return _RECORD.size + sum(map(len, parts))
+
+
 class Unsound(NamedTuple):
     """A record that does not check though a later one does."""
 

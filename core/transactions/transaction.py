@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Protocol
 
 from curbstone.core import port
@@ -13,14 +14,17 @@ from curbstone.core.engine.log.format import Reason
 from curbstone.core.engine.queue import Queue
 from curbstone.core.engine.write_queue import AtomicWrite, Release, Settle
 from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, QueueFull, StaleDelivery
-from curbstone.core.events.events import EventKey, Filters, copy_of
+from curbstone.core.events.events import EventKey, Filters, copies_of, copy_of
 from curbstone.core.filters import COSTS_AT_ONCE, Subject
 from curbstone.core.host import Host
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName
 from curbstone.core.transactions.two_phase import MultiQueueCommit, Participant
-from curbstone.core.transactions.tx_log import TxLog
+from curbstone.core.transactions.tx_log import JOURNAL_BYTES_MAX, TxLog
 from curbstone.core.values import Done
+
+COPIES_MAX = 100_000
+"""The most copies of messages to events in a transaction: they are made in one turn of the loop, and take memory."""
 
 Undo = Callable[[list[Delivery]], None]
 
@@ -70,6 +74,10 @@ class Transaction:
         self._asked: dict[Consumer, set[Delivery]] = {}
         """By consumer, the deliveries that the requests settle."""
         self._dead: list[tuple[Queue, Reason, int]] = []
+        self._copies = 0
+        """How many copies its messages to events are."""
+        self._costs = 0
+        """What filters cost, in the units of `Filter.weight`."""
         self._reached: set[Queue] = set()
         """The queues that get messages for events."""
 
@@ -157,26 +165,43 @@ class Transaction:
     def _address(self) -> CurbstoneError | None:
         """Put each message into the participants of the queues that get it."""
         publishes, self._publishes = self._publishes, []
-        costs = 0
-        for target, message in publishes:
+        for target, alike in groupby(publishes, lambda publish: publish[0]):
+            messages = [message for _, message in alike]
             if isinstance(target, Queue):
-                self._add(target, message)
-                continue
-            project, event = target
-            subject = Subject(message, self._server.host.wall_ms())
-            for queue, filters in self._server.bound(event, project):
-                if filters:
-                    costs += sum([each.weight for each in filters])
-                    if costs > COSTS_AT_ONCE:
-                        return BadRequest(
-                            "these are too many messages at once for the filters of the queues bound to"
-                            f" {event}; send them in several parts"
-                        )
-                    if not subject.passes(filters):
-                        queue.stats.filtered += 1
-                        continue
-                self._participant(queue).messages.append(copy_of(message))
+                for message in messages:
+                    self._add(target, message)
+            elif (error := self._address_event(target, messages)) is not None:
+                return error
+        return None
+
+    def _address_event(self, key: EventKey, messages: list[Message]) -> CurbstoneError | None:
+        project, event = key
+        targets = self._server.bound(event, project)
+        self._copies += len(targets) * len(messages)
+        if self._copies > COPIES_MAX:
+            return BadRequest(
+                f"{len(messages)} messages for the {len(targets)} queues bound to {event} are too many for one"
+                f" transaction: it can have {COPIES_MAX} copies of messages to events; send them in several parts"
+            )
+        filtered = [target for target in targets if target[1]]
+        for queue, filters in targets:
+            if not filters:
+                self._participant(queue).messages.extend(copies_of(messages))
                 self._reached.add(queue)
+        for message in messages if filtered else ():
+            subject = Subject(message, self._server.host.wall_ms())
+            for queue, filters in filtered:
+                self._costs += sum([each.weight for each in filters])
+                if self._costs > COSTS_AT_ONCE:
+                    return BadRequest(
+                        "these are too many messages at once for the filters of the queues bound to"
+                        f" {event}; send them in several parts"
+                    )
+                if subject.passes(filters):
+                    self._participant(queue).messages.append(copy_of(message))
+                    self._reached.add(queue)
+                else:
+                    queue.stats.filtered += 1
         return None
 
     def _add(self, queue: Queue, message: Message) -> None:
@@ -185,13 +210,18 @@ class Transaction:
         participant.is_only_bound = False
 
     def _check(self) -> CurbstoneError | None:
+        size = 0
         for queue, participant in list(self._participants.items()):
+            size += participant.size
             error = self._refusal(queue, participant)
             if error is None:
                 continue
             if not participant.may_miss(error):
                 return error
             del self._participants[queue]
+        if size > JOURNAL_BYTES_MAX and len(self._participants) > 1:  # before any of it is encoded
+            most = JOURNAL_BYTES_MAX
+            return MessageTooLarge(f"the transaction has {size} bytes in all its queues together, and can have {most}")
         return None
 
     @staticmethod
@@ -202,9 +232,8 @@ class Transaction:
         for message in participant.messages:
             if (too_large := queue.state.too_large(message)) is not None:
                 return too_large
-        if participant.size > queue.options.cap // 2:
-            cap = queue.options.cap
-            size = participant.size
+        size, cap = participant.size, queue.options.cap
+        if size > cap // 2:
             return MessageTooLarge(f"a transaction of {size} bytes can't fit the queue's cap of {cap} bytes")
         if participant.ends_bytes > queue.log.room.slack_bytes:
             return QueueFull(f"the transaction settles more than queue {queue.name} has room to log at once")

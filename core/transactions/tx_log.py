@@ -18,7 +18,7 @@ from curbstone.core.engine.log.commit import NO_SPACE
 from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.errors import Unavailable, client_text
 from curbstone.core.host import Host
-from curbstone.core.transactions.records import Recorded, Unsound, decode_records, encode_record
+from curbstone.core.transactions.records import Recorded, Unsound, decode_records, encode_record, record_bytes
 from curbstone.core.values import Done
 
 logger = logging.getLogger("curbstone.core")
@@ -200,13 +200,13 @@ class TxLog:
 
     def _append(self) -> None:
         """Write and sync all that waits."""
-        data = b"".join([encode_record(item.tx, item.parts.values()) for item in self._waiting])
+        size = sum([record_bytes(item.parts.values()) for item in self._waiting])
         offset = self._end if self._needed else 0
-        if offset + len(data) > JOURNAL_BYTES_MAX and len(self._needed_data()) + len(data) <= JOURNAL_BYTES_MAX // 2:
+        if offset + size > JOURNAL_BYTES_MAX and len(self._needed_data()) + size <= JOURNAL_BYTES_MAX // 2:
             self._replace()
             return
         waiting, self._waiting = self._waiting, []
-        if offset + len(data) > JOURNAL_BYTES_MAX:
+        if offset + size > JOURNAL_BYTES_MAX:
             full = Unavailable("too many transactions over several queues are under way")
             for item in waiting:
                 self._host.call_soon(partial(item.on_done, full))
@@ -218,6 +218,7 @@ class TxLog:
 
         def job() -> None:
             nonlocal is_undone
+            data = b"".join([encode_record(item.tx, item.parts.values()) for item in waiting])
             if self._file is None:
                 self._file = self._open()
             try:
@@ -231,7 +232,7 @@ class TxLog:
             self._busy = False
             failed = [(item, error) for item in waiting if error is not None]
             if error is None:
-                self._end = offset + len(data)
+                self._end = offset + size
                 self._needed |= {item.tx: item.parts for item in waiting}
                 for item in waiting:
                     item.on_done(None)

@@ -17,6 +17,7 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from tests.faults.test_many_queues import LARGE
+from tests.faults.witness import until
 from tests.kit.guarded_server import GuardedServer, Line
 
 AT_ONCE = 10_000
@@ -326,6 +327,28 @@ def stomp_frames(world: World, queue: str) -> None:
             line.until(b"receipt-id:a")
 
 
+def stomp_leaves(world: World, queue: str) -> None:
+    """A consumer of 90,000 messages gives back all of them, gets them again, and leaves."""
+    held = world.call("GET", world.large, 200).json()["rdy"]
+    with Line(world.guarded.server.stomp) as line:
+        line.send(f"CONNECT\naccept-version:1.2\nhost:x\n{login_line(world)}\n\0")
+        line.until(b"CONNECTED")
+        subscribe = f"SUBSCRIBE\nid:1\ndestination:/queue/{LARGE}\nack:client\nprefetch-count:1000000\n\n\0"
+        for end in ("UNSUBSCRIBE\nid:1\n\n\0NACK\nid:{}\nreceipt:n\n\n\0", ""):
+            line.send(subscribe)
+            frames, tail = 0, b""
+            while frames < held:
+                data = line.socket.recv(1 << 20)
+                frames += data.count(b"\0")
+                tail = (tail + data)[-4000:]
+            if end:
+                line.send(end.format(tail.rpartition(b"ack:")[2].partition(b"\n")[0].decode()))
+                line.until(b"receipt-id:n")
+    until(lambda: world.call("GET", world.large, 200).json()["rdy"] == held, "not all is given back")
+    for state in ("wip", "delayed"):
+        world.call("GET", f"{world.large}/messages", 200, params={"state": state, "limit": 1000})
+
+
 def mqks_lines(world: World, queue: str) -> None:
     """A rebind to 1,000 masks, many small requests, and events of many words."""
     masks = " ".join([f"#.{number:010b}.".replace("0", "a.").replace("1", "*.") + "a" for number in range(1000)])
@@ -364,6 +387,7 @@ def websocket_frames(world: World, queue: str) -> None:
 WIRE: dict[str, Case] = {
     "STOMP masks": masks,
     "STOMP frames": stomp_frames,
+    "STOMP leaves": stomp_leaves,
     "MQKS lines": mqks_lines,
     "WebSocket frames": websocket_frames,
 }
@@ -411,7 +435,10 @@ CASES: dict[str, Case] = {
     "unbindQueue": send("DELETE", "/v2/default/events/a.b.%23.c/queues/q1", b""),
     "publishEvent": several(event("/v2/default/events/many/messages", b"x" * 100_000), to_filters),
     "publishEventBatch": several(
-        event("/v2/default/events/many/messages/batch", orjson.dumps([{"message": "x"}] * 200)), batch_to_filters
+        event("/v2/default/events/many/messages/batch", orjson.dumps([{"message": "x"}] * 500)),
+        event("/v2/default/events/many/messages/batch", MESSAGES),
+        event("/v2/default/events/many/messages/batch", orjson.dumps([{"message": "x" * 800}] * 400)),
+        batch_to_filters,
     ),
     "getTransaction": get("/v2/w/transactions/x"),
     "dropTransaction": several(stage, send("DELETE", "/v2/w/transactions/dropTransaction", b"")),

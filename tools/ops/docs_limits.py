@@ -13,6 +13,7 @@ from curbstone.core.engine.index import dynamic_groups as undeclared
 from curbstone.core.engine.log.format import Note
 from curbstone.core.schemas import AT_ONCE_MS
 from curbstone.core.staging import staging
+from curbstone.core.transactions import transaction, tx_log
 from curbstone.gateway import limits, settings
 from curbstone.gateway.resources.metrics import chart_file, metrics, stats_history
 from curbstone.gateway.resources.reading import search
@@ -68,6 +69,7 @@ TEXTS = (
     f"filters look at | {filters.VALUE_CHARS_MAX:,} characters",
     f"{filters.COSTS_AT_ONCE:,} points: a filter has 1, and 1 for each test, {filters.LIKE_WEIGHT} for each LIKE and "
     f"{filters.WILD_WEIGHT:,} for each",
+    f"transaction over several queues | {transaction.COPIES_MAX:,} copies; {size(tx_log.JOURNAL_BYTES_MAX)} in all",
     f"long poll (`wait`) | {limits.WAIT_S_MAX} s",
     f"{KINDS[Note.KEY].most:,} of a queue; each for the queue's `idempotency_window`, "
     f"{options.QueueOptions().idempotency_window // 60} min by default, "

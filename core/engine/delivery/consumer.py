@@ -119,13 +119,13 @@ class Consumer:
     ) -> None:
         """Give deliveries back to their place, after `delay_ms` or the queue's `nack_delay`."""
         deliveries = self.claim(seqs)
-        if not self._dispatcher.requeue.nack(self.group, deliveries, delay_ms, error, on_done):
+        if not self._dispatcher.requeue.nack(self.group, self, deliveries, delay_ms, error, on_done):
             self.unclaim(deliveries)
 
     def reject(self, seqs: Sequence[int], error: str = "", on_done: Done | None = None) -> None:
         """Send deliveries to the dead-letter queue, or drop them if there is none."""
         deliveries = self.claim(seqs)
-        if not self._dispatcher.requeue.reject(self.group, deliveries, error, on_done):
+        if not self._dispatcher.requeue.reject(self.group, self, deliveries, error, on_done):
             self.unclaim(deliveries)
 
     def claim(self, seqs: Sequence[int]) -> list[Delivery]:
@@ -179,14 +179,18 @@ class Consumer:
         self._dispatcher.pause(self)
 
     def close(self) -> None:
-        """End the consumer: its unsettled deliveries go back to their place, one try older."""
+        """End the consumer: its unsettled deliveries go back to their place, one try older.
+
+        If there are many, they do so over several turns of the loop.
+        """
         if self.closed:
             return
         self.closed = True
         self._dispatcher.detach(self)
-        deliveries = list(self.unsettled.values())
-        self.unsettled.clear()
-        self._dispatcher.requeue.release(self.group, deliveries, delay_ms=0)
+        if self.unsettled:
+            deliveries = list(self.unsettled.values())
+            self.unsettled.clear()
+            self._dispatcher.requeue.release_in_slices(self.group, self, deliveries)
         # These callbacks usually belong to something that holds this consumer. Without that circle both go at once,
         # and not only by the next full collection.
         self._deliver = self.on_closed = _nobody

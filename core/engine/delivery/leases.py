@@ -13,6 +13,9 @@ from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.message import Delivery
 from curbstone.core.values import NOBODY, UNKNOWN, UNNAMED, Answer, Lease, Outcome, Who
 
+ENDED_AT_ONCE = 512
+"""How many leases of a queue end in one turn, if their time runs out together."""
+
 
 class _Held(Lease):
     """A lease of this queue."""
@@ -180,8 +183,10 @@ class Leases:
         return len(self._due)
 
     def end_due(self, now_ms: int) -> None:
-        """Give back the messages whose leases have run out."""
-        while self._due and self._due[0][0] <= now_ms:
+        """Give back messages whose leases have run out; if there are many, some of them."""
+        for _ in range(ENDED_AT_ONCE):
+            if not self._due or self._due[0][0] > now_ms:
+                break
             expires_ms, token = heappop(self._due)
             lease = self._by_token.get(token)
             if lease is not None and lease.expires_ms == expires_ms:

@@ -7,8 +7,12 @@ dead.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import islice
+
 from curbstone.core.engine.delivery.acks import Acks
 from curbstone.core.engine.delivery.dead_letters import DeadLetters
+from curbstone.core.engine.index.group import Holder
 from curbstone.core.engine.log.format import Reason, TriesRecord
 from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.write_queue import Release
@@ -31,22 +35,78 @@ class Requeue:
         self._dead_letters = dead_letters
 
     def nack(
-        self, group: str, deliveries: list[Delivery], delay_ms: int | None, error: str, on_done: Done | None
+        self,
+        group: str,
+        consumer: Holder,
+        deliveries: list[Delivery],
+        delay_ms: int | None,
+        error: str,
+        on_done: Done | None,
     ) -> bool:
         """Give back deliveries that a consumer has claimed. Return False if refused now: it has to unclaim them."""
         if self._acks.is_refused(on_done):
             return False
-        for each_ms, some in self.delayed(deliveries, delay_ms):
-            self.release(group, some, delay_ms=each_ms, error=error)
-        if on_done is not None:
-            self._write_queue.when_committed(on_done)
+
+        def give_back(some: list[Delivery]) -> None:
+            for each_ms, alike in self.delayed(some, delay_ms):
+                self.release(group, alike, delay_ms=each_ms, error=error)
+
+        def ended() -> None:
+            if on_done is not None:
+                self._write_queue.when_committed(on_done)
+
+        self._in_slices(group, consumer, deliveries, give_back, ended)
         return True
 
-    def reject(self, group: str, deliveries: list[Delivery], error: str, on_done: Done | None) -> bool:
+    def release_in_slices(self, group: str, consumer: Holder, deliveries: list[Delivery]) -> None:
+        """Give back what a consumer held that is gone."""
+        self._in_slices(group, consumer, deliveries, lambda some: self.release(group, some, delay_ms=0), lambda: None)
+
+    def _in_slices(
+        self,
+        name: str,
+        consumer: Holder,
+        deliveries: list[Delivery],
+        give_back: Callable[[list[Delivery]], None],
+        ended: Callable[[], None],
+    ) -> None:
+        """Give deliveries back over as many turns of the loop as it takes, except those that are settled meanwhile."""
+        left = iter(deliveries)
+        in_flight = self._index.group(name).in_flight
+
+        def work(most: int) -> int:
+            some = list(islice(left, most))
+            held = [each for each in some if in_flight.get(each.message.seq) is consumer]
+            self._state.host.contain(give_back, held)
+            if len(some) < most:
+                ended()
+            return len(some)
+
+        self._state.shared.slices.begin(work)
+
+    def reject(
+        self, group: str, consumer: Holder, deliveries: list[Delivery], error: str, on_done: Done | None
+    ) -> bool:
         """Dead-letter deliveries that a consumer has claimed. Return False if refused now: it has to unclaim them."""
         if self._acks.is_refused(on_done):
             return False
-        self.reject_now(group, deliveries, error, on_done)
+        under_way = 1
+        first: CurbstoneError | None = None
+
+        def done(failed: CurbstoneError | None) -> None:
+            nonlocal under_way, first
+            under_way -= 1
+            first = first or failed
+            if not under_way and on_done is not None:
+                on_done(first)
+
+        def reject(some: list[Delivery]) -> None:
+            nonlocal under_way
+            if some:
+                under_way += 1
+                self.reject_now(group, some, error, done)
+
+        self._in_slices(group, consumer, deliveries, reject, lambda: self._write_queue.when_committed(done))
         return True
 
     def delayed(self, deliveries: list[Delivery], delay_ms: int | None) -> list[tuple[int, list[Delivery]]]:

@@ -22,7 +22,7 @@ class Timers:
         self._ttl = Ttl(parts, dead_letters)
 
     def run(self) -> None:
-        """Do what is due, and have a turn again when the next thing is."""
+        """Do what is due, as much as one turn may take, and have a turn again when the next thing is."""
         parts = self._parts
         now_ms = parts.state.host.now_ms()
         groups = parts.index.groups

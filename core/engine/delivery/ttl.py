@@ -19,7 +19,7 @@ class Ttl:
         self._dead_letters = dead_letters
 
     def expire_due(self, now_ms: int) -> None:
-        """End the messages that have expired by now."""
+        """End messages that have expired by now; if there are many, some of them."""
         for seq in self._index.expiries.take_due(now_ms):
             self._expire_at(seq)
 

@@ -12,6 +12,8 @@ from curbstone.core.engine.turns import Wakeups
 Key = TypeVar("Key", int, str)
 
 STALE_MAX = 64
+RUNS_AT_ONCE = 4
+"""In how many runs messages expire in one turn."""
 
 
 def note(
@@ -61,9 +63,9 @@ class Expiries:
             self._wakeups.at(expires_ms)
 
     def take_due(self, now_ms: int) -> list[int]:
-        """Remove and return the first seqs of the runs in which something has expired. Some runs may be gone by now."""
-        seqs = []
-        while self._due and self._due[0][0] <= now_ms:
+        """Remove and return the first seqs of some runs in which something has expired. Some may be gone by now."""
+        seqs: list[int] = []
+        while self._due and self._due[0][0] <= now_ms and len(seqs) < RUNS_AT_ONCE:
             seqs.append(heappop(self._due)[1])
         return seqs
 

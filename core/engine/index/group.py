@@ -26,6 +26,8 @@ from curbstone.core.message import Delivery, Message
 TAKE_BYTES_MAX = 1024 * 1024
 HELD_MESSAGES_MAX = 1024
 HELD_BYTES_MAX = 64 * 1024
+MATURE_AT_ONCE = 2000
+"""How many delayed messages become ready in one turn."""
 
 
 class Holder(Protocol):
@@ -281,9 +283,11 @@ class Group:
         return 0
 
     def mature(self, now_ms: int) -> bool:
-        """Make delayed messages ready that are due; return whether there were any."""
+        """Make delayed messages ready that are due, some of them if there are many; return whether there were any."""
         any_due = False
-        while self._due and self._due[0][0] <= now_ms:
+        for _ in range(MATURE_AT_ONCE):
+            if not self._due or self._due[0][0] > now_ms:
+                break
             due_ms, seq = heappop(self._due)
             retry = self.retries.get(seq)
             if retry is None or retry.due_ms != due_ms:

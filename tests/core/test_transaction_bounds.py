@@ -1,0 +1,46 @@
+"""What a transaction over several queues can have: so many copies of messages to events, and so many bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from curbstone.core.admin.queue import LocalQueue
+from curbstone.core.errors import MessageTooLarge
+from curbstone.core.transactions import transaction as transaction_module
+from curbstone.core.transactions import two_phase
+from tests.kit.lab import Lab, message
+
+
+def bound(lab: Lab) -> list[LocalQueue]:
+    """Return two queues that are bound to an event."""
+    queues = [lab.queue(name) for name in ("a", "b")]
+    for queue in queues:
+        lab.answer(lambda done, name=queue.name: lab.broker.bind("order", name, done))  # type: ignore[misc]
+    return queues
+
+
+def test_a_transaction_has_a_bounded_number_of_copies_of_messages_to_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 messages to an event with 2,000 queues stopped the server for three seconds."""
+    monkeypatch.setattr(transaction_module, "COPIES_MAX", 6)
+    lab = Lab()
+    queues = bound(lab)
+    for count, is_taken in ((3, True), (4, False)):
+        transaction = lab.broker.transaction()
+        transaction.publish(queues[0], message("alone"))
+        for number in range(count):
+            transaction.publish_event("order", message(f"{number}"))
+        error = lab.answer(transaction.commit)[0]
+        assert error is None if is_taken else "send them in several parts" in str(error)
+    assert [lab.bodies(queue) for queue in queues] == [[b"alone", b"0", b"1", b"2"], [b"0", b"1", b"2"]]
+
+
+def test_a_transaction_over_queues_is_refused_by_its_size_before_it_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """8 MB to an event with 1,000 queues were 8 GB in memory before the transaction was refused."""
+    monkeypatch.setattr(transaction_module, "JOURNAL_BYTES_MAX", 5000)
+    monkeypatch.setattr(two_phase, "encode_part", lambda *_: pytest.fail("it is encoded"))
+    lab = Lab()
+    queues = bound(lab)
+    transaction = lab.broker.transaction()
+    transaction.publish_event("order", message(b"x" * 3000))
+    assert isinstance(lab.answer(transaction.commit)[0], MessageTooLarge)
+    assert [lab.bodies(queue) for queue in queues] == [[], []]
