@@ -147,7 +147,8 @@ def _about_room(queue: Queue, held: int) -> Iterator[str]:
         yield f"It refused {count} message{'s' if count != 1 else ''} in the last minute; {most}."
     elif not space.available and not queue.options.publish_paused:
         yield "No message fits now."
-    if space.refused_last_minute or held > 0.9 * (cap - space.reserved):
+    # If none fits in a queue that is far from full, the cap is not the cause: the disk is full, or the queue is paused.
+    if (space.refused_last_minute and space.available) or held > 0.9 * (cap - space.reserved):
         then = "the oldest messages give way" if queue.options.drops_oldest else "it refuses messages"
         kept = f"{_bytes(space.reserved)} are kept free for acks, returned messages and cleaning"
         yield f"It takes {_bytes(held)} of its cap of {_bytes(cap)}, and {kept}; when it is full {then}."

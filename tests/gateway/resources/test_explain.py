@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.names import queue_name
+from curbstone.core.values import Space
 from tests.kit.gateway import MESSAGES, QUEUE, Running, json_from
 
 pytestmark = pytest.mark.anyio
@@ -86,6 +88,14 @@ async def test_a_queue_that_refuses_messages_long_before_its_cap_says_so(gateway
     (figures,) = (await gateway.http.get("/v2/stats")).json()["queues"]
     assert figures["cap_used_ratio"] < 0.8 and figures["messages_refused_last_minute"] == 3
     assert (await gateway.http.post(MESSAGES, content="x" * int(figures["available_bytes"] - 100))).status_code == 201
+
+
+@pytest.mark.source
+async def test_a_queue_on_a_full_disk_does_not_name_its_cap(gateway: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It said how much of its cap it takes, as if that were the cause."""
+    await gateway.publish("1")
+    monkeypatch.setattr(LocalQueue, "space", lambda _: Space(reserved=400_000, available=0, refused_last_minute=3))
+    assert (await said(gateway)).endswith("It refused 3 messages in the last minute; none fits now.")
 
 
 async def test_where_a_message_is(gateway: Running) -> None:
