@@ -127,6 +127,22 @@ def test_references_lead_somewhere_and_everything_is_used(contract: dict[str, An
             assert f"#/components/{kind}/{name}" in used, f"{kind} {name} is not used"
 
 
+def test_links_lead_to_operations_and_fill_in_their_paths() -> None:
+    paths = {operation["operationId"]: path for path, _, operation in operations()}
+    found = set()
+    for path, _, operation in operations():
+        for answer in operation["responses"].values():
+            for link in answer.get("links", {}).values():
+                target = link["operationId"]
+                wanted = set(re.findall(r"{(\w+)}", paths[target]))
+                given = link.get("parameters", {})
+                assert wanted <= given.keys(), (operation["operationId"], target)
+                of_request = {text.rpartition(".")[2] for text in given.values() if text.startswith("$request.path.")}
+                assert of_request <= set(re.findall(r"{(\w+)}", path)), (operation["operationId"], target)
+                found.add((operation["operationId"], target))
+    assert {("publishMessage", "getMessage"), ("leaseMessages", "ackLeases")} <= found
+
+
 def test_the_sockets_in_the_contract_are_those_of_the_server() -> None:
     addresses = {channel["address"] for channel in SOCKETS["channels"].values()}
     assert addresses == {
