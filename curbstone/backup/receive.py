@@ -203,7 +203,7 @@ def private_files() -> Iterator[None]:
 def check_free(target: Path) -> None:
     """Raise TargetTaken if something is where a backup is to go."""
     if target.exists():
-        raise TargetTaken(f"{target} is there already")
+        raise TargetTaken(f"{target} exists already; name a new one")
 
 
 @contextmanager

@@ -40,7 +40,7 @@ def restore(unpack: Unpack, target: Path) -> dict[str, object]:
     Raise BackupError or TargetTaken.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise TargetTaken(f"{target} is there already, and is not empty: move it away, or restore beside it")
+        raise TargetTaken(f"{target} exists already, and is not empty: move it away, or name a new directory")
     with unpack(target) as (data, index):
         data.rename(target)
         sync_path(target.parent)

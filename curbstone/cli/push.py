@@ -13,9 +13,11 @@ from typing import Annotated
 
 import typer
 
+from curbstone.cli.client import Client as HttpClient
 from curbstone.cli.client import queue_of, tls_to
 from curbstone.cli.connection import login_token, server_url
 from curbstone.cli.options import Queue
+from curbstone.exit_codes import FAILED, NO_QUEUE, UNREACHABLE, WRONG, CommandFailed
 
 
 def push(
@@ -44,7 +46,6 @@ def push(
     The headers and the signature are those of Standard Webhooks.
     """
     from curbstone.cli.webhook import Failed, Refused, Sender, Target, secret_of
-    from curbstone.exit_codes import FAILED, UNREACHABLE, WRONG, CommandFailed
 
     try:
         from curbstone_client.errors import CantConnect, ClientError, Reject, Retry, end_of
@@ -77,9 +78,16 @@ def push(
             print(f"curbstone: {message.id} is sent again in {delay_s:.0f} s: {failed}", file=sys.stderr)
             raise Retry(delay_s, str(failed)) from None
 
+    name = queue_of(queue)
+    try:
+        with HttpClient() as http:
+            http.queue("GET", name)  # to subscribe would create the queue
+    except CommandFailed as error:
+        if error.code == NO_QUEUE:
+            raise
     # The token is read for each connection, because its file may be replaced while this runs.
     client = Client(server_url(), token=login_token, tls=tls_to(server_url()))
-    client.worker(str(queue_of(queue)), parallel=parallel)(send)
+    client.worker(str(name), parallel=parallel)(send)
     try:
         client.run()
     except CantConnect as error:

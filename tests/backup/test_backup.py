@@ -317,11 +317,11 @@ def test_a_data_directory_with_something_in_it_is_not_written_over(tmp_path: Pat
         for target in (tmp_path / "b", tmp_path / "b.tar"):  # nor is a backup, and no server is asked for another
             for url in (server.url, "http://127.0.0.1:1"):
                 code, said = here("backup", target, "--server", url)
-                assert (code, said) == (1, f"curbstone: {target} is there already\n")
+                assert (code, said) == (1, f"curbstone: {target} exists already; name a new one\n")
         backup(server, tmp_path / "another")
     code, said = here("restore", tmp_path / "b", tmp_path / "data")
     assert code == 1  # 6 would say that the backup is damaged
-    assert said.startswith(f"curbstone: {tmp_path / 'data'} is there already")
+    assert said.startswith(f"curbstone: {tmp_path / 'data'} exists already")
 
 
 def test_one_queue_returns_under_another_name(tmp_path: Path) -> None:

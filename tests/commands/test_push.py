@@ -19,7 +19,7 @@ from typing import cast
 import pytest
 
 from curbstone.cli.webhook import Failed, Sender, Target, _is_public, secret_of, signature
-from curbstone.exit_codes import FAILED, WRONG, CommandFailed
+from curbstone.exit_codes import FAILED, NO_QUEUE, WRONG, CommandFailed
 from curbstone_client.sync import Client, Message
 from tests.kit.commands import curbstone
 from tests.kit.guarded_server import guarded_server
@@ -238,6 +238,11 @@ def test_an_answer_that_comes_byte_by_byte_is_no_answer() -> None:
         is_done.set()
         ended.cancel()
         thread.join()
+
+
+def test_a_queue_that_is_missing_is_reported_and_not_made(server: ServerProcess, tmp_path: Path) -> None:
+    done = curbstone("push", "shop/nosuch", "--url=http://127.0.0.1:1", f"--server={server.url}", cwd=tmp_path)
+    assert (done.code, done.err) == (NO_QUEUE, "curbstone: no such queue: shop/nosuch\n")
 
 
 @pytest.mark.parametrize("url", ["ftp://x/", "http://u:p@x/", "nonsense"])

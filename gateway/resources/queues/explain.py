@@ -94,7 +94,7 @@ def _longest(holders: list[Holder], group: str) -> list[Holder]:
 def _about_queue(
     queue: Queue, group: str, holders: list[Holder], longest: list[Holder], behind: list[Peeked]
 ) -> Iterator[str]:
-    counts = queue.counts(group)
+    counts, backlogs = queue.counts(group), queue.reading.backlogs()
     whose = f" for group {group}" if group else ""
     if queue.options.paused:
         yield "It is paused: nothing is delivered until its option paused is false."
@@ -102,6 +102,8 @@ def _about_queue(
         yield "It takes no messages until its option publish_paused is false; what it holds is delivered."
     for text in queue.damaged[:3]:
         yield f"It is damaged: {text}."
+    if group and not any(each.declared for each in backlogs if each.group == group):
+        yield f"Group {group} is not declared: only messages that name it are for it."
     if counts.rdy:
         yield f"{_messages(counts.rdy)} ready{whose}."
         if behind:
@@ -124,7 +126,7 @@ def _about_queue(
     if leases:
         count, when = sum(each.unsettled for each in leases), _time(min(each.until_ms for each in leases))
         yield f"Of these {count} {_is(count)} leased; the first returns at {when}."
-    others = [backlog for backlog in queue.reading.backlogs() if backlog.group != group and backlog.rdy]
+    others = [backlog for backlog in backlogs if backlog.group != group and backlog.rdy]
     for backlog in others[:GROUPS_MAX]:
         note = "" if backlog.declared else ", which is not declared: only who names it gets them"
         yield f"{_messages(backlog.rdy)} ready for group {backlog.group}{note}."

@@ -64,6 +64,9 @@ async def test_messages_are_leased_or_delayed(gateway: Running) -> None:
 async def test_what_waits_for_a_group_that_is_not_declared_is_reported(gateway: Running) -> None:
     await gateway.http.post(f"{MESSAGES}?groups=zz", content="1")
     assert "1 message is ready for group zz, which is not declared" in await said(gateway)
+    assert (await said(gateway, "?group=zz")).startswith(
+        "Group zz is not declared: only messages that name it are for it. 1"
+    )
     assert "1 message is ready for group zz. No consumer is connected for group zz." in await said(gateway, "?group=zz")
 
 
