@@ -120,9 +120,17 @@ def _keyed(number: int) -> tuple[bytes, Any]:
     return b"x-key:%d\n" % (number * 7919 % 100), None
 
 
+def _ranked(number: int) -> tuple[bytes, Any]:
+    from curbstone.core.orders import orders_in
+
+    block = b"priority:%d\n" % (number * 7 % 10)
+    return block, orders_in(block)
+
+
 SHAPES: dict[str, tuple[dict[str, object], Callable[[int], tuple[bytes, Any]]]] = {
     "plain": ({}, _plain),
     "keyed": ({}, _keyed),
+    "ranked": ({}, _ranked),
 }
 """By name, the options of the queue, and the block and the orders of each message."""
 WORK = ("publish", "drain", "pipe")

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from curbstone.core.engine.index.runs import seqs_of
 from curbstone.core.engine.log.format import ENTRY, ENTRY_BYTES, decode_entries, encode_entries
 from curbstone.core.message import Message
+from curbstone.core.orders import changed
 from curbstone.core.positions import Frame
 
 KIND_MESSAGES = 1
@@ -96,6 +97,8 @@ def encode_frame(name: str, messages: list[Message]) -> bytes:
     """Return one frame to be staged. The ttl and the groups of a message go into its extras."""
     for place, message in enumerate(messages):
         message.seq = place
+        if message.level:  # its header says so
+            message.orders = changed(message.orders, level=0)
         message.timestamp_ms = message.delay_ms
         message.expires_ms = message.ttl_ms
     parts: list[bytes] = []

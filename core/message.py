@@ -39,6 +39,11 @@ class Message:
         """See `Orders`."""
         return self.orders.groups if self.orders is not None else ()
 
+    @property
+    def level(self) -> int:
+        """See `Orders`."""
+        return self.orders.level if self.orders is not None else 0
+
     def __repr__(self) -> str:
         return f"Message(seq={self.seq}, {len(self.body)} bytes)"
 

@@ -21,6 +21,7 @@ GROUPS_MAX = 32
 SCHEMA_BYTES_MAX = 8 * KIB
 SECONDS_MAX = 10 * 365 * 86400
 IDEMPOTENCY_S_MAX = 7 * 86400
+OLDEST_EVERY_MAX = 1000
 
 REFUSE, DROP_OLDEST = OVERFLOWS = ("refuse", "drop-oldest")
 
@@ -63,6 +64,8 @@ class QueueOptions:
     """How long settled messages stay in the log, if there is room, so that they can be brought back."""
     idempotency_window: float = 300
     """How long an idempotency key is remembered."""
+    oldest_every: int = 0
+    """Each delivery with this number goes to the oldest message, whatever its priority; 0 for none."""
     schema: str = ""
     """The JSON Schema that bodies have to satisfy, as text; empty for none."""
 
@@ -131,6 +134,12 @@ def _size(least: int, most: int) -> Callable[[str, object, str], int]:
 def _count(name: str, value: object, _project: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 1_000_000:
         raise BadRequest(f"bad option {name}: {value!r} is not a whole number from 0 to 1000000")
+    return value
+
+
+def _oldest_every(name: str, value: object, _project: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not (value == 0 or 2 <= value <= OLDEST_EVERY_MAX):
+        raise BadRequest(f"bad option {name}: {value!r} is not 0 or a whole number from 2 to {OLDEST_EVERY_MAX}")
     return value
 
 
@@ -203,6 +212,7 @@ _CHECKS: dict[str, Callable[[str, object, str], Any]] = {
     "unused": _unused,
     "undo": _seconds(0),
     "idempotency_window": _seconds(1, IDEMPOTENCY_S_MAX),
+    "oldest_every": _oldest_every,
     "schema": _schema,
 }
 

@@ -237,6 +237,12 @@ class Queue(Protocol):
     def counts(self, group: str = UNNAMED) -> Counts:
         """Return the numbers of a group, but `consumers` of all groups."""
 
+    def by_priority(self, group: str = UNNAMED) -> dict[int, int]:
+        """Return, by priority, how many messages of a group are ready, delivered or delayed; empty if all have 4.
+
+        It is empty on a cluster, too.
+        """
+
     def space(self) -> Space:
         """Return how much the queue still takes."""
 

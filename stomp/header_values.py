@@ -8,6 +8,7 @@ from curbstone.core import headers as blocks
 from curbstone.core.errors import BadRequest
 from curbstone.core.filters import filter_of
 from curbstone.core.names import group_name
+from curbstone.core.orders import PRIORITY, parse_priority
 from curbstone.stomp.codec import Head
 from curbstone.stomp.errors import ProtocolError
 
@@ -50,6 +51,17 @@ def number(head: Head, name: str, least: int, most: int) -> int | None:
     if not _DIGITS.fullmatch(text) or not least <= int(text) <= most:
         raise ProtocolError(f"{name} must be a whole number from {least} to {most}", head.lines[name])
     return int(text)
+
+
+def priority(head: Head) -> int:
+    """Return the level of the priority that a SEND asks for, 0 for the default; raise ProtocolError."""
+    text = head.headers.get(PRIORITY)
+    if text is None:
+        return 0
+    try:
+        return parse_priority(text)
+    except ValueError as error:
+        raise ProtocolError(f"bad {PRIORITY}: {error}", head.lines[PRIORITY]) from None
 
 
 def ordering_key(head: Head, name: str, alias: str) -> bytes:

@@ -14,7 +14,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.masks import is_mask
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, reply_address
-from curbstone.core.orders import Orders, orders_of
+from curbstone.core.orders import PRIORITY, Orders, orders_of
 from curbstone.core.values import Numbered
 from curbstone.stomp import arguments, extensions, frames, header_values, producer_sequence, temp_queues
 from curbstone.stomp.codec import V10, Head
@@ -57,6 +57,7 @@ _ORDERS = (
             "x-ks-groups",
             DELAY,
             KEY,
+            PRIORITY,
             *header_values.TTL,
             producer_sequence.PRODUCER,
             *ORDERING_KEYS,
@@ -141,6 +142,7 @@ class Publisher:
             delay_ms=delay or 0,
             ttl_ms=header_values.ttl_ms(head, self._connection.wall_ms) or 0,
             groups=header_values.groups(head, "x-ks-groups"),
+            level=header_values.priority(head),
         )
         key, numbers = self._key(head, target.destination), None
         if producer_sequence.PRODUCER in headers and extensions.NUMBERS in self._connection.extensions:

@@ -192,6 +192,7 @@ class ClientBase(ABC, Generic[Declared]):
         unused: float | None | Keep = KEEP,
         undo: float | Keep = KEEP,
         idempotency_window: float | Keep = KEEP,
+        oldest_every: int | Keep = KEEP,
         schema: Mapping[str, Any] | None | Keep = KEEP,
         paused: bool | Keep = KEEP,
         publish_paused: bool | Keep = KEEP,
@@ -211,6 +212,7 @@ class ClientBase(ABC, Generic[Declared]):
         - `unused`: after how long without a consumer the queue is deleted; None for never.
         - `undo`: how long settled messages can be brought back.
         - `idempotency_window`: how long the queue remembers idempotency keys, at most 7 days.
+        - `oldest_every`: each delivery with this number goes to the oldest message, whatever its priority.
         - `schema`: the JSON Schema that bodies must satisfy; None for none.
         - `paused`, `publish_paused`: whether the queue delivers nothing, and whether it accepts nothing.
         """
@@ -266,13 +268,14 @@ def send_headers(
     delay: float | None = None,
     ttl: float | None = None,
     key: str | None = None,
+    priority: int | None = None,
 ) -> tuple[dict[str, str], bytes]:
     """Return the headers and the body of a SEND outside of a `Series`: in a transaction, a request or an answer."""
     data, kind = content.encode(body)
     named = {"destination": destination, "content-length": str(len(data))}
     if (type or kind) is not None:
         named["content-type"] = str(type or kind)
-    return named | content.named(headers, delay, ttl, key), data
+    return named | content.named(headers, delay, ttl, key, priority=priority), data
 
 
 def no_answer(timeout: float) -> Unknown:

@@ -7,8 +7,9 @@ worker's connection, and is delivered again when that connection is lost. Broadc
 of `inspect` go by events. The base is kombu's virtual transport, but without its polling: the server pushes deliveries,
 and a socket wakes the worker's loop.
 
-Options (`broker_transport_options`): `confirm_timeout` (seconds, by default 30; with 0 a publish does not wait), and
-settings of `sync.Client`: connect_timeout, on_full, window, window_bytes, tls and ca_file.
+Options (`broker_transport_options`): `confirm_timeout` (seconds, by default 30; with 0 a publish does not wait),
+`priority` ("rabbitmq", the default: tasks of priority 9 go first; "redis": those of priority 0), and settings of
+`sync.Client`: connect_timeout, on_full, window, window_bytes, tls and ca_file.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ log = logging.getLogger("curbstone_client")
 
 CONFIRM_S = 30.0
 _SETTINGS = ("connect_timeout", "on_full", "window", "window_bytes", "tls", "ca_file")
+_ORDERS = ("rabbitmq", "redis")
 _WINDOW = 100
 """The window of a subscription if the worker sets no prefetch."""
 
@@ -175,7 +177,9 @@ class CurbstoneChannel(virtual.Channel):
         properties = message["properties"]
         if "correlation_id" in properties and not properties["delivery_info"]["exchange"]:
             self._keep_for_a_while(queue)
-        self.connection.publish(self._client.queue(_plain(queue)), message, delay)
+        # kombu gives each task a priority: 0 if it has none.
+        priority = self._get_message_priority(message, reverse=self.connection.is_lowest_first)
+        self.connection.publish(self._client.queue(_plain(queue)), message, delay, priority)
 
     def _keep_for_a_while(self, queue: str) -> None:
         now = time.monotonic()
@@ -188,7 +192,7 @@ class CurbstoneChannel(virtual.Channel):
 
     def put_event(self, event: str, message: Any) -> None:
         """Publish a message to an event."""
-        self.connection.publish(self._client.event(event), message, 0)
+        self.connection.publish(self._client.event(event), message, 0, None)
 
     # ------------------------------------------------------------ queues
 
@@ -342,6 +346,10 @@ class Transport(virtual.Transport):
         # Only known options are passed on, because Celery adds some of its own, such as max_retries.
         options = client.transport_options
         self.confirm_s = float(options.get("confirm_timeout", CONFIRM_S))
+        order = options.get("priority", "rabbitmq")
+        if order not in _ORDERS:
+            raise ValueError(f"bad priority {order!r} in broker_transport_options: {' or '.join(_ORDERS)}")
+        self.is_lowest_first = order == "redis"
         scheme = "https" if client.transport_cls == "curbstones" else "http"
         host = client.hostname or "localhost"
         self.curbstone = sync.Client(
@@ -405,9 +413,9 @@ class Transport(virtual.Transport):
 
     # ------------------------------------------------------------ what channels call
 
-    def publish(self, target: Any, message: Any, delay: float) -> None:
+    def publish(self, target: Any, message: Any, delay: float, priority: int | None) -> None:
         """Send a message, and wait until it is on disk unless `confirm_timeout` is 0."""
-        confirm = target.send(json.dumps(message), type="application/json", delay=delay)
+        confirm = target.send(json.dumps(message), type="application/json", delay=delay, priority=priority)
         if self.confirm_s:
             confirm.result(self.confirm_s)
 

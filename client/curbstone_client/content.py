@@ -20,6 +20,12 @@ PREFIX = "x-msg-x-"
 KEY = "x-key"
 """The header with the ordering key: messages of one key are delivered one at a time, in order."""
 
+PRIORITY = "priority"
+"""The header with the priority: messages of a higher one are delivered first."""
+PRIORITY_DEFAULT = 4
+_PRIORITY_MAX = 255
+"""The server takes so much, as other brokers do; all above 9 counts as 9."""
+
 IDEMPOTENCY_KEY = "idempotency-key"
 """The header with the idempotency key: a message that is published again under the same key is stored once."""
 _IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
@@ -57,10 +63,11 @@ def named(
     ttl: float | None,
     key: str | None = None,
     idempotency_key: str | None = None,
+    priority: int | None = None,
 ) -> dict[str, str]:
     """Return the headers of a SEND for these options; durations are in seconds.
 
-    Raise TypeError if a value is not text, and ValueError if a duration is out of range or the idempotency key is bad.
+    Raise TypeError if a value is not text, and ValueError if a number is out of range or the idempotency key is bad.
     """
     found: dict[str, str] = {}
     if delay:
@@ -69,6 +76,10 @@ def named(
         found["expiration"] = str(milliseconds(ttl, "ttl"))
     if key is not None:
         found[KEY] = key
+    if priority is not None:
+        if not 0 <= priority <= _PRIORITY_MAX:
+            raise ValueError(f"priority must be a whole number from 0 to 9, not {priority!r}")
+        found[PRIORITY] = str(int(priority))
     if idempotency_key is not None:
         if not _IDEMPOTENCY_KEY.fullmatch(idempotency_key):
             raise ValueError(f"idempotency_key must be 1 to 255 visible ASCII characters, not {idempotency_key[:80]!r}")
@@ -87,9 +98,10 @@ def lines(
     ttl: float | None = None,
     key: str | None = None,
     idempotency_key: str | None = None,
+    priority: int | None = None,
 ) -> str:
     """Return the header lines of a SEND for these options, each with a LF in front. Raise what `named` raises."""
-    found = named(headers, delay, ttl, key, idempotency_key)
+    found = named(headers, delay, ttl, key, idempotency_key, priority)
     if type is not None:
         found["content-type"] = type
     return "".join([f"\n{escape(name)}:{escape(value)}" for name, value in found.items()])

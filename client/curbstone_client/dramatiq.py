@@ -55,13 +55,18 @@ class CurbstoneBroker(Broker):
             self.emit_after("declare_queue", queue_name)
 
     def enqueue(self, message: dramatiq.Message[Any], *, delay: int | None = None) -> dramatiq.Message[Any]:
-        """Send a message; it is on disk when this returns. `delay` is in ms."""
+        """Send a message; it is on disk when this returns. `delay` is in ms.
+
+        The option `broker_priority` is its priority in the queue: 9 goes first. The actor's `priority` is for the
+        messages that a worker has already, and there the lowest goes first.
+        """
         if message.queue_name not in self.queues:
             raise QueueNotFound(message.queue_name)
         self.emit_before("enqueue", message, delay)
         queue = self.client.queue(message.queue_name)
+        priority = message.options.get("broker_priority")
         try:
-            queue.publish(message.encode(), delay=(delay or 0) / 1000, timeout=self._confirm_timeout)
+            queue.publish(message.encode(), delay=(delay or 0) / 1000, priority=priority, timeout=self._confirm_timeout)
         except ClientError as error:
             raise ConnectionClosed(str(error)) from error
         self.emit_after("enqueue", message, delay)

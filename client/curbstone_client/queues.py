@@ -43,6 +43,7 @@ class Target(ABC, Generic[Sent, Published]):
         delay: float | None = None,
         ttl: float | None = None,
         key: str | None = None,
+        priority: int | None = None,
         idempotency_key: str | None = None,
         seq: int | None = None,
     ) -> Sent:
@@ -50,14 +51,15 @@ class Target(ABC, Generic[Sent, Published]):
 
         This waits only while the window is full. A str is sent as text, bytes as they are, and everything else as JSON;
         `type` replaces the content type that follows from this. `delay` and `ttl` are in seconds. Messages with the
-        same `key` are delivered one at a time, in order. A message that is published again under the same
-        `idempotency_key`, within the queue's `idempotency_window`, is stored once; with other content it is refused
-        with status 422. `seq` is the message's number; a client with a `producer` gives one to each message for a
-        queue, in ascending order, unless the message has an `idempotency_key`.
+        same `key` are delivered one at a time, in order. `priority` is from 0 to 9, 4 if it is not given; messages of a
+        higher one are delivered first. A message that is published again under the same `idempotency_key`, within the
+        queue's `idempotency_window`, is stored once; with other content it is refused with status 422. `seq` is the
+        message's number; a client with a `producer` gives one to each message for a queue, in ascending order, unless
+        the message has an `idempotency_key`.
         """
         is_keyed = idempotency_key is not None
-        is_plain = not (type or headers or delay or is_keyed) and ttl is None and key is None
-        more = "" if is_plain else content.lines(type, headers, delay, ttl, key, idempotency_key)
+        is_plain = not (type or headers or delay or is_keyed) and ttl is None and key is None and priority is None
+        more = "" if is_plain else content.lines(type, headers, delay, ttl, key, idempotency_key, priority)
         sent: Sent = self.client.send(self.destination, body, more, type, seq, is_keyed)
         return sent
 
@@ -70,6 +72,7 @@ class Target(ABC, Generic[Sent, Published]):
         delay: float | None = None,
         ttl: float | None = None,
         key: str | None = None,
+        priority: int | None = None,
         idempotency_key: str | None = None,
         seq: int | None = None,
         timeout: float | None = None,
@@ -86,6 +89,7 @@ class Target(ABC, Generic[Sent, Published]):
             delay=delay,
             ttl=ttl,
             key=key,
+            priority=priority,
             idempotency_key=idempotency_key,
             seq=seq,
         )
@@ -191,9 +195,10 @@ class BaseTransaction:
         delay: float | None = None,
         ttl: float | None = None,
         key: str | None = None,
+        priority: int | None = None,
     ) -> None:
         """Add a message to the transaction; it is sent with the commit. The options are those of `Queue.send`."""
-        self.sends.append(send_headers(self._client.destination(queue), body, type, headers, delay, ttl, key))
+        self.sends.append(send_headers(self._client.destination(queue), body, type, headers, delay, ttl, key, priority))
 
     def _give_back(self, error: BaseException) -> None:
         for message in self._messages:

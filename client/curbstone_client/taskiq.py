@@ -1,7 +1,7 @@
 """taskiq on Curbstone: `broker = CurbstoneBroker("http://localhost:8080", project="shop")`.
 
-The server delays a task by its label `delay` (seconds). A task is acked when taskiq decides (`--ack-type`). The tasks
-that a worker had when it died are delivered again.
+The server delays a task by its label `delay` (seconds). Tasks with a higher label `priority` (0 to 9) go first.
+A task is acked when taskiq decides (`--ack-type`). The tasks that a worker had when it died are delivered again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class CurbstoneBroker(AsyncBroker):
     async def kick(self, message: BrokerMessage) -> None:
         """Send a task; it is on disk when this returns."""
         delay = float(message.labels.get("delay", 0))
-        await self.client.queue(self._queue).publish(message.message, delay=delay)
+        priority = message.labels.get("priority")
+        queue = self.client.queue(self._queue)
+        await queue.publish(message.message, delay=delay, priority=None if priority is None else int(priority))
 
     async def listen(self) -> AsyncGenerator[bytes | AckableMessage, None]:
         """Yield the tasks in the order they are delivered."""

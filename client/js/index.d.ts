@@ -21,6 +21,8 @@ export interface PublishOptions {
   ttl?: number;
   /** The ordering key. Messages with the same key are delivered in order, one at a time. */
   key?: string;
+  /** From 0 to 9; 4 if it is not given. Messages of a higher priority are delivered first. */
+  priority?: number;
   /**
    * A message that is published again under the same key, within the queue's `idempotency_window`, is stored once and has the
    * same id; with other content it is refused with status 422. 1 to 255 visible ASCII characters; not for events.
@@ -69,6 +71,8 @@ export class Message {
   readonly type: string;
   /** The ordering key; empty if the message has none. */
   readonly key: string;
+  /** From 0 to 9; 4 if the message was published without one. */
+  readonly priority: number;
   readonly timestamp: Date;
   readonly headers: Record<string, string>;
   readonly text: string;

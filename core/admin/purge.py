@@ -59,6 +59,8 @@ def _settle_all(parts: Parts) -> int:
                 continue
             run.set_pending(group.name, run.pending(group.name) & ~bits)
             group.pends(-bits.bit_count())
+            if run.ranked:
+                group.count_levels(run, bits, -1)
             lost[group.name] = (lost.get(group.name, (0, 0))[0] + bits.bit_count(), run.first + bits.bit_length())
             parts.write_queue.settled_ranges(group.name, Reason.PURGE, ranges_of(run.first, bits))
             if group.ordering is not None:

@@ -268,6 +268,9 @@ class Queue:
         oldest_ms = self.index.runs.oldest_ms
         return Counts(rdy, wip, delayed, held, len(self.consumers()), oldest_ms, first_due_ms)
 
+    def by_priority(self, group: str = UNNAMED) -> dict[int, int]:
+        return self.index.by_priority(group)
+
     # --- turns
 
     def turn(self) -> None:

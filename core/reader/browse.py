@@ -179,7 +179,7 @@ def _within(run: Run, mask: int, start: int, end: int) -> int:
 
 def _tries(group: Group, run: Run, mask: int) -> dict[int, int]:
     """Return how often messages of a mask were tried, by seq; messages that were not tried are left out."""
-    if run.first <= group.recovered:
+    if any([run.first <= level.recovered for level in group.levels]):
         tried = {seq: group.tries_of(seq) for seq in seqs_of(run.first, mask)}
     elif group.retries:
         retries = group.retries

@@ -256,6 +256,8 @@ class ReadingGroups:
             pending = run.pending(group.name)
             run.set_pending(group.name, pending | seen)
             group.pends((seen & ~pending).bit_count())
+            if run.ranked:
+                group.count_levels(run, seen & ~pending, 1)
             for start, count in ranges_of(run.first, pending | seen):
                 if start > end:
                     absent.append((end, start - end))

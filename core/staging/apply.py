@@ -24,7 +24,7 @@ from curbstone.core.engine.queue import Queue
 from curbstone.core.engine.write_queue import AtomicWrite, StagedMark
 from curbstone.core.errors import CurbstoneError, StagedDamaged, client_text
 from curbstone.core.message import Message
-from curbstone.core.orders import changed
+from curbstone.core.orders import changed, level_in
 from curbstone.core.staging.files import Marker, PartFile, check_part
 from curbstone.core.staging.frames import FrameMessages, FrameReader, QueueShare
 from curbstone.core.staging.transaction import StagedTransaction
@@ -300,9 +300,11 @@ class Application:
             return
         elapsed_ms = max(self._host.wall_ms() - self.marker.time_ms, 0)
         for message in messages:
-            if message.timestamp_ms or message.expires_ms:
+            level = level_in(message.headers)
+            if message.timestamp_ms or message.expires_ms or level:
                 delay_ms = max(message.timestamp_ms - elapsed_ms, 0) if message.timestamp_ms else 0
-                message.orders = changed(message.orders, delay_ms=delay_ms, ttl_ms=message.expires_ms)
+                ttl_ms = message.expires_ms
+                message.orders = changed(message.orders, delay_ms=delay_ms, ttl_ms=ttl_ms, level=level)
                 message.expires_ms = 0
         for chunk, chunk_size in _chunks(messages, size, chunk_bytes(queue)):
             self._publish(target, queue, chunk, chunk_size)

@@ -31,6 +31,7 @@ QUEUE_OPTIONS = {
     "unused": ("SECONDS", "After how long without use the queue is deleted"),
     "idempotency_window": ("SECONDS", "How long an idempotency key is remembered"),
     "undo": ("SECONDS", "How long settled messages can be brought back"),
+    "oldest_every": ("N", "Give each Nth delivery to the oldest message, whatever its priority"),
 }
 """The metavar and the help of each option. `paused` and `schema` have commands of their own."""
 
@@ -122,6 +123,8 @@ def show(queue: Queue, as_json: Json = False) -> None:
     if "bytes" in info:
         share = 100 * info["bytes"] / info["cap"]
         figures["on disk"] = f"{size(info['bytes'])} ({share:.0f} % of the cap)"
+    if by_priority := info.get("by_priority"):
+        figures["by priority"] = ", ".join([f"{priority}: {count}" for priority, count in by_priority.items()])
     for group, counts in info["groups"].items():
         figures[f"group {group}"] = f"{counts['rdy']} ready, {counts['wip']} in flight, {counts['delayed']} delayed"
     if info.get("bindings"):

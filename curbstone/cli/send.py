@@ -56,6 +56,9 @@ def send(
     key: Annotated[
         str, typer.Option("--key", metavar="KEY", help="Messages of one key are delivered one at a time, in order")
     ] = "",
+    priority: Annotated[
+        int | None, typer.Option("--priority", metavar="0-9", help="9 is delivered first; 4 if it is not given")
+    ] = None,
     create: Annotated[bool, typer.Option("--create", help="Make the queue if there is none")] = False,
     as_json: Json = False,
 ) -> None:
@@ -68,6 +71,8 @@ def send(
 
     name = queue_of(queue)
     common = _common(content_type, header or [], ttl, delay) | ({"key": key} if key else {})
+    if priority is not None:
+        common["priority"] = priority
     if bodies:
         groups: Iterable[Iterable[Fields]] = [[{"message": body} for body in bodies]]
     elif whole:
@@ -185,7 +190,7 @@ def _of_json(line: bytes, number: int) -> Fields:
 
 def publishable(message: Fields) -> Fields:
     """Return the fields of a received message that are published again: body, metadata, and options."""
-    kept = ("Content-Type", "message", "encoding", "ttl", "delay", "groups", "key")
+    kept = ("Content-Type", "message", "encoding", "ttl", "delay", "groups", "key", "priority")
     return {name: value for name, value in message.items() if name in kept or name.startswith(("x-", "ce-"))}
 
 

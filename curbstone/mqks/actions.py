@@ -11,6 +11,7 @@ from curbstone.access.rights import Right
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
+from curbstone.core.orders import orders_in
 from curbstone.mqks import arguments, codec, stats_query
 from curbstone.mqks.arguments import ALL, Consume
 from curbstone.mqks.codec import Request
@@ -51,13 +52,15 @@ class Actions:
         return sum([len(consumer.engine.unsettled) for consumer in self.consumers.values()])
 
     def _publish(self, request: Request) -> None:
-        word, _, data = request.rest.partition(b" ")
+        priority, rest = arguments.split_priority(request.rest)
+        word, _, data = rest.partition(b" ")
         if not word or not data:
             raise RequestError("the arguments of publish must be {event} {data}")
         if len(data) > self._limits.body_bytes_max:
             raise RequestError(f"the data is larger than {self._limits.body_bytes_max} bytes")
         event = arguments.event_of(arguments.text_of(word))
-        message = Message(data, codec.block_of(arguments.text_of(request.request_id), event))
+        block = codec.block_of(arguments.text_of(request.request_id), event, priority)
+        message = Message(data, block, orders_in(block))
         self._traffic.published += 1
         if (meter := self._access.identity.meter) is not None:
             meter.count(1, len(data))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import QueueName, event_name, queue_name
+from curbstone.core.orders import parse_priority
 from curbstone.mqks.errors import RequestError
 from curbstone.mqks.event_patterns import EventPatterns
 
@@ -18,6 +19,7 @@ ALL = b"--all"
 _ADD, _REMOVE, _REMOVE_MASK = "--add", "--remove", "--remove-mask"
 _MANUAL_ACK, _UNUSED, _WINDOW = "--manual-ack", "--delete-queue-when-unused", "--window"
 _REPLACE = ""
+_PRIORITY = b"--priority="
 
 
 class Unused(NamedTuple):
@@ -94,6 +96,19 @@ def event_of(word: str) -> str:
         return event_name(word)
     except BadRequest:
         raise RequestError("an event name must have 1 to 200 characters, and no control characters") from None
+
+
+def split_priority(rest: bytes) -> tuple[str, bytes]:
+    """Return the priority in front of the arguments of `publish`, if it is there, and the rest; raise RequestError."""
+    if not rest.startswith(_PRIORITY):
+        return "", rest
+    word, _, rest = rest.removeprefix(_PRIORITY).partition(b" ")
+    text = text_of(word)
+    try:
+        parse_priority(text)
+    except ValueError as error:
+        raise RequestError(f"bad --priority: {error}") from None
+    return text, rest
 
 
 def parse_consume(rest: bytes, window_max: int) -> Consume:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from curbstone.core import headers
+from curbstone.core.orders import PRIORITY
 from curbstone.mqks.errors import RequestError
 
 NO_ID = b"None"
@@ -126,9 +127,10 @@ def delivery(consumer_id: bytes, msg_id: bytes, event: bytes, tries: int, body: 
     return b"%b ok %b event=%b %b\n" % (consumer_id, msg_id, event, body)
 
 
-def block_of(msg_id: str, event: str) -> bytes:
+def block_of(msg_id: str, event: str, priority: str = "") -> bytes:
     """Return the header block for a message that is published over MQKS."""
-    return headers.encode(((ID_HEADER, msg_id), (EVENT_HEADER, event)))
+    of_priority = ((PRIORITY, priority),) if priority else ()
+    return headers.encode(((ID_HEADER, msg_id), (EVENT_HEADER, event), *of_priority))
 
 
 def names_in(block: bytes) -> tuple[bytes, bytes]:

@@ -320,6 +320,10 @@ class Queue:
         """Return the counts of a group as of the last look."""
         return self.counting.counts(group)
 
+    def by_priority(self, group: str = UNNAMED) -> dict[int, int]:
+        """A node does not count by priority."""
+        return {}
+
     def space(self) -> Space:
         """Only the node could tell how much it still takes, so this is what the options allow."""
         return Space(0, self.options.max_message_size, 0)

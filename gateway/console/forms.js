@@ -16,6 +16,7 @@ const OPTIONS = [
   ['unused', 'Delete the queue when unused for so many seconds (empty: never)', 'nullable'],
   ['undo', 'Keep settled messages for an undo, in seconds', 'number'],
   ['idempotency_window', 'Remember idempotency keys, in seconds', 'number'],
+  ['oldest_every', 'Each delivery of so many goes to the oldest message, whatever its priority (0: none)', 'number'],
   ['groups', 'Declared groups, separated by commas', 'list'],
   ['schema', 'JSON Schema of bodies', 'json'],
 ]
@@ -68,7 +69,7 @@ export function optionsIn(data, options = null) {
 
 /** Names that JSON has for what is not a header of the message's producer. */
 const OWN_FIELDS = new Set(['message', 'encoding', 'Content-Type', 'key', 'timestamp', 'redelivered', 'id', 'tries', 'state', 'due',
-  'dead', 'expiry', 'groups'])
+  'dead', 'expiry', 'groups', 'priority'])
 
 export const headersOf = message => Object.entries(message).filter(([name]) => !OWN_FIELDS.has(name))
 
@@ -84,6 +85,7 @@ export function messageFields(message = {}) {
     h('label', {}, 'Headers, one a line', headers),
     h('div', { class: 'pair' },
       h('label', {}, 'Ordering key', h('input', { name: 'key', value: message.key ?? '' })),
+      h('label', {}, 'Priority, 0 to 9', h('input', { name: 'priority', type: 'number', min: 0, max: 9, value: message.priority ?? '' })),
       h('label', {}, 'Delay, in seconds', h('input', { name: 'delay', type: 'number', min: 0, step: 'any' })),
       h('label', {}, 'ttl, in seconds', h('input', { name: 'ttl', type: 'number', min: 0, step: 'any' }))),
   ]
@@ -94,7 +96,7 @@ export function messageIn(data, encoding = undefined) {
   const message = { 'Content-Type': data.get('type'), message: data.get('body') }
   if (encoding) message.encoding = encoding
   if (data.get('key')) message.key = data.get('key')
-  for (const name of ['delay', 'ttl']) if (data.get(name)) message[name] = Number(data.get(name))
+  for (const name of ['priority', 'delay', 'ttl']) if (data.get(name)) message[name] = Number(data.get(name))
   for (const line of data.get('headers').split('\n').filter(each => each.trim())) {
     const [, name, value] = /^\s*([^:\s]+)\s*:\s*(.*?)\s*$/.exec(line) ?? []
     if (!name) throw new Error(`bad header ${JSON.stringify(line)}: name: value is wanted`)

@@ -181,6 +181,7 @@ function whole(message, list) {
   const metadata = [['id', message.id], ['published', time(message.timestamp)], ['Content-Type', message['Content-Type']],
     ['tries', message.tries], ...headersOf(message)]
   if (message.key) metadata.push(['key', message.key])
+  if (message.priority !== undefined) metadata.push(['priority', message.priority])
   if (message.groups) metadata.push(['groups', message.groups.join(', ')])
   if (message.expiry) metadata.push(['expires', time(message.expiry)])
   if (message.due) metadata.push(['due', time(message.due)])

@@ -112,7 +112,7 @@ export class QueuePage {
         .map(text => h('span', { class: 'badge bad' }, text)))
       this.about.replaceChildren(this.about.firstChild, options(info.options),
         h('p', {}, h('button', { type: 'button', click: () => this.edit(info.options) }, 'Edit options …')),
-        groups.length ? groupTable(groups) : '', this.events(info.bindings, info.filters ?? {}))
+        info.by_priority ? priorityTable(info.by_priority) : '', groups.length ? groupTable(groups) : '', this.events(info.bindings, info.filters ?? {}))
       await this.messages.load()
     } catch (error) {
       if (error.status === 404) {
@@ -236,6 +236,12 @@ function options(values) {
     return value === '' || value === null ? 'none' : value === 0 ? 'no limit' : String(value)
   }
   return h('dl', { class: 'options' }, Object.entries(values).flatMap(([name, value]) => [h('dt', {}, name), h('dd', {}, text(name, value))]))
+}
+
+function priorityTable(counts) {
+  const rows = Object.entries(counts).sort(([a], [b]) => b - a).map(([priority, count]) =>
+    h('tr', {}, h('th', { scope: 'row' }, priority), h('td', {}, number(count))))
+  return table([['Priority', 'text'], 'Not settled'], h('tbody', {}, rows), 'Priorities')
 }
 
 function groupTable(groups) {

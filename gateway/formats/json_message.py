@@ -7,14 +7,14 @@ from typing import Any
 
 from curbstone.core.errors import BadRequest, MessageTooLarge
 from curbstone.core.message import Message
-from curbstone.core.orders import orders_of
+from curbstone.core.orders import PRIORITY, level_in, orders_of
 from curbstone.gateway.formats import cloud_events
 from curbstone.gateway.formats.message_json import body_of_json
 from curbstone.gateway.formats.metadata import block_of_json
 from curbstone.gateway.formats.parameters import encoding_named, groups_of, seconds_ms, ttl_ms
 from curbstone.gateway.http.fields import TRAVELLING
 
-MEMBERS = ("message", "encoding", "Content-Type", *TRAVELLING.values(), "ttl", "delay", "groups")
+MEMBERS = ("message", "encoding", "Content-Type", *TRAVELLING.values(), PRIORITY, "ttl", "delay", "groups")
 """The members that a message in JSON may have, besides metadata with names that begin with x- or ce-."""
 
 _METADATA = ("x-", "ce-")
@@ -63,6 +63,7 @@ def message_of(fields: Mapping[str, Any], max_ttl_s: float, groups: tuple[str, .
         delay_ms=seconds_ms("delay", fields["delay"]) if "delay" in fields else 0,
         ttl_ms=ttl_ms(fields["ttl"], max_ttl_s) if "ttl" in fields else 0,
         groups=groups_of(fields["groups"]) if "groups" in fields else groups,
+        level=level_in(block) if PRIORITY in fields else 0,
     )
     return Message(b"", block, orders)
 

@@ -6,6 +6,7 @@ The lines of a header block (see `core.headers`), and their forms outside of the
     content-encoding:v  HTTP Content-Encoding: v        JSON "Content-Encoding": "v"
     traceparent:v       HTTP traceparent: v             JSON "traceparent": "v" (W3C Trace Context, so tracestate)
     x-key:v             HTTP x-key: v                   JSON "key": "v" (the ordering key)
+    priority:7          HTTP x-priority: 7              JSON "priority": 7
     x-msg-x-foo:v       HTTP x-msg-x-foo: v             JSON "x-msg-x-foo": "v"
     x-foo:v             HTTP x-msg-x-x-foo: v           JSON "x-foo": "v"
     foo:v (STOMP's)     HTTP x-msg-x-foo: v             JSON "x-msg-x-foo": "v"
@@ -28,10 +29,10 @@ from urllib.parse import quote
 
 import orjson
 
-from curbstone.core import headers
+from curbstone.core import headers, orders
 from curbstone.core.errors import BadRequest
 from curbstone.gateway.formats import cloud_events
-from curbstone.gateway.http.fields import EVENT_PREFIX, MESSAGE_PREFIX, TRAVELLING
+from curbstone.gateway.http.fields import EVENT_PREFIX, MESSAGE_PREFIX, PRIORITY, TRAVELLING
 from curbstone.gateway.limits import METADATA_BYTES_MAX
 
 PREFIX = "x-msg-x-"
@@ -76,8 +77,8 @@ def block_of_http(fields: HttpHeaders) -> bytes:
     charset = _charset(b" ".join([value for name, value in merged.items() if not _is_attribute(name)]))
     if not merged.get(b"content-type"):
         merged.pop(b"content-type", None)  # an empty one means nothing; other metadata may be empty
-    pairs = [(name.decode("latin-1"), _line_value(name, value, charset)) for name, value in merged.items()]
-    _check_key(pairs)
+    pairs = [(_line_name(name), _line_value(name, value, charset)) for name, value in merged.items()]
+    _check(pairs)
     if charset:
         pairs.append((CHARSET, charset))
     return _limited(headers.encode(pairs))
@@ -85,6 +86,10 @@ def block_of_http(fields: HttpHeaders) -> bytes:
 
 def _is_attribute(name: bytes) -> bool:
     return name.startswith(EVENT_PREFIX)
+
+
+def _line_name(name: bytes) -> str:
+    return orders.PRIORITY if name == PRIORITY else name.decode("latin-1")
 
 
 def _line_value(name: bytes, value: bytes, charset: str) -> str:
@@ -103,9 +108,9 @@ def _charset(values: bytes) -> str:
 
 
 def block_of_json(fields: Mapping[str, Any]) -> bytes:
-    """Return the header block for the metadata in a JSON object: Content-Type, `TRAVELLING`, and names with x- or ce-.
+    """Return the header block for the metadata in a JSON object: Content-Type, `TRAVELLING`, priority, x- and ce-.
 
-    Raise BadRequest for a value that is not a string, and for names and values with CR, LF or NUL.
+    Raise BadRequest for a value that is not a string (the priority is a number), and for CR, LF and NUL.
     """
     pairs = []
     for name, value in fields.items():
@@ -118,6 +123,8 @@ def block_of_json(fields: Mapping[str, Any]) -> bytes:
                 continue
         elif name in _FROM_JSON:
             name = _FROM_JSON[name]
+        elif name == orders.PRIORITY:
+            value = _digits(value)
         elif not name.startswith(cloud_events.PREFIX):
             continue
         if not isinstance(value, str):
@@ -125,18 +132,35 @@ def block_of_json(fields: Mapping[str, Any]) -> bytes:
         if _BREAKS_LINES.search(value) or _BREAKS_LINES.search(name):
             raise BadRequest(f"bad metadata {name[:80]!r}: CR, LF and NUL are not allowed")
         pairs.append((name, value))
-    _check_key(pairs)
+    _check(pairs)
     return _limited(headers.encode(pairs)) if pairs else b""
 
 
-def _check_key(pairs: list[tuple[str, str]]) -> None:
-    """Raise BadRequest if the ordering key is not allowed."""
+def _digits(priority: object) -> str:
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise BadRequest(f"bad priority: {str(priority)[:80]!r} is not a whole number")
+    return str(priority)
+
+
+def _check(pairs: list[tuple[str, str]]) -> None:
+    """Raise BadRequest if the ordering key or the priority is not allowed."""
     for name, value in pairs:
-        if name == headers.KEY:
-            try:
+        try:
+            if name == headers.KEY:
                 headers.check_key(value)
-            except ValueError as error:
-                raise BadRequest(f"bad key: {error}") from None
+            elif name == orders.PRIORITY:
+                orders.parse_priority(value)
+        except ValueError as error:
+            what = "key" if name == headers.KEY else f"priority {value[:80]!r}"
+            raise BadRequest(f"bad {what}: {error}") from None
+
+
+def _is_priority(name: str, value: str) -> bool:
+    """Return whether a line is a priority. Earlier versions took any text for one."""
+    try:
+        return name == orders.PRIORITY and orders.parse_priority(value) >= 0
+    except ValueError:
+        return False
 
 
 def _limited(block: bytes) -> bytes:
@@ -156,7 +180,7 @@ def http_headers(block: bytes) -> HttpHeaders:
     found = {b"content-type": OCTET_STREAM.encode()}
     own = set()
     for name, value in lines:
-        header = _http_name(name)
+        header = PRIORITY if _is_priority(name, value) else _http_name(name)
         if header and header not in own:
             own.add(header)
             is_attribute = _is_attribute(header)
@@ -211,6 +235,8 @@ def json_parts(block: bytes) -> tuple[bytes, bytes]:
             dead[key] = int(value) if key in _DEAD_NUMBERS and value.isdecimal() else value
         elif name in TRAVELLING:
             own[TRAVELLING[name]] = value
+        elif _is_priority(name, value):
+            own[name] = int(value)
         elif name != CHARSET:
             own[name if name.startswith(("x-", cloud_events.PREFIX)) else PREFIX + name] = value
     inside: dict[str, object] = dict(_reversed(own))

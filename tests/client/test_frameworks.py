@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -18,8 +19,10 @@ import pytest
 from dramatiq import Message
 from dramatiq.errors import QueueJoinTimeout
 from kombu import Connection, Exchange, Queue
+from taskiq import BrokerMessage
 
 import curbstone_client.celery  # noqa: F401 - registers the scheme curbstone://
+from curbstone_client import taskiq
 from curbstone_client.dramatiq import CurbstoneBroker
 from curbstone_client.sync import Client
 from tests.kit.server import ServerProcess, clean_environment
@@ -403,3 +406,51 @@ def option_of(server: ServerProcess, queue: str, option: str) -> object:
 
 def queues_of(server: ServerProcess) -> list[str]:
     return [queue["name"] for queue in httpx.get(f"{server.url}/v2/shop/queues").json()["queues"]]
+
+
+@pytest.mark.parametrize(("order", "expected"), [("rabbitmq", [9, 5, 1, 0]), ("redis", [0, 1, 5, 9])])
+def test_celery_delivers_by_priority_as_with_its_other_brokers(
+    server: ServerProcess, order: str, expected: list[int]
+) -> None:
+    address = server.url.replace("http", "curbstone") + "/shop"
+    with Connection(address, transport_options={"priority": order}) as connection:
+        for priority in (5, 0, 9, 1):
+            connection.Producer().publish(priority, routing_key=order, priority=priority)
+        queue = Queue(order)(connection.default_channel)
+        found = [queue.get() for _ in expected]
+        assert [message.payload for message in found] == expected
+        for message in found:
+            message.ack()
+
+
+def test_celery_refuses_an_order_of_priorities_that_is_none(server: ServerProcess) -> None:
+    address = server.url.replace("http", "curbstone") + "/shop"
+    with pytest.raises(ValueError, match="bad priority 'fifo' in broker_transport_options: rabbitmq or redis"):
+        Connection(address, transport_options={"priority": "fifo"}).connect()
+
+
+def test_dramatiq_and_taskiq_deliver_by_priority(server: ServerProcess) -> None:
+    broker = CurbstoneBroker(server.url, project="shop")
+    broker.declare_queue("ranked")
+    for number, priority in enumerate((None, 9, 0)):
+        options = {} if priority is None else {"broker_priority": priority}
+        broker.enqueue(
+            Message[None](queue_name="ranked", actor_name="work", args=(number,), kwargs={}, options=options)
+        )
+    consumer = broker.consume("ranked", prefetch=3)
+    assert [next(consumer).args for _ in range(3)] == [(1,), (0,), (2,)]
+    consumer.close()
+    broker.close()
+    asyncio.run(_kick_by_priority(server.url))
+    with Client(server.url, project="shop") as client:
+        messages = client.queue("tasks").consume()
+        found = [messages.get(WAIT_S_MAX) for _ in range(3)]
+        assert [message and message.body for message in found] == [b"high", b"none", b"low"]
+
+
+async def _kick_by_priority(url: str) -> None:
+    broker = taskiq.CurbstoneBroker(url, project="shop", queue="tasks")
+    await broker.startup()
+    for text, labels in (("none", {}), ("high", {"priority": 9}), ("low", {"priority": "1"})):
+        await broker.kick(BrokerMessage(task_id=text, task_name="task", message=text.encode(), labels=labels))
+    await broker.shutdown()

@@ -103,6 +103,19 @@ def test_what_is_no_message_is_refused_where_it_is_given(shell: Shell, queue: st
         shell.send("a/b/c", "x")
 
 
+def test_a_higher_priority_is_delivered_first(shell: Shell, queue: str) -> None:
+    for priority in (None, 0, 9, 4, 12):
+        shell.publish(queue, str(priority), priority=priority)
+    with pytest.raises(ValueError, match="priority must be a whole number from 0 to 9, not -1"):
+        shell.publish(queue, "never", priority=-1)
+    messages = shell.consume(queue)
+    found = [shell.take(messages) for _ in range(5)]
+    assert [(message.text, message.priority) for message in found] == [
+        *(("9", 9), ("12", 9), ("None", 4), ("4", 4), ("0", 0)),
+    ]
+    assert "priority" not in found[0].headers
+
+
 def test_many_are_stored_in_their_order(shell: Shell, queue: str) -> None:
     sent = [shell.send(queue, b"%d" % n) for n in range(500)]
     shell.flush()

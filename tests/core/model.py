@@ -1,12 +1,14 @@
 """One queue in plain Python: what the engine's must look like after the same calls.
 
 It knows no disk and no log. A message has a place in every group entitled to it; the place is rdy,
-wip or delayed, and gone when settled. What is handed out is the first of the ready by seq; of messages with the
-same ordering key only the first that is there, and after another one of it was settled not in the same go.
+wip or delayed, and gone when settled. What is handed out is, of the ready ones of the highest priority, the first by
+seq, and each time after `oldest_every` - 1 others, the first by seq of all; of messages with the same ordering key only
+the first that is there, and after another one of it was settled not in the same go.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 UNNAMED = ""
@@ -42,6 +44,7 @@ class Held:
     body: bytes
     expires_ms: int
     key: str = ""
+    priority: int = 4
     places: dict[str, Place] = field(default_factory=dict)
 
 
@@ -64,6 +67,9 @@ class Model:
         self.max_tries = max_tries
         self.nack_delay_ms = nack_delay_ms
         self.dead_letter = dead_letter
+        self.oldest_every = 0
+        self.handed: dict[str, int] = {}
+        """By group, how many were handed out since the start."""
         self.now_ms = 0
         self.next_seq = 1
         self.messages: dict[int, Held] = {}
@@ -81,7 +87,7 @@ class Model:
         return {seq: message.places[group] for seq, message in held if group in message.places}
 
     def ready(self, group: str) -> list[int]:
-        """Return what may be handed out, in order."""
+        """Return what may be handed out, by seq."""
         ready: list[int] = []
         keys = {key for name, key in self.passed if name == group}
         for seq, place in self.places(group).items():
@@ -92,10 +98,22 @@ class Model:
                 keys.add(key)
         return ready
 
+    def next(self, group: str) -> int:
+        """Return what is handed out next, or 0."""
+        ready = self.ready(group)
+        if self.oldest_every and self.handed.get(group, 0) % self.oldest_every == self.oldest_every - 1:
+            return min(ready, default=0)
+        return min(ready, key=lambda seq: (-self.messages[seq].priority, seq), default=0)
+
     def counts(self, group: str) -> tuple[int, int, int]:
         """Return how many are rdy, wip and delayed."""
         states = [place.state for place in self.places(group).values()]
         return states.count("rdy"), states.count("wip"), states.count("delayed")
+
+    def by_priority(self, group: str) -> dict[int, int]:
+        """Return how many are unsettled, by priority; nothing if all have 4."""
+        counts = Counter(self.messages[seq].priority for seq in self.places(group))
+        return {} if set(counts) <= {4} else dict(counts)
 
     @property
     def bytes_held(self) -> int:
@@ -111,14 +129,22 @@ class Model:
     # --- what is done to it
 
     def publish(
-        self, bodies: list[bytes], *, delay_ms: int, ttl_ms: int, groups: tuple[str, ...], keys: list[str]
+        self,
+        bodies: list[bytes],
+        *,
+        delay_ms: int,
+        ttl_ms: int,
+        groups: tuple[str, ...],
+        keys: list[str],
+        priorities: list[int],
     ) -> list[int]:
         """Take messages; return their seqs."""
         seqs = list(range(self.next_seq, self.next_seq + len(bodies)))
         self.next_seq += len(bodies)
         due_ms = self.now_ms + delay_ms if delay_ms else 0
-        for seq, body, key in zip(seqs, bodies, keys, strict=True):
-            held = self.messages[seq] = Held(body, self.now_ms + ttl_ms if ttl_ms else 0, key)
+        for seq, body, key, priority in zip(seqs, bodies, keys, priorities, strict=True):
+            expires_ms = self.now_ms + ttl_ms if ttl_ms else 0
+            held = self.messages[seq] = Held(body, expires_ms, key, 4 if key else priority)
             for group in groups or (UNNAMED, *self.declared):
                 held.places[group] = Place(due_ms=due_ms)
         return seqs
@@ -133,26 +159,31 @@ class Model:
 
     def hand_out_instead(self, group: str, expected: list[int], given: list[int]) -> None:
         """Where others had room, and what has its turn now was there sooner: as many, and each might have come."""
-        for seq in set(expected) - set(given):
-            self.messages[seq].places[group].is_wip = False
+        self.take_back(group, [*set(expected) - set(given)])
         self.passed.clear()
         for seq in sorted(set(given) - set(expected)):
             assert seq in self.ready(group), f"given in {group!r}: {sorted(given)}, but {seq} has to wait"
             self.messages[seq].places[group].is_wip = True
+            self.handed[group] = self.handed.get(group, 0) + 1
 
     def hand_out_once(self, group: str, room: int) -> list[int]:
-        """Hand out what is ready, first by seq, up to `room`; what was tried too often dies on the way."""
+        """Hand out what is ready, up to `room`; what was tried too often dies on the way."""
         taken: list[int] = []
-        for seq in self.ready(group):
-            if len(taken) == room:
-                break
+        while len(taken) < room and (seq := self.next(group)):
             place = self.messages[seq].places[group]
             if self.max_tries and place.tries >= self.max_tries:
                 self.die(group, seq, "max_tries", place.tries, "")
             else:
                 place.is_wip = True
                 taken.append(seq)
+                self.handed[group] = self.handed.get(group, 0) + 1
         return taken
+
+    def take_back(self, group: str, seqs: list[int]) -> None:
+        """These were not handed out after all."""
+        for seq in seqs:
+            self.messages[seq].places[group].is_wip = False
+        self.handed[group] = self.handed.get(group, 0) - len(seqs)
 
     def settle(self, group: str, seq: int) -> None:
         """It is done with in a group."""
@@ -207,6 +238,7 @@ class Model:
 
     def restart(self) -> None:
         """Nobody holds anything any more; what was held has been tried once more."""
+        self.handed.clear()
         for message in self.messages.values():
             for place in message.places.values():
                 place.is_unsure = bool(message.key) and not place.is_wip and not place.tries

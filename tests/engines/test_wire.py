@@ -35,7 +35,7 @@ PROPERTIES = st.builds(
     st.none() | st.integers(0, 2**63 - 1),
     *[st.none() | SHORT] * 3,
     app_id=st.none(),
-    priority=st.none(),
+    priority=st.none() | st.integers(0, 255),
 )
 
 

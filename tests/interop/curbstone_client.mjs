@@ -50,6 +50,12 @@ export async function run({ Client, Reject, Retry, Refused }, url, options, cras
   await until(() => filtered.length);
   facts.filtered = filtered;
 
+  for (const [text, priority] of [["none"], ["low", 0], ["high", 9]]) await client.publish("ranked", text, { priority });
+  const ranked = [];
+  client.worker("ranked", (message) => ranked.push([message.text, message.priority]));
+  await until(() => ranked.length === 3);
+  facts.ranked = ranked;
+
   const sending = Array.from({ length: 200 }, (_, n) => client.publish("orders", String(n + 1)));
   await Promise.any(sending);
   await crash();

@@ -389,3 +389,17 @@ def test_the_statistics_are_looked_up_and_nothing_is_evaluated(tmp_path: Path) -
             assert await peer.error(f"ev _eval {code}") == "ev"
 
     run(tmp_path, test)
+
+
+def test_a_priority_goes_before_the_event(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer("c consume --confirm q e", "d delete_consumer --confirm c")
+        await peer.confirm("m1 publish --confirm e first", "m2 publish --confirm --priority=2 e low")
+        await peer.confirm("m3 publish --confirm --priority=9 e high")
+        assert await peer.error("m4 publish --priority=x e never") == "m4"
+        assert await peer.error("m5 publish --priority=9 e") == "m5"
+        peer.send("c consume q e")
+        expected = ["c ok m3 event=e high", "c ok m1 event=e first", "c ok m2 event=e low"]
+        assert await peer.lines(3) == expected
+
+    run(tmp_path, test)

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from curbstone.core.message import Message
-from curbstone.core.orders import Orders
+from curbstone.core.orders import level_in, orders_of
 from curbstone.core.values import UNNAMED
 
 GROUPS = (UNNAMED, "g", "h")
@@ -47,6 +47,8 @@ class History:
         self._next = 1
         self.keys = 0
         """How many ordering keys messages have; 0 for none."""
+        self.priorities = 0
+        """How many priorities they have beside none; 0 for none."""
         self.bodies: dict[int, bytes] = {}
         self.confirmed: set[int] = set()
         self.refused: set[int] = set()
@@ -72,12 +74,14 @@ class History:
         self._next += 1
         body = (b"%d:" % token).ljust(size, b"abcdefgh"[token % 8 : token % 8 + 1])
         self.bodies[token] = body
-        return Message(body, self.headers(token), orders=Orders(delay_ms=delay_ms, ttl_ms=ttl_ms, groups=groups))
+        block = self.headers(token)
+        return Message(body, block, orders_of(delay_ms=delay_ms, ttl_ms=ttl_ms, groups=groups, level=level_in(block)))
 
     def headers(self, number: int) -> bytes:
         """Return the headers of the message with a token."""
         key = b"x-key:%d\n" % (number % self.keys) if self.keys and number % 4 else b""
-        return (b"n:%d\n" % number if number % 3 else b"") + key
+        priority = b"priority:%d\n" % (number * 7 % self.priorities) if self.priorities and number % 5 else b""
+        return (b"n:%d\n" % number if number % 3 else b"") + key + priority
 
     @staticmethod
     def token(message: Message, group: str = UNNAMED) -> int:

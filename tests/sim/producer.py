@@ -12,6 +12,7 @@ from random import Random
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Message
+from curbstone.core.orders import orders_in
 from curbstone.core.values import Numbered, producer_key
 from tests.sim.answers import Answers
 from tests.sim.history import History, Violation
@@ -64,7 +65,10 @@ class Producers:
             message = self._history.message(rng.randrange(10, largest + 1))
             line.messages.append(message)
             self._numbers[self._history.token(message)] = str(queue.name), line.key, len(line.messages)
-        messages = [Message(message.body, message.headers) for message in line.messages[first - 1 : last]]
+        messages = [
+            Message(message.body, message.headers, orders_in(message.headers))
+            for message in line.messages[first - 1 : last]
+        ]
         at = first
 
         def done(error: CurbstoneError | None, first_seq: int, count: int) -> None:

@@ -25,6 +25,7 @@ from tests.sim.durable import Durable
 from tests.sim.history import History, Unit, Violation
 from tests.sim.leases import give_back, take_or_settle
 from tests.sim.overflow import Overflow
+from tests.sim.priorities import see_order
 from tests.sim.producer import Producers
 from tests.sim.reader import GROUP, Reader, is_pending
 from tests.sim.transactions import transact
@@ -49,6 +50,7 @@ class Run:
         self.disk.caps = self.directories.cap_of
         self.history = History()
         self.history.keys = 3 if focus == "keys" else Random(f"keys {seed}").choice([0, 0, 0, 2, 7])
+        self.history.priorities = 10 if focus == "priority" else Random(f"priority {seed}").choice([0, 0, 0, 3, 10])
         self.turns = Turns(self.history, self._is_leased)
         self.answers = Answers(self.history)
         self.producers = Producers(self.history, self.answers, seed, focus)
@@ -242,6 +244,7 @@ class Run:
         consumer: Consumer
 
         def deliver(deliveries: list[Delivery]) -> None:
+            see_order(self.history, queue, group, deliveries)
             for delivery in deliveries:
                 self.turns.handed_out(queue, group, delivery.message)
                 self.history.delivered(delivery.message, f"a consumer of {queue.name}", group)
@@ -318,6 +321,7 @@ class Run:
         changes["dead_letter"] = "dead" if can_die else ""
         if not changes["dead_letter"]:
             changes["max_tries"] = 0
+        changes["oldest_every"] = changes["max_tries"]
         self.directories.declare(self.rng.choice(names), changes)
 
     def number(self) -> None:
@@ -444,6 +448,7 @@ class Run:
 
     def _drainer(self, queue: LocalQueue, group: str, out: list[Message]) -> None:
         def deliver(deliveries: list[Delivery]) -> None:
+            see_order(self.history, queue, group, deliveries)
             for delivery in deliveries:
                 self.turns.handed_out(queue, group, delivery.message)
                 self.history.delivered(delivery.message, "the drain", group)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from heapq import heappush
 
@@ -14,9 +14,15 @@ from curbstone.core.engine.commit.producer_sequences import Found, SequenceCheck
 from curbstone.core.engine.commit.publishes import Publishes
 from curbstone.core.engine.directories import Directories
 from curbstone.core.engine.facts.facts import Facts
-from curbstone.core.engine.index.group import Group, IsDead, Taken
+from curbstone.core.engine.index import copies
+from curbstone.core.engine.index import group as group_module
+from curbstone.core.engine.index import runs as index_runs
+from curbstone.core.engine.index.due import Expiries
+from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.index.index import Index
+from curbstone.core.engine.index.level import IsDead, Level, Taken
 from curbstone.core.engine.index.ordering import Ordering
+from curbstone.core.engine.index.runs import Page, Runs
 from curbstone.core.engine.log import meta
 from curbstone.core.engine.log.commit import Commit
 from curbstone.core.engine.log.format import Note, Reason
@@ -66,16 +72,16 @@ def test_the_simulator_sees_a_disk_that_lies(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_simulator_sees_a_message_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Group._take_returned
+    original = Level.take_returned
 
-    def take(self: Group, taken: Taken, is_dead: IsDead) -> bool:
+    def take(self: Level, group: Group, taken: Taken, is_dead: IsDead) -> bool:
         before = len(taken.deliveries)
-        may_go_on = original(self, taken, is_dead)
+        may_go_on = original(self, group, taken, is_dead)
         if len(taken.deliveries) > before:
-            heappush(self._returned, taken.deliveries[-1].message.seq)
+            heappush(self.returned, taken.deliveries[-1].message.seq)
         return may_go_on
 
-    monkeypatch.setattr(Group, "_take_returned", take)
+    monkeypatch.setattr(Level, "take_returned", take)
     assert finds_something(range(20))
 
 
@@ -192,7 +198,7 @@ def test_the_simulator_sees_half_of_a_transaction(monkeypatch: pytest.MonkeyPatc
     """What the journal has is not written again after a crash."""
     original = TxLog.recover
     monkeypatch.setattr(TxLog, "recover", lambda self, highest: original(self, highest)[:0])
-    assert finds_something(range(80, 160))
+    assert finds_something(range(340, 400))
 
 
 # --- directories
@@ -275,3 +281,36 @@ def test_the_simulator_sees_copies_that_are_counted_for_the_wrong_messages(monke
 
     monkeypatch.setattr(Fanout, "_chosen", chosen)
     assert finds_something(range(20), focus="durable")
+
+
+# --- priorities
+
+
+def test_the_simulator_sees_copies_that_lose_their_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = copies._put_copy
+
+    def put(runs: Runs, expiries: Expiries, run: index_runs.Run, message: Message, names: Iterable[str]) -> None:
+        original(runs, expiries, run, message, names)
+        run.levels, run.ranked = None, 0
+
+    monkeypatch.setattr(copies, "_put_copy", put)
+    assert finds_something(range(20), focus="priority")
+
+
+def test_the_simulator_sees_the_default_priority_behind_those_that_are_lower(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "_rank", lambda level: level.number)
+    assert finds_something(range(10), focus="priority")
+
+
+def test_the_simulator_sees_a_page_that_passes_for_all_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run got after its page was read was skipped."""
+    original = Level._loaded
+
+    def loaded(self: Level, group: Group, run: index_runs.Run, page: Page | None) -> None:
+        original(self, group, run, page)
+        if page is not None and page.messages is not None:
+            page.messages += [None] * 10_000
+            page.bits = -1
+
+    monkeypatch.setattr(Level, "_loaded", loaded)
+    assert finds_something(range(40), focus="priority")

@@ -18,6 +18,7 @@ from tests.sim.run import Run
 FIRST_SEED = int(os.environ.get("CURBSTONE_SIM_SEED", "0"))
 SEEDS_AT_ONCE = 9
 FOCI = ["remake", "recap", "fill", "pause", "numbers", "keys", "overflow", "undo", "large", "roomy", "durable"]
+FOCI += ["priority"]
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -129,3 +129,26 @@ def test_varied_headers_keep_the_rules_of_the_rest_of_the_head() -> None:
     assert [message.body for message in client.send(SUB)] == [b"0", b"1"]
     client.send("BEGIN|transaction:t", send("t", "transaction:t", "x-key:a"), send("u", "transaction:t", "x-key:b"))
     assert [message.body for message in client.send("COMMIT|transaction:t")] == [b"t", b"u"]
+
+
+def test_a_higher_priority_is_delivered_first() -> None:
+    client = Client()
+    sends = [send(text, *([f"priority:{text}"] if text != "-" else [])) for text in ("0", "-", "9", "4", "12", "5")]
+    client.send(*sends)
+    messages = client.send("SUBSCRIBE|id:0|destination:/queue/a|ack:auto")
+    assert [message.body for message in messages] == [b"9", b"12", b"5", b"-", b"4", b"0"]
+    assert [message.headers.get("priority") for message in messages] == ["9", "12", "5", None, "4", "0"]
+
+
+def test_a_priority_counts_in_a_transaction_too() -> None:
+    client = Client()
+    client.send("BEGIN|transaction:t", send("4", "transaction:t"), send("9", "transaction:t", "priority:9"))
+    client.send("COMMIT|transaction:t")
+    assert [message.body for message in client.send(SUB)] == [b"9", b"4"]
+
+
+@pytest.mark.parametrize("value", ["", "high", "-1", "256", "4.0"])
+def test_a_bad_priority_is_an_error_with_the_rule(value: str) -> None:
+    error = Client().error(send("x", f"priority:{value}", "receipt:r"))
+    assert error.headers["receipt-id"] == "r"
+    assert "bad priority: it is a whole number from 0 to 9; up to 255 counts as 9" in error.body.decode()

@@ -15,8 +15,9 @@ from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.compaction.relocate import Copy, CopySource
 from curbstone.core.engine.delivery.dispatch import Dispatcher
 from curbstone.core.engine.facts.facts import EMPTY, put
-from curbstone.core.engine.facts.kinds import encode_seq
-from curbstone.core.engine.index.index import DELAYS
+from curbstone.core.engine.facts.kinds import encode_rank, encode_seq, rank_key
+from curbstone.core.engine.index.index import DELAYS, LEVELS
+from curbstone.core.engine.index.level import Level
 from curbstone.core.engine.log.commit import Commit
 from curbstone.core.engine.log.format import (
     BATCH_BYTES,
@@ -36,7 +37,7 @@ from curbstone.core.engine.write_queue import Pop
 from curbstone.core.message import Message
 from curbstone.core.values import Done
 
-_NO_MARKS: Mapping[str, int] = MappingProxyType({})
+_NO_MARKS: Mapping[Level, int] = MappingProxyType({})
 
 
 class Batch:
@@ -69,7 +70,7 @@ class Batch:
         self.after_settles: Sequence[Done] = ()
         """Callbacks of those who wait until all earlier settles are on disk."""
         self.marks = _NO_MARKS
-        """By group, the last seq that was handed out, or will be as soon as the batch is on disk."""
+        """By level of a group, the last seq that was handed out, or will be as soon as the batch is on disk."""
         self.facts = EMPTY
         self.start = 0
         self.end = 0
@@ -150,8 +151,7 @@ class Batch:
         if copies:
             first_seq, entries, flags = copies[0].seq, sum(map(entry_bytes, copies)), int(Flag.COPY)
         sections: list[bytes] = []
-        if encode_entries(copies or publishes.messages, first_seq, sections):
-            flags |= Flag.EXTRAS
+        flags |= encode_entries(copies or publishes.messages, first_seq, sections)
         releases, settles = self.records.sections if self.records is not None else (b"", b"")
         length = BATCH_BYTES + entries + len(releases) + len(settles) + len(notes)
         if self._disk_is_full:
@@ -171,7 +171,7 @@ class Batch:
             log.next_batch,
             publishes.messages[-1].timestamp_ms if count else state.host.wall_ms(),  # the same: it was read just now
             first_seq,
-            self.marks.get("", parts.index.unnamed.delivered_logged),
+            self.marks.get(parts.index.unnamed.level, parts.index.unnamed.level.delivered_logged),
             publishes.tx or log.tx,
             len(copies) or count,
             len(releases),
@@ -211,18 +211,22 @@ class Batch:
         publishes, receivers = self.publishes, self._dispatcher
         new = publishes.facts() if publishes.atomic or publishes.numbering is not None else {}
         messages = len(publishes.messages)
-        marks: dict[str, int] = {}
+        has_levels = publishes.traits & LEVELS or self._parts.index.runs.levels
+        marks: dict[Level, int] = {}
         for group in groups.values():
-            mark = group.delivered
-            if messages and receivers and not group.rdy:
-                # Those of this very batch that are handed out as soon as it is on disk. The batch says so itself, so a
-                # crash right after the hand-out finds them marked.
-                room = min(receivers.room(group.name, messages), messages)
-                mark = max(mark, self._parts.state.next_seq + room - 1) if room else mark
-            if mark > group.delivered_logged:
-                marks[group.name] = mark
-                if group.name:  # the unnamed one's is in the head of every batch
-                    put(new, Note.DELIVERED, encode_seq(group.name, mark))
+            for level in group.levels:
+                mark = level.delivered
+                if messages and receivers and not group.rdy and not has_levels:
+                    # Those of this very batch that are handed out as soon as it is on disk. The batch says so itself,
+                    # so a crash right after the hand-out finds them marked. With levels it is not known which.
+                    room = min(receivers.room(group.name, messages), messages)
+                    mark = max(mark, self._parts.state.next_seq + room - 1) if room else mark
+                if mark > level.delivered_logged:
+                    marks[level] = mark
+                    if level.number:
+                        put(new, Note.RANK, encode_rank(group.name, level.number, mark))
+                    elif group.name:  # the unnamed one's is in the head of every batch
+                        put(new, Note.DELIVERED, encode_seq(group.name, mark))
         if marks:
             self.marks = marks
         if not drops:
@@ -231,5 +235,7 @@ class Batch:
             return self.facts.encoded
         log_start = self._parts.log.segments[drops].number
         facts.keep_only(Note.DELIVERED, {name.encode() for name in groups})
+        ranks = [(level.number, group.name) for group in groups.values() for level in group.levels if level.number]
+        facts.keep_only(Note.RANK, {rank_key(name, number) for number, name in ranks})
         self.facts = facts.pending(new, log_start)
         return encode_log_start(log_start) + self.facts.encoded

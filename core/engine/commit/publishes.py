@@ -20,14 +20,15 @@ from curbstone.core.engine.commit.producer_sequences import SequenceCheck
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.facts.facts import Changes, put
 from curbstone.core.engine.facts.kinds import KINDS, Dedup, encode_producer, encode_staged
-from curbstone.core.engine.index.index import DELAYS, EXPIRIES, GROUPS
+from curbstone.core.engine.index.index import DELAYS, EXPIRIES, GROUPS, LEVELS
 from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES, SEGMENT_BYTES, Note, entry_bytes, settled_bytes
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite, Publish, Reservation
 from curbstone.core.errors import CurbstoneError, QueueFull
+from curbstone.core.headers import KEY_MARK, key_of
 from curbstone.core.message import Message
-from curbstone.core.orders import NOTHING
+from curbstone.core.orders import NOTHING, changed
 from curbstone.core.schemas import BodyRule
 from curbstone.core.values import LastNumber, Numbered
 
@@ -413,6 +414,11 @@ class Publishes:
     def _put_in_with_orders(self, message: Message, default_ttl_ms: int) -> int:
         """Note what a message has that is not plain; return the bytes of its entry."""
         orders = message.orders or NOTHING
+        if orders.level:
+            if KEY_MARK in message.headers and key_of(message.headers):
+                message.orders = changed(orders, level=0)  # messages with an ordering key stay in their order
+            else:
+                self.traits |= LEVELS
         ttl_ms = orders.ttl_ms or default_ttl_ms
         if ttl_ms:
             message.expires_ms = self._state.host.now_ms() + ttl_ms

@@ -382,10 +382,8 @@ class Writer:
         if commit.dropped:
             self._log.let_go(commit)
             self._cleaner.dropped()
-        for name, mark in batch.marks.items():
-            group = parts.index.groups.get(name)
-            if group is not None:
-                group.delivered_logged = mark
+        for level, mark in batch.marks.items():
+            level.delivered_logged = mark
         if batch.facts.encoded:
             parts.facts.logged(batch.facts, segment.number)
         if batch.pops or self._write_queue.pops:

@@ -16,6 +16,7 @@ from curbstone.core.engine.state import QueueState
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, SchemaViolation, Unavailable
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, parse_queue_name
+from curbstone.core.orders import orders_in
 from curbstone.core.values import Done
 
 PREFIX = b"x-dead-"
@@ -68,7 +69,8 @@ def dead_letter(state: QueueState, message: Message, reason: Reason, tries: int,
     ]
     if error:
         provenance.append(("x-dead-error", error.replace("\0", "")[:ERROR_CHARS_MAX]))
-    return Message(message.body, without_provenance(message.headers) + headers.encode(provenance))
+    block = without_provenance(message.headers) + headers.encode(provenance)
+    return Message(message.body, block, orders_in(block))
 
 
 def dead_letter_queue(state: QueueState) -> QueueName | None:

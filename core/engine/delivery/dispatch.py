@@ -201,7 +201,8 @@ class Dispatcher(dict[str, RoundRobin]):
             if not most:
                 round_robin.none_ready()
             return
-        taken = group.take(min(sum(credit.values()), most), self._dead_letters.is_dead)
+        most = min(sum(credit.values()), most)
+        taken = group.take(most, self._dead_letters.is_dead, self._state.options.oldest_every)
         deliveries = taken.deliveries
         if taken.handed:
             self._write_queue.record_redeliveries(taken.handed)

@@ -8,6 +8,7 @@ The bytes of a fact are the payload of its note in the log. Numbers are little-e
     LOSS        floor (8), messages (8), name of the group
     ACKED       seq (8), name of the group
     PRODUCER    producer (16), number (8), seq (8), time in ms (8)
+    RANK        seq (8), level (1), name of the group
 
 A new kind needs a number in `Note`, a row in `KINDS`, and functions that make and read its bytes.
 """
@@ -72,6 +73,7 @@ KINDS: dict[int, Kind] = {
     Note.LOSS: Kind(slice(16, None), is_withdrawn=True),
     Note.ACKED: Kind(slice(8, None), is_withdrawn=True),
     Note.PRODUCER: Kind(slice(0, 16), room=48, end_ms=_producer_end_ms, most=100_000, cap_bytes=4096, makes_way=True),
+    Note.RANK: Kind(slice(8, None)),
 }
 
 
@@ -86,6 +88,21 @@ def encode_seq(group: str, seq: int) -> bytes:
 def decode_seq(value: bytes | None) -> int:
     """Return the seq of such a fact, 0 for none."""
     return int.from_bytes(value[:8], "little") if value else 0
+
+
+def encode_rank(group: str, level: int, seq: int) -> bytes:
+    """Return the fact, RANK, that has this seq for a level of a group."""
+    return seq.to_bytes(8, "little") + rank_key(group, level)
+
+
+def rank_key(group: str, level: int) -> bytes:
+    """Return the key of such a fact."""
+    return bytes([level]) + group.encode()
+
+
+def decode_rank(value: bytes) -> tuple[str, int, int]:
+    """Return the group, level and seq of such a fact."""
+    return value[9:].decode(), value[8], int.from_bytes(value[:8], "little")
 
 
 # --- idempotency keys

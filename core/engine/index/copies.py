@@ -82,6 +82,8 @@ def _extends(runs: Runs, run: Run, seq: int) -> bool:
 def _put_copy(runs: Runs, expiries: Expiries, run: Run, message: Message, names: Iterable[str]) -> None:
     bit = 1 << (message.seq - run.first)
     run.naming |= bit if message.groups else 0
+    if message.level:
+        runs.rank(run, message.level, bit)
     for name in names:
         run.set_pending(name, run.pending(name) | bit)
     if message.expires_ms:
@@ -96,6 +98,8 @@ def _keep(runs: Runs, expiries: Expiries, run: Run, seq: int, old: Run, size: in
         if old.pending(name) >> (seq - old.first) & 1:
             run.set_pending(name, run.pending(name) | bit)
     run.naming |= (old.naming >> (seq - old.first) & 1) << (seq - run.first)
+    if level := old.level_of(seq):
+        runs.rank(run, level, bit)
     runs.grow(run, size)
     if old.expires_ms:
         expiries.note(run, old.expires_ms)

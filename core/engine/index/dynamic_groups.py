@@ -50,7 +50,7 @@ class DynamicGroups:
         declared = self._state.meta.groups
         for name in [name for name in self._groups if name != UNNAMED and name not in declared and name not in in_use]:
             group = self._groups[name]
-            if not group.is_in_use and group.delivered <= group.delivered_logged:
+            if not group.is_in_use and not any([level.delivered > level.delivered_logged for level in group.levels]):
                 del self._groups[name]
         self._sweep_at = 2 * len(self._groups) + SPARE_MAX
 

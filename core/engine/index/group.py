@@ -1,8 +1,9 @@
 """One group of a queue's readers: what is ready in it, in which order, and how often each message was tried.
 
-Ready messages are delivered in the order of their seqs: first those that were given back (`_returned`, a heap), then
-everything that is pending from the cursor on. A message that was never handed out needs no object, so a backlog costs
-almost no memory. A message with an ordering key is ready only when it has its turn (`core.engine.index.ordering`).
+Ready messages are delivered by priority, the highest first, and those of a priority in the order of their seqs: first
+those that were given back, then everything that is pending from the cursor on (`core.engine.index.level`). A message
+that was never handed out needs no object, so a backlog costs almost no memory. A message with an ordering key is ready
+only when it has its turn (`core.engine.index.ordering`).
 
 A message that is handed out stays pending until it is settled. It lies behind the cursor, so no consumer gets it twice.
 docs/engine.md ("Tries", "The cursor") gives the reasons.
@@ -10,18 +11,18 @@ docs/engine.md ("Tries", "The cursor") gives the reasons.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Protocol
 
 from curbstone.core.engine.index import due
+from curbstone.core.engine.index.level import IsDead, Level, Taken
 from curbstone.core.engine.index.ordering import Ordering
 from curbstone.core.engine.index.reader import Reader
-from curbstone.core.engine.index.runs import Run, seqs_of
+from curbstone.core.engine.index.runs import Run
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import TriesRecord
-from curbstone.core.headers import key_of
 from curbstone.core.message import Delivery, Message
+from curbstone.core.orders import priority_of
 
 TAKE_BYTES_MAX = 1024 * 1024
 HELD_MESSAGES_MAX = 1024
@@ -55,68 +56,43 @@ class Retry:
         """Whether the message is the first one of that record."""
 
 
-IsDead = Callable[[str, Message, int], bool]
-"""(group, message, tries): whether the message must not be delivered any more."""
-
-
-class Taken:
-    """What `Group.take` has taken. All of it counts as handed out."""
-
-    __slots__ = ("dead", "deliveries", "handed")
-
-    def __init__(self) -> None:
-        self.deliveries: list[Delivery] = []
-        self.dead: list[Delivery] = []
-        """Dead messages, which are to be ended instead of delivered."""
-        self.handed: list[TriesRecord] = []
-        """Records for the log, of deliveries that were not the first: their tries as they would stand after a crash."""
-
-
 class Group:
     """The unnamed group of a queue, or a named one."""
 
     __slots__ = (
-        "_cursor", "_due", "_held", "_low", "_reader", "_returned", "_rewound", "_room", "_run", "_runs", "delayed",
-        "delivered", "delivered_logged", "in_flight", "is_stuck", "name", "ordering", "pending", "recovered", "retries",
+        "_count", "_due", "_held", "_low", "delayed", "in_flight", "is_stuck", "level",
+        "levels", "name", "ordering", "pending", "reader", "retries",
     )  # fmt: skip
 
     def __init__(self, reader: Reader, name: str, first: int = 0) -> None:
         """Nothing below `first` is pending in the group, or will be."""
-        self._reader = reader
-        self._runs = reader.runs
-        self._room = reader.room
+        self.reader = reader
         self.name = name
         self.pending = 0
         """How many messages the group is entitled to and has not settled; only `pends` changes it."""
         self.in_flight: dict[int, Holder | None] = {}
         """The seqs that are handed out, and who holds each; None while it is on its way to a consumer, or is dying."""
         self.delayed = 0
-        self.delivered = 0
-        """The highest seq that was ever handed out."""
-        self.delivered_logged = 0
-        """Up to which seq the log says that messages may have been handed out."""
-        self.recovered = 0
-        """Messages up to this seq may have been handed out before the restart."""
+        self.level = Level(0, first)
+        """The default priority."""
+        self.levels: tuple[Level, ...] = (self.level,)
+        """One for each priority that messages of the queue have had, the highest first."""
         self.retries: dict[int, Retry] = {}
         """By seq, what is known of messages that were given back or are not due yet."""
         self.ordering: Ordering | None = None
         """The ordering keys of the group; None until it has met one."""
         self.is_stuck = False
         """Whether the cursor has stopped because no more messages can be held back for their ordering keys."""
-        self._cursor = first
-        """The first seq that the group has not looked at yet."""
+        self._count = 0
+        """How many deliveries there were since the last one to the oldest message; see `take`."""
         self._low = first
         """Nothing is pending below this seq."""
-        self._rewound = 0
-        """Where the cursor was before it was rewound, or 0. Messages below this seq may be handed out already."""
-        self._run: Run | None = None
-        """The run that the cursor is in."""
-        self._returned: list[int] = []
-        """A heap of seqs behind the cursor that are ready again. Some may have been settled meanwhile."""
         self._due: list[tuple[int, int]] = []
         """A heap of (due_ms, seq) of delayed messages. Some may have been settled meanwhile."""
         self._held = 0
         """How many messages are kept in memory while they wait to be delivered again."""
+        for number in self.reader.runs.levels:
+            self.level_numbered(number)
 
     @property
     def rdy(self) -> int:
@@ -128,7 +104,14 @@ class Group:
         """Whether `take` may find more, at once or after a read from the disk."""
         if self.ordering is None:
             return self.rdy > 0
-        return bool(self._returned) or (not self.is_stuck and self.rdy > len(self.ordering.held_back))
+        if any([level.returned for level in self.levels]):
+            return True
+        if not self.is_stuck:
+            return self.rdy > len(self.ordering.held_back)
+        others = self.levels if len(self.levels) > 1 else ()
+        return any(
+            [level.number and self.reader.runs.next_pending(self.name, level.number, level.cursor) for level in others]
+        )
 
     @property
     def is_in_use(self) -> bool:
@@ -145,14 +128,29 @@ class Group:
     def pends(self, messages: int) -> None:
         """Count messages that became pending, or, as a negative number, that are not any more; keep room for tries."""
         self.pending += messages
-        self._room.pends(messages)
+        self.reader.room.pends(messages)
+
+    def count_levels(self, run: Run, bits: int, sign: int) -> None:
+        """Count those of a mask that have another priority than the default: 1 if they became pending, or -1."""
+        for number, mask in (run.levels or {}).items():
+            if count := (mask & bits).bit_count():
+                self.level_numbered(number).pending += sign * count
+
+    def recount(self) -> None:
+        """Count all messages that are pending."""
+        self.pends(sum([run.pending(self.name).bit_count() for run in self.reader.runs]) - self.pending)
+        for level in self.levels:
+            level.pending = 0
+        for run in self.reader.runs:
+            if run.ranked:
+                self.count_levels(run, run.pending(self.name), 1)
 
     def delay(self, seq: int, tries: int, due_ms: int, mature_ms: int, message: Message | None = None) -> None:
         """Let a pending message that is not handed out wait until `due_ms`."""
         self._remember(seq, Retry(tries, due_ms, mature_ms, self._hold(message)))
         self.delayed += 1
         due.note(self._due, due_ms, seq, len(self.retries), self._delays)
-        self._reader.wakeups.at(due_ms)
+        self.reader.wakeups.at(due_ms)
 
     def _delays(self) -> list[tuple[int, int]]:
         return [(retry.due_ms, seq) for seq, retry in self.retries.items() if retry.due_ms]
@@ -173,8 +171,9 @@ class Group:
             self.delay(message.seq, tries, due_ms, mature_ms, message)
             return
         self._remember(message.seq, Retry(tries, 0, mature_ms, self._hold(message)))
-        if message.seq < self._cursor:
-            heappush(self._returned, message.seq)
+        level = self.level_of(message.seq)
+        if message.seq < level.cursor:
+            heappush(level.returned, message.seq)
 
     def _remember(self, seq: int, retry: Retry) -> None:
         """Replace what is known of a message. Until that is on disk, the earlier record in the log counts."""
@@ -195,7 +194,7 @@ class Group:
             retry.segment = segment
             is_head = seq == released.first
             if is_head != retry.is_record_head:
-                self._room.recorded(1 if is_head else -1)
+                self.reader.room.recorded(1 if is_head else -1)
                 retry.is_record_head = is_head
 
     def tries_records_in(self, segment: Segment) -> list[TriesRecord]:
@@ -263,7 +262,7 @@ class Group:
             retry.segment.tries_records -= 1
             retry.segment = None
         if retry.is_record_head:
-            self._room.recorded(-1)
+            self.reader.room.recorded(-1)
             retry.is_record_head = False
 
     def lose_records(self, segment: Segment) -> None:
@@ -295,30 +294,29 @@ class Group:
             retry.due_ms = 0
             self.delayed -= 1
             any_due = True
-            if seq < self._cursor:
-                heappush(self._returned, seq)
+            level = self.level_of(seq)
+            if seq < level.cursor:
+                heappush(level.returned, seq)
         return any_due
 
     def rewind(self) -> None:
-        """Let the cursor start over, because messages have become pending behind it."""
-        self._leave()
-        self._run = None
-        self._rewound = max(self._rewound, self._cursor)
-        self._cursor = self._low = 0
-        self._returned.clear()
+        """Let the cursors start over, because messages have become pending behind them."""
+        for level in self.levels:
+            level.rewind(self)
+        self._low = 0
         if self.ordering is not None:
             self.ordering.rewind(self.in_flight)
 
     def lose_run(self, run: Run) -> None:
         """Leave a run that was taken apart; what is left of it is in other runs."""
-        if self._run is run:
-            self._run = None
+        for level in self.levels:
+            level.lose_run(self, run)
 
     def first_pending(self, otherwise: int) -> int:
         """Return the first pending seq, or `otherwise` if nothing is pending."""
         if not self.pending:
             return otherwise
-        runs = self._runs
+        runs = self.reader.runs
         run = runs.at_or_after(self._low)
         while run is not None:
             bits = run.pending(self.name)
@@ -337,7 +335,23 @@ class Group:
     def tries_of(self, seq: int) -> int:
         """Return how often a message that is not handed out was delivered before."""
         retry = self.retries.get(seq)
-        return retry.tries if retry else int(seq <= self.recovered)
+        return retry.tries if retry else int(seq <= self.level_of(seq).recovered)
+
+    def level_of(self, seq: int) -> Level:
+        """Return the level of a message."""
+        if len(self.levels) == 1:
+            return self.level
+        run = self.reader.runs.find(seq)
+        return self.level_numbered(run.level_of(seq)) if run is not None else self.level
+
+    def level_numbered(self, number: int) -> Level:
+        """Return a level by its number; it is made if there is none."""
+        for level in self.levels:
+            if level.number == number:
+                return level
+        level = Level(number, 0)
+        self.levels = tuple(sorted([*self.levels, level], key=_rank, reverse=True))
+        return level
 
     def _hold(self, message: Message | None) -> Message | None:
         """Return the message if it may stay in memory while it waits to be delivered again, else None."""
@@ -348,108 +362,86 @@ class Group:
 
     # --- what is handed out
 
-    def take(self, limit: int, is_dead: IsDead) -> Taken:
-        """Take the next deliveries, up to `limit`.
+    def take(self, limit: int, is_dead: IsDead, oldest_every: int = 0) -> Taken:
+        """Take the next deliveries, up to `limit`. Each one with the number `oldest_every` is the oldest message.
 
         They are fewer if messages have to be read from the disk first. That happens in the background, and then the
         queue has another turn.
         """
+        if oldest_every and len(self.levels) > 1:
+            return self._take_in_turns(limit, is_dead, oldest_every)
         taken = Taken()
         self.is_stuck = False
         deliveries = taken.deliveries
         room = TAKE_BYTES_MAX
-        while len(deliveries) < limit and room > 0:
-            before = len(deliveries)
-            if self._returned:
-                if not self._take_returned(taken, is_dead):
+        for level in self.levels:
+            if level.number and level.cursor > self.reader.runs.levels.get(level.number, -1) and not level.returned:
+                continue
+            start = len(deliveries)
+            while len(deliveries) < limit and room > 0:
+                before = len(deliveries)
+                if level.returned:
+                    if not level.take_returned(self, taken, is_dead):
+                        break
+                elif not level.take_fresh(self, taken, limit, is_dead):
                     break
-            elif not self._take_fresh(taken, limit, is_dead):
+                if len(deliveries) > before + 1:
+                    room -= level.run.end - level.run.offset if level.run else 0
+                elif len(deliveries) > before:
+                    room -= len(deliveries[-1].message.body)
+            if len(deliveries) > start:
+                level.delivered = max(level.delivered, deliveries[-1].message.seq)
+            if taken.is_reading or len(deliveries) >= limit or room <= 0:
                 break
-            if len(deliveries) > before + 1:
-                room -= self._run.end - self._run.offset if self._run else 0
-            elif len(deliveries) > before:
-                room -= len(deliveries[-1].message.body)
-        if deliveries:
-            for delivery in deliveries:
-                self.in_flight[delivery.message.seq] = None
-            self.delivered = max(self.delivered, deliveries[-1].message.seq)
+        for delivery in deliveries:
+            self.in_flight[delivery.message.seq] = None
+        self._count += len(deliveries)
         return taken
 
-    def _take_returned(self, taken: Taken, is_dead: IsDead) -> bool:
-        """Take the first returned message, if it is still ready; return False if it must be loaded first."""
-        seq = self._returned[0]
-        retry = self.retries.get(seq)
-        run = self._runs.find(seq)
-        bit = 1 << (seq - run.first) if run else 0
-        if (retry is not None and retry.due_ms) or run is None or not run.pending(self.name) & bit:
-            heappop(self._returned)  # it was settled or delayed meanwhile
-            return True
-        ordering = self.ordering
-        if ordering is not None and ordering.first_before(seq):
-            heappop(self._returned)
-            if seq not in self.in_flight:
-                ordering.held_back.add(seq)
-            return True
-        message = retry.message if retry is not None else None
-        if ordering is not None:
-            message = ordering.kept(seq) or message
-        if message is None:
-            if run.messages is None:
-                self._reader.load(run)
-                return False
-            message = run.messages[seq - run.first]
-            if message is None:
-                heappop(self._returned)
-                return True
-        while self._returned and self._returned[0] == seq:  # twice, if it was taken out of turn and put back
-            heappop(self._returned)
-        self._hand_out(message, taken, is_dead)
-        return True
+    def _take_in_turns(self, limit: int, is_dead: IsDead, every: int) -> Taken:
+        """Take deliveries by priority, and each one with the number `every` by age."""
+        taken = Taken()
+        room = TAKE_BYTES_MAX
+        while len(taken.deliveries) < limit and room > 0 and not taken.is_reading:
+            self._count %= every
+            most = min(limit - len(taken.deliveries), every - 1 - self._count)
+            more = self.take(most, is_dead) if most else self._take_oldest(is_dead)
+            taken.deliveries += more.deliveries
+            taken.handed += more.handed
+            taken.dead += more.dead
+            taken.is_reading = more.is_reading
+            room -= sum([len(delivery.message.body) for delivery in more.deliveries])
+            if len(more.deliveries) < max(most, 1):
+                break
+        return taken
 
-    def _take_fresh(self, taken: Taken, limit: int, is_dead: IsDead) -> bool:
-        """Take messages from the cursor on, within one run; return False at the end, or if the run must be loaded."""
-        run = self._run
-        if run is None or self._cursor > run.last or self._cursor < run.first:
-            run = self._runs.at_or_after(self._cursor)
-            if run is None:
-                return False
-            if run is not self._run:
-                self._leave()
-                self._run = run
-        skip = max(self._cursor - run.first, 0)
-        bits = run.pending(self.name) >> skip
-        if not bits:
-            self._cursor = run.last + 1
-            return self._runs.at_or_after(self._cursor) is not None
-        if run.messages is None:
-            self._reader.load(run)
-            return False
-        room = limit - len(taken.deliveries)
-        contiguous = not bits & (bits + 1)
-        old = max(self.recovered, self._rewound - 1)
-        special = self.retries or self._runs.any_expires or run.first + skip <= old or run.is_keyed
-        if contiguous and not special:
-            messages = run.messages[skip : skip + min(room, bits.bit_length())]
-            taken.deliveries.extend([Delivery(message, 0, message.timestamp_ms) for message in messages if message])
-            self._cursor = run.first + skip + len(messages)
-            return True
-        for seq in seqs_of(run.first + skip, bits):
-            if len(taken.deliveries) >= limit:
-                return True
-            candidate = run.messages[seq - run.first]
-            key = key_of(candidate.headers) if run.is_keyed and candidate is not None else b""
-            if key and self.ordering is not None and not self.ordering.admits(key, seq):
-                self.is_stuck = True
-                return False
-            self._cursor = seq + 1
-            if candidate is None or (key and not self._has_turn(key, candidate)):
-                continue
-            if not self.is_delayed(seq) and not (seq < self._rewound and seq in self.in_flight):
-                self._hand_out(candidate, taken, is_dead)
-        self._cursor = run.last + 1
-        return True
+    def _take_oldest(self, is_dead: IsDead) -> Taken:
+        """Take the message with the lowest seq of all that may be delivered."""
+        taken = Taken()
+        self.is_stuck = False
+        levels = list(self.levels)
+        while levels and not taken.deliveries:
+            heads = [level.head(self) for level in levels]
+            seq = min([head for head in heads if head], default=0)
+            if not seq:
+                break
+            level = levels[heads.index(seq)]
+            before = min([head for head in heads if head > seq], default=0)
+            if level.returned:
+                goes_on = level.take_returned(self, taken, is_dead)
+            else:
+                goes_on = level.take_fresh(self, taken, 1, is_dead, before)
+            if taken.is_reading:
+                break
+            if not goes_on:
+                levels.remove(level)
+            for delivery in taken.deliveries:
+                level.delivered = max(level.delivered, delivery.message.seq)
+                self.in_flight[delivery.message.seq] = None
+                self._count += 1
+        return taken
 
-    def _has_turn(self, key: bytes, message: Message) -> bool:
+    def has_turn(self, key: bytes, message: Message) -> bool:
         """Return whether a message with an ordering key has its turn; if not, it is held back."""
         if self.ordering is None:
             self.ordering = Ordering(self._comes)
@@ -459,13 +451,13 @@ class Group:
 
     def _comes(self, seq: int) -> None:
         """Make a message ready that was held back and has its turn now."""
-        if seq <= self.recovered and seq not in self.retries:  # it never had its turn, so it was never tried
+        if seq <= self.level.recovered and seq not in self.retries:  # it never had its turn, so it was never tried
             self._remember(seq, Retry(0, 0, 0))
         if seq not in self.in_flight and not self.is_delayed(seq):
-            heappush(self._returned, seq)
-        self._reader.wakeups.wake(self.name)
+            heappush(self.level.returned, seq)  # a message with a key has the default priority
+        self.reader.wakeups.wake(self.name)
 
-    def _hand_out(self, message: Message, taken: Taken, is_dead: IsDead) -> None:
+    def hand_out(self, message: Message, taken: Taken, is_dead: IsDead) -> None:
         """Take one message: into the deliveries, or, if it is dead, apart from them."""
         seq = message.seq
         if seq in self.in_flight:  # it is on its way to the dead-letter queue
@@ -486,7 +478,6 @@ class Group:
             taken.handed.append(TriesRecord(self.name, seq, 1, tries + 1, 0))
         taken.deliveries.append(Delivery(message, tries, mature_ms))
 
-    def _leave(self) -> None:
-        """Let go of the messages of the run that the cursor leaves; they are read again if it returns."""
-        if self._run is not None and self._run.live():
-            self._reader.forget(self._run)
+
+def _rank(level: Level) -> int:
+    return priority_of(level.number)

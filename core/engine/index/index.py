@@ -22,10 +22,14 @@ from curbstone.core.engine.turns import Wakeups
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.headers import KEY_MARK
 from curbstone.core.message import Message
+from curbstone.core.orders import PRIORITY_DEFAULT, priority_of
 from curbstone.core.values import UNNAMED, Done
 
-DELAYS, EXPIRIES, GROUPS = 1, 2, 4
-"""Bits of `Placed.traits`: some message has a delay, an expiry, or names its groups."""
+DELAYS, EXPIRIES, GROUPS, LEVELS = 1, 2, 4, 8
+"""Bits of `Placed.traits`: some message has a delay, an expiry, names its groups, or has a level of its own."""
+
+_DIGITS = [bytes([ord("1") if byte == level else ord("0") for byte in range(256)]) for level in range(16)]
+"""By level, a table that translates the levels of messages to the digits of a mask."""
 
 
 class Placed(NamedTuple):
@@ -113,6 +117,8 @@ class Index:
         for run in insert_copies(self.reader, self.expiries, copies, names, where):
             for group in self.groups.values():
                 group.lose_run(run)
+        if self.runs.levels:
+            self._meet(self.runs.levels)
 
     def revive(self, name: str, copies: list[Message], where: Where) -> None:
         """Make messages that were settled in a group ready in it again, with no tries."""
@@ -120,6 +126,9 @@ class Index:
         names = {message.seq: [name, *self._pending_in(message.seq)] for message in copies}
         self.insert_copies(copies, names, where)
         group.pends(len(copies))
+        for message in copies:
+            if message.level and (run := self.runs.find(message.seq)) is not None:
+                group.count_levels(run, 1 << (message.seq - run.first), 1)
         group.rewind()
         for message in copies:
             group.recover(message.seq, 0, 0)
@@ -171,6 +180,8 @@ class Index:
         cleared = (before & mask).bit_count()
         group.pends(-cleared)
         run.set_pending(group.name, before & ~mask)
+        if run.ranked:
+            group.count_levels(run, before & mask, -1)
         if group.ordering is not None:
             self.pass_turns(group.ordering, seqs_of(run.first, before & mask))
         if cleared and (group.name or run.named):  # messages that are pending in another group, too, are still live
@@ -267,10 +278,29 @@ class Index:
             run.bits |= bits << shift
             self.unnamed.pends(len(messages))
         self.reader.keep(run, is_new, messages, size)
+        if placed.traits & LEVELS:
+            self.rank(run, first, bytes([message.level for message in messages]))
+            for message in messages if placed.traits & GROUPS else messages[:1]:
+                of_these = 1 << (message.seq - run.first) if placed.traits & GROUPS else bits << shift
+                for name in self.entitled(message):
+                    self.groups[name].count_levels(run, of_these, 1)
         if placed.traits & EXPIRIES:
             self.expiries.note(run, min([message.expires_ms for message in messages if message.expires_ms]))
         if placed.traits & DELAYS:
             self._delay([message for message in messages if message.delay_ms])
+
+    def rank(self, run: Run, first: int, levels: bytes) -> None:
+        """Note the levels of consecutive messages of a run, from `first` on."""
+        for level in {*levels} - {0}:
+            bits = int(levels.translate(_DIGITS[level])[::-1], 2)
+            if self.runs.rank(run, level, bits << (first - run.first)):
+                self._meet([level])
+
+    def _meet(self, levels: Iterable[int]) -> None:
+        """Have all groups hand out the messages of these levels."""
+        for group in self.groups.values():
+            for level in levels:
+                group.level_numbered(level)
 
     def _delay(self, messages: list[Message]) -> None:
         """Let messages wait that were published with a delay."""
@@ -346,7 +376,7 @@ class Index:
         self._state.damaged.append(text)
         self._state.report(text)
         for group in self.groups.values():
-            group.pends(sum(other.pending(group.name).bit_count() for other in self.runs) - group.pending)
+            group.recount()
             if group.ordering is not None:
                 gone = ~run.pending(group.name) & (1 << run.last - run.first + 1) - 1
                 self.pass_turns(group.ordering, seqs_of(run.first, gone))
@@ -360,6 +390,15 @@ class Index:
         group = self.groups.get(name)
         return (group.rdy, len(group.in_flight), group.delayed) if group is not None else (0, 0, 0)
 
+    def by_priority(self, name: str) -> dict[int, int]:
+        """Return, by priority, how many messages are pending in a group; empty if all have the default one."""
+        group = self.groups.get(name)
+        counts = {priority_of(each.number): each.pending for each in group.levels if each.pending} if group else {}
+        if group is None or not counts:
+            return {}
+        rest = group.pending - sum(counts.values())
+        return counts | {PRIORITY_DEFAULT: rest} if rest else counts
+
     def first_due_ms(self, name: str) -> int:
         """Return the engine time when the first delayed message of a group is due, 0 if there is none."""
         group = self.groups.get(name)
@@ -368,7 +407,8 @@ class Index:
     @property
     def has_unlogged_marks(self) -> bool:
         """Whether something was handed out that no mark in the log covers yet."""
-        for group in self.groups.values():  # noqa: SIM110 - mostly there is one, and a generator would cost more
-            if group.delivered > group.delivered_logged:
-                return True
+        for group in self.groups.values():
+            for level in group.levels:
+                if level.delivered > level.delivered_logged:
+                    return True
         return False

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from curbstone.core.disk import Disk
-from curbstone.core.engine.index.runs import Run, Runs, seqs_of
+from curbstone.core.engine.index.runs import Page, Run, Runs, seqs_of
 from curbstone.core.engine.log.batches import batches_in
 from curbstone.core.engine.log.file_view import read_around
+from curbstone.core.engine.log.format import ENTRY_BYTES, decode_some
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.room import Room
 from curbstone.core.engine.state import QueueState
@@ -55,8 +56,8 @@ class Reader:
         self.wakeups = wakeups
         self.room: Room = log.room
         self.runs = Runs()
-        self._cached: dict[Run, int] = {}
-        self._read: dict[Run, None] = {}
+        self._cached: dict[Run | Page, int] = {}
+        self._read: dict[Run | Page, None] = {}
         """The runs that were read back and are kept, the one read longest ago first."""
         self._tail_bytes = 0
         self._loading: dict[Run, list[Callable[[], None]]] = {}
@@ -85,8 +86,8 @@ class Reader:
         """Return whether a run's messages are being read."""
         return run in self._loading
 
-    def forget(self, run: Run) -> None:
-        """Let go of a run's messages."""
+    def forget(self, run: Run | Page) -> None:
+        """Let go of the messages of a run or a page."""
         run.messages = None
         self._read.pop(run, None)
         size = self._cached.pop(run, 0)
@@ -102,10 +103,34 @@ class Reader:
     def _fits(self, size: int) -> bool:
         return self._tail_bytes + size <= TAIL_BYTES_MAX and self._cache.bytes + size <= self._cache.bytes_max
 
-    def _account(self, run: Run, size: int) -> None:
+    def _account(self, run: Run | Page, size: int) -> None:
         self._cached[run] = self._cached.get(run, 0) + size
         self._tail_bytes += size
         self._cache.bytes += size
+
+    def load_page(self, run: Run, bits: int, then: Callable[[Page | None], None]) -> None:
+        """Read the messages of a run that are in a mask, then call `then` with them.
+
+        They stay until they are forgotten. `then` gets None if some can't be read; `load` gives up what is damaged.
+        """
+        place = (run.segment.path, run.segment.salt, run.offset, run.end)
+        first, count = run.first, bits.bit_length()
+
+        def job() -> dict[int, Message]:
+            return read_page(self._log.disk, *place, first, bits)
+
+        def done(found: dict[int, Message] | None, _error: BaseException | None) -> None:
+            if self._is_closed:
+                return
+            if found is None or len(found) != bits.bit_count():
+                then(None)
+                return
+            run.is_keyed = run.is_keyed or any([KEY_MARK in message.headers for message in found.values()])
+            page = Page([found.get(seq) for seq in range(first, first + count)], bits)
+            self._account(page, sum([ENTRY_BYTES + len(each.headers) + len(each.body) for each in found.values()]))
+            then(page)
+
+        self._host.submit(job, done)
 
     def load(self, run: Run, then: Callable[[], None] | None = None, *, keeps: bool = True) -> None:
         """Read a run's messages from disk, then call `then`; the run may be gone or moved by that time.
@@ -176,6 +201,21 @@ class Reader:
         for group in [*run.named] if run.named else []:
             run.set_pending(group, run.pending(group) & mask)
         run.bits &= mask
+
+
+def read_page(disk: Disk, path: str, salt: int, start: int, end: int, first: int, bits: int) -> dict[int, Message]:
+    """Return those messages, by seq, of the batches from `start` to `end` of a file that are in a mask. Blocking."""
+    file = disk.open(path)
+    try:
+        data, _ = read_around(file, start, end - start)
+    finally:
+        file.close()
+    found: dict[int, Message] = {}
+    for batch in batches_in(data, salt):
+        if batch.header.messages:
+            for message in decode_some(data, batch.messages_at, batch.header, first, bits):
+                found[message.seq] = message
+    return found
 
 
 def read_place(disk: Disk, path: str, salt: int, start: int, end: int, first: int, last: int) -> Read:

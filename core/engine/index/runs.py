@@ -18,13 +18,16 @@ from curbstone.core.values import UNNAMED
 RUN_BYTES_MAX = 64 * 1024
 RUN_SPAN_MAX = 2048
 
+_NO_LEVELS: dict[int, int] = {}
+"""Thousands of queues have no messages with a priority; they share this."""
+
 
 class Run:
     """The pending messages of seqs `first` to `last`, which lie in `segment` between `offset` and `end`."""
 
     __slots__ = (
-        "bits", "bytes_live", "end", "expires_ms", "first", "is_indexed", "is_keyed", "last", "messages", "named",
-        "naming", "offset", "segment", "time_ms",
+        "bits", "bytes_live", "end", "expires_ms", "first", "is_indexed", "is_keyed", "last", "levels", "messages",
+        "named", "naming", "offset", "ranked", "segment", "time_ms",
     )  # fmt: skip
 
     def __init__(self, first: int, last: int, bits: int, segment: Segment, offset: int, end: int, size: int) -> None:
@@ -34,6 +37,10 @@ class Run:
         """The mask of the seqs pending in the unnamed group: bit i is for seq first + i."""
         self.named: dict[str, int] | None = None
         """Masks of the seqs pending in named groups, or None if there are none."""
+        self.levels: dict[int, int] | None = None
+        """By level, the mask of the messages that have it; they may be settled. None if all have the default one."""
+        self.ranked = 0
+        """All masks of `levels` together."""
         self.naming = 0
         """The mask of the messages that name their groups; they may be settled."""
         self.time_ms = 0
@@ -68,6 +75,28 @@ class Run:
         elif self.named:
             self.named.pop(group, None)
 
+    def rank(self, level: int, bits: int) -> None:
+        """Note that the messages of a mask have a level, which is not the default one."""
+        if self.levels is None:
+            self.levels = {}
+        self.levels[level] = self.levels.get(level, 0) | bits
+        self.ranked |= bits
+
+    def of_level(self, level: int, bits: int) -> int:
+        """Return those of a mask that have a level."""
+        if level:
+            return bits & self.levels.get(level, 0) if self.levels is not None else 0
+        return bits & ~self.ranked
+
+    def level_of(self, seq: int) -> int:
+        """Return the level of a message."""
+        bit = 1 << (seq - self.first)
+        if self.levels is not None and self.ranked & bit:
+            for level, bits in self.levels.items():
+                if bits & bit:
+                    return level
+        return 0
+
     def live(self) -> int:
         """Return the mask of the seqs pending in any group."""
         bits = self.bits
@@ -80,10 +109,22 @@ class Run:
         return f"Run({self.first}-{self.last}, {self.live().bit_count()} live, segment {self.segment.number})"
 
 
+class Page:
+    """Some messages of a run that is not in memory itself."""
+
+    __slots__ = ("bits", "messages")
+
+    def __init__(self, messages: list[Message | None], bits: int) -> None:
+        self.messages: list[Message | None] | None = messages
+        """At index seq - first of the run; None for those that are not in the page, and once it was let go of."""
+        self.bits = bits
+        """The mask of its messages."""
+
+
 class Runs:
     """All runs of one queue, in the order of their seqs."""
 
-    __slots__ = ("_firsts", "_runs", "any_expires", "bytes_live")
+    __slots__ = ("_firsts", "_runs", "any_expires", "bytes_live", "levels")
 
     def __init__(self) -> None:
         self._runs: list[Run] = []
@@ -92,11 +133,18 @@ class Runs:
         """Bytes of all entries that are pending in some group."""
         self.any_expires = False
         """Whether any message of the queue ever had an expiry."""
+        self.levels = _NO_LEVELS
+        """By level other than the default, the last seq that had it. Empty if no message in the index has one."""
 
     @property
     def oldest_ms(self) -> int:
         """Wall-clock time when the first message of the first run was published, 0 if there is none."""
         return self._runs[0].time_ms if self._runs else 0
+
+    @property
+    def end(self) -> int:
+        """The seq behind the last run, or 0 if there is none."""
+        return self._runs[-1].last + 1 if self._runs else 0
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -147,11 +195,34 @@ class Runs:
         index = bisect_right(self._firsts, run.first) - 1
         assert self._runs[index] is run
         del self._runs[index], self._firsts[index]
+        if not self._runs:
+            self.levels = _NO_LEVELS
         run.segment.runs -= 1
         self.bytes_live -= run.bytes_live
         run.bytes_live = 0
         run.is_indexed = False
         assert run.segment.runs >= 0 and (self.bytes_live >= 0 if self._runs else self.bytes_live == 0)
+
+    def rank(self, run: Run, level: int, bits: int) -> bool:
+        """Note that messages of a run have a level; return whether it is the first time for this level."""
+        run.rank(level, bits)
+        last = run.first + bits.bit_length() - 1
+        if not self.levels:
+            self.levels = {}
+        before = self.levels.get(level, 0)
+        self.levels[level] = max(before, last)
+        return not before
+
+    def next_pending(self, group: str, level: int, seq: int) -> int:
+        """Return the first seq from `seq` on of a level that is pending in a group, or 0 if there is none."""
+        index = max(bisect_right(self._firsts, seq) - 1, 0)
+        for place in range(index, len(self._runs)):
+            run = self._runs[place]
+            skip = max(seq - run.first, 0)
+            bits = run.of_level(level, run.pending(group)) >> skip
+            if bits:
+                return run.first + skip + (bits & -bits).bit_length() - 1
+        return 0
 
     def shrink(self, run: Run, size: int) -> None:
         """Count `size` bytes of a run as no longer live."""

@@ -10,8 +10,8 @@ zeros, or bytes of an earlier life of the file. Numbers are little-endian. ::
     batch            crc, magic, length, flags, number, time, first seq, delivered, transaction,
                      count, bytes of releases, settles and notes;
                      then message entries, releases, settles, notes
-    message entry    length, seq - first seq, timestamp, length of headers, flags, length of extras;
-                     then extras (expiry, groups), header block, body
+    message entry    length, seq - first seq, timestamp, length of headers, level (4 bits, the other 12 are 0),
+                     length of extras; then extras (expiry, groups), header block, body
 
 A batch's CRC covers everything after the CRC itself. It starts from the segment's salt, which is random, so
 that neither bytes of an earlier life of a recycled file nor a message body that looks like a batch can pass
@@ -31,7 +31,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from curbstone.core.message import Message
-from curbstone.core.orders import Orders
+from curbstone.core.orders import OF_LEVEL, changed
 
 FORMAT = 2
 FORMAT_WITHOUT_REDO = 1
@@ -49,6 +49,9 @@ ALONE_PARTS_MAX = 64
 BATCH_BYTES = _BATCH.size
 ENTRY = struct.Struct("<IIQIHH")
 ENTRY_BYTES = ENTRY.size
+LEVEL_BITS = 15
+_LEVELS = bytes(orders.level if orders is not None else 0 for orders in OF_LEVEL)
+"""By the number in an entry, the level that it has; one that this version does not know counts as the default."""
 _EXTRAS = struct.Struct("<Q")
 _LIST = struct.Struct("<BBHI")  # reason (of releases: 1 for state), length of the group's name, 0, number of runs
 _SETTLED = struct.Struct("<QI")  # first seq, count
@@ -61,6 +64,7 @@ class Flag(IntEnum):
 
     EXTRAS = 1  # some message has an expiry or names groups
     COPY = 2  # messages copied forward by the cleaner: their seqs have gaps
+    LEVELS = 4  # some message has another priority than the default
 
 
 class Reason(IntEnum):
@@ -92,6 +96,7 @@ class Note(IntEnum):
     LOSS = 5  # what a declared group has lost: how far, and how much
     ACKED = 6  # up to where a declared group was acked
     PRODUCER = 7  # the last number of a producer
+    RANK = 8  # the delivered mark of a level in a group; that of the default level is another note
     FILLER = 255  # says nothing: a repair puts it in the place of damaged bytes
 
 
@@ -182,7 +187,10 @@ class UnknownFormat(Exception):
 def entry_bytes(message: Message) -> int:
     """Return the bytes of a message's entry."""
     size = ENTRY_BYTES + len(message.headers) + len(message.body)
-    return size + len(encode_extras(message)) if message.expires_ms or message.orders is not None else size
+    orders = message.orders
+    if message.expires_ms or (orders is not None and orders.groups):
+        return size + len(encode_extras(message))
+    return size
 
 
 def encode_extras(message: Message) -> bytes:
@@ -193,26 +201,30 @@ def encode_extras(message: Message) -> bytes:
     return _EXTRAS.pack(message.expires_ms) + ",".join(groups).encode()
 
 
-def encode_entries(messages: Iterable[Message], first_seq: int, parts: list[bytes]) -> bool:
-    """Append the entries of `messages` to `parts`; return whether one has extras."""
-    any_extras = False
+def encode_entries(messages: Iterable[Message], first_seq: int, parts: list[bytes]) -> int:
+    """Append the entries of `messages` to `parts`; return the batch flags for what some of them have."""
+    any_extras = any_levels = False
     pack = ENTRY.pack
     for message in messages:
         headers = message.headers
         body = message.body
         if message.expires_ms or message.orders is not None:
-            extras = encode_extras(message)
-            any_extras |= bool(extras)
+            orders = message.orders
+            level = orders.level if orders is not None else 0
+            extras = encode_extras(message) if message.expires_ms or (orders is not None and orders.groups) else b""
             size = ENTRY_BYTES + len(extras) + len(headers) + len(body)
-            delta = message.seq - first_seq
-            parts.append(pack(size, delta, message.timestamp_ms, len(headers), 0, len(extras)))
-            parts.append(extras)
+            parts.append(pack(size, message.seq - first_seq, message.timestamp_ms, len(headers), level, len(extras)))
+            if level:
+                any_levels = True
+            if extras:
+                any_extras = True
+                parts.append(extras)
         else:
             size = ENTRY_BYTES + len(headers) + len(body)
             parts.append(pack(size, message.seq - first_seq, message.timestamp_ms, len(headers), 0, 0))
         parts.append(headers)
         parts.append(body)
-    return any_extras
+    return (Flag.EXTRAS if any_extras else 0) | (Flag.LEVELS if any_levels else 0)
 
 
 def decode_entries(data: bytes, offset: int, count: int, first_seq: int) -> list[Message]:
@@ -220,20 +232,45 @@ def decode_entries(data: bytes, offset: int, count: int, first_seq: int) -> list
     unpack = ENTRY.unpack_from
     messages = []
     for _ in range(count):
-        size, delta, timestamp_ms, headers_bytes, _flags, extras_bytes = unpack(data, offset)
+        size, delta, timestamp_ms, headers_bytes, level, extras_bytes = unpack(data, offset)
         start = offset + ENTRY_BYTES + extras_bytes
         body = start + headers_bytes
         offset += size
         message = Message(data[body:offset], data[start:body])
         message.seq = first_seq + delta
         message.timestamp_ms = timestamp_ms
-        if extras_bytes:
-            (message.expires_ms,) = _EXTRAS.unpack_from(data, start - extras_bytes)
-            groups = decode_groups(data, start - extras_bytes, extras_bytes)
-            if groups:
-                message.orders = Orders(groups=groups)
+        if level or extras_bytes:
+            message.orders = OF_LEVEL[level & LEVEL_BITS]
+            if extras_bytes:
+                _take_extras(message, data, start - extras_bytes, extras_bytes)
         messages.append(message)
     return messages
+
+
+def decode_some(data: bytes, offset: int, header: BatchHeader, first: int, bits: int) -> Iterator[Message]:
+    """Yield those messages of a batch, whose entries start at `offset`, that are in a mask that starts at `first`."""
+    for _ in range(header.messages):
+        size, delta, *_ = ENTRY.unpack_from(data, offset)
+        place = header.first_seq + delta - first
+        if place >= 0 and bits >> place & 1:
+            yield from decode_entries(data, offset, 1, header.first_seq)
+        offset += size
+
+
+def decode_levels(data: bytes, offset: int, count: int) -> bytes:
+    """Return the level of each of the `count` messages whose entries start at `offset`."""
+    levels = bytearray(count)
+    for index in range(count):
+        size, _, _, _, level, _ = ENTRY.unpack_from(data, offset)
+        levels[index] = _LEVELS[level & LEVEL_BITS]
+        offset += size
+    return bytes(levels)
+
+
+def _take_extras(message: Message, data: bytes, offset: int, size: int) -> None:
+    (message.expires_ms,) = _EXTRAS.unpack_from(data, offset)
+    if groups := decode_groups(data, offset, size):
+        message.orders = changed(message.orders, groups=groups)
 
 
 def decode_groups(data: bytes, offset: int, size: int) -> tuple[str, ...]:

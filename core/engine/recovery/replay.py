@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from curbstone.core.engine.facts.kinds import KINDS, decode_seq
+from curbstone.core.engine.facts.kinds import KINDS, decode_rank, decode_seq
 from curbstone.core.engine.index.copies import Where
 from curbstone.core.engine.index.runs import Run
 from curbstone.core.engine.log.batches import Batch
@@ -13,6 +13,7 @@ from curbstone.core.engine.log.format import (
     Flag,
     Note,
     TriesRecord,
+    decode_levels,
     decode_log_start,
     decode_notes,
     decode_settled,
@@ -37,7 +38,8 @@ class Replay:
         self._log = parts.log
         self._index = parts.index
         self._facts = parts.facts
-        self._delivered: dict[str, int] = {}
+        self._delivered: dict[tuple[str, int], int] = {}
+        """By group and level, up to which seq messages may have been handed out."""
         self._log_start = 1
         self._damage: list[tuple[int, str]] = []
         self.first_number = 1
@@ -137,16 +139,18 @@ class Replay:
 
     def _finish_groups(self) -> None:
         """Count what is pending in each group. While batches were applied, nothing was counted."""
-        for name, delivered in self._delivered.items():
+        for (name, number), delivered in self._delivered.items():
             group = self._index.replayed(name)
-            group.recovered = group.delivered = group.delivered_logged = delivered
+            if not number or number in self._index.runs.levels:
+                level = group.level_numbered(number)
+                level.recovered = level.delivered = level.delivered_logged = delivered
         for name in self._state.meta.groups:
             # After a crash the log may have the note of a loss without all settles that belong to it. These are made up
             # for here: messages that returned below the loss would have gaps that are reported to no reader.
             self._settle(name, 1, self._facts.loss(name).floor - 1)
         for group in self._index.groups.values():
             self._forget_settled(group.name)
-            group.pends(sum(run.pending(group.name).bit_count() for run in self._index.runs) - group.pending)
+            group.recount()
         self._index.dynamic_groups.sweep()
 
     def _set_aside(self, chain: Chain) -> None:
@@ -232,13 +236,18 @@ class Replay:
                 name = payload[KINDS[note].key].decode()
                 if name in earlier:
                     continue
-                self._mark(name, decode_seq(payload))
+                self._mark(name, 0, decode_seq(payload))
+            elif note == Note.RANK:
+                name, level, seq = decode_rank(payload)
+                if name in earlier:
+                    continue
+                self._mark(name, level, seq)
             self._facts.recover(note, payload, segment.number, earlier)
-        self._mark(UNNAMED, header.delivered)
+        self._mark(UNNAMED, 0, header.delivered)
         self._log.tx = max(self._log.tx, header.tx)
 
-    def _mark(self, name: str, seq: int) -> None:
-        self._delivered[name] = max(self._delivered.get(name, 0), seq)
+    def _mark(self, name: str, level: int, seq: int) -> None:
+        self._delivered[name, level] = max(self._delivered.get((name, level), 0), seq)
 
     def _apply_copy(self, batch: Batch, segment: Segment) -> None:
         """Move copied messages to where they lie now.
@@ -266,6 +275,8 @@ class Replay:
         if is_new:
             run.time_ms = time_of(batch.data, batch.messages_at)
         self._state.next_seq = max(self._state.next_seq, first + count)
+        if header.flags & Flag.LEVELS:
+            self._index.rank(run, first, decode_levels(batch.data, batch.messages_at, count))
         if not header.flags & Flag.EXTRAS:
             self._entitle(run, bits << (first - run.first), self._default_groups(first))
             return

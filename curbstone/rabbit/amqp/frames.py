@@ -75,6 +75,7 @@ def _short(text: str) -> bytes:
 
 
 _ENCODED: dict[str, Callable[[Any], bytes]] = {
+    "priority": lambda octet: bytes([octet]),
     "correlation_id": _short,
     "reply_to": _short,
     "expiration": _short,

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from curbstone.core import headers
 from curbstone.core.message import Message
+from curbstone.core.orders import level_in, priority_of
 from curbstone.rabbit.amqp.port import Arrived, Properties
 from curbstone.rabbit.shared.ids import time_of
 
@@ -45,7 +46,15 @@ def properties_of(
             expiration = str(max(message.expires_ms - now_ms, 0))
     if copies:
         table["BCC"] = copies
-    return Properties(table, message_id, _content_type(message.headers), expiration, message.timestamp_ms // 1000)
+    level = level_in(message.headers)
+    return Properties(
+        table,
+        message_id,
+        _content_type(message.headers),
+        expiration,
+        message.timestamp_ms // 1000,
+        priority=priority_of(level) if level else None,
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -24,6 +24,7 @@ FILTERS = (
     "A filter on the binding of a queue needs the local engine: a cluster copies all messages to an event to it."
     " A topic subscription that is not durable can have one."
 )
+OLDEST_EVERY = "oldest_every needs the local engine: RabbitMQ itself decides which message of a cluster is next."
 EVENT_DELAY = (
     "A delay on a message for an event needs the local engine; on a cluster only messages for a queue have one."
 )
@@ -41,6 +42,8 @@ def check_options(options: QueueOptions) -> None:
         _refuse(UNDOING)
     if options.idempotency_window != QueueOptions().idempotency_window:
         _refuse(KEYS)
+    if options.oldest_every:
+        _refuse(OLDEST_EVERY)
 
 
 def check_filter(text: str, *, is_private: bool) -> None:
@@ -54,7 +57,7 @@ def registered(options: Mapping[str, object]) -> dict[str, object]:
 
     One that no cluster can have is left out, because gateways of earlier versions refuse an option they don't know.
     """
-    return {name: value for name, value in options.items() if name != "idempotency_window"}
+    return {name: value for name, value in options.items() if name not in ("idempotency_window", "oldest_every")}
 
 
 def _refuse(text: str) -> NoReturn:

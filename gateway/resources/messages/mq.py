@@ -16,6 +16,7 @@ from curbstone.access.rights import Right
 from curbstone.core.errors import NoSuchQueue, QueueFull
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, queue_name
+from curbstone.core.orders import orders_in
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats.metadata import block_of_http, http_headers
 from curbstone.gateway.http.body import read_body
@@ -77,7 +78,7 @@ class _Mq:
         meter = metered(request)
         block = block_of_http(tuple(request["fields"].of_message))
         bytes_max = min(self._settings.max_message_size, queue.options.max_message_size)
-        message = Message(await read_body(request, request.receive, bytes_max), block)
+        message = Message(await read_body(request, request.receive, bytes_max), block, orders_in(block))
         if meter is not None:
             meter.count(1, len(message.body) + len(block))
         self._traffic.published += 1

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.message import Message
-from curbstone.core.orders import orders_of
+from curbstone.core.orders import PRIORITY_MARK, level_in, orders_in, orders_of
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats import cloud_events
 from curbstone.gateway.formats.idempotency import HEADER, key_of
@@ -114,7 +114,10 @@ async def read_message(scope: AnyScope, receive: Receive, settings: GatewaySetti
             ttl_ms=ttl_ms(query["ttl"], settings.max_ttl_s) if "ttl" in query else 0,
             delay_ms=seconds_ms("delay", query.get("delay", 0)),
             groups=groups_of(query.get("groups", "")),
+            level=level_in(message.headers),
         )
+    elif PRIORITY_MARK in message.headers:
+        message.orders = orders_in(message.headers)
     if meter is not None:
         meter.count(1, len(message.body) + len(message.headers))
     return message

@@ -13,6 +13,7 @@ from curbstone.core.names import QueueName
 from curbstone.core.positions import Backlog
 from curbstone.gateway.resources.metrics.figures import (
     BUILD,
+    BY_PRIORITY,
     BY_PROTOCOL,
     PYTHON,
     QUEUE_GAUGES,
@@ -179,6 +180,13 @@ class _Exposition:
             if queue.to_full_s is not None:
                 filling.add_metric(queue.name, queue.to_full_s)
         yield filling
+        ranked = GaugeMetricFamily(
+            "curbstone_queue_messages_by_priority", BY_PRIORITY, labels=(*_QUEUE_LABELS, "priority")
+        )
+        for queue in shown:
+            for priority, count in sorted(queue.by_priority.items()):
+                ranked.add_metric((*queue.name, str(priority)), count)
+        yield ranked
         for name, (field, text) in TOTALS.items():
             counter = CounterMetricFamily(f"curbstone_queue_{name}", text, labels=_QUEUE_LABELS)
             for queue in shown:

@@ -42,6 +42,7 @@ QUEUE_GAUGES = {
     "consumers": "Consumers",
     "oldest_message_age_seconds": "How long ago the oldest message that is not settled was published, 0 where none is",
 }
+BY_PRIORITY = "Messages of a priority that are ready, delivered or delayed; of queues in which not all have the same"
 SECONDS_TO_FULL = "Time until the queue is full if it continues as in the last minutes; none for one that does not grow"
 TOTALS = {
     "messages_published": ("published", "Messages on disk and confirmed"),
@@ -181,6 +182,7 @@ class QueueFigures(NamedTuple):
     """The rates in `RATES`, and their sum as `messages_per_second`."""
     to_full_s: float | None
     refused_last_minute: int
+    by_priority: dict[int, int]
 
 
 class CommitFigures(NamedTuple):
@@ -354,7 +356,8 @@ class Figures:
             to_full_s = 0.0
         counters = {each: getattr(queue.stats, each) for each in _COUNTERS}
         rates = self._rates_of(queue.uid, counters)
-        return QueueFigures(queue.name, gauges, counters, rates, to_full_s, space.refused_last_minute)
+        by_priority = queue.by_priority()
+        return QueueFigures(queue.name, gauges, counters, rates, to_full_s, space.refused_last_minute, by_priority)
 
     def _rates_of(self, uid: str, counters: dict[str, int]) -> dict[str, float]:
         now_ms = self._host.now_ms()

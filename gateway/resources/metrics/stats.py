@@ -25,6 +25,7 @@ from curbstone.gateway.resources.metrics.figures import (
     QueueFigures,
     Snapshot,
 )
+from curbstone.gateway.resources.queues.queues import priorities_json
 
 LIMIT = 1000
 LIMIT_MAX = 10_000
@@ -77,7 +78,12 @@ def _value(queue: QueueFigures, order: str) -> float:
 def _queue(queue: QueueFigures) -> dict[str, object]:
     counters = {name: queue.counters[field] for name, field in _COUNTERS.items()}
     project, name = queue.name
-    now = {"seconds_to_full": queue.to_full_s, "messages_refused_last_minute": queue.refused_last_minute}
+    now: dict[str, object] = {
+        "seconds_to_full": queue.to_full_s,
+        "messages_refused_last_minute": queue.refused_last_minute,
+    }
+    if queue.by_priority:
+        now["by_priority"] = priorities_json(queue.by_priority)
     return {"project": project, "queue": name, **queue.gauges, **now, **counters, **queue.rates}
 
 

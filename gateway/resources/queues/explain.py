@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from curbstone.access.caller import shown
 from curbstone.access.rights import Right
+from curbstone.core.orders import priority_of
 from curbstone.core.values import LEAVING, Capability, Holder, Peeked, Who
 from curbstone.gateway.formats.parameters import group_of, query_of
 from curbstone.gateway.http.callbacks import answer
@@ -114,7 +115,10 @@ def _about_queue(
                 which = "They all wait" if len(behind) == counts.rdy else f"The first {len(behind)} of them wait"
                 yield f"{which} behind others of their keys that are not settled, the first behind message {ahead}."
         can_be_had = not behind and not queue.options.paused
-        yield from _about_takers(group, [holder for holder in holders if holder.group == group], can_be_had)
+        priorities = queue.by_priority(group)
+        yield from _about_priorities(queue, priorities)
+        takers = [holder for holder in holders if holder.group == group]
+        yield from _about_takers(group, takers, can_be_had, has_priorities=len(priorities) > 1)
     elif not counts.wip and not counts.delayed:
         yield f"Nothing waits in it{whose}."
     if counts.wip:
@@ -141,6 +145,22 @@ def _about_queue(
         yield f"{_messages(counts.delayed)} delayed; the first is due at {_time(counts.first_due_ms)}."
 
 
+def _about_priorities(queue: Queue, counts: Mapping[int, int]) -> Iterator[str]:
+    if len(counts) < 2:
+        return
+    highest = max(counts)
+    lower = sum(counts.values()) - counts[highest]
+    yield (
+        f"{counts[highest]} of its {lower + counts[highest]} messages have priority {highest} and go first;"
+        f" the others have {min(counts)} to {max(set(counts) - {highest})}."
+    )
+    every = queue.options.oldest_every
+    if every:
+        yield f"One of {every} deliveries goes to the oldest message, whatever its priority."
+    else:
+        yield "They wait as long as those are ready: the option oldest_every would let some of them through."
+
+
 def _about_room(queue: Queue, held: int) -> Iterator[str]:
     space, cap = queue.space(), queue.options.cap
     most = f"the largest message that fits now is {_bytes(space.available)}" if space.available else "none fits now"
@@ -164,7 +184,7 @@ def _bytes(size: int) -> str:
     return f"{size} bytes"
 
 
-def _about_takers(group: str, holders: list[Holder], can_be_had: bool) -> Iterator[str]:
+def _about_takers(group: str, holders: list[Holder], can_be_had: bool, *, has_priorities: bool) -> Iterator[str]:
     consumers = [holder for holder in holders if holder.kind == "consumer" and holder.state != LEAVING]
     states = [holder.state for holder in consumers]
     if not consumers:
@@ -180,6 +200,9 @@ def _about_takers(group: str, holders: list[Holder], can_be_had: bool) -> Iterat
             "holds as many messages as its window allows" if is_one else "hold as many messages as their windows allow"
         )
         yield f"{who} {most}, and must settle some."
+        if has_priorities:
+            holds = "it holds" if is_one else "they hold"
+            yield f"A higher priority does not overtake what {holds}: a smaller window lets it go out sooner."
     if held := states.count("held"):
         who, is_one = _of(held, len(states))
         yield f"{who} {'does' if is_one else 'do'} not read what was sent."
@@ -196,6 +219,9 @@ def _about_message(queue: Queue, message_id: str, found: Peeked | None, held_by:
     times = "once" if found.tries == 1 else f"{found.tries} times"
     tries = f" It was delivered {times} before." if found.tries else ""
     ready = "is ready: it is delivered after those before it, as soon as a consumer has room."
+    if found.message.level:
+        priority = priority_of(found.message.level)
+        ready = f"is ready, with priority {priority}: it is delivered after those of a higher one, and those before it."
     if found.behind:
         ready = f"waits behind message {queue.message_id(found.behind)} of the same key, until that is settled."
     states = {

@@ -81,11 +81,18 @@ def info_of(queue: Queue, group: str = "", *, has_figures: bool = True) -> dict[
         "options": queue.options.as_json(),
         "groups": {backlog.group: _json(backlog) for backlog in queue.reading.backlogs()[:GROUPS_MAX]},
     }
+    if by_priority := queue.by_priority(group):
+        info["by_priority"] = priorities_json(by_priority)
     if not has_figures:
         del info["delayed"], info["bytes"]
     if queue.damaged:
         info["damaged"] = list(queue.damaged)
     return info
+
+
+def priorities_json(counts: Mapping[int, int]) -> dict[str, int]:
+    """Return counts by priority as JSON, the highest priority first."""
+    return {str(priority): counts[priority] for priority in sorted(counts, reverse=True)}
 
 
 def _json(backlog: Backlog) -> dict[str, object]:

@@ -12,6 +12,7 @@ from curbstone.core.engine.log.format import (
     BATCH_BYTES,
     SEGMENT_BYTES,
     BatchHeader,
+    Flag,
     Note,
     SegmentHeader,
     Settled,
@@ -21,6 +22,7 @@ from curbstone.core.engine.log.format import (
     decode_batch_header,
     decode_entries,
     decode_groups,
+    decode_levels,
     decode_log_start,
     decode_notes,
     decode_segment_header,
@@ -59,7 +61,8 @@ def messages(draw: st.DrawFn) -> list[Message]:
     made = []
     for gap in draw(st.lists(st.integers(1, 1000), min_size=1, max_size=6)):
         message = Message(draw(st.binary(max_size=50)), draw(st.binary(max_size=20)))
-        message.orders = orders_of(groups=tuple(draw(st.lists(st.text("abc", min_size=1, max_size=4), max_size=3))))
+        groups = tuple(draw(st.lists(st.text("abc", min_size=1, max_size=4), max_size=3)))
+        message.orders = orders_of(groups=groups, level=draw(st.sampled_from([0, 0, 1, 4, 6, 10])))
         message.seq = seq
         message.timestamp_ms = draw(st.integers(0, 1 << 50))
         message.expires_ms = draw(st.sampled_from([0, 1, 1 << 50]))
@@ -71,7 +74,7 @@ def messages(draw: st.DrawFn) -> list[Message]:
 def facts(message: Message) -> tuple[object, ...]:
     return (
         *(message.seq, message.body, message.headers, message.timestamp_ms),
-        *(message.expires_ms, message.groups),
+        *(message.expires_ms, message.groups, message.level),
     )
 
 
@@ -79,10 +82,12 @@ def facts(message: Message) -> tuple[object, ...]:
 def test_messages_return_and_take_the_bytes_that_were_announced(given_messages: list[Message]) -> None:
     parts: list[bytes] = []
     first = given_messages[0].seq
-    any_extras = encode_entries(given_messages, first, parts)
+    flags = encode_entries(given_messages, first, parts)
     data = b"".join(parts)
     assert len(data) == sum(map(entry_bytes, given_messages))
-    assert any_extras == any(message.expires_ms or message.groups for message in given_messages)
+    assert bool(flags & Flag.EXTRAS) == any(message.expires_ms or message.groups for message in given_messages)
+    assert bool(flags & Flag.LEVELS) == any(message.level for message in given_messages)
+    assert list(decode_levels(b"junk" + data, 4, len(given_messages))) == [each.level for each in given_messages]
     found = decode_entries(b"junk" + data, 4, len(given_messages), first)
     assert list(map(facts, found)) == list(map(facts, given_messages))
     sizes = [(message.seq, entry_bytes(message)) for message in given_messages]

@@ -184,3 +184,27 @@ def test_empty_metadata_stays_and_an_empty_content_type_says_nothing() -> None:
     assert json_of(block) == {
         "Content-Type": "application/octet-stream", "x-msg-x-a": "", "ce-subject": "", "x-msg-x-b": "1",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "shown"), [("7", 7), ("0", 0), ("007", 7), ("255", 255)])
+def test_a_priority_is_a_header_of_its_own_and_a_number_in_json(given: str, shown: int) -> None:
+    block = block_of_http(((b"x-priority", given.encode()),))
+    assert headers.decode(block) == [("priority", given)]
+    assert http_of(block)[b"x-priority"] == given.encode()
+    assert json_of(block)["priority"] == shown
+    assert headers.decode(block_of_json({"priority": shown})) == [("priority", str(shown))]
+
+
+@pytest.mark.parametrize("value", ["high", "-1", "256", "1.5", "", " 7", "7, 8"])
+def test_a_bad_priority_is_refused_and_one_of_an_earlier_version_is_any_header(value: str) -> None:
+    with pytest.raises(BadRequest, match="bad priority .*: it is a whole number from 0 to 9"):
+        block_of_http(((b"x-priority", value.encode()),))
+    block = headers.encode([("priority", value)])
+    assert b"x-priority" not in http_of(block)
+    assert json_of(block)["x-msg-x-priority"] == value
+
+
+@pytest.mark.parametrize("value", ["7", True, None, 1.5, [7], -1, 256, 10**30])
+def test_a_priority_in_json_is_a_whole_number(value: object) -> None:
+    with pytest.raises(BadRequest, match="bad priority"):
+        block_of_json({"priority": value})

@@ -182,3 +182,25 @@ async def test_ready_messages_that_wait_behind_others_of_their_keys(gateway: Run
         await gateway.http.put(QUEUE, json={"paused": True})
         await gateway.publish("3")
         assert "behind others" not in await said(gateway)
+
+
+async def test_priorities_that_wait_for_others(gateway: Running) -> None:
+    await gateway.publish("1", "2")
+    assert "priority" not in await said(gateway)
+    for priority in ("9", "9", "0"):
+        await gateway.http.post(MESSAGES, content="x", headers={"x-priority": priority})
+    text = await said(gateway)
+    assert "2 of its 5 messages have priority 9 and go first; the others have 0 to 4." in text
+    assert "They wait as long as those are ready: the option oldest_every would let some of them through." in text
+    await gateway.http.put(QUEUE, json={"oldest_every": 10})
+    assert "One of 10 deliveries goes to the oldest message, whatever its priority." in await said(gateway)
+    async with gateway.socket("consume", "?ack&limit=1") as socket:
+        for _ in range(2):
+            await socket.recv()
+        assert "A higher priority does not overtake what it holds" in await said(gateway)
+    (found,) = (await gateway.http.get(f"{MESSAGES}?limit=1")).json()["messages"]
+    assert "priority" not in await said(gateway, f"?id={found['id']}")
+    last = (await gateway.http.get(MESSAGES)).json()["messages"][-1]
+    assert "is ready, with priority 0: it is delivered after those of a higher one" in await said(
+        gateway, f"?id={last['id']}"
+    )

@@ -269,3 +269,33 @@ async def test_a_reply_of_a_lease_is_bounded_in_bytes(gateway: Running) -> None:
     leased = (await gateway.http.post(MESSAGES + "/lease", json={"count": 1000})).json()["messages"]
     assert len(leased) == 64
     assert (await gateway.counts())[1] == len(leased)
+
+
+async def test_messages_of_a_higher_priority_go_first_whatever_published_them(gateway: Running) -> None:
+    await gateway.publish(b"4")
+    for priority in ("0", "7", "12"):
+        sent = await gateway.http.post(MESSAGES, content=priority, headers={"x-priority": priority})
+        assert sent.status_code == 201
+    await gateway.http.post(f"{MESSAGES}?ttl=60", content="6", headers={"x-priority": "6"})
+    batch = [{"message": "8", "priority": 8}, {"message": "4 too"}, {"message": "1", "priority": 1}]
+    assert (await gateway.http.post(f"{MESSAGES}/batch", json=batch)).status_code == 201
+    event = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "data": 5}
+    structured = {"Content-Type": "application/cloudevents+json", "x-priority": "5"}
+    assert (await gateway.http.post(MESSAGES, json=event, headers=structured)).status_code == 201
+    info = (await gateway.http.get(QUEUE)).json()
+    assert list(info["by_priority"].items()) == [(str(p), 2 if p == 4 else 1) for p in (9, 8, 7, 6, 5, 4, 1, 0)]
+    (peeked, *_) = (await gateway.http.get(f"{MESSAGES}?limit=2")).json()["messages"][1:]
+    assert (peeked["message"], peeked["priority"]) == ("0", 0)
+    first = await gateway.http.delete(MESSAGES)
+    assert (first.content, first.headers["x-priority"]) == (b"12", "12")
+    assert await gateway.pop_all() == [b"8", b"7", b"6", b"5", b"4", b"4 too", b"1", b"0"]
+
+
+@pytest.mark.parametrize("value", ["high", "-1", "256", "7;q=1"])
+async def test_a_bad_priority_is_400_with_the_rule(gateway: Running, value: str) -> None:
+    refused = await gateway.http.post(MESSAGES, content="x", headers={"x-priority": value})
+    assert refused.status_code == 400
+    assert f"bad priority {value!r}: it is a whole number from 0 to 9; up to 255 counts as 9" in refused.text
+    batch = await gateway.http.post(f"{MESSAGES}/batch", json=[{"message": "x", "priority": value}])
+    assert batch.status_code == 400 and "message 0 of the batch: bad priority" in batch.text
+    assert await gateway.pop_all() == []

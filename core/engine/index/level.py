@@ -1,0 +1,264 @@
+"""The messages of one priority, as one group hands them out: first those that were given back, then from a cursor on.
+
+All levels of a group walk over the same runs; each run has a mask of the messages of each level. If a run that has to
+be read from the disk has pending messages of other levels, too, only those of this level are read, as a page. So a
+backlog in which priorities are mixed is read once for each level, and no level takes the place of others in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from heapq import heappop
+from itertools import compress, count, islice
+from typing import TYPE_CHECKING
+
+from curbstone.core.engine.index.runs import Page, Run, seqs_of
+from curbstone.core.engine.log.format import TriesRecord
+from curbstone.core.headers import key_of
+from curbstone.core.message import Delivery, Message
+
+if TYPE_CHECKING:
+    from curbstone.core.engine.index.group import Group
+
+_FEW = 12
+"""So many bits are found one by one faster than by looking at all."""
+_TRUTH = bytes([byte == ord("1") for byte in range(256)])
+
+IsDead = Callable[[str, Message, int], bool]
+"""(group, message, tries): whether the message must not be delivered any more."""
+
+
+class Taken:
+    """What `Group.take` has taken. All of it counts as handed out."""
+
+    __slots__ = ("dead", "deliveries", "handed", "is_reading")
+
+    def __init__(self) -> None:
+        self.deliveries: list[Delivery] = []
+        self.is_reading = False
+        """Whether the next message is being read from the disk. Those of lower priorities wait for it, too."""
+        self.dead: list[Delivery] = []
+        """Dead messages, which are to be ended instead of delivered."""
+        self.handed: list[TriesRecord] = []
+        """Records for the log, of deliveries that were not the first: their tries as they would stand after a crash."""
+
+
+class Level:
+    """See the module's docstring."""
+
+    __slots__ = (
+        "_is_loading", "_page", "cursor", "delivered", "delivered_logged", "number", "pending", "recovered", "returned",
+        "rewound", "run",
+    )  # fmt: skip
+
+    def __init__(self, number: int, first: int) -> None:
+        """Nothing below `first` is pending in it, or will be."""
+        self.number = number
+        """0 for the default priority, else the priority plus 1."""
+        self.pending = 0
+        """How many of its messages are pending; not counted for the default priority."""
+        self.cursor = first
+        """The first seq that the group has not looked at yet."""
+        self.rewound = 0
+        """Where the cursor was before it was rewound, or 0. Messages below this seq may be handed out already."""
+        self.run: Run | None = None
+        """The run that the cursor is in."""
+        self.returned: list[int] = []
+        """A heap of seqs behind the cursor that are ready again. Some may have been settled meanwhile."""
+        self.delivered = 0
+        """The highest seq that was ever handed out."""
+        self.delivered_logged = 0
+        """Up to which seq the log says that messages may have been handed out."""
+        self.recovered = 0
+        """Messages up to this seq may have been handed out before the restart."""
+        self._page: Page | None = None
+        """Its messages in `run`, if only they were read."""
+        self._is_loading = False
+
+    def rewind(self, group: Group) -> None:
+        """Let the cursor start over."""
+        self._move(group, None)
+        self.rewound = max(self.rewound, self.cursor)
+        self.cursor = 0
+        self.returned.clear()
+
+    def lose_run(self, group: Group, run: Run) -> None:
+        """Leave a run that was taken apart; what is left of it is in other runs."""
+        if self.run is run:
+            self._drop_page(group)
+            self.run = None
+
+    # --- what is handed out
+
+    def head(self, group: Group) -> int:
+        """Return the first seq that may be ready, or 0."""
+        return (
+            self.returned[0] if self.returned else group.reader.runs.next_pending(group.name, self.number, self.cursor)
+        )
+
+    def take_returned(self, group: Group, taken: Taken, is_dead: IsDead) -> bool:
+        """Take the first returned message, if it is still ready; return False if it must be loaded first."""
+        returned = self.returned
+        seq = returned[0]
+        retry = group.retries.get(seq)
+        run = group.reader.runs.find(seq)
+        bit = 1 << (seq - run.first) if run else 0
+        if (retry is not None and retry.due_ms) or run is None or not run.pending(group.name) & bit:
+            heappop(returned)  # it was settled or delayed meanwhile
+            return True
+        ordering = group.ordering
+        if ordering is not None and ordering.first_before(seq):
+            heappop(returned)
+            if seq not in group.in_flight:
+                ordering.held_back.add(seq)
+            return True
+        message = retry.message if retry is not None else None
+        if ordering is not None:
+            message = ordering.kept(seq) or message
+        if message is None:
+            if run.messages is None:
+                taken.is_reading = True
+                group.reader.load(run)
+                return False
+            message = run.messages[seq - run.first]
+            if message is None:
+                heappop(returned)
+                return True
+        while returned and returned[0] == seq:  # twice, if it was taken out of turn and put back
+            heappop(returned)
+        group.hand_out(message, taken, is_dead)
+        return True
+
+    def take_fresh(self, group: Group, taken: Taken, limit: int, is_dead: IsDead, before: int = 0) -> bool:
+        """Take messages from the cursor on, within one run, and if `before` is not 0, only below that seq.
+
+        Return False at the end, or if the run must be loaded.
+        """
+        runs = group.reader.runs
+        run = self.run
+        if run is None or self.cursor > run.last or self.cursor < run.first:
+            run = runs.at_or_after(self.cursor)
+            if run is None:
+                return False
+            if run is not self.run:
+                self._move(group, run)
+        skip = max(self.cursor - run.first, 0)
+        end = run.last + 1
+        bits = run.pending(group.name)
+        if runs.levels or self.number:
+            bits = run.of_level(self.number, bits)
+            if 0 < before < end:
+                end = before
+                bits &= (1 << (end - run.first)) - 1
+        bits >>= skip
+        if not bits:
+            if self._page is not None and end > run.last:
+                self._drop_page(group)
+            if (runs.levels or self.number) and end > run.last:  # there may be many runs without messages of this level
+                end = runs.next_pending(group.name, self.number, end) or max(end, runs.end)
+            self.cursor = end
+            return runs.at_or_after(end) is not None
+        messages = run.messages
+        if messages is None:
+            messages = self._messages(group, run, bits << skip, taken)
+            if messages is None:
+                return False
+        room = limit - len(taken.deliveries)
+        is_keyed = run.is_keyed and not self.number
+        old = max(self.recovered, self.rewound - 1)
+        if not (group.retries or runs.any_expires or run.first + skip <= old or is_keyed):
+            if bits & (bits + 1):
+                places = _places(bits, room)
+                found = [messages[skip + place] for place in places]
+                after = places[-1] + 1
+            else:
+                after = min(room, bits.bit_length())
+                found = messages[skip : skip + after]
+            taken.deliveries.extend([Delivery(message, 0, message.timestamp_ms) for message in found if message])
+            self.cursor = run.first + skip + after
+            if self._page is not None and not bits >> after:
+                self._drop_page(group)
+            return True
+        for seq in seqs_of(run.first + skip, bits):
+            if len(taken.deliveries) >= limit:
+                return True
+            candidate = messages[seq - run.first]
+            key = key_of(candidate.headers) if is_keyed and candidate is not None else b""
+            if key and group.ordering is not None and not group.ordering.admits(key, seq):
+                group.is_stuck = True
+                return False
+            self.cursor = seq + 1
+            if candidate is None or (key and not group.has_turn(key, candidate)):
+                continue
+            if not group.is_delayed(seq) and not (seq < self.rewound and seq in group.in_flight):
+                group.hand_out(candidate, taken, is_dead)
+        self.cursor = end
+        return True
+
+    # --- what is in memory
+
+    def _move(self, group: Group, run: Run | None) -> None:
+        """Let the cursor enter a run. The messages of the run that it leaves are let go of.
+
+        They stay if other levels have yet to hand out some. Else they are read again if the cursor returns.
+        """
+        left = self.run
+        if self._page is not None:
+            self._drop_page(group)
+        self.run = run
+        if left is None or not left.live():
+            return
+        pending = left.pending(group.name) if left.ranked else 0
+        for other in group.levels if pending else ():
+            skip = max(other.cursor - left.first, 0)
+            if other is not self and left.of_level(other.number, pending) >> skip:
+                return
+        group.reader.forget(left)
+
+    def _messages(self, group: Group, run: Run, bits: int, taken: Taken) -> list[Message | None] | None:
+        """Return the messages of a run that is not in memory, or None if they are being read; `bits` are needed.
+
+        A run may have grown, or may have messages that an undo has brought back, since its page was read.
+        """
+        if self._page is not None and not bits & ~self._page.bits:
+            return self._page.messages
+        taken.is_reading = True
+        pending = run.pending(group.name)
+        mine = run.of_level(self.number, pending)
+        if mine == pending:
+            group.reader.load(run)
+        elif not self._is_loading:
+            self._is_loading = True
+            skip = max(self.cursor - run.first, 0)
+            group.reader.load_page(run, mine >> skip << skip, partial(self._loaded, group, run))
+        return None
+
+    def _loaded(self, group: Group, run: Run, page: Page | None) -> None:
+        self._is_loading = False
+        if page is None and run.live():
+            group.reader.load(run)
+            return
+        if page is not None and self.run is run:
+            self._drop_page(group)
+            self._page = page
+        elif page is not None:
+            group.reader.forget(page)
+        group.reader.wakeups.wake_all()
+
+    def _drop_page(self, group: Group) -> None:
+        if self._page is not None:
+            group.reader.forget(self._page)
+            self._page = None
+
+
+def _places(bits: int, most: int) -> list[int]:
+    """Return the places of the first bits of a mask, at most `most` of them."""
+    if most > _FEW:
+        return list(islice(compress(count(), bin(bits)[:1:-1].encode().translate(_TRUTH)), most))
+    places: list[int] = []
+    while bits and len(places) < most:
+        low = bits & -bits
+        places.append(low.bit_length() - 1)
+        bits ^= low
+    return places
