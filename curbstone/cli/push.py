@@ -17,6 +17,7 @@ from curbstone.cli.client import Client as HttpClient
 from curbstone.cli.client import queue_of, tls_to
 from curbstone.cli.connection import login_token, server_url
 from curbstone.cli.options import Queue
+from curbstone.core.names import QueueName
 from curbstone.exit_codes import FAILED, NO_QUEUE, UNREACHABLE, WRONG, CommandFailed
 
 
@@ -79,12 +80,7 @@ def push(
             raise Retry(delay_s, str(failed)) from None
 
     name = queue_of(queue)
-    try:
-        with HttpClient() as http:
-            http.queue("GET", name)  # to subscribe would create the queue
-    except CommandFailed as error:
-        if error.code == NO_QUEUE:
-            raise
+    _check_that_there_is(name)
     # The token is read for each connection, because its file may be replaced while this runs.
     client = Client(server_url(), token=login_token, tls=tls_to(server_url()))
     client.worker(str(name), parallel=parallel)(send)
@@ -94,6 +90,16 @@ def push(
         raise CommandFailed(str(error), UNREACHABLE) from None
     except ClientError as error:
         raise CommandFailed(str(error), FAILED) from None
+
+
+def _check_that_there_is(queue: QueueName) -> None:
+    """Raise CommandFailed if the queue is missing, because a subscription would create it."""
+    try:
+        with HttpClient() as http:
+            http.queue("GET", queue)
+    except CommandFailed as error:
+        if error.code == NO_QUEUE:
+            raise
 
 
 class Pace:
