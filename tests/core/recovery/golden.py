@@ -1,10 +1,9 @@
 """Makes a golden data directory: one that an earlier version wrote, with all that it could write, up to a power cut.
 
-It runs with that version's own engine, lab and simulated disk. So all names in it are those of that version, and stay
-when something of today gets another name::
+It runs with that version's own engine, lab and simulated disk, and has the names of the version that is released next.
+The directories of earlier versions were made by earlier versions of this file, which are in the history::
 
-    git worktree add --detach /tmp/old 9a684ab
-    PYTHONPATH=/tmp/old python tests/core/recovery/golden.py tests/core/recovery/golden-0.1.0
+    PYTHONPATH=. python tests/core/recovery/golden.py tests/core/recovery/golden-0.2.0
 
 This writes two files. The one that ends with `.tar.gz` has the directory. The one that ends with `.json` has what must
 be found in it: what that version itself found when it started on a copy. `test_golden.py` compares.
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-LAB = "tests.core.lab"
+LAB = "tests.kit.lab"
 KIB = 1024
 HOUR_MS = 3_600_000
 KEYS = [("keyed", "one", "content of one"), ("keyed", "three", "content of three"), ("wrapped", "old", "content")]
@@ -101,12 +100,28 @@ def fill(lab: Any) -> None:
     lab.pass_time(2000)
     lab.lease(leased, 2, ms=HOUR_MS)
 
+    fill_policy(lab, message)
     fill_memories(lab, values, message)
     with suppress(Exception):  # only versions that have it
         undone = lab.queue("undone", undo=3600)
         lab.publish(undone, "acked", "acked, and back", "popped, and back")
         lab.pop_all(undone)
         lab.answer(lambda done: undone.undo(values.UndoRequest(2), done))
+
+
+def fill_policy(lab: Any, message: Callable[..., Any]) -> None:
+    """Use priorities, the options that decide which message is next, and filters."""
+    orders = importlib.import_module("curbstone.core.orders")
+    ranked = lab.queue("ranked", oldest_every=3, in_flight=100, rate=1000.5, burst=7)
+    levels = [orders.parse_priority(priority) for priority in "4049"]
+    lab.publish_messages(ranked, [message("ranked", level=level) for level in levels])
+    peer = importlib.import_module(LAB).Peer(lab, ranked, window=1)
+    peer.nack(4, delay_ms=0)  # the one of priority 9: it was tried once
+    peer.close()
+    filtered = lab.queue("filtered").name
+    lab.answer(
+        lambda done: lab.broker.bind("weather", filtered, done, filter_text="temperature > 30 AND city LIKE 'B%'")
+    )
 
 
 def fill_memories(lab: Any, values: Any, message: Callable[..., Any]) -> None:
@@ -245,6 +260,7 @@ def describe(lab: Any) -> dict[str, Any]:
             }
         events = sorted(lab.broker.bindings(queue.name))
         found["queues"][str(queue.name)] = {"id": queue.uid, "next": queue.reading.next, "events": events, **groups}
+        found["queues"][str(queue.name)] |= policy_of(queue)
     by_name = {str(queue.name).rpartition("/")[2]: queue for queue in lab.broker.queues()}
     for name, key, content in KEYS:
         queue, idempotency = by_name[name], values.IdempotencyKey(key, content.encode())
@@ -264,6 +280,15 @@ def describe(lab: Any) -> dict[str, Any]:
         else:
             found["staged"][identifier] = [status.state.value, status.parts, status.messages]
     return found
+
+
+def policy_of(queue: Any) -> dict[str, Any]:
+    """Return what decides which message is next, and the filters, of a queue that has any."""
+    names = ("burst", "in_flight", "oldest_every", "rate")
+    options = {name: getattr(queue.options, name) for name in names if getattr(queue.options, name)}
+    found = {"options": options, "by_priority": {str(key): n for key, n in queue.by_priority().items()}}
+    found["filters"] = {event: text for event, text in queue.meta.bindings.items() if text}
+    return {name: value for name, value in found.items() if value}
 
 
 def text(message: Any) -> str:

@@ -3,7 +3,8 @@
 `golden.py` made them. Each has dead letters, delayed messages, ordering keys, groups with acks and losses, leases and
 tries, idempotency keys, numbered producers, a log that has turned over, a transaction whose second part is missing, a
 journal with an unfinished record, and staged transactions: open ones, committed ones, and one whose messages are in the
-log in part. That of commit 0a679af also has a redo file with commits that are in no segment, and an undo.
+log in part. Later ones also have a redo file with commits that are in no segment, and an undo; that of 0.2.0 has
+priorities, the options that decide which message is next, and filters.
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ from curbstone.core.names import queue_name
 from curbstone.core.options import KIB
 from curbstone.core.values import IdempotencyKey, Numbered, Peeked, producer_key
 from curbstone.core.wal.redo_format import REDO_FORMAT
-from tests.core.recovery.golden import KEYS, PRODUCERS, STAGED, text
+from curbstone.standby import history
+from tests.core.recovery.golden import KEYS, PRODUCERS, STAGED, policy_of, text
 from tests.core.staging.lab import commit, stage
 from tests.kit.books import check_room
 from tests.kit.lab import Lab, Peer, message
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
-FIRST, LAST = "0.1.0", "0a679af"
-VERSIONS = pytest.mark.parametrize("version", [FIRST, LAST])
+FIRST, LAST = "0.1.0", "0.2.0"
+ALL = [FIRST, "0a679af", LAST]
+VERSIONS = pytest.mark.parametrize("version", ALL)
 HOUR_MS = 3_600_000
 
 
@@ -87,6 +90,7 @@ def describe(lab: Lab) -> dict[str, Any]:
             }
         events = sorted(lab.broker.bindings(queue.name))
         found["queues"][str(queue.name)] = {"id": queue.uid, "next": queue.reading.next, "events": events, **groups}
+        found["queues"][str(queue.name)] |= policy_of(queue)
     for name, key, content in KEYS:
         error, first, _ = publish_under(lab, queue_of(lab, name), IdempotencyKey(key, content.encode()))
         found["keys"].append([name, key, content, error, first])
@@ -170,7 +174,7 @@ def test_repeats_of_what_an_earlier_version_stored_are_recognised(version: str) 
         again = IdempotencyKey(key, content.encode()), IdempotencyKey(key, b"other content")
         first, other = [publish_under(lab, queue, each)[0] for each in again]
         assert first is None and isinstance(other, CurbstoneError)
-    for name, producer in PRODUCERS if version == LAST else []:
+    for name, producer in PRODUCERS if version != FIRST else []:
         queue, who = queue_of(lab, name), producer_key("", producer)
         last = queue.last_number(who)
         assert last is not None
@@ -231,7 +235,7 @@ def rows_of_page(title: str) -> list[list[str]]:
 
 def test_the_page_on_upgrades_has_the_versions_that_are_tested_here_and_the_formats_of_the_code() -> None:
     versions = [row[0].split()[0] for row in rows_of_page("From one version to another")]
-    assert versions == [FIRST, LAST]
+    assert versions == ALL
     assert sorted(path.name for path in HERE.glob("golden-*.tar.gz")) == sorted(f"golden-{v}.tar.gz" for v in versions)
     formats = {row[0]: (row[2], row[3]) for row in rows_of_page("Formats")}
     assert formats == {
@@ -240,4 +244,5 @@ def test_the_page_on_upgrades_has_the_versions_that_are_tested_here_and_the_form
         "redo file": (f"{REDO_FORMAT}", f"1 to {REDO_FORMAT}"),
         "tokens": (f"{tokens.FORMAT}", f"{tokens.FORMAT}"),
         "backup": (f"{files.FORMAT}", f"{files.FORMAT}"),
+        "history": (f"{history.FORMAT}", f"{history.FORMAT}"),
     }
