@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from math import ceil
 from typing import Any
 from zlib import crc32
 
@@ -66,6 +67,12 @@ class QueueOptions:
     """How long an idempotency key is remembered."""
     oldest_every: int = 0
     """Each delivery with this number goes to the oldest message, whatever its priority; 0 for none."""
+    in_flight: int = 0
+    """The most messages of a group that are handed out and not settled; 0 for no limit."""
+    rate: float = 0
+    """The most deliveries of a group a second; 0 for no limit."""
+    burst: int = 0
+    """How many deliveries may exceed `rate` after a pause; 0 for those of a second, and at least one."""
     schema: str = ""
     """The JSON Schema that bodies have to satisfy, as text; empty for none."""
 
@@ -73,6 +80,10 @@ class QueueOptions:
     def drops_oldest(self) -> bool:
         """Whether the oldest messages give way to new ones at the cap."""
         return self.overflow == DROP_OLDEST
+
+    @property
+    def burst_or_default(self) -> int:
+        return self.burst or max(ceil(self.rate), 1)
 
     @property
     def backs_off(self) -> bool:
@@ -140,6 +151,15 @@ def _count(name: str, value: object, _project: str) -> int:
 def _oldest_every(name: str, value: object, _project: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not (value == 0 or 2 <= value <= OLDEST_EVERY_MAX):
         raise BadRequest(f"bad option {name}: {value!r} is not 0 or a whole number from 2 to {OLDEST_EVERY_MAX}")
+    return value
+
+
+def _rate(name: str, value: object, _project: str) -> float:
+    """Buckets are filled by whole numbers in each ms, so a rate has three decimals."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1_000_000:
+        raise BadRequest(f"bad option {name}: {value!r} is not a number of deliveries a second from 0 to 1000000")
+    if round(value, 3) != value:
+        raise BadRequest(f"bad option {name}: {value!r} has more than three decimals")
     return value
 
 
@@ -213,6 +233,9 @@ _CHECKS: dict[str, Callable[[str, object, str], Any]] = {
     "undo": _seconds(0),
     "idempotency_window": _seconds(1, IDEMPOTENCY_S_MAX),
     "oldest_every": _oldest_every,
+    "in_flight": _count,
+    "rate": _rate,
+    "burst": _count,
     "schema": _schema,
 }
 

@@ -85,6 +85,12 @@ class Counts(NamedTuple):
     """Wall-clock time when the oldest unsettled message, or one of the few thousand before it, was published."""
     first_due_ms: int = 0
     """Engine time when the first delayed message is due; 0 if none is delayed."""
+    held_back: int = 0
+    """How many of the ready messages the options `in_flight` and `rate` hold back now."""
+    limited_by: str = ""
+    """Which of the two holds them back."""
+    next_ms: int = 0
+    """Engine time when `rate` lets the next one go, if it holds all back, else 0."""
 
 
 class Space(NamedTuple):

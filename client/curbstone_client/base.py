@@ -193,6 +193,9 @@ class ClientBase(ABC, Generic[Declared]):
         undo: float | Keep = KEEP,
         idempotency_window: float | Keep = KEEP,
         oldest_every: int | Keep = KEEP,
+        in_flight: int | Keep = KEEP,
+        rate: float | Keep = KEEP,
+        burst: int | Keep = KEEP,
         schema: Mapping[str, Any] | None | Keep = KEEP,
         paused: bool | Keep = KEEP,
         publish_paused: bool | Keep = KEEP,
@@ -213,6 +216,8 @@ class ClientBase(ABC, Generic[Declared]):
         - `undo`: how long settled messages can be brought back.
         - `idempotency_window`: how long the queue remembers idempotency keys, at most 7 days.
         - `oldest_every`: each delivery with this number goes to the oldest message, whatever its priority.
+        - `in_flight`: the most messages of a group that are delivered and not settled.
+        - `rate`: the most deliveries of a group a second. `burst`: how many may follow a pause at once.
         - `schema`: the JSON Schema that bodies must satisfy; None for none.
         - `paused`, `publish_paused`: whether the queue delivers nothing, and whether it accepts nothing.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from curbstone.core.engine.delivery.limits import Limits
 from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.log.log import Log
@@ -13,7 +14,7 @@ from curbstone.core.engine.write_queue import WriteQueue
 class Parts:
     """`engine.queue` makes one for each queue. Folders above `engine/index/` take it; those below it are its fields."""
 
-    __slots__ = ("facts", "index", "log", "state", "wakeups", "write_queue")
+    __slots__ = ("facts", "index", "limits", "log", "state", "wakeups", "write_queue")
 
     def __init__(
         self, state: QueueState, wakeups: Wakeups, log: Log, index: Index, facts: Facts, write_queue: WriteQueue
@@ -24,3 +25,4 @@ class Parts:
         self.index = index
         self.facts = facts
         self.write_queue = write_queue
+        self.limits = Limits(state, wakeups)

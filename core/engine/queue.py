@@ -266,7 +266,8 @@ class Queue:
         rdy, wip, delayed = self.index.counts(group)
         first_due_ms = self.index.first_due_ms(group) if delayed else 0
         oldest_ms = self.index.runs.oldest_ms
-        return Counts(rdy, wip, delayed, held, len(self.consumers()), oldest_ms, first_due_ms)
+        limited = self.parts.limits.held_back(group, wip, rdy)
+        return Counts(rdy, wip, delayed, held, len(self.consumers()), oldest_ms, first_due_ms, *limited)
 
     def by_priority(self, group: str = UNNAMED) -> dict[int, int]:
         return self.index.by_priority(group)

@@ -36,6 +36,7 @@ class Shared:
         self.now_ms = host.now_ms
         self.now_us = host.now_us
         self.wall_ms = host.wall_ms
+        self.started_ms = host.now_ms()
         self.disk = disk
         self.sync = sync
         self.syncs_always = sync.kind == "always"

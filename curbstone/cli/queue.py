@@ -32,10 +32,13 @@ QUEUE_OPTIONS = {
     "idempotency_window": ("SECONDS", "How long an idempotency key is remembered"),
     "undo": ("SECONDS", "How long settled messages can be brought back"),
     "oldest_every": ("N", "Give each Nth delivery to the oldest message, whatever its priority"),
+    "in_flight": ("N", "The most messages delivered and not settled, of each group; 0 for no limit"),
+    "rate": ("NUMBER", "The most deliveries a second, of each group; 0 for no limit"),
+    "burst": ("N", "How many deliveries may follow a pause at once; 0 for those of a second"),
 }
 """The metavar and the help of each option. `paused` and `schema` have commands of their own."""
 
-_NUMBERS = ("SECONDS", "N")
+_NUMBERS = ("SECONDS", "N", "NUMBER")
 
 queue = typer.Typer(name="queue", cls=Group, help="Create, change, show and delete a queue.")
 
@@ -123,6 +126,8 @@ def show(queue: Queue, as_json: Json = False) -> None:
     if "bytes" in info:
         share = 100 * info["bytes"] / info["cap"]
         figures["on disk"] = f"{size(info['bytes'])} ({share:.0f} % of the cap)"
+    if held_back := info.get("held_back"):
+        figures["held back"] = f"{held_back} of those ready, by the option {info['limited_by']}"
     if by_priority := info.get("by_priority"):
         figures["by priority"] = ", ".join([f"{priority}: {count}" for priority, count in by_priority.items()])
     for group, counts in info["groups"].items():

@@ -17,6 +17,9 @@ const OPTIONS = [
   ['undo', 'Keep settled messages for an undo, in seconds', 'number'],
   ['idempotency_window', 'Remember idempotency keys, in seconds', 'number'],
   ['oldest_every', 'Each delivery of so many goes to the oldest message, whatever its priority (0: none)', 'number'],
+  ['in_flight', 'Most messages of a group that are delivered and not settled (0: no limit)', 'number'],
+  ['rate', 'Most deliveries of a group a second (0: no limit)', 'number'],
+  ['burst', 'Most deliveries at once after a pause (0: those of a second)', 'number'],
   ['groups', 'Declared groups, separated by commas', 'list'],
   ['schema', 'JSON Schema of bodies', 'json'],
 ]

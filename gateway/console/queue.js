@@ -106,9 +106,10 @@ export class QueuePage {
     try {
       const [info, { groups }] = await Promise.all([api.info(this.name), api.groups(this.name), this.holders.load()])
       const { paused: isPaused, publish_paused: isClosed } = info.options
+      const limited = info.held_back ? [`limited: ${info.held_back} ready ${info.held_back === 1 ? 'message is' : 'messages are'} held back by ${info.limited_by}`] : []
       const paused = [...(isPaused ? ['paused: nothing is delivered'] : []), ...(isClosed ? ['paused: nothing is taken in'] : [])]
       put(this.halt, paused.length ? 'Resume' : 'Pause')
-      this.trouble.replaceChildren(...[...(info.damaged ?? []).map(text => `damaged: ${text}`), ...paused]
+      this.trouble.replaceChildren(...[...(info.damaged ?? []).map(text => `damaged: ${text}`), ...paused, ...limited]
         .map(text => h('span', { class: 'badge bad' }, text)))
       this.about.replaceChildren(this.about.firstChild, options(info.options),
         h('p', {}, h('button', { type: 'button', click: () => this.edit(info.options) }, 'Edit options …')),

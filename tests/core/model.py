@@ -68,6 +68,7 @@ class Model:
         self.nack_delay_ms = nack_delay_ms
         self.dead_letter = dead_letter
         self.oldest_every = 0
+        self.in_flight = 0
         self.handed: dict[str, int] = {}
         """By group, how many were handed out since the start."""
         self.now_ms = 0
@@ -104,6 +105,10 @@ class Model:
         if self.oldest_every and self.handed.get(group, 0) % self.oldest_every == self.oldest_every - 1:
             return min(ready, default=0)
         return min(ready, key=lambda seq: (-self.messages[seq].priority, seq), default=0)
+
+    def has_place(self, group: str) -> bool:
+        """Return whether one more may be handed out."""
+        return not self.in_flight or self.counts(group)[1] < self.in_flight
 
     def counts(self, group: str) -> tuple[int, int, int]:
         """Return how many are rdy, wip and delayed."""
@@ -169,7 +174,7 @@ class Model:
     def hand_out_once(self, group: str, room: int) -> list[int]:
         """Hand out what is ready, up to `room`; what was tried too often dies on the way."""
         taken: list[int] = []
-        while len(taken) < room and (seq := self.next(group)):
+        while len(taken) < room and self.has_place(group) and (seq := self.next(group)):
             place = self.messages[seq].places[group]
             if self.max_tries and place.tries >= self.max_tries:
                 self.die(group, seq, "max_tries", place.tries, "")

@@ -67,6 +67,7 @@ class History:
         dead_letter = self.dice.random() < 0.5
         self.priorities = self.dice.choice([[4], [4, 4, 9, 0], [*range(10)]])
         oldest_every = self.dice.choice([0, 0, 2, 5])
+        in_flight = self.dice.choice([0, 0, 1, 4, 30])
         self.dead = self.lab.queue("dead")
         self.queue = self.lab.queue(
             cap=CAP,
@@ -75,11 +76,13 @@ class History:
             dead_letter="dead" if dead_letter else "",
             groups=["declared"],
             oldest_every=oldest_every,
+            in_flight=in_flight,
         )
         self.model = Model(
             declared=("declared",), max_tries=max_tries, nack_delay_ms=nack_delay * 1000, dead_letter=dead_letter
         )
         self.model.oldest_every = oldest_every
+        self.model.in_flight = in_flight
         self.model.now_ms = self.lab.host.now_ms()
 
     def run(self, steps: int) -> None:

@@ -316,12 +316,12 @@ class Run:
     def options(self) -> None:
         """Change what a queue does with messages that fail."""
         names = [name for name in self.names if name.queue != "dead"]
-        changes: dict[str, object] = {"max_tries": self.rng.choice([0, 3])}
+        most = self.rng.choice([0, 3])
+        changes: dict[str, object] = {"max_tries": most, "oldest_every": most, "in_flight": 2 * most}
         can_die = "dead" in {name.queue for name in self.names} and len(self.readers) == 1  # a dead letter has no group
         changes["dead_letter"] = "dead" if can_die else ""
         if not changes["dead_letter"]:
             changes["max_tries"] = 0
-        changes["oldest_every"] = changes["max_tries"]
         self.directories.declare(self.rng.choice(names), changes)
 
     def number(self) -> None:

@@ -17,13 +17,14 @@ from curbstone.core.values import NOBODY, UNNAMED, Done, Lease, WasThere
 class Acks:
     """The acks of one queue."""
 
-    __slots__ = ("_index", "_state", "_wakeups", "_write_queue")
+    __slots__ = ("_index", "_limits", "_state", "_wakeups", "_write_queue")
 
     def __init__(self, parts: Parts) -> None:
         self._state = parts.state
         self._wakeups = parts.wakeups
         self._index = parts.index
         self._write_queue = parts.write_queue
+        self._limits = parts.limits
 
     def ack(self, group: str, deliveries: list[Delivery], on_done: Done | None) -> bool:
         """Settle deliveries that a consumer has claimed. Return False if refused now: it has to unclaim them."""
@@ -90,6 +91,7 @@ class Acks:
         held = self._index.group(group)
         for delivery in deliveries:
             held.release(delivery.message, delivery.tries, 0, delivery.mature_ms)
+        self._limits.took(group, -len(deliveries))
         states = [TriesRecord(group, each.message.seq, 1, each.tries, 0) for each in deliveries if each.tries]
         if states:
             self._write_queue.record_redeliveries(states)

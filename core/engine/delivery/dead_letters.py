@@ -231,6 +231,7 @@ class DeadLetters:
             message = each.delivery.message
             each.group.in_flight.pop(message.seq, None)
             each.group.delay(message.seq, each.tries, due_ms, state.host.wall_ms() + TRY_AGAIN_MS, message)
+            each.group.reader.wakeups.wake(each.group.name)
             self._condemned[each.group.name, message.seq] = (each.reason, each.error)
         is_stop = isinstance(error, Unavailable) and error.is_stop
         if not is_stop and not self._is_stuck:  # one line, however many wait; at a stop the log has them as they were

@@ -127,9 +127,8 @@ class Dispatcher(dict[str, RoundRobin]):
     """Hands out the messages of one queue, by a round robin for each group; a group without receivers has none."""
 
     __slots__ = (
-        "_dead_letters", "_index", "_state", "_wakeups", "_write_queue", "acks", "attached", "attempts", "had_consumer",
-        "parts",
-        "requeue",
+        "_dead_letters", "_index", "_state", "_wakeups", "_write_queue", "acks", "attached", "attempts",
+        "had_consumer", "parts", "requeue",
     )  # fmt: skip
 
     def __init__(self, parts: Parts, acks: Acks, requeue: Requeue, dead_letters: DeadLetters) -> None:
@@ -184,31 +183,42 @@ class Dispatcher(dict[str, RoundRobin]):
     def room(self, group: str, messages: int) -> int:
         """Return how many deliveries the receivers of a group take now; counting may stop at `messages`."""
         round_robin = self.get(group)
-        return sum(round_robin.credits(messages).values()) if round_robin is not None else 0
+        room = sum(round_robin.credits(messages).values()) if round_robin is not None else 0
+        options = self._state.options
+        if room and (options.in_flight or options.rate):
+            room = self.parts.limits.allowed(group, len(self._index.groups[group].in_flight), room)
+        return room
 
     def dispatch(self, name: str) -> None:
         """Hand out what is ready in a group, up to a limit; if there may be more, the next turn continues."""
         round_robin = self.get(name)
         if round_robin is None:
             return
-        if self._state.options.paused:
+        options = self._state.options
+        if options.paused:
             round_robin.none_ready()
             return
         group = self._index.groups[name]  # it is kept as long as it has a receiver
         most = min(group.rdy, DISPATCH_MAX)
+        if most and (options.in_flight or options.rate):
+            most = self.parts.limits.allowed(name, len(group.in_flight), most)
+            if not most:
+                self.parts.limits.wake_when_allowed(name)
         credit = round_robin.credits(most) if most else {}
         if not credit:
             if not most:
                 round_robin.none_ready()
             return
         most = min(sum(credit.values()), most)
-        taken = group.take(most, self._dead_letters.is_dead, self._state.options.oldest_every)
+        taken = group.take(most, self._dead_letters.is_dead, options.oldest_every)
         deliveries = taken.deliveries
         if taken.handed:
             self._write_queue.record_redeliveries(taken.handed)
             self._state.stats.redelivered += sum([delivery.tries > 0 for delivery in deliveries])
         if deliveries:
             self._state.stats.delivered += len(deliveries)
+            if options.rate:
+                self.parts.limits.took(name, len(deliveries))
             self._wakeups.changed()
             round_robin.deal(deliveries, credit)
         if taken.dead:
@@ -222,5 +232,6 @@ class Dispatcher(dict[str, RoundRobin]):
         """The queue ends: so do all receivers."""
         receivers, self.attached = list(self.attached), {}
         self.clear()
+        self.parts.limits.end()
         for receiver in receivers:
             self._state.host.tell(receiver.end, error)

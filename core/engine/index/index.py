@@ -173,6 +173,8 @@ class Index:
         if run is not None:
             self.clear_run(group, run, mask, size)
         self._wakeups.changed()
+        if self._state.options.in_flight:  # others have their place now
+            self._wakeups.wake(name)
 
     def clear_run(self, group: Group, run: Run, mask: int, size: int) -> None:
         """Forget that the seqs of `mask`, of `size` bytes, are pending in a group; all are in one run."""
@@ -242,8 +244,11 @@ class Index:
     @staticmethod
     def _end_deliveries(group: Group, seq: int) -> None:
         """Forget tries and delays of a group below `seq`, and what it has handed out there."""
-        for held in [held for held in group.in_flight if held < seq]:
+        ended = [held for held in group.in_flight if held < seq]
+        for held in ended:
             group.end_delivery(held)
+        if ended:  # others may have their place now
+            group.reader.wakeups.wake(group.name)
         for retried in [retried for retried in group.retries if retried < seq]:
             group.forget(retried)
 

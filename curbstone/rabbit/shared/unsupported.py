@@ -25,9 +25,13 @@ FILTERS = (
     " A topic subscription that is not durable can have one."
 )
 OLDEST_EVERY = "oldest_every needs the local engine: RabbitMQ itself decides which message of a cluster is next."
+LIMITS = "in_flight and rate need the local engine: several gateways deliver the messages of a cluster's queue."
 EVENT_DELAY = (
     "A delay on a message for an event needs the local engine; on a cluster only messages for a queue have one."
 )
+
+
+_LOCAL_OPTIONS = frozenset(["burst", "idempotency_window", "in_flight", "oldest_every", "rate"])
 
 
 def check_keys(messages: Iterable[Message]) -> None:
@@ -44,6 +48,8 @@ def check_options(options: QueueOptions) -> None:
         _refuse(KEYS)
     if options.oldest_every:
         _refuse(OLDEST_EVERY)
+    if options.in_flight or options.rate or options.burst:
+        _refuse(LIMITS)
 
 
 def check_filter(text: str, *, is_private: bool) -> None:
@@ -57,7 +63,7 @@ def registered(options: Mapping[str, object]) -> dict[str, object]:
 
     One that no cluster can have is left out, because gateways of earlier versions refuse an option they don't know.
     """
-    return {name: value for name, value in options.items() if name not in ("idempotency_window", "oldest_every")}
+    return {name: value for name, value in options.items() if name not in _LOCAL_OPTIONS}
 
 
 def _refuse(text: str) -> NoReturn:

@@ -15,6 +15,7 @@ from curbstone.gateway.resources.metrics.figures import (
     BUILD,
     BY_PRIORITY,
     BY_PROTOCOL,
+    HELD_BACK,
     PYTHON,
     QUEUE_GAUGES,
     SECONDS_TO_FULL,
@@ -187,6 +188,11 @@ class _Exposition:
             for priority, count in sorted(queue.by_priority.items()):
                 ranked.add_metric((*queue.name, str(priority)), count)
         yield ranked
+        limited = GaugeMetricFamily("curbstone_queue_held_back", HELD_BACK, labels=(*_QUEUE_LABELS, "why"))
+        for queue in shown:
+            for why, count in queue.held_back.items():
+                limited.add_metric((*queue.name, why), count)
+        yield limited
         for name, (field, text) in TOTALS.items():
             counter = CounterMetricFamily(f"curbstone_queue_{name}", text, labels=_QUEUE_LABELS)
             for queue in shown:

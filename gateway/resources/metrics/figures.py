@@ -42,6 +42,7 @@ QUEUE_GAUGES = {
     "consumers": "Consumers",
     "oldest_message_age_seconds": "How long ago the oldest message that is not settled was published, 0 where none is",
 }
+HELD_BACK = "Ready messages that an option holds back; of queues that have it"
 BY_PRIORITY = "Messages of a priority that are ready, delivered or delayed; of queues in which not all have the same"
 SECONDS_TO_FULL = "Time until the queue is full if it continues as in the last minutes; none for one that does not grow"
 TOTALS = {
@@ -183,6 +184,8 @@ class QueueFigures(NamedTuple):
     to_full_s: float | None
     refused_last_minute: int
     by_priority: dict[int, int]
+    held_back: dict[str, int]
+    """How many ready messages each of the options holds back that limit the queue."""
 
 
 class CommitFigures(NamedTuple):
@@ -356,8 +359,14 @@ class Figures:
             to_full_s = 0.0
         counters = {each: getattr(queue.stats, each) for each in _COUNTERS}
         rates = self._rates_of(queue.uid, counters)
-        by_priority = queue.by_priority()
-        return QueueFigures(queue.name, gauges, counters, rates, to_full_s, space.refused_last_minute, by_priority)
+        held_back = {
+            why: counts.held_back if counts.limited_by == why else 0
+            for why in ("in_flight", "rate")
+            if getattr(queue.options, why)
+        }
+        return QueueFigures(
+            queue.name, gauges, counters, rates, to_full_s, space.refused_last_minute, queue.by_priority(), held_back
+        )
 
     def _rates_of(self, uid: str, counters: dict[str, int]) -> dict[str, float]:
         now_ms = self._host.now_ms()

@@ -84,6 +84,8 @@ def _queue(queue: QueueFigures) -> dict[str, object]:
     }
     if queue.by_priority:
         now["by_priority"] = priorities_json(queue.by_priority)
+    if held_back := max(queue.held_back.values(), default=0):
+        now["held_back"] = held_back
     return {"project": project, "queue": name, **queue.gauges, **now, **counters, **queue.rates}
 
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from curbstone.access.caller import shown
 from curbstone.access.rights import Right
 from curbstone.core.orders import priority_of
-from curbstone.core.values import LEAVING, Capability, Holder, Peeked, Who
+from curbstone.core.values import LEAVING, Capability, Counts, Holder, Peeked, Who
 from curbstone.gateway.formats.parameters import group_of, query_of
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
@@ -114,7 +114,8 @@ def _about_queue(
             else:
                 which = "They all wait" if len(behind) == counts.rdy else f"The first {len(behind)} of them wait"
                 yield f"{which} behind others of their keys that are not settled, the first behind message {ahead}."
-        can_be_had = not behind and not queue.options.paused
+        yield from _about_limits(queue, counts)
+        can_be_had = not behind and not queue.options.paused and counts.held_back < counts.rdy
         priorities = queue.by_priority(group)
         yield from _about_priorities(queue, priorities)
         takers = [holder for holder in holders if holder.group == group]
@@ -143,6 +144,19 @@ def _about_queue(
         yield f"Since the start the filters of its bindings have kept out {count} message{'s' * (count != 1)}{none}."
     if counts.delayed:
         yield f"{_messages(counts.delayed)} delayed; the first is due at {_time(counts.first_due_ms)}."
+
+
+def _about_limits(queue: Queue, counts: Counts) -> Iterator[str]:
+    if not counts.held_back:
+        return
+    which = "It is" if counts.rdy == 1 else f"{counts.held_back} of them {_is(counts.held_back)}"
+    if counts.limited_by == "in_flight":
+        most = queue.options.in_flight
+        yield f"{which} held back: the option in_flight allows {most} that {_is(most)} delivered and not settled."
+    else:
+        rate = f"{queue.options.rate:g} deliver{'y' if queue.options.rate == 1 else 'ies'} a second"
+        then = f"; the next one is at {_time(counts.next_ms)}" if counts.next_ms else ""
+        yield f"{which} held back: the option rate allows {rate}{then}."
 
 
 def _about_priorities(queue: Queue, counts: Mapping[int, int]) -> Iterator[str]:

@@ -184,6 +184,24 @@ async def test_ready_messages_that_wait_behind_others_of_their_keys(gateway: Run
         assert "behind others" not in await said(gateway)
 
 
+async def test_messages_that_limits_hold_back(gateway: Running) -> None:
+    await gateway.http.put(QUEUE, json={"in_flight": 2})
+    await gateway.publish("1", "2", "3")
+    await gateway.http.post(f"{MESSAGES}/lease")
+    text = await said(gateway)
+    assert "1 of them is held back: the option in_flight allows 2 that are delivered and not settled." in text
+    info = (await gateway.http.get(QUEUE)).json()
+    assert (info["rdy"], info["held_back"], info["limited_by"]) == (2, 1, "in_flight")
+    await gateway.http.put(QUEUE, json={"in_flight": 0, "rate": 0.001, "burst": 1})
+    await gateway.publish("4")
+    text = await said(gateway)
+    assert "3 of them are held back: the option rate allows 0.001 deliveries a second" in text
+    metrics = (await gateway.http.get("/metrics")).text
+    assert 'curbstone_queue_held_back{project="p1",queue="q",why="rate"} 3.0' in metrics
+    await gateway.http.put(QUEUE, json={"rate": 0})
+    assert "held_back" not in (await gateway.http.get(QUEUE)).json()
+
+
 async def test_priorities_that_wait_for_others(gateway: Running) -> None:
     await gateway.publish("1", "2")
     assert "priority" not in await said(gateway)
