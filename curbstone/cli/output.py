@@ -39,8 +39,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
     for name, right in zip(columns, numeric, strict=True):
         grid.add_column(name, justify="right" if right else "left", no_wrap=True)
     for row in shown:
-        grid.add_row(*[Text(printable(value)) for value in row])
+        grid.add_row(*[Text(printable(value), _style(name, value)) for name, value in zip(columns, row, strict=True)])
     return grid
+
+
+def _style(column: str, value: str) -> str:
+    """Return red for what is wrong with a queue, which stands in a column without a name."""
+    return "red" if not column and value in ("full", "damaged") else ""
 
 
 def counted(count: int, what: str, plural: str = "") -> str:

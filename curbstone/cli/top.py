@@ -17,7 +17,10 @@ from curbstone.cli.output import console, counted, print_json, size, table
 if TYPE_CHECKING:
     from rich.table import Table
 
-_GAUGES = ("messages_ready", "messages_unacked", "messages_delayed", "consumers", "disk_bytes", "cap_used_ratio")
+_GAUGES = (
+    *("messages_ready", "messages_unacked", "messages_delayed", "consumers", "disk_bytes", "cap_used_ratio"),
+    *("available_bytes", "messages_refused_last_minute"),
+)
 _COUNTERS = {
     "published": "messages_published",
     "delivered": "messages_delivered",
@@ -129,9 +132,10 @@ def _table(now: Sample, rates: Mapping[str, dict[str, float]], server: str) -> T
                 *[f"{rate[key]:,.0f}" if rate else "-" for key in _COUNTERS],
                 size(figures.get("disk_bytes", 0)),
                 f"{100 * figures.get('cap_used_ratio', 0):.0f} %",
+                "full" if figures["messages_refused_last_minute"] or not figures["available_bytes"] else "",
             ]
         )
-    heads = ("QUEUE", "RDY", "WIP", "DELAYED", "CONSUMERS", "IN/s", "OUT/s", "ACK/s", "ON DISK", "OF CAP")
+    heads = ("QUEUE", "RDY", "WIP", "DELAYED", "CONSUMERS", "IN/s", "OUT/s", "ACK/s", "ON DISK", "OF CAP", "")
     all_of_them = counted(now.chosen, "queue")
     count = all_of_them if len(rows) == now.chosen else f"the busiest {len(rows)} of {all_of_them}"
     return table(heads, rows, f"{server}   {count}")

@@ -336,6 +336,16 @@ def test_top_shows_depths_and_rates(run: Run) -> None:
     assert set(looks[1]["queues"][0]["rates"]) == {"published", "delivered", "acked"}
 
 
+def test_top_shows_a_queue_that_refuses_messages(run: Run) -> None:
+    """A queue may do so long before its share of the cap is 100 %."""
+    good(run("queue", "create", "small", "--cap=256KiB"))
+    for _ in range(2):
+        good(run("send", "small", "x" * 60_000))
+    assert run("send", "small", "x" * 60_000).code == 1
+    (line,) = [line for line in good(run("top")).out.splitlines() if line.startswith("default/small")]
+    assert line.split()[-1] == "full" and int(line.split()[-3]) < 80, line
+
+
 def test_bench_measures_and_leaves_nothing(run: Run) -> None:
     (found,) = good(run("bench", "--count=300", "--window=20", "--json")).json
     assert found["messages"] == 300
