@@ -443,22 +443,19 @@ class Broker:
         return len(self._bindings)
 
     def bound(self, event: str, project: str) -> list[tuple[LocalQueue, Filters]]:
-        """Return the queues that are bound to an event now, after handing out everything published to events so far.
-
-        With each are the filters of which a message for it has to pass any.
-        """
-        self._fanouts.finish()
-        return self._bound(event, project)
-
-    def _bound(self, event: str, project: str) -> list[tuple[LocalQueue, Filters]]:
+        """Return the queues that are bound to an event, each with its filters; a message has to pass one of them."""
         targets = self._bindings.targets(event, project)
         return [(self._queues[name], filters) for name, filters in targets.items()]
+
+    def behind_events(self, fn: Callable[[], object]) -> None:
+        """Call `fn` when everything that was published to events so far is handed to the queues; at once if it is."""
+        self._fanouts.behind(fn)
 
     def publish_event(
         self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT
     ) -> None:
         """See `core.port.Broker.publish_event`. `core.events.events.IsLeftOut` says which refusals are no errors."""
-        targets = self._bound(event, project)
+        targets = self.bound(event, project)
         if not targets or not messages:
             self.host.call_soon(partial(on_done, None, 0, len(messages)))
         else:

@@ -146,13 +146,20 @@ class Fanouts:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._waiting: deque[Fanout] = deque()
+        self._waiting: deque[Fanout | _Behind] = deque()
 
     def begin(self, fanout: Fanout) -> None:
         """Publish to the queues of a fanout: at once, if it is not much and no other fanout is under way."""
         self._waiting.append(fanout)
         if len(self._waiting) == 1:
             self._go_on()
+
+    def behind(self, fn: Callable[[], object]) -> None:
+        """Call `fn` when everything that was published so far is handed to the queues; at once if it is."""
+        if self._waiting:
+            self._waiting.append(_Behind(fn))
+        else:
+            fn()
 
     def finish(self) -> None:
         """Publish everything that is left now."""
@@ -167,6 +174,20 @@ class Fanouts:
                 self._host.call_soon(self._go_on)
                 return
             self._waiting.popleft()
+
+
+class _Behind:
+    """What is done behind the fanouts before it, as if it were one itself."""
+
+    def __init__(self, fn: Callable[[], object]) -> None:
+        self._fn = fn
+        self.has_begun_all = False
+
+    def advance(self, _copies_max: int | None = None) -> int:
+        """See `Fanout.advance`."""
+        self.has_begun_all = True
+        self._fn()
+        return 0
 
 
 class Fanout:

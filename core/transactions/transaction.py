@@ -44,6 +44,9 @@ class Server(Protocol):
     def bound(self, event: str, project: str) -> Sequence[tuple[Queue, Filters]]:
         """Return the queues that are bound to an event now, each with its filters."""
 
+    def behind_events(self, fn: Callable[[], object]) -> None:
+        """Call `fn` when everything that was published to events so far is handed to the queues; at once if it is."""
+
 
 class _SettleRequest:
     """A settle that was asked for. The commit claims its deliveries from the consumer.
@@ -138,7 +141,16 @@ class Transaction:
     # --- commit
 
     def commit(self, on_done: Done) -> None:
-        """Do everything or nothing: `on_done(None)` when all is on disk, `on_done(error)` if nothing has happened."""
+        """Do everything or nothing: `on_done(None)` when all is on disk, `on_done(error)` if nothing has happened.
+
+        Messages to events come behind all that was published to events before, which may take several turns.
+        """
+        if all(isinstance(target, Queue) for target, _ in self._publishes):
+            self._commit(on_done)
+        else:
+            self._server.behind_events(partial(self._commit, on_done))
+
+    def _commit(self, on_done: Done) -> None:
         try:
             error = self._address() or self._claim() or self._check()
         except CurbstoneError as refusal:  # a dead-letter queue that can't be created

@@ -62,7 +62,8 @@ class _Kept:
             size, name = held.pop()
             total -= size
             reason = f"temporary queues and topics of this user hold more than {BYTES_MAX} bytes, and this one the most"
-            self.queues[name].end(name, TooMany(reason))
+            if (one := self.queues.get(name)) is not None:  # else it is gone with the connection of one before it
+                one.end(name, TooMany(reason))
 
 
 class PrivateQueues:

@@ -241,3 +241,34 @@ def test_a_user_has_so_many_subscriptions_over_all_its_connections(
     second.leave()
     third = connections.enter(ann, HERE, end=lambda _error: None)
     third.holds(5)
+
+
+def test_the_bound_holds_again_after_a_connection_with_several_of_the_queues_has_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its other queues were gone when their turn came. That raised a KeyError, and nothing was checked any more."""
+    monkeypatch.setattr(private_queues, "BYTES_MAX", 1024 * 1024)
+    ann, bob = user(world, "ann"), user(world, "bob")
+    ended: list[str] = []
+
+    def connect(text: str) -> None:
+        names = [private_name(f"temp.{text}{number}") for number in range(4)]
+
+        def on_closed(_error: CurbstoneError) -> None:
+            ended.append(text)
+            ann.drop_private(names)
+
+        for name in names:
+            queue = ann.private(name, {"cap": 1024 * 1024}, lambda _error: None)
+            world.lab.settle()
+            queue.subscribe(lambda _deliveries: None, window=1, on_closed=on_closed)
+            assert bob.reply(name, [Message(b"x" * 1024) for _ in range(600)], lambda *_told: None)
+        world.lab.settle()
+
+    connect("a")
+    world.lab.pass_time(private_queues.CHECK_EVERY_MS)
+    assert ended
+    ended.clear()
+    connect("b")
+    world.lab.pass_time(private_queues.CHECK_EVERY_MS)
+    assert ended

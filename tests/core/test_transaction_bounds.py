@@ -6,6 +6,7 @@ import pytest
 
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import MessageTooLarge
+from curbstone.core.events.events import COPIES_AT_ONCE
 from curbstone.core.transactions import transaction as transaction_module
 from curbstone.core.transactions import two_phase
 from tests.kit.lab import Lab, message
@@ -44,3 +45,22 @@ def test_a_transaction_over_queues_is_refused_by_its_size_before_it_is_encoded(m
     transaction.publish_event("order", message(b"x" * 3000))
     assert isinstance(lab.answer(transaction.commit)[0], MessageTooLarge)
     assert [lab.bodies(queue) for queue in queues] == [[], []]
+
+
+def test_messages_to_events_in_a_transaction_come_behind_a_backlog_and_do_not_hand_it_out_at_once() -> None:
+    """All copies that waited were made in one turn: seconds, after a burst to a topic with many subscribers."""
+    lab = Lab()
+    queues = bound(lab)
+    answers: list[object] = []
+    for number in range(4):
+        messages = [message(f"{number}") for _ in range(COPIES_AT_ONCE)]
+        lab.broker.publish_event("order", messages, lambda *given: answers.append(given))
+    transaction = lab.broker.transaction()
+    transaction.publish_event("order", message("last"))
+    transaction.commit(answers.append)
+    assert sum(len(publish.messages) for queue in queues for publish in queue.write_queue.publishes) == COPIES_AT_ONCE
+    lab.settle()
+    assert answers == [(None, 2, COPIES_AT_ONCE)] * 4 + [None]
+    for queue in queues:
+        bodies = lab.bodies(queue)
+        assert len(bodies) == 4 * COPIES_AT_ONCE + 1 and bodies == sorted(bodies)
