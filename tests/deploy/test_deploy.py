@@ -71,6 +71,12 @@ def test_the_image_runs_as_a_user_that_owns_nothing_but_its_data() -> None:
     assert final.index("COPY") < final.index("USER"), "what is installed belongs to root"
 
 
+def test_a_build_can_name_the_digest_of_the_image_that_it_is_made_on() -> None:
+    text = DOCKERFILE.read_text(encoding="utf-8")
+    assert re.search(r"^ARG PYTHON_IMAGE=python:", text, re.M)
+    assert set(re.findall(r"^FROM (\S+)", text, re.M)) == {"${PYTHON_IMAGE}"}
+
+
 @pytest.mark.soak
 def test_the_steps_of_the_image_give_a_server(tmp_path: Path) -> None:
     """The script that installs into the image, run on what the image is made of, and the command it starts."""

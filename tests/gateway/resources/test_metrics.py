@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -10,6 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from curbstone.core.message import Message
 from curbstone.core.names import PRIVATE_PROJECT, private_name
+from curbstone.gateway.resources.metrics import exposition
+from curbstone.gateway.resources.metrics.figures import Figures
 from tests.kit.gateway import MESSAGES, QUEUE, Running
 
 pytestmark = pytest.mark.anyio
@@ -160,6 +164,42 @@ async def test_the_number_of_series_is_bounded(gateway: Running, monkeypatch: py
     assert {labels for name, labels in found if name == "curbstone_queue_messages_ready"} == {("a", "a"), ("a", "b")}
     assert found["curbstone_queues", ()] == 4
     assert found["curbstone_queues_left_out", ()] == 2
+
+
+async def test_figures_that_many_ask_for_at_once_are_written_one_after_the_other(
+    gateway: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20 threads that wrote figures took the interpreter's lock from the event loop: a health check took 0.5 s."""
+    asked = 0
+    now: list[None] = []
+    most = 0
+    all_have_asked = threading.Event()
+    original, snapshot = exposition.written, Figures.snapshot
+
+    async def counted(self: Figures, *args: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return await snapshot(self, *args)
+
+    def written(*args: Any) -> tuple[bytes, str]:
+        nonlocal most
+        now.append(None)
+        most = max(most, len(now))
+        assert all_have_asked.wait(60)
+        try:
+            return original(*args)
+        finally:
+            now.pop()
+
+    monkeypatch.setattr(Figures, "snapshot", counted)
+    monkeypatch.setattr(exposition, "written", written)
+    replies = asyncio.gather(*[gateway.http.get("/metrics") for _ in range(8)])
+    while asked < 8 or not now:
+        await asyncio.sleep(0)
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    all_have_asked.set()
+    assert {reply.status_code for reply in await replies} == {200} and most == 1
 
 
 async def test_the_totals_are_of_all_queues_also_of_those_without_series(
