@@ -120,11 +120,15 @@ def _keyed(number: int) -> tuple[bytes, Any]:
     return b"x-key:%d\n" % (number * 7919 % 100), None
 
 
+_RANKED: list[tuple[bytes, Any]] = []
+
+
 def _ranked(number: int) -> tuple[bytes, Any]:
     from curbstone.core.orders import orders_in
 
-    block = b"priority:%d\n" % (number * 7 % 10)
-    return block, orders_in(block)
+    if not _RANKED:
+        _RANKED.extend([(block, orders_in(block)) for block in [b"priority:%d\n" % priority for priority in range(10)]])
+    return _RANKED[number * 7 % 10]
 
 
 SHAPES: dict[str, tuple[dict[str, object], Callable[[int], tuple[bytes, Any]]]] = {

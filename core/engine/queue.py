@@ -414,15 +414,22 @@ def _publish_each(
     most = parts.state.options.max_message_size
     size = 0
     are_plain = True
+    has_levels = False
     for message in messages:
         body_bytes = len(message.body)
         if body_bytes > most:
             _publish_those_that_fit(parts, messages, on_done, numbered, hold)
             return
         size += ENTRY_BYTES + len(message.headers) + body_bytes
-        if message.orders is not None or message.expires_ms:
+        orders = message.orders
+        if orders is not None:
+            has_levels = True
+            if orders.delay_ms or orders.ttl_ms or orders.groups:
+                are_plain = False
+        if message.expires_ms:
             are_plain = False
-    parts.write_queue.publish(Publish(messages, on_done, numbered, hold, early, size if are_plain else 0))
+    size = size if are_plain else 0
+    parts.write_queue.publish(Publish(messages, on_done, numbered, hold, early, size, has_levels=has_levels))
 
 
 def _publish_those_that_fit(

@@ -96,7 +96,9 @@ class Hold:
 class Publish:
     """Messages that wait to be written, independently of each other: a batch takes all or some of them."""
 
-    __slots__ = ("bytes", "early", "hold", "inspection", "messages", "next", "numbered", "on_done", "refusal")
+    __slots__ = (
+        "bytes", "early", "has_levels", "hold", "inspection", "messages", "next", "numbered", "on_done", "refusal",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -106,12 +108,16 @@ class Publish:
         hold: Hold | None = None,
         early: EarlyAnswer | None = None,
         size: int = 0,
+        *,
+        has_levels: bool = False,
     ) -> None:
         self.messages = messages
         self.early = early
         self.bytes = size
-        """Bytes of the entries of plain messages: they have no orders and no expiry. 0 if they were not looked at,
-        or if some are not plain."""
+        """Bytes of the entries of plain messages: they have no expiry, and of orders at most a level. 0 if they were
+        not looked at, or if some are not plain."""
+        self.has_levels = has_levels
+        """Whether some of these plain messages have a level."""
         self.hold = hold
         """If set, it is not written, and all behind it wait, before this is over."""
         self.on_done = on_done

@@ -393,6 +393,8 @@ class Publishes:
                 message.timestamp_ms = timestamp_ms
                 seq += 1
             self.bytes += plain_bytes
+            if publish.has_levels:
+                self._take_levels(messages)
         else:
             for message in messages:
                 message.seq = seq
@@ -414,11 +416,7 @@ class Publishes:
     def _put_in_with_orders(self, message: Message, default_ttl_ms: int) -> int:
         """Note what a message has that is not plain; return the bytes of its entry."""
         orders = message.orders or NOTHING
-        if orders.level:
-            if KEY_MARK in message.headers and key_of(message.headers):
-                message.orders = changed(orders, level=0)  # messages with an ordering key stay in their order
-            else:
-                self.traits |= LEVELS
+        self._take_levels([message])
         ttl_ms = orders.ttl_ms or default_ttl_ms
         if ttl_ms:
             message.expires_ms = self._state.host.now_ms() + ttl_ms
@@ -429,6 +427,16 @@ class Publishes:
         if orders.groups:
             self.traits |= GROUPS
         return entry_bytes(message)
+
+    def _take_levels(self, messages: list[Message]) -> None:
+        """Note which messages have a level. One with an ordering key loses it: the order of its key must not change."""
+        for message in messages:
+            orders = message.orders
+            if orders is not None and orders.level:
+                if KEY_MARK in message.headers and key_of(message.headers):
+                    message.orders = changed(orders, level=0)
+                else:
+                    self.traits |= LEVELS
 
     # --- room
 

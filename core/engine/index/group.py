@@ -385,8 +385,9 @@ class Group:
                         break
                 elif not level.take_fresh(self, taken, limit, is_dead):
                     break
-                if len(deliveries) > before + 1:
-                    room -= level.run.end - level.run.offset if level.run else 0
+                if len(deliveries) > before + 1 and (run := level.run) is not None:
+                    share = (len(deliveries) - before) / (run.last - run.first + 1)
+                    room -= int((run.end - run.offset) * share)
                 elif len(deliveries) > before:
                     room -= len(deliveries[-1].message.body)
             if len(deliveries) > start:

@@ -158,17 +158,18 @@ class Index:
             for message in messages:
                 group.forget(message.seq)
         run: Run | None = None
-        mask = size = 0
+        mask = size = first = last = 0
         for message in messages:
             seq = message.seq
-            if run is None or seq > run.last or seq < run.first:
+            if run is None or not first <= seq <= last:
                 if run is not None:
                     self.clear_run(group, run, mask, size)
                 run = self.runs.find(seq)
                 mask = size = 0
                 if run is None:
                     continue
-            mask |= 1 << (seq - run.first)
+                first, last = run.first, run.last
+            mask |= 1 << (seq - first)
             size += ENTRY_BYTES + len(message.headers) + len(message.body)
         if run is not None:
             self.clear_run(group, run, mask, size)
@@ -284,7 +285,7 @@ class Index:
             self.unnamed.pends(len(messages))
         self.reader.keep(run, is_new, messages, size)
         if placed.traits & LEVELS:
-            self.rank(run, first, bytes([message.level for message in messages]))
+            self.rank(run, first, bytes([each.orders.level if each.orders is not None else 0 for each in messages]))
             for message in messages if placed.traits & GROUPS else messages[:1]:
                 of_these = 1 << (message.seq - run.first) if placed.traits & GROUPS else bits << shift
                 for name in self.entitled(message):

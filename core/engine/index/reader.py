@@ -126,7 +126,10 @@ class Reader:
                 then(None)
                 return
             run.is_keyed = run.is_keyed or any([KEY_MARK in message.headers for message in found.values()])
-            page = Page([found.get(seq) for seq in range(first, first + count)], bits)
+            messages: list[Message | None] = [None] * count
+            for seq, message in found.items():
+                messages[seq - first] = message
+            page = Page(messages, bits)
             self._account(page, sum([ENTRY_BYTES + len(each.headers) + len(each.body) for each in found.values()]))
             then(page)
 
@@ -211,9 +214,10 @@ def read_page(disk: Disk, path: str, salt: int, start: int, end: int, first: int
     finally:
         file.close()
     found: dict[int, Message] = {}
+    digits = bin(bits)[:1:-1]
     for batch in batches_in(data, salt):
         if batch.header.messages:
-            for message in decode_some(data, batch.messages_at, batch.header, first, bits):
+            for message in decode_some(data, batch.messages_at, batch.header, first, digits):
                 found[message.seq] = message
     return found
 

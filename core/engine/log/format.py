@@ -27,6 +27,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
+from itertools import chain
 from typing import NamedTuple
 from zlib import crc32
 
@@ -49,12 +50,15 @@ ALONE_PARTS_MAX = 64
 BATCH_BYTES = _BATCH.size
 ENTRY = struct.Struct("<IIQIHH")
 ENTRY_BYTES = ENTRY.size
+_SIZE_AND_DELTA = struct.Struct("<II")  # how an entry begins
 LEVEL_BITS = 15
 _LEVELS = bytes(orders.level if orders is not None else 0 for orders in OF_LEVEL)
 """By the number in an entry, the level that it has; one that this version does not know counts as the default."""
 _EXTRAS = struct.Struct("<Q")
 _LIST = struct.Struct("<BBHI")  # reason (of releases: 1 for state), length of the group's name, 0, number of runs
 _SETTLED = struct.Struct("<QI")  # first seq, count
+_SETTLED_AT_ONCE = 64
+_SETTLED_MANY = struct.Struct("<" + "QI" * _SETTLED_AT_ONCE)
 _RELEASED = struct.Struct("<QIIQ")  # first seq, count, tries, due (engine time in ms, 0 for now)
 _NOTE = struct.Struct("<BI")
 
@@ -247,14 +251,19 @@ def decode_entries(data: bytes, offset: int, count: int, first_seq: int) -> list
     return messages
 
 
-def decode_some(data: bytes, offset: int, header: BatchHeader, first: int, bits: int) -> Iterator[Message]:
-    """Yield those messages of a batch, whose entries start at `offset`, that are in a mask that starts at `first`."""
+def decode_some(data: bytes, offset: int, header: BatchHeader, first: int, digits: str) -> list[Message]:
+    """Return messages of a batch, whose entries start at `offset`: those with a 1 at seq - `first` in `digits`."""
+    found: list[Message] = []
+    size_and_delta = _SIZE_AND_DELTA.unpack_from
+    shift = header.first_seq - first
+    end = len(digits)
     for _ in range(header.messages):
-        size, delta, *_ = ENTRY.unpack_from(data, offset)
-        place = header.first_seq + delta - first
-        if place >= 0 and bits >> place & 1:
-            yield from decode_entries(data, offset, 1, header.first_seq)
+        size, delta = size_and_delta(data, offset)
+        place = delta + shift
+        if 0 <= place < end and digits[place] == "1":
+            found += decode_entries(data, offset, 1, header.first_seq)
         offset += size
+    return found
 
 
 def decode_levels(data: bytes, offset: int, count: int) -> bytes:
@@ -380,8 +389,12 @@ def runs_of(seqs: list[int]) -> list[tuple[int, int]]:
 def encode_settled(group: str, reason: int, runs: Sequence[tuple[int, int]]) -> bytes:
     """Return one settle list."""
     name = group.encode()
-    head = _LIST.pack(reason, len(name), 0, len(runs)) + name
-    return head + b"".join([_SETTLED.pack(first, count) for first, count in runs])
+    parts = [_LIST.pack(reason, len(name), 0, len(runs)), name]
+    many = len(runs) // _SETTLED_AT_ONCE * _SETTLED_AT_ONCE  # acks of many priorities are scattered
+    for start in range(0, many, _SETTLED_AT_ONCE):
+        parts.append(_SETTLED_MANY.pack(*chain.from_iterable(runs[start : start + _SETTLED_AT_ONCE])))
+    parts += [_SETTLED.pack(first, count) for first, count in runs[many:]]
+    return b"".join(parts)
 
 
 def decode_settled(data: bytes, offset: int, end: int) -> Iterator[Settled]:

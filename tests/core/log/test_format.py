@@ -315,3 +315,11 @@ def test_a_large_body_is_written_from_where_it_lies(sizes: list[int]) -> None:
     assert [m.body for m in decode_entries(data, BATCH_BYTES, len(messages), 0)] == bodies
     for body in bodies:
         assert len(body) < 65_536 or any(buffer is body for buffer in buffers)
+
+
+@pytest.mark.parametrize("count", [63, 64, 65, 200])
+def test_a_long_list_of_scattered_settles_returns(count: int) -> None:
+    runs = [(7 * number, 1 + number % 3) for number in range(1, count + 1)]
+    data = encode_settled("g", 1, runs)
+    assert len(data) == settled_bytes("g", count)
+    assert [(each.first, each.span) for each in decode_settled(data, 0, len(data))] == runs
