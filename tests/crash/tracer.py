@@ -58,6 +58,17 @@ def why_no_strace() -> str:
     return ""
 
 
+def trace_file(data_dir: Path) -> Path:
+    """Return where the calls of the server on a data directory are written."""
+    return data_dir.with_name(data_dir.name + ".strace")
+
+
+def took_effect(data_dir: Path) -> bool:
+    """Return whether a call that was to fail, or to take long, was made by the server on a data directory."""
+    trace = trace_file(data_dir).read_text(encoding="utf-8", errors="replace")
+    return bool(re.search(r" \((INJECTED|DELAYED)\)$", trace, re.MULTILINE))
+
+
 class TracedServer(ServerProcess):
     """A server whose calls to the disk are traced, and of which `inject` makes some fail.
 
@@ -66,7 +77,7 @@ class TracedServer(ServerProcess):
     """
 
     def __init__(self, data_dir: Path, *args: str, inject: str = "") -> None:
-        self.trace_file = data_dir.with_name(data_dir.name + ".strace")
+        self.trace_file = trace_file(data_dir)
         calls = ",".join(CALLS.values())
         # Not --seccomp-bpf, though it is faster: with it strace (6.1) sends no signals, and can't leave a server alive.
         # -I 2: so that SIGTERM ends strace.

@@ -195,9 +195,12 @@ class SimDisk:
         self.hides_loss |= fails
         return fails
 
+    def change_fails(self) -> bool:
+        return self.doubt_chance > 0 and self.rng.random() < self.doubt_chance
+
     def change(self, make: Callable[[], object], named: tuple[str, str, Inode | None] | None = None) -> None:
         """Make a change, of a name if there is one, that may fail and may be made all the same."""
-        fails = self.doubt_chance > 0 and self.rng.random() < self.doubt_chance
+        fails = self.change_fails()
         if not fails or self.rng.random() < 0.5:
             make()
             self.changes += [named] if named else []
@@ -418,6 +421,8 @@ class SimHost:
         self.ended: list[Callable[[], object]] = []
         """What tells of jobs that have run."""
         self._count = 0
+        self.threads = 1 << 60
+        """How many jobs may be under way at a time: they begin in order, and end in any."""
 
     def now_ms(self) -> int:
         return self._now_ms
@@ -460,10 +465,10 @@ class SimHost:
         return bool(soon or ended)
 
     def work(self) -> bool:
-        """Run one job, any of those that wait; False if there is none."""
+        """Run one job, any of those that are under way; False if there is none."""
         if not self.jobs:
             return False
-        job, done = self.jobs.pop(self.rng.randrange(len(self.jobs)))
+        job, done = self.jobs.pop(self.rng.randrange(min(len(self.jobs), self.threads)))
         result: Any = None
         error: BaseException | None = None
         try:

@@ -12,7 +12,7 @@ from tests.kit.simulated import SimHost
 if TYPE_CHECKING:
     from tests.sim.run import Run
 
-LONG_MS = 60_000_000
+LONG_MS, SHORT_MS = 60_000_000, 2000
 
 
 def take_or_settle(run: Run) -> None:
@@ -30,7 +30,7 @@ def take_or_settle(run: Run) -> None:
             run.leases += [(queue, lease) for lease in leases]
 
     # Leases run out by themselves: who holds a message then is not followed.
-    queue.lease(run.rng.choice([1, 3]), LONG_MS, leased)
+    queue.lease(run.rng.choice([1, 3]), run.rng.choice([LONG_MS, LONG_MS, SHORT_MS]), leased)
 
 
 def _settle(run: Run, queue: LocalQueue, lease: Lease) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 
@@ -13,21 +14,25 @@ from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import SyncMode
-from curbstone.core.values import Lease, Peeked
-from curbstone.core.wal.redo_format import RECORDS_AT
+from curbstone.core.values import Lease
 from tests.kit.books import check_room
-from tests.kit.simulated import Crash, SimDisk, SimHost
+from tests.kit.simulated import Crash, SimHost
 from tests.sim.answers import Answers
+from tests.sim.constants import Constants
 from tests.sim.directories import ACTIONS as OF_DIRECTORIES
 from tests.sim.directories import Directories
 from tests.sim.drained import see_drained
 from tests.sim.durable import Durable
+from tests.sim.evidence import NotingDisk
 from tests.sim.history import History, Unit, Violation
 from tests.sim.leases import give_back, take_or_settle
 from tests.sim.overflow import Overflow
 from tests.sim.priorities import see_order
 from tests.sim.producer import Producers
-from tests.sim.reader import GROUP, Reader, is_pending
+from tests.sim.purging import purge
+from tests.sim.reader import GROUP, Reader
+from tests.sim.sharing import Sharing
+from tests.sim.states import States
 from tests.sim.transactions import transact
 from tests.sim.trouble import disk_recovers, from_the_start, trouble
 from tests.sim.turns import Turns
@@ -37,12 +42,16 @@ from tests.sim.undoing import Undoing
 class Run:
     """See the module's docstring. Everything comes from the seed."""
 
-    def __init__(self, seed: int, *, steps: int = 250, faults: bool = True, focus: str = "") -> None:
+    def __init__(
+        self, seed: int, *, steps: int = 200, faults: bool = True, focus: str = "", reached: Counter[str] | None = None
+    ) -> None:
         self.seed = seed
         self.rng = Random(seed)
         self.steps = steps
         self.faults = faults
-        self.disk = SimDisk(self.rng)
+        self.disk = NotingDisk(self.rng)
+        self.states = States(self, reached)
+        self.constants = Constants(seed, focus)
         self.directories = Directories(self, seed, focus)
         self.durable = Durable(self, seed, focus)
         self.overflow = Overflow(self, seed, focus)
@@ -56,10 +65,13 @@ class Run:
         self.producers = Producers(self.history, self.answers, seed, focus)
         self.wall_ms = 1_700_000_000_000
         self.names = [queue_name(name) for name in ("a", "b", "dead")][: self.rng.choice([2, 3, 3])]
+        self.sharing = Sharing(self, seed, focus)
+        self.names += self.sharing.names
         grouped = self.rng.random() < 0.3
         self.entitled: list[tuple[str, ...]] = [(), ("g",), ("g", "h")] if grouped else [()]
         self.readers = ["", "g", "h"] if grouped else [""]
-        self.sync = SyncMode.parse(self.rng.choice(["always", "always", "always", "interval:50", "never"]))
+        modes = ["always", "always", "always", "interval:50", "never"]
+        self.sync = SyncMode.parse(self.rng.choice(modes[:3] if focus == "share" else modes))
         # After a failed sync the cache shows what the disk has not: nobody can tell after a kill. Modes that
         # confirm before the sync promise to survive a kill, not a power cut.
         ends = [["power"], ["power"], ["kill"]] if faults else [["power"], ["kill"], ["power", "kill"]]
@@ -70,7 +82,6 @@ class Run:
             self.least_size, self.max_size = Random(f"large {seed}").choice([(1000, 2500), (1900, 2100), (2000, 4400)])
         elif focus == "roomy":
             self.least_size, self.max_size = Random(f"roomy {seed}").choice([(200, 4000), (1000, 9000)])
-        self.redo_bytes = RECORDS_AT + Random(f"redo {seed}").choice([0, 2048, 4096, 16 * 1024])
         self.crashes = 0
         self.ordered: dict[QueueName, list[int]] = {name: [] for name in self.names}
         self.consumers: list[Consumer] = []
@@ -88,6 +99,8 @@ class Run:
         while True:
             self.host = self.new_host()
             self.directories.starting()
+            self.constants.draw()
+            self.states.starting()
             try:
                 self.broker = Broker.open(
                     self.host,
@@ -96,10 +109,14 @@ class Run:
                     sync=self.sync,
                     salt=lambda: self.rng.randrange(1 << 32),
                 )
-                self.broker.syncer.file_bytes = self.redo_bytes
                 break
-            except Crash:
-                self.power_off()
+            except Crash as crash:
+                self.power_off(crash)
+                if self.rng.random() < 0.3:
+                    self.disk.aim(self.rng, 30)
+        self.disk.aim_at_nothing()
+        self.constants.give(self.broker, self.host)
+        self.states.started()
         for queue in self.broker.queues():
             if queue.damaged:
                 raise Violation(f"a crash alone left damage: {queue.damaged}")
@@ -119,12 +136,14 @@ class Run:
         """Return the disk as the engine of the next life is given it."""
         return self.disk
 
-    def power_off(self) -> None:
+    def power_off(self, crash: Crash | None = None) -> None:
         self.crashes += 1
+        self.states.crashed(crash)
         self.durable.crashed()
         if self.rng.choice(self.ends) == "power":
             self.disk.crash()
-        self.disk.crash_in = -1
+            self.states.lost_power()
+        self.disk.aim_at_nothing()
         disk_recovers(self.rng, self.disk)
         self.wall_ms = self.host.now_ms() + self.rng.choice([1, 1000, 60_000])
         self.consumers.clear()
@@ -135,10 +154,16 @@ class Run:
 
     def run(self) -> History:
         """Do it all; raise Violation where a promise was not kept."""
+        with self.constants:
+            self._run()
+        self.states.ended()
+        return self.history
+
+    def _run(self) -> None:
         weights = {name: self.rng.choice([0, 1, 1, 2, 4]) for name in ACTIONS}
         weights["publish"] += 2
         weights["go_on"] += 6
-        for others in (self.directories, self.producers, self.durable, self.overflow, self.undoing):
+        for others in (self.directories, self.producers, self.durable, self.overflow, self.undoing, self.sharing):
             weights |= others.weights()
         names = list(weights)
         rests = Random(f"rests {self.seed}")
@@ -146,14 +171,14 @@ class Run:
             action = self.rng.choices(names, list(weights.values()))[0]
             self._guarded(lambda action=action: ALL_ACTIONS[action](self))  # type: ignore[misc]
             self._check()
+            self.states.stepped()
             if not self.faults and rests.random() < 0.1:
                 self._guarded(self._rest)
-            if self.rng.random() < 0.01:
+            if self.rng.random() < (0.05 if self.states.is_delicate else 0.01):
                 self._crash()
         if self.rng.random() < 0.5:
             self._crash()
         self.drain()
-        return self.history
 
     def _check(self) -> None:
         self.history.check()
@@ -168,25 +193,25 @@ class Run:
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
             action()
-        except Crash:
-            self.power_off()
+        except Crash as crash:
+            self.power_off(crash)
             self.start()
 
     def _crash(self) -> None:
         """Stop at some call of the operating system that is still to come, or now."""
+        came = None
         if self.rng.random() < 0.7:
-            self.disk.crash_in = self.rng.randrange(12)
+            self.disk.aim(self.rng, 12)
             try:
                 for _ in range(20):
                     if not (self.host.work() or self.host.turn()):
                         break
-            except Crash:
-                pass
-        self.power_off()
+            except Crash as crash:
+                came = crash
+        self.power_off(came)
         if self.rng.random() < 0.2:
-            self.disk.crash_in = self.rng.randrange(30)
+            self.disk.aim(self.rng, 30)
         self.start()
-        self.disk.crash_in = -1
 
     def _rest(self) -> None:
         """Let everything happen that can; a queue that is made anew looks now and then whether the old one is gone."""
@@ -301,12 +326,10 @@ class Run:
         self.consumers.remove(consumer)
         consumer.close()
 
-    def lease(self) -> None:
-        """See `tests.sim.leases`."""
-        take_or_settle(self)
-
     def _is_leased(self, queue: LocalQueue, seq: int) -> bool:
-        held = [lease for each, lease in self.leases if each is queue and lease.token not in self.asked]
+        now_ms = self.host.now_ms()
+        live = [(each, lease) for each, lease in self.leases if lease.expires_ms > now_ms]
+        held = [lease for each, lease in live if each is queue and lease.token not in self.asked]
         return any(lease.delivery.message.seq == seq for lease in held)
 
     def transaction(self) -> None:
@@ -327,35 +350,6 @@ class Run:
     def number(self) -> None:
         """A numbered producer sends some, maybe again."""
         self.producers.step(self.any_queue(), self.max_size)
-
-    def purge(self) -> None:
-        """Empty a queue of what nobody holds."""
-        if self.rng.random() < 0.7:
-            return
-        self.host.settle()
-        queue = self.any_queue()
-        self.host.settle()
-        present: list[Message] = []
-        alone = len(self.readers) == 1  # what a peek says of a message, it says of its first group
-
-        def peeked(found: list[Peeked] | CurbstoneError) -> None:
-            assert isinstance(found, list)
-            there = [entry.message for entry in found if entry.state != "wip" or not alone]
-            present.extend([message for message in there if not self.reader or is_pending(queue, message)])
-
-        queue.peek(100_000, peeked)
-        self.host.settle()
-        tokens = [token for message in present for token in self.history.tokens(message)]
-        tokens = [token for token in tokens if token not in self.history.live]
-        self.doom(tokens)
-
-        def purged(error: CurbstoneError | None, _count: int) -> None:
-            if error is None and alone:
-                self.history.gone.update(tokens)
-
-        if self.reader:
-            self.reader.is_purged = True
-        queue.purge(purged, keep=self.undoing.keeps())
 
     def read(self) -> None:
         """A declared group looks, or acks up to somewhere."""
@@ -482,10 +476,10 @@ ACTIONS: dict[str, Callable[[Run], None]] = {
     "subscribe": Run.subscribe,
     "settle": Run.settle,
     "leave": Run.leave,
-    "lease": Run.lease,
+    "lease": take_or_settle,
     "transaction": Run.transaction,
     "options": Run.options,
-    "purge": Run.purge,
+    "purge": purge,
     "read": Run.read,
     "go_on": Run.go_on,
     "time": Run.time,
@@ -497,3 +491,4 @@ ALL_ACTIONS = {**ACTIONS, "number": Run.number} | {
 ALL_ACTIONS["overflow"] = lambda run: run.overflow.act()
 ALL_ACTIONS["undo"] = lambda run: run.undoing.act()
 ALL_ACTIONS["durable"] = lambda run: run.durable.act()
+ALL_ACTIONS["share"] = lambda run: run.sharing.act()

@@ -8,33 +8,46 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from random import Random
 from typing import Any
 
 import pytest
 
 from tests.sim.run import Run
+from tests.sim.states import RARE, STATES
 
 FIRST_SEED = int(os.environ.get("CURBSTONE_SIM_SEED", "0"))
 SEEDS_AT_ONCE = 9
+BLOCKS = 8
 FOCI = ["remake", "recap", "fill", "pause", "numbers", "keys", "overflow", "undo", "large", "roomy", "durable"]
-FOCI += ["priority"]
+FOCI += ["priority", "share"]
+HISTORIES = SEEDS_AT_ONCE * (2 * BLOCKS + len(FOCI))
+SOAK_HISTORIES = 3000
+"""After so many a state that none has reached is one that the simulator does not reach."""
+
+reached: Counter[str] = Counter()
+"""In how many histories of this process each state was reached; see `tests.sim.states`."""
+done: Counter[str] = Counter()
+"""The histories and crashes there were."""
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def simulate(seed: int, *, faults: bool, focus: str = "") -> int:
     """Run one history; return how many crashes it had."""
-    run = Run(seed, faults=faults, focus=focus)
+    run = Run(seed, faults=faults, focus=focus, reached=reached)
     try:
         run.run()
     except Exception as error:
         error.add_note(f"seed {seed}, faults {faults}, focus {focus!r}: CURBSTONE_SIM_SEED={seed} repeats it")
         raise
+    done["histories"] += 1
+    done["crashes"] += run.crashes
     return run.crashes
 
 
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize("block", range(BLOCKS))
 @pytest.mark.parametrize("faults", [False, True], ids=["crashes", "crashes and faults"])
 def test_nothing_confirmed_is_lost_whatever_the_seed(block: int, faults: bool) -> None:
     first = FIRST_SEED + block * SEEDS_AT_ONCE
@@ -45,6 +58,15 @@ def test_nothing_confirmed_is_lost_whatever_the_seed(block: int, faults: bool) -
 def test_nothing_confirmed_is_lost_when_much_comes_of_one_kind(focus: str) -> None:
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS_AT_ONCE):
         simulate(seed, faults=seed % 2 == 1, focus=focus)
+
+
+@pytest.mark.source
+def test_these_histories_reach_every_state_of_the_list() -> None:
+    if FIRST_SEED or done["histories"] < HISTORIES:
+        pytest.skip("the list is that of all histories above, with their own seeds")
+    print(done, {name: reached[name] for name in sorted(STATES, key=reached.__getitem__)})
+    assert len(STATES - RARE) > 100
+    assert sorted(name for name in STATES - RARE if not reached[name]) == []
 
 
 @pytest.mark.soak
@@ -58,7 +80,9 @@ def test_nothing_confirmed_is_lost_for_as_long_as_asked() -> None:
         focus = FOCI[runs // 4 % len(FOCI)] if runs % 4 > 1 else ""
         crashes += simulate(seed + runs, faults=runs % 2 == 1, focus=focus)
         runs += 1
-    print(f"{runs} histories, {crashes} crashes in {seconds:.0f} s")
+    missed = sorted(name for name in STATES if not reached[name])
+    print(f"{runs} histories, {crashes} crashes in {seconds:.0f} s; states not reached: {missed}")
+    assert not missed or runs < SOAK_HISTORIES
 
 
 class Chooser(Random):

@@ -18,6 +18,11 @@ def syncs_fail(rng: Random, disk: SimDisk) -> None:
     disk.eio_chance = rng.choice([0.05, 0.5, 1.0])
 
 
+def changes_fail(rng: Random, disk: SimDisk) -> None:
+    """Some changes of names and sizes fail, and some of those are made all the same."""
+    disk.doubt_chance = rng.choice([0.05, 0.5])
+
+
 def disk_fills_up(rng: Random, disk: SimDisk) -> None:
     """There is little room left, or none."""
     used = sum(len(inode.cache) for inode in disk.names.values())
@@ -38,7 +43,7 @@ def from_the_start(rng: Random, disk: SimDisk) -> None:
 
 def trouble(rng: Random, disk: SimDisk, go_on: Callable[[], None], crash: Callable[[], None]) -> None:
     """Let the disk fail, fill up or recover; then maybe let a little happen, and crash at any call."""
-    happens = rng.choices([syncs_fail, disk_fills_up, disk_recovers], [3, 3, 4])[0]
+    happens = rng.choices([syncs_fail, changes_fail, disk_fills_up, disk_recovers], [3, 1, 3, 4])[0]
     happens(rng, disk)
     if happens is not disk_recovers and rng.random() < 0.1:
         for _ in range(rng.randrange(4)):

@@ -26,7 +26,8 @@ from curbstone.standby.frames import InSync
 from curbstone.standby.place import Place
 from curbstone.standby.shipping import ShippingDisk
 from curbstone.standby.stream import Cursor, Stream
-from tests.kit.simulated import Crash, SimDisk, SimHost
+from tests.kit.simulated import Crash, SimHost
+from tests.sim.evidence import NotingDisk
 from tests.sim.run import Run
 from tests.sim.trouble import UNLIMITED, disk_recovers
 from tests.standby.marked import Marked
@@ -61,14 +62,14 @@ class SimSyncs:
 class Standby:
     """A standby: a process that may be killed, on a machine that may lose its power."""
 
-    def __init__(self, disk: SimDisk) -> None:
+    def __init__(self, disk: NotingDisk) -> None:
         self.disk = disk
         self._boots = 0
         self.start()
 
     def start(self) -> None:
         """Start its process, again on a disk that works if that fails."""
-        self.disk.crash_in = -1
+        self.disk.aim_at_nothing()
         self.syncs = SimSyncs()
         try:
             place = Place(self.disk, b"boot %d" % self._boots)
@@ -368,7 +369,7 @@ class PairRun(Run):
 
     def new_host(self) -> SimHost:
         if self._standby is None:
-            self._standby = Standby(SimDisk(self.pair_rng))
+            self._standby = Standby(NotingDisk(self.pair_rng))
         self.pair = Pair(self, self._standby)
         return PairHost(self.rng, self.wall_ms, self.pair)
 
@@ -384,7 +385,7 @@ class PairRun(Run):
         self.may_crash = False
         self.disk.doubt_chance = self.disk.eio_chance / 4  # where syncs fail, changes of names do, too
 
-    def power_off(self) -> None:
+    def power_off(self, crash: Crash | None = None) -> None:
         pair, rng = self.pair, self.pair_rng
         self.crashes += 1
         self.durable.crashed()
@@ -403,7 +404,7 @@ class PairRun(Run):
                 pair.standby.lose_power()
                 pair.standby.start()
         self.is_power_aimed = False
-        self.disk.crash_in = -1
+        self.disk.aim_at_nothing()
         disk_recovers(self.rng, self.disk)
         self.wall_ms = self.host.now_ms() + self.rng.choice([1, 1000, 60_000])
         self.consumers.clear()
@@ -434,7 +435,7 @@ class PairRun(Run):
         self.disk.caps, old.caps = old.caps, lambda _directory: None
         self.disk.over_cap.clear()
         disk_recovers(rng, old)
-        old.crash_in = -1
+        old.aim_at_nothing()
         if rng.random() < 0.5:
             old.crash()
         self._standby = Standby(old)
