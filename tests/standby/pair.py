@@ -15,6 +15,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -30,12 +31,14 @@ from tests.kit.simulated import Crash, SimHost
 from tests.sim.evidence import NotingDisk
 from tests.sim.run import Run
 from tests.sim.trouble import UNLIMITED, disk_recovers
-from tests.standby.marked import Marked
+from tests.standby.marked import FROM_THE_START, Mark, Marked
 
 FOCI = ["remake", "recap", "fill", "pause", "numbers", "keys", "overflow", "undo", "large"]
 ASYNC_FOCI = ["remake", "recap", "fill", "undo", "large"]
 PATIENCE_MS = 10_000
 GAPS = [0, 1 << 20, 1 << 24]
+BOOTS = count()
+"""The names of all runs of all machines: none comes twice."""
 
 
 class SimSyncs:
@@ -64,7 +67,7 @@ class Standby:
 
     def __init__(self, disk: NotingDisk) -> None:
         self.disk = disk
-        self._boots = 0
+        self._boot = next(BOOTS)
         self.start()
 
     def start(self) -> None:
@@ -72,15 +75,15 @@ class Standby:
         self.disk.aim_at_nothing()
         self.syncs = SimSyncs()
         try:
-            place = Place(self.disk, b"boot %d" % self._boots)
+            place = Place(self.disk, b"boot %d" % self._boot)
         except OSError:
             disk_recovers(self.disk.rng, self.disk)
-            place = Place(self.disk, b"boot %d" % self._boots)
+            place = Place(self.disk, b"boot %d" % self._boot)
         self.applier = Applier(self.disk, self.syncs, place)
 
     def lose_power(self) -> None:
         """Its machine forgets what was not synced."""
-        self._boots += 1
+        self._boot = next(BOOTS)
         self.disk.crash()
 
 
@@ -260,8 +263,10 @@ class Pair:
             barrier.joined()
             if was_alone and self.run.may_crash and self.run.disk.crash_in < 0 and self.rng.random() < 0.3:
                 self.run.counts["ends right after it was alone"] += 1  # the standby has not heard of that yet
-                self._frozen = 30
+                self._frozen = 200
                 self.run.disk.crash_in = self.rng.choice([0, 1, 2, 4])
+            elif not was_alone and applier.place.state.in_sync != InSync.NO and self.rng.random() < 0.3:
+                self.lose()  # while it joins, and believes that it lacks nothing
             return True
         durable = applier.durable
         if durable > barrier.acknowledged or barrier.standing is Standing.JOINING:
@@ -358,11 +363,16 @@ class PairRun(Run):
         self.is_power_aimed = False
         self._gap = 0
         self._standby: Standby | None = None
+        self.lives: dict[int, int] = {}
+        """The lives of the server, numbered in their order."""
         super().__init__(seed, **more)
         if not is_sync:
-            self.history.confirmed = Marked(lambda: self.pair.reported)
-            self.history.gone = Marked(lambda: self.pair.reported)
+            self.history.confirmed = Marked(self._mark)
+            self.history.gone = Marked(self._mark)
             self.reader = None
+
+    def _mark(self) -> Mark:
+        return self.lives[self.pair.stream.life], self.pair.reported
 
     def opened_disk(self) -> Disk:
         return self.pair.disk
@@ -371,6 +381,7 @@ class PairRun(Run):
         if self._standby is None:
             self._standby = Standby(NotingDisk(self.pair_rng))
         self.pair = Pair(self, self._standby)
+        self.lives[self.pair.stream.life] = len(self.lives)
         return PairHost(self.rng, self.wall_ms, self.pair)
 
     def start(self) -> None:
@@ -418,10 +429,11 @@ class PairRun(Run):
         self.counts["failovers"] += 1
         disk_recovers(rng, standby.disk)
         standby.disk.crash_in = -1
-        cut = applier.place.position.applied if applier.place.position is not None else 0
+        position = applier.place.position
+        cut = (self.lives[position.life], position.applied) if position is not None else FROM_THE_START
         if is_power and (self.is_power_aimed or rng.random() < 0.6):
             self.counts["failovers with both powers cut"] += 1
-            cut = min(cut, applier.durable or cut)
+            cut = min(cut, (cut[0], applier.durable or cut[1]))
             standby.lose_power()
         elif rng.random() < 0.5:  # its process was killed, too
             standby.start()
@@ -440,13 +452,20 @@ class PairRun(Run):
             old.crash()
         self._standby = Standby(old)
 
-    def _lose_behind(self, cut: int) -> None:
+    def _lose_behind(self, cut: Mark) -> None:
         """What was confirmed behind the cut may be missing, and what was settled there may be back."""
         history = self.history
         assert isinstance(history.confirmed, Marked) and isinstance(history.gone, Marked)
-        before = len(history.confirmed) + len(history.gone)
+        before, confirmed = len(history.confirmed) + len(history.gone), set(history.confirmed)
         history.confirmed.cut(cut)
         history.gone.cut(cut)
+        lost = confirmed - history.confirmed
+        # If some of a transaction is settled, nobody can tell of it whether all of it is missing or only the rest.
+        history.units = [
+            unit
+            for unit in history.units
+            if lost.isdisjoint(unit.publishes) or history.doomed.isdisjoint(unit.publishes)
+        ]
         self.turns.go_back()
         self.counts["confirmed and behind the cut"] += before - len(history.confirmed) - len(history.gone)
         self.counts["confirmed and before the cut"] += len(history.confirmed) + len(history.gone)
