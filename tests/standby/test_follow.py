@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import math
 import os
+import random
 import shutil
 import signal
 import subprocess
 import threading
-import urllib.error
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,8 +53,12 @@ def publish(server: ServerProcess, *bodies: str) -> datetime:
 
 
 def bodies(server: ServerProcess) -> list[str]:
-    found = call(server, "GET", "/v2/default/queues/q/messages?limit=1000")["messages"]
-    return [message["message"] for message in found]
+    found: list[str] = []
+    after = ""
+    while page := call(server, "GET", f"/v2/default/queues/q/messages?limit=1000&after={after}")["messages"]:
+        found += [message["message"] for message in page]
+        after = page[-1]["id"]
+    return found
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -320,3 +327,52 @@ def test_a_directory_that_is_something_else_is_not_written_to(tmp_path: Path) ->
     (tmp_path / "target" / "letters").write_text("dear")
     done = curbstone("backup", "--follow", "target", cwd=tmp_path)
     assert done.code == 6 and "it is not empty, and no history: it has letters" in done.err
+
+
+@pytest.mark.soak
+def test_moments_under_load_are_exact_whoever_is_killed(tmp_path: Path) -> None:
+    """One producer sends numbers one after the other. So each moment has to have all that were confirmed by then."""
+    seconds = float(os.environ.get("CURBSTONE_CRASH_SECONDS", "60"))
+    seed = int(os.environ.get("CURBSTONE_SIM_SEED", str(time.time_ns() % 1_000_000)))
+    print(f"\nseed {seed}")
+    rng, history, is_over = random.Random(seed), tmp_path / "history", threading.Event()
+    sent: list[tuple[float, float]] = []
+    """When each number was sent, and when it was confirmed; infinity if it was not."""
+
+    def produce() -> None:
+        while not is_over.is_set():
+            began, ended = time.time(), math.inf
+            try:
+                call(server, "POST", "/v2/default/queues/q/messages/batch", [{"message": str(len(sent))}])
+                ended = time.time()
+            except (OSError, http.client.HTTPException):
+                is_over.wait(0.1)
+            sent.append((began, ended))
+
+    with ServerProcess(tmp_path / "data", BACKLOG, "--cap=64MiB") as server, following(history, server) as follower:
+        call(server, "PUT", "/v2/default/queues/q", {})
+        producer = threading.Thread(target=produce)
+        producer.start()
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            is_over.wait(rng.uniform(0.5, 3))
+            if rng.random() < 0.7:
+                follower.end(signal.SIGKILL)
+                is_over.wait(rng.choice([0, 0.5]))
+                follower.start()
+            else:
+                server.kill()
+                server.restart(same_ports=True)
+                until(lambda: has_base(follower.parts()))
+        is_over.set()
+        producer.join()
+        follower.has_everything(server)
+    listed = curbstone("restore", str(history), "--list", "--json", cwd=tmp_path).json[0]["stretches"]
+    for stretch in listed:
+        first, last = (datetime.fromisoformat(stretch[each]).timestamp() for each in ("from", "to"))
+        for moment in (first, rng.uniform(first, last), last):
+            found = set(map(int, restored(history, datetime.fromtimestamp(moment, UTC))))
+            lacking = [number for number, (_, ended) in enumerate(sent) if ended < moment and number not in found]
+            early = [number for number in found if sent[number][0] > moment + 0.002]  # the clock has milliseconds
+            assert not lacking and not early, (moment, lacking[:5], early[:5])
+    print(f"{len(sent)} numbers, {len(listed)} stretches")
