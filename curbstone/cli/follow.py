@@ -15,7 +15,7 @@ from curbstone.backup.receive import private_files
 from curbstone.cli.client import Client, Refused
 from curbstone.cli.output import size
 from curbstone.core.disk import OsDisk
-from curbstone.exit_codes import CommandFailed
+from curbstone.exit_codes import WRONG, CommandFailed
 from curbstone.http_client import Backoff
 from curbstone.standby.frames import BadFrame
 from curbstone.standby.history import History, Part
@@ -34,6 +34,8 @@ def follow(target: Path, *, keep_s: int, every_s: int) -> None:
     """Follow the server. Raise CommandFailed if it refuses for good, BackupError if TARGET is something else."""
     pauses = Backoff(0.5, 30)
     recorded_bytes = 0
+    was_there = False
+    """Whether the server was reached: then no option is wrong."""
     try:
         with private_files():
             disk = OsDisk(target)
@@ -43,9 +45,12 @@ def follow(target: Path, *, keep_s: int, every_s: int) -> None:
                     recorder = Recorder(History(disk), _now_ms, keep_ms=keep_s * 1000, base_every_ms=every_s * 1000)
                     for piece in _pieces(recorder):
                         recorded_bytes += piece
+                        was_there = True
                         pauses.reset()
                 except (BadFrame, OSError, CommandFailed) as error:
                     if isinstance(error, Refused) and error.status in FINAL:
+                        raise
+                    if isinstance(error, CommandFailed) and error.code == WRONG and not was_there:
                         raise
                     pause_s = pauses.next_s()
                     _say(f"{_why(error)}; trying again in {pause_s:g} s")

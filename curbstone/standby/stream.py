@@ -20,6 +20,8 @@ from curbstone.standby.frames import PAYLOAD_BYTES_MAX, Kind, Sync, encode
 
 KEPT_BYTES = 64 * 1024 * 1024
 """So much of the stream is kept for receivers that lost their connection, and for those that are slow."""
+FRAME_BYTES = 200
+"""What a frame takes in memory beside its bytes; most frames are shorter than that."""
 ZEROS_BYTES_MIN = 4096
 """At the end of a write so many zeros or more are counted and not sent."""
 
@@ -40,14 +42,14 @@ class Cursor:
         self._stream = stream
         self._wake = wake
         self._pending: deque[tuple[list[bytes], int]] = deque()
-        """Frames, with the bytes of each that belong to the stream."""
+        """Frames, with what each of those that belong to the stream takes in memory."""
         self._behind_bytes = 0
 
     def put(self, buffers: list[bytes], size: int, *, is_urgent: bool, is_own: bool = False) -> None:
         """Give it one more frame, of so many bytes. Called under the lock of the stream."""
         if self.is_cut_off:
             return
-        counted = 0 if is_own else size
+        counted = 0 if is_own else size + FRAME_BYTES
         self._pending.append((buffers, counted))
         self.pending_bytes += size
         self._behind_bytes += counted
@@ -189,11 +191,11 @@ class Stream:
 
     def _keep(self, buffers: list[bytes], size: int) -> None:
         self._kept.append((size, buffers))
-        self._held_bytes += size
+        self._held_bytes += size + FRAME_BYTES
         while self._held_bytes > self.kept_bytes:
             oldest, _ = self._kept.popleft()
             self._first += oldest
-            self._held_bytes -= oldest
+            self._held_bytes -= oldest + FRAME_BYTES
         if not self._cursors and not self._is_required and self._first > self._left_at:
             self.is_wanted = False  # no receiver can resume any more
             self._forget()

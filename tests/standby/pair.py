@@ -15,7 +15,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
-from itertools import count
 from random import Random
 from typing import Any
 
@@ -31,60 +30,13 @@ from tests.kit.simulated import Crash, SimHost
 from tests.sim.evidence import NotingDisk
 from tests.sim.run import Run
 from tests.sim.trouble import UNLIMITED, disk_recovers
+from tests.standby.machine import SimSyncs, Standby
 from tests.standby.marked import FROM_THE_START, Mark, Marked
 
 FOCI = ["remake", "recap", "fill", "pause", "numbers", "keys", "overflow", "undo", "large"]
 ASYNC_FOCI = ["remake", "recap", "fill", "undo", "large"]
 PATIENCE_MS = 10_000
 GAPS = [0, 1 << 20, 1 << 24]
-BOOTS = count()
-"""The names of all runs of all machines: none comes twice."""
-
-
-class SimSyncs:
-    """Syncs of the standby that end at any time, in any order. Implements `applying.Syncs`."""
-
-    def __init__(self) -> None:
-        self.pending: list[Callable[[], None]] = []
-
-    def start(self, job: Callable[[], None], done: Callable[[OSError | None], None]) -> Callable[[], None]:
-        def finish() -> None:
-            if finish in self.pending:
-                self.pending.remove(finish)
-                try:
-                    job()
-                except OSError as error:
-                    done(error)
-                else:
-                    done(None)
-
-        self.pending.append(finish)
-        return finish
-
-
-class Standby:
-    """A standby: a process that may be killed, on a machine that may lose its power."""
-
-    def __init__(self, disk: NotingDisk) -> None:
-        self.disk = disk
-        self._boot = next(BOOTS)
-        self.start()
-
-    def start(self) -> None:
-        """Start its process, again on a disk that works if that fails."""
-        self.disk.aim_at_nothing()
-        self.syncs = SimSyncs()
-        try:
-            place = Place(self.disk, b"boot %d" % self._boot)
-        except OSError:
-            disk_recovers(self.disk.rng, self.disk)
-            place = Place(self.disk, b"boot %d" % self._boot)
-        self.applier = Applier(self.disk, self.syncs, place)
-
-    def lose_power(self) -> None:
-        """Its machine forgets what was not synced."""
-        self._boot = next(BOOTS)
-        self.disk.crash()
 
 
 class Pair:

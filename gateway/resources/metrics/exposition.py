@@ -161,6 +161,8 @@ class _Exposition:
         lag_bytes = max((each.lag_bytes for each in figures.followers), default=0)
         text = "What waits to be sent to the slowest follower"
         yield GaugeMetricFamily("curbstone_follower_lag_bytes", text, lag_bytes)
+        text = "How much may wait for a follower (--standby-backlog)"
+        yield GaugeMetricFamily("curbstone_follower_backlog_bytes", text, figures.backlog_bytes)
         text = "What was sent to followers"
         yield CounterMetricFamily("curbstone_follower_sent_bytes", text, figures.sent_bytes)
         text = "Copies of everything that were begun for followers"

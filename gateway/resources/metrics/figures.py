@@ -116,6 +116,10 @@ class FollowerFigures(Protocol):
         """Those that are attached."""
 
     @property
+    def backlog_bytes(self) -> int:
+        """How much may wait for one of them."""
+
+    @property
     def copies(self) -> int:
         """How often a copy of everything was begun."""
 
