@@ -107,4 +107,4 @@ def _say(text: str) -> None:
 
 
 def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return time.monotonic_ns() // 1_000_000

@@ -20,7 +20,10 @@ class Recorder:
     """See the module's docstring. `begin` a connection, then `receive` what it brings."""
 
     def __init__(self, history: History, now_ms: Callable[[], int], *, keep_ms: int, base_every_ms: int) -> None:
-        """Any moment of the last `keep_ms` can be restored. A copy of everything is asked for each `base_every_ms`."""
+        """Any moment of the last `keep_ms` can be restored. A copy of everything is asked for each `base_every_ms`.
+
+        Both are times of the server's clock; `now_ms` is any that runs.
+        """
         self.history = history
         self.recorded_bytes = 0
         """What was received and belongs to the history."""
@@ -52,7 +55,7 @@ class Recorder:
     def is_due(self) -> bool:
         """Whether it is time for another copy of everything: then connect anew."""
         base = self.history.base
-        return not self.is_copying and base is not None and self._now_ms() - base.last_ms >= self._base_every_ms
+        return not self.is_copying and base is not None and self._time_ms - base.last_ms >= self._base_every_ms
 
     @property
     def is_copying(self) -> bool:
@@ -129,7 +132,7 @@ class Recorder:
             return None
         self._finish()
         self.copy_bytes = self.copy_bytes_max = 0
-        self.history.forget(self._now_ms() - self._keep_ms)
+        self.history.forget(self._time_ms - self._keep_ms)
         return part
 
     def _finish(self) -> None:

@@ -43,7 +43,7 @@ class Shop:
         self.followers = Followers(self.stream, self.disk, lambda: self.now_ms)
 
     def new_recorder(self) -> Recorder:
-        return Recorder(History(self.target), lambda: self.now_ms, keep_ms=HOUR_MS, base_every_ms=HOUR_MS)
+        return Recorder(History(self.target), lambda: self.now_ms - 7 * HOUR_MS, keep_ms=HOUR_MS, base_every_ms=HOUR_MS)
 
     def attach(self) -> Attached:
         asked = self.recorder.request()
@@ -211,6 +211,8 @@ def test_old_parts_are_removed_once_no_moment_needs_them(shop: Shop) -> None:
     assert stretch.from_ms <= moment - HOUR_MS < moment <= stretch.to_ms
     for _ in range(4):
         shop.now_ms += HOUR_MS
+        shop.receive()
+        assert shop.recorder.is_due
         shop.leave()
         shop.attach()
     (stretch,) = stretches(shop.target)
