@@ -285,7 +285,8 @@ class Index:
             self.unnamed.pends(len(messages))
         self.reader.keep(run, is_new, messages, size)
         if placed.traits & LEVELS:
-            self.rank(run, first, bytes([each.orders.level if each.orders is not None else 0 for each in messages]))
+            levels = bytes([each.orders.level if each.orders is not None else 0 for each in messages])
+            self.rank(run, first, levels, are_new=True)
             for message in messages if placed.traits & GROUPS else messages[:1]:
                 of_these = 1 << (message.seq - run.first) if placed.traits & GROUPS else bits << shift
                 for name in self.entitled(message):
@@ -295,18 +296,19 @@ class Index:
         if placed.traits & DELAYS:
             self._delay([message for message in messages if message.delay_ms])
 
-    def rank(self, run: Run, first: int, levels: bytes) -> None:
-        """Note the levels of consecutive messages of a run, from `first` on."""
+    def rank(self, run: Run, first: int, levels: bytes, *, are_new: bool = False) -> None:
+        """Note the levels of consecutive messages of a run, from `first` on; all others are older if they `are_new`."""
         for level in {*levels} - {0}:
             bits = int(levels.translate(_DIGITS[level])[::-1], 2)
             if self.runs.rank(run, level, bits << (first - run.first)):
-                self._meet([level])
+                self._meet([level], first if are_new else 0)
 
-    def _meet(self, levels: Iterable[int]) -> None:
-        """Have all groups hand out the messages of these levels."""
+    def _meet(self, levels: Iterable[int], first: int = 0) -> None:
+        """Have all groups hand out the messages of these levels, which begin at `first` or later."""
         for group in self.groups.values():
-            for level in levels:
-                group.level_numbered(level)
+            for number in levels:
+                level = group.level_numbered(number)
+                level.cursor = max(level.cursor, first)
 
     def _delay(self, messages: list[Message]) -> None:
         """Let messages wait that were published with a delay."""

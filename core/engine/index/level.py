@@ -92,10 +92,13 @@ class Level:
     # --- what is handed out
 
     def head(self, group: Group) -> int:
-        """Return the first seq that may be ready, or 0."""
-        return (
-            self.returned[0] if self.returned else group.reader.runs.next_pending(group.name, self.number, self.cursor)
-        )
+        """Return the first seq that may be ready, or 0. What is passed on the way is not looked at again."""
+        if self.returned:
+            return self.returned[0]
+        runs = group.reader.runs
+        seq = runs.next_pending(group.name, self.number, self.cursor)
+        self.cursor = seq or max(self.cursor, runs.end)
+        return seq
 
     def take_returned(self, group: Group, taken: Taken, is_dead: IsDead) -> bool:
         """Take the first returned message, if it is still ready; return False if it must be loaded first."""

@@ -190,6 +190,21 @@ def test_a_message_with_older_ones_is_delivered_after_at_most_so_many() -> None:
     assert [found.index(seq) + 1 for seq in (1, 2, 3)] == [5, 10, 15]
 
 
+def test_no_search_goes_twice_over_messages_of_other_priorities() -> None:
+    """A queue with a long backlog was searched from its beginning for each nth delivery, and for a new priority."""
+    lab = Lab()
+    queue = lab.queue(oldest_every=2)
+    publish(lab, queue, *[0] * 50)
+    peer = Peer(lab, queue, window=1)
+    publish(lab, queue, 9)
+    levels = {level.number: level for level in queue.index.unnamed.levels}
+    assert levels[10].cursor == 51
+    for _ in range(4):
+        peer.ack(*peer.consumer.unsettled)
+    assert peer.seqs == [1, 2, 51, 3, 4]
+    assert levels[0].cursor == levels[10].cursor == 52
+
+
 def test_it_is_asked_for_with_0_or_from_2_on() -> None:
     lab = Lab()
     for bad in (1, 1001, -1, True, "2", 2.5):

@@ -21,7 +21,7 @@ from curbstone.core.errors import (
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, queue_name
 from curbstone.core.options import MIB
-from curbstone.core.orders import Orders
+from curbstone.core.orders import Orders, orders_of
 from curbstone.core.staging.committed import KEPT_MS
 from tests.core.commit.test_faults import FailingSyncs
 from tests.core.staging.lab import commit, drop, frames_of, stage, staged_files, state, upload
@@ -61,6 +61,18 @@ def test_the_parts_come_in_the_order_they_are_named_and_the_others_go() -> None:
     assert commit(lab, "t", ["z", "x"]) == (None, False, 2)
     assert bodies(lab, "a") == [b"z", b"x"]
     assert not staged_files(lab) and lab.broker.staging.bytes == 0
+
+
+def test_staged_messages_have_the_priority_that_their_headers_say() -> None:
+    lab = start()
+    messages = [
+        Message(b"low", b"priority:0\n"),
+        Message(b"none"),
+        Message(b"high", b"priority:9\n", orders_of(level=10)),
+    ]
+    stage(lab, "t", "0", {"a": [*messages, Message(b"bad", b"priority:no\n")]})
+    assert commit(lab, "t") == (None, False, 4)
+    assert lab.pop_all(lab.named("a")) == [b"high", b"none", b"bad", b"low"]
 
 
 @HOWS
