@@ -285,7 +285,7 @@ class Cleaner:
             self._cap.review(self._parts.index.runs.bytes_live + room.tries_bytes)
             if self._cap.state is CLEANING:
                 return self.is_cleaning
-        left = room.left - room.kept
+        left = room.left - room.kept - room.split_bytes
         if left >= -(room.slack_bytes // 4):
             self.for_settles.state = RESTING
             return False

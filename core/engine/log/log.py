@@ -172,7 +172,7 @@ class Log:
             going += sum(left)
             largest = max(largest, *left)
         room = self.room
-        wanted = room.held + going + room.to_clean(largest) + room.promised
+        wanted = room.held + going + room.to_clean(largest) + room.split_bytes + room.promised
         return room.meta_bytes + max(wanted, self.bytes + growing)
 
     def needed_under(self, cap: int, meta_bytes: int) -> int:
@@ -234,8 +234,9 @@ class Log:
         """Add up the segments before the active one, which do not change any more, and tell the ledger."""
         sealed = self.segments[:-1]
         self._sealed_bytes = sum([segment.size for segment in sealed])
-        self._sealed_end_max = max([segment.end for segment in sealed], default=0)
-        self.room.holds(self._sealed_bytes, self._sealed_end_max, self.active.end)
+        ends = [segment.end for segment in sealed]
+        self._sealed_end_max = max(ends, default=0)
+        self.room.holds(self._sealed_bytes, ends, self.active.end)
 
     def has_file_for(self, size: int) -> bool:
         """Return whether a batch of `size` bytes takes room on the disk in the active segment, but not in a new one.

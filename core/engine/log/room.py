@@ -8,9 +8,10 @@ change, so a question costs almost nothing. The rules:
 2. `left` is what is free beside the room that cleaning takes: a copy of any one segment at the end of the log, and the
    slack, in which messages are settled meanwhile. The copy may be a little larger than the segment, because it says of
    each message which groups have settled it.
-3. A publish is admitted if `left`, without the excess, covers it and everything that is promised. Promised is (`kept`)
-   one record of its tries for each pending message, in each group, that has none in the log yet, and the notes that
-   have to be repeated when their segment goes; and (`reserved`) what was granted to publishes that will come. So a
+3. A publish is admitted if `left`, without the excess, covers it, what splitting takes (`split_bytes`: a segment above
+   the least size may become several when it is cleaned, and each has headers), and all that is promised. Promised is
+   (`kept`) one record of its tries for each pending message, in each group, that has none in the log yet, and the notes
+   that have to be repeated when their segment goes; and (`reserved`) what was granted to publishes that will come. So a
    message brings the room for its own first release with it, and a release always fits.
 4. Settles and releases may use what is promised, and the slack, because they end what that was kept for. They may
    never use the room for the copy (`records_left`). So cleaning can always continue, and it regains the bytes that
@@ -25,6 +26,8 @@ live of them, once, into small ones.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES
 
 SEGMENTS_PER_CAP = 64
@@ -36,10 +39,21 @@ SLACKS_PER_CAP = 80
 SLACK_BYTES_MIN = 1024
 HEADERS_BYTES = 8 * (SEGMENT_BYTES + BATCH_BYTES)
 
+PIECE_BYTES = SEGMENT_BYTES + 2 * BATCH_BYTES
+"""What a segment with a single batch takes beside the entries and records in it."""
+
 RELEASE_BYTES = 24
 """One record of a message's tries."""
 RETRY_BYTES = RELEASE_BYTES + RELEASE_BYTES // 12
 """What is kept for one. It is a little more, because batches and segments have headers."""
+
+
+def split_bytes(end: int, least: int) -> int:
+    """Return what more segments take if one that ends at `end` is copied into segments of `least` bytes.
+
+    Any two pieces that follow each other are together larger than one such segment, or they would be one.
+    """
+    return 2 * end // (least - PIECE_BYTES) * PIECE_BYTES if end > least else 0
 
 
 def release_bytes(records: int) -> int:
@@ -49,12 +63,15 @@ def release_bytes(records: int) -> int:
 
 class Room:
     __slots__ = (
-        "_aside_bytes", "_end", "_sealed_bytes", "_sealed_end_max", "ample_bytes", "cap", "excess", "free", "kept",
-        "left", "meta_bytes", "notes_bytes", "pending", "reserved", "segment_bytes", "slack_bytes", "small_bytes",
+        "_aside_bytes", "_end", "_sealed_bytes", "_sealed_end_max", "_sealed_ends", "_sealed_split_bytes",
+        "ample_bytes", "cap", "excess", "free", "kept", "left", "meta_bytes", "notes_bytes", "pending", "reserved",
+        "segment_bytes", "slack_bytes", "small_bytes",
     )  # fmt: skip
 
     def __init__(self, cap: int, meta_bytes: int) -> None:
         self._aside_bytes = self._end = self._sealed_bytes = self._sealed_end_max = 0
+        self._sealed_split_bytes = 0
+        self._sealed_ends: Sequence[int] = ()
         self.excess = 0
         """How many bytes above the cap a log that holds too much may go, only to settle and to clean."""
         self.reserved = 0
@@ -80,6 +97,7 @@ class Room:
         """The size that they are meant to have now."""
         self.slack_bytes = max(SLACK_BYTES_MIN, contents // SLACKS_PER_CAP)
         """Room kept for settles while the cleaner copies."""
+        self._count_splits()
         self._weigh()
 
     def suit(self, live_bytes: int) -> None:
@@ -106,10 +124,12 @@ class Room:
         self._aside_bytes += size
         self._weigh()
 
-    def holds(self, sealed_bytes: int, sealed_end_max: int, end: int) -> None:
-        """Take in new segments: bytes of those before the active one, the end of the longest, and of the active one."""
+    def holds(self, sealed_bytes: int, sealed_ends: Sequence[int], end: int) -> None:
+        """Take in new segments: bytes and ends of those before the active one, and the end of the active one."""
         self._sealed_bytes = sealed_bytes
-        self._sealed_end_max = sealed_end_max
+        self._sealed_ends = sealed_ends
+        self._sealed_end_max = max(sealed_ends, default=0)
+        self._count_splits()
         self._end = end
         self._weigh()
 
@@ -142,6 +162,14 @@ class Room:
         """Bytes by which the contents may still grow."""
         self.left = self.free - self.to_clean(self.copy_bytes)
         """What remains of `free` beside the room that cleaning takes; may be negative."""
+
+    def _count_splits(self) -> None:
+        self._sealed_split_bytes = sum([split_bytes(end, self.small_bytes) for end in self._sealed_ends])
+
+    @property
+    def split_bytes(self) -> int:
+        """What the segments that are larger than the least size will take more when they are cleaned."""
+        return self._sealed_split_bytes + split_bytes(self._end, self.small_bytes)
 
     @property
     def copy_bytes(self) -> int:
@@ -209,12 +237,12 @@ class Room:
     @property
     def publish_left(self) -> int:
         """Bytes that publishes could add now if nothing were promised; may be negative."""
-        return self.left - self.excess
+        return self.left - self.excess - self.split_bytes
 
     @property
     def budget(self) -> int:
         """Bytes that publishes may add now beside all that is promised; may be negative."""
-        return self.left - self.excess - self.kept - self.reserved
+        return self.publish_left - self.kept - self.reserved
 
     @property
     def records_left(self) -> int:
@@ -229,7 +257,7 @@ class Room:
 
     def can_keep(self, size: int) -> bool:
         """Return whether `size` more bytes of records may be promised now."""
-        return size <= self.left - self.promised
+        return size <= self.left - self.split_bytes - self.promised
 
     def fits(self, size: int) -> bool:
         """Return whether a publish of `size` bytes, which may exceed a segment, leaves the room that cleaning takes."""

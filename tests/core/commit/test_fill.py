@@ -55,6 +55,23 @@ def test_a_full_queue_has_few_files() -> None:
     assert len(lab.files(queue)) <= 130
 
 
+@pytest.mark.parametrize(("cap", "size"), [(96 * KIB, 2155), (128 * KIB, 2048)])
+def test_acks_fit_after_pairs_of_messages_were_copied_into_segments_of_their_own(cap: int, size: int) -> None:
+    """The headers of those segments had taken more than the room for acks, and then more than the cap."""
+    lab = Lab()
+    queue = lab.queue(cap=cap)
+    while not queue.stats.refused:
+        lab.publish_answers(queue, [message(b"x" * size), message(b"y" * size)])
+    queue.cleaner.erase()
+    queue.wakeups.dirty()
+    lab.settle()
+    assert queue.log.room.left - queue.log.room.kept > -queue.log.room.slack_bytes
+    peer = Peer(lab, queue)
+    for seq in peer.seqs[::2]:
+        peer.ack(seq)
+    assert not queue.log.room.excess and lab.held(queue) <= cap
+
+
 @pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
 def test_a_log_with_larger_segments_of_an_earlier_version_continues(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     lab = Lab()
