@@ -355,6 +355,7 @@ RARE = frozenset(
         "a crash while redo files are replayed",
         "a crash while the segments of a full redo file are synced",
         "a missing part of a transaction waits for a full disk",
+        "a new segment is torn",
         "a power cut brings a deleted queue back",
         "a power cut brings a redo file back",
         "a power cut brings the journal back",
