@@ -41,6 +41,8 @@ class Standby:
     def __init__(self, disk: NotingDisk) -> None:
         self.disk = disk
         self._boot = next(BOOTS)
+        self.left_by = 0
+        """The life that has confirmed alone since the standby was connected; 0 for none."""
         self.start()
 
     def start(self) -> None:

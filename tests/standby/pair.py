@@ -79,6 +79,8 @@ class Pair:
             if place.can_resume and place.position is not None and place.position.life == self.stream.life:
                 position = applier.resume()
                 self._cursor = self.stream.resume(position.applied, lambda _is_urgent: None)
+            if self.standby.left_by == self.stream.life:
+                self.standby.left_by = 0
             if self._cursor is not None:
                 self.run.counts["resumed"] += 1
                 return
@@ -139,6 +141,10 @@ class Pair:
         if self.run.is_sync and not self.barrier.tick():
             self.run.counts["silences"] += 1
             self.lose()
+        if self.barrier.standing is Standing.ALONE and self._cursor is None:
+            self.standby.left_by = self.stream.life
+        elif self.standby.applier.place.state.in_sync == InSync.NO:
+            self.standby.left_by = 0
         if self._cursor is None:
             if rng.random() < 0.3:
                 self._connect()
@@ -253,7 +259,8 @@ class Pair:
         if not self.run.is_sync:  # it knows how far it is
             return place.can_resume
         has_all = place.state.is_complete and place.state.in_sync != InSync.NO
-        return has_all and self.barrier.standing is not Standing.ALONE
+        # A standby that was without contact for longer than the server waits for it is not promoted without a loss.
+        return has_all and self.barrier.standing is not Standing.ALONE and not self.standby.left_by
 
     def released(self, mark: int) -> None:
         """Something was confirmed. Now and then the server ends at one of its next calls."""
