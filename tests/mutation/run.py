@@ -40,7 +40,7 @@ TESTS = {
     f"{ENGINE}.commit.records": "commit delivery",
     f"{ENGINE}.compaction.cleaner": "commit",
     f"{ENGINE}.log.commit": "commit recovery/test_damage.py",
-    f"{ENGINE}.log.log": "commit log",
+    f"{ENGINE}.log.log": "commit log recovery/test_damage.py",
     f"{ENGINE}.log.room": "commit log",
     f"{ENGINE}.recovery.chain": "recovery",
     f"{ENGINE}.recovery.replay": "recovery",

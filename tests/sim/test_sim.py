@@ -23,7 +23,7 @@ BLOCKS = 8
 FOCI = ["remake", "recap", "fill", "pause", "numbers", "keys", "overflow", "undo", "large", "roomy", "durable"]
 FOCI += ["priority", "share"]
 HISTORIES = SEEDS_AT_ONCE * (2 * BLOCKS + len(FOCI))
-SOAK_HISTORIES = 3000
+SOAK_HISTORIES = 20_000
 """After so many a state that none has reached is one that the simulator does not reach."""
 
 reached: Counter[str] = Counter()

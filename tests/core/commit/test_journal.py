@@ -247,3 +247,22 @@ def test_a_transaction_larger_than_the_journal_is_refused(monkeypatch: pytest.Mo
     assert [type(error) for error in answers] == [Unavailable]
     transact(lab, a=b"m", b=b"m")
     assert [lab.bodies(queue) for queue in two(lab)] == [[b"m"]] * 2
+
+
+def test_room_is_granted_once_to_a_part_that_waits_while_others_publish_to_its_queue() -> None:
+    lab = Lab()
+    queues = two(lab)
+    answers: list[CurbstoneError | None] = []
+    transaction = lab.broker.transaction()
+    for queue in queues:
+        transaction.publish(queue, message("part"))
+    transaction.commit(answers.append)
+    lab.host.turn()
+    for queue in queues:
+        queue.publish([message("behind")], lambda *_: None)
+    lab.host.turn()
+    lab.host.turn()
+    assert not answers
+    lab.settle()
+    assert answers == [None] and [lab.bodies(queue) for queue in queues] == 2 * [[b"part", b"behind"]]
+    assert [queue.log.room.reserved for queue in queues] == [0, 0]
