@@ -85,3 +85,13 @@ def test_dead_letters_are_peeked_at_with_their_origin_and_reason(run: Run) -> No
         "0 messages moved\nqueue made/failed has no dead letters that are ready\n"
     )
     run("queue", "delete", "made/one"), run("queue", "delete", "made/failed")
+
+
+def test_messages_are_sent_with_a_priority_and_counted_by_it(run: Run) -> None:
+    assert run("queue", "create", "ranked", "--oldest-every=10").code == 0
+    for name, options in (("none", []), ("high", ["--priority", "9"]), ("low", ["--priority=0"])):
+        assert run("send", "ranked", name, *options).code == 0
+    assert re.search(r"by priority\s+9: 1, 4: 1, 0: 1", run("queue", "show", "ranked").out)
+    lines = run("recv", "ranked", "--count=3", "--ack").out.split()
+    assert lines == ["high", "none", "low"]
+    assert "it is a whole number from 0 to 9" in run("send", "ranked", "x", "--priority", "300").err

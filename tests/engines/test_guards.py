@@ -18,6 +18,7 @@ from curbstone.core.errors import (
 from curbstone.core.message import Message
 from curbstone.core.port import Broker, Queue
 from curbstone.rabbit.queue import Queue as ClusterQueue
+from curbstone.rabbit.shared.mapping import properties_of
 from tests.engines.worlds import ModelWorld, NodeWorld, World
 
 SCHEMA = {"type": "object", "required": ["id"]}
@@ -176,3 +177,13 @@ def test_a_cluster_has_no_window_of_idempotency_keys_and_registers_none(
     assert isinstance(queue, ClusterQueue)
     registered = queue.known.as_entry()["options"]
     assert registered["ttl"] == 5 and "idempotency_window" not in registered
+
+
+def test_on_a_cluster_rabbitmq_orders_by_priority_and_nothing_goes_before_it(cluster: ModelWorld | NodeWorld) -> None:
+    queue = cluster.queue(oldest_every=0)
+    with pytest.raises(NotSupported, match="RabbitMQ itself decides which message of a cluster is next"):
+        cluster.broker.declare(queue.name, {"oldest_every": 5}, print)
+    assert isinstance(queue, ClusterQueue)
+    assert "oldest_every" not in queue.known.as_entry()["options"] and queue.by_priority() == {}
+    sent = [Message(b"x", block) for block in (b"priority:7\n", b"priority:12\n", b"priority:4\n", b"")]
+    assert [properties_of(each, "q-1", now_ms=0).priority for each in sent] == [7, 9, None, None]

@@ -237,3 +237,16 @@ async def test_private_queues_have_no_series(gateway: Running) -> None:
     found = await samples(gateway)
     assert not any(PRIVATE_PROJECT in labels for _, labels in found)
     assert found["curbstone_messages_published_total", ()] == 1
+
+
+async def test_messages_are_counted_by_priority_where_not_all_have_the_default_one(gateway: Running) -> None:
+    await gateway.publish("a")
+    assert not [name for name, _ in await samples(gateway) if name == "curbstone_queue_messages_by_priority"]
+    for priority in ("9", "9", "0"):
+        await gateway.http.post(MESSAGES, content="x", headers={"x-priority": priority})
+    found = {
+        labels: count for (name, labels), count in (await samples(gateway)).items() if name.endswith("by_priority")
+    }
+    assert found == {("0", "p1", "q"): 1, ("4", "p1", "q"): 1, ("9", "p1", "q"): 2}
+    (figures,) = (await gateway.http.get("/v2/stats")).json()["queues"]
+    assert figures["by_priority"] == {"9": 2, "4": 1, "0": 1}
