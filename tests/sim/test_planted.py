@@ -152,7 +152,7 @@ def test_the_simulator_sees_a_failed_sync_taken_for_a_success(monkeypatch: pytes
 
 def test_the_simulator_sees_what_a_full_disk_refused_return(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Commit, "_undo", lambda self: True)
-    assert finds_something(range(20, 120), faults=True)
+    assert finds_something(range(200, 240), faults=True)
 
 
 def test_the_simulator_sees_cumulative_acks_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def test_the_simulator_sees_an_undo_of_what_lives_on_as_a_dead_letter(monkeypatc
 
 def test_the_simulator_sees_an_undo_that_says_nothing_of_other_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Index, "settled_of", lambda self, copies: {})
-    assert finds_something(range(20), focus="undo")
+    assert finds_something(range(20, 40), focus="undo")
 
 
 def test_the_simulator_sees_a_group_that_loses_without_saying(monkeypatch: pytest.MonkeyPatch) -> None:
