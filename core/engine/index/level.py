@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from heapq import heappop
+from heapq import heappop, heappush
 from itertools import compress, count, islice
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from curbstone.core.message import Delivery, Message
 
 if TYPE_CHECKING:
     from curbstone.core.engine.index.group import Group
+    from curbstone.core.engine.index.ordering import Ordering
 
 _FEW = 12
 """So many bits are found one by one faster than by looking at all."""
@@ -189,8 +190,8 @@ class Level:
             candidate = messages[seq - run.first]
             key = key_of(candidate.headers) if is_keyed and candidate is not None else b""
             if key and group.ordering is not None and not group.ordering.admits(key, seq):
-                group.is_stuck = True
-                return False
+                was_stuck, group.is_stuck = group.is_stuck, True
+                return not was_stuck and seq < self.rewound and self._return_ahead(group, group.ordering, seq)
             self.cursor = seq + 1
             if candidate is None or (key and not group.has_turn(key, candidate)):
                 continue
@@ -198,6 +199,17 @@ class Level:
                 group.hand_out(candidate, taken, is_dead)
         self.cursor = end
         return True
+
+    def _return_ahead(self, group: Group, ordering: Ordering, cursor: int) -> bool:
+        """Return the messages that have the turns of their keys and are ready, beyond a cursor that was rewound.
+
+        They kept their turns because they were in flight then. If the cursor has stopped, it can't reach them, and it
+        waits for them. Return whether there are any.
+        """
+        ahead = [seq for seq in ordering.turns_from(cursor) if seq not in group.in_flight and not group.is_delayed(seq)]
+        for seq in ahead:
+            heappush(self.returned, seq)
+        return bool(ahead)
 
     # --- what is in memory
 

@@ -77,6 +77,10 @@ class Ordering:
         first = self._first.get(self._key_of.get(seq, key), seq)
         return first if first != seq else 0
 
+    def turns_from(self, seq: int) -> list[int]:
+        """Return the pending messages from `seq` on that have the turns of their keys."""
+        return [first for first in self._first.values() if first >= seq and first in self._key_of]
+
     def kept(self, seq: int) -> Message | None:
         """Return a message that waited, if it is in memory, and let go of it."""
         message = self._kept.pop(seq, None)

@@ -11,7 +11,7 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.index import ordering
 from curbstone.core.message import Message
 from curbstone.core.orders import orders_of
-from curbstone.core.values import Outcome
+from curbstone.core.values import Outcome, UndoRequest
 from tests.kit.lab import Lab, Peer
 
 
@@ -244,6 +244,29 @@ def test_where_too_many_wait_the_cursor_stops_and_continues_when_there_are_fewer
     assert given(peer) == "a1 a2"
     peer.ack(2)
     assert given(peer) == "a1 a2 b1 a3"
+
+
+@pytest.mark.parametrize("delay_ms", [0, 5000])
+def test_more_than_may_wait_that_an_undo_brings_back_do_not_keep_the_one_whose_turn_it_is_from_returning(
+    monkeypatch: pytest.MonkeyPatch, delay_ms: int
+) -> None:
+    """The cursor starts over, and stops in front of it for ever."""
+    monkeypatch.setattr(ordering, "HELD_BACK_MAX", 3)
+    lab = Lab()
+    queue = lab.queue(undo=3600)
+    publish(lab, queue, "a1 a2 a3 a4 a5")
+    for _ in range(4):
+        lab.pop(queue)
+    peer = Peer(lab, queue)
+    assert given(peer) == "a5"
+    lab.answer(lambda done: queue.undo(UndoRequest(10), done), passing_ms=1000)
+    peer.nack(5, delay_ms=delay_ms)
+    lab.pass_time(delay_ms)
+    assert given(peer) == "a5 a5"
+    for place, seq in enumerate([5, 1, 2, 3, 4]):
+        assert given(peer) == " ".join(["a5", "a5", "a1", "a2", "a3", "a4"][: place + 2])
+        peer.ack(seq)
+    assert queue.counts().rdy == queue.counts().wip == 0
 
 
 def test_what_waits_is_read_again_where_it_does_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
