@@ -48,8 +48,8 @@ class Recorder:
         self._leave()
         last = self.history.parts[-1] if self.history.parts else None
         if last is None:
-            return {"copy": True}
-        return {"life": f"{last.life:016x}", "position": last.end, "copy": self.history.base is None or self.is_due}
+            return {"copy_all": True}
+        return {"life": f"{last.life:016x}", "position": last.end, "copy_all": self.history.base is None or self.is_due}
 
     @property
     def is_due(self) -> bool:

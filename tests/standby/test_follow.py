@@ -269,7 +269,7 @@ def test_the_audit_and_the_connections_show_a_follower_and_a_lost_right_ends_it(
         ({"life": 5}, 'bad "life"'),
         ({"position": -1}, 'bad "position"'),
         ({"position": True}, 'bad "position"'),
-        ({"copy": 1}, 'bad "copy"'),
+        ({"copy_all": 1}, 'bad "copy_all"'),
         ({"name": "a\nb"}, 'bad "name"'),
         ({"name": "a" * 101}, 'bad "name"'),
         ({"other": 1}, "other"),

@@ -49,7 +49,7 @@ class Shop:
         asked = self.recorder.request()
         self.recorder.begin()
         life, position = int(asked.get("life", "0"), 16), asked.get("position", 0)
-        self.follower = self.followers.attach("test", life, position, asked["copy"], lambda: None)
+        self.follower = self.followers.attach("test", life, position, asked["copy_all"], lambda: None)
         self.receive()
         assert self.recorder.attached is not None
         return self.recorder.attached
@@ -162,7 +162,7 @@ def test_what_a_power_cut_has_torn_is_left_out_and_received_again(shop: Shop) ->
 def test_a_copy_that_was_not_complete_is_begun_again(shop: Shop) -> None:
     shop.write("a")
     asked = shop.recorder.request()
-    assert asked == {"copy": True}
+    assert asked == {"copy_all": True}
     follower = shop.followers.attach("test", 0, 0, True, lambda: None)
     data = follower.read() + follower.read()
     shop.recorder.receive(data[: len(data) // 2])

@@ -65,12 +65,14 @@ class Room:
     __slots__ = (
         "_aside_bytes", "_end", "_sealed_bytes", "_sealed_end_max", "_sealed_ends", "_sealed_split_bytes",
         "ample_bytes", "cap", "excess", "free", "kept", "left", "meta_bytes", "notes_bytes", "pending", "reserved",
-        "segment_bytes", "slack_bytes", "small_bytes",
+        "segment_bytes", "slack_bytes", "small_bytes", "split_bytes",
     )  # fmt: skip
 
     def __init__(self, cap: int, meta_bytes: int) -> None:
         self._aside_bytes = self._end = self._sealed_bytes = self._sealed_end_max = 0
         self._sealed_split_bytes = 0
+        self.split_bytes = 0
+        """What the segments that are larger than the least size will take more when they are cleaned."""
         self._sealed_ends: Sequence[int] = ()
         self.excess = 0
         """How many bytes above the cap a log that holds too much may go, only to settle and to clean."""
@@ -129,8 +131,8 @@ class Room:
         self._sealed_bytes = sealed_bytes
         self._sealed_ends = sealed_ends
         self._sealed_end_max = max(sealed_ends, default=0)
-        self._count_splits()
         self._end = end
+        self._count_splits()
         self._weigh()
 
     def ends(self, end: int) -> None:
@@ -138,6 +140,8 @@ class Room:
         grown = end - self._end
         assert grown >= 0
         self._end = end
+        if end > self.small_bytes:
+            self.split_bytes = self._sealed_split_bytes + split_bytes(end, self.small_bytes)
         if end > self.segment_bytes:
             self._weigh()
         else:  # a copy takes as much as before: a whole segment, or the longest of the sealed ones
@@ -165,11 +169,7 @@ class Room:
 
     def _count_splits(self) -> None:
         self._sealed_split_bytes = sum([split_bytes(end, self.small_bytes) for end in self._sealed_ends])
-
-    @property
-    def split_bytes(self) -> int:
-        """What the segments that are larger than the least size will take more when they are cleaned."""
-        return self._sealed_split_bytes + split_bytes(self._end, self.small_bytes)
+        self.split_bytes = self._sealed_split_bytes + split_bytes(self._end, self.small_bytes)
 
     @property
     def copy_bytes(self) -> int:
@@ -242,7 +242,7 @@ class Room:
     @property
     def budget(self) -> int:
         """Bytes that publishes may add now beside all that is promised; may be negative."""
-        return self.publish_left - self.kept - self.reserved
+        return self.left - self.excess - self.split_bytes - self.kept - self.reserved
 
     @property
     def records_left(self) -> int:

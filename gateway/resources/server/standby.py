@@ -126,7 +126,7 @@ class Standby:
         if not (peer.tls or self._may_be_plain or is_loopback(peer.host)):
             raise Problem(403, "the stream has every message and the hashes of all tokens: follow over TLS, https://")
         fields = await read_object(
-            request, request.receive, LOGIN_BYTES_MAX, "a follower", ("name", "life", "position", "copy")
+            request, request.receive, LOGIN_BYTES_MAX, "a follower", ("name", "life", "position", "copy_all")
         )
         name, life, position, wants_copy = _asked(fields)
         self._connections.check(access)
@@ -204,7 +204,7 @@ class StreamReply(StreamingResponse):
 
 def _asked(fields: dict[str, Any]) -> tuple[str, int, int, bool]:
     name, life = fields.get("name", ""), fields.get("life", "")
-    position, wants_copy = fields.get("position", 0), fields.get("copy", False)
+    position, wants_copy = fields.get("position", 0), fields.get("copy_all", False)
     if not isinstance(name, str) or len(name) > NAME_CHARS_MAX or not name.isprintable():
         raise BadRequest(f'bad "name": expected at most {NAME_CHARS_MAX} characters that can be printed')
     try:
@@ -216,7 +216,7 @@ def _asked(fields: dict[str, Any]) -> tuple[str, int, int, bool]:
     if not isinstance(position, int) or isinstance(position, bool) or not 0 <= position <= NUMBER_MAX:
         raise BadRequest(f'bad "position" {str(position)[:40]!r}: expected a number of bytes')
     if not isinstance(wants_copy, bool):
-        raise BadRequest(f'bad "copy" {str(wants_copy)[:40]!r}: expected true or false')
+        raise BadRequest(f'bad "copy_all" {str(wants_copy)[:40]!r}: expected true or false')
     return name or "a follower", number, position, wants_copy
 
 
