@@ -50,9 +50,8 @@ def test_a_changelog_that_says_nothing_new_is_refused(
 
 def test_the_repository_is_fit_for_a_release(release: ModuleType) -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    if (
-        f"{release.UNRELEASED}\n\n## {__version__} (" not in changelog
-    ):  # else this is the release, or nothing has changed
+    is_released = f"{release.UNRELEASED}\n\n## {__version__} (" in changelog
+    if not is_released:
         release.closed(changelog, "999.0.0", "2026-02-03")
     text = release.with_version((ROOT / "curbstone" / "__init__.py").read_text(encoding="utf-8"), "999.0.0")
     assert '__version__ = "999.0.0"' in text
