@@ -57,7 +57,7 @@ class Applier:
         self.applied = 0
         """Up to where the stream is applied."""
         self.time_ms = 0
-        """The server's wall clock when it last said so."""
+        """The server's wall clock, as it sent it last."""
         self._disk = disk
         self._syncs = syncs
         self._files: dict[str, File] = {}

@@ -19,7 +19,7 @@ from curbstone.standby.stream import Cursor, Stream
 
 FOLLOWERS_MAX = 4
 TIME_S = 1.0
-"""How often the server's wall clock is in the stream while somebody follows it."""
+"""How often the server's wall clock is in the stream while a follower is attached."""
 
 _PIECE_BYTES = 512 * 1024
 

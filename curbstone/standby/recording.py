@@ -37,7 +37,7 @@ class Recorder:
         self._head = b""
         self._attached: Attached | None = None
         self._time_ms = 0
-        """The server's wall clock when it last said so."""
+        """The server's wall clock, as it sent it last."""
         self._is_synced = True
         self._synced_ms = now_ms()
 

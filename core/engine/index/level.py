@@ -214,7 +214,7 @@ class Level:
     # --- what is in memory
 
     def _move(self, group: Group, run: Run | None) -> None:
-        """Let the cursor enter a run. The messages of the run that it leaves are let go of.
+        """Let the cursor enter a run. The messages of the run that it leaves are removed from memory.
 
         They stay if other levels have yet to hand out some. Else they are read again if the cursor returns.
         """

@@ -116,7 +116,7 @@ class Page:
 
     def __init__(self, messages: list[Message | None], bits: int) -> None:
         self.messages: list[Message | None] | None = messages
-        """At index seq - first of the run; None for those that are not in the page, and once it was let go of."""
+        """At index seq - first of the run; None if it is not in the page. No list once it is forgotten."""
         self.bits = bits
         """The mask of its messages."""
 
