@@ -113,6 +113,24 @@ def replace_file(disk: Disk, path: str, data: bytes) -> File:
     return file
 
 
+def file_contents(disk: Disk, path: str) -> bytes:
+    """Return what is in a file."""
+    file = disk.open(path)
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()
+
+
+def file_bytes(disk: Disk, path: str) -> int:
+    """Return the size of a file."""
+    file = disk.open(path)
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
 def remove_file(disk: Disk, path: str) -> None:
     """Remove the file at `path`, and what a failed `replace_file` has left beside it, durably. Blocking."""
     for name in (path, f"{path}.new"):

@@ -12,10 +12,10 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from curbstone.core.disk import Disk, File
+from curbstone.core.disk import Disk, File, file_bytes
 from curbstone.core.engine.log.commit import ASIDE_SUFFIX, SEGMENT_SUFFIX, segment_path
 from curbstone.core.engine.log.scan import Scan
-from curbstone.core.engine.recovery.chain import file_bytes, find_chain
+from curbstone.core.engine.recovery.chain import find_chain
 from curbstone.core.stats import Commits
 from curbstone.core.wal.redo_format import REDO_PREFIX, Redo
 from curbstone.core.wal.replay import RedoContents, kept_redo_names, laid_over, read_redo, redo_names, replay_redo

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from curbstone.backup.files import BackupError
-from curbstone.core.disk import Disk, File, replace_file
+from curbstone.core.disk import Disk, File, file_bytes, file_contents, replace_file
 from curbstone.standby.frames import BadFrame, Decoder, Frame, Kind, encode
 
 FORMAT = 1
@@ -98,7 +98,7 @@ def time_of(frame: Frame) -> int | None:
 def parts_of(disk: Disk) -> list[Part]:
     """Return all parts, the oldest first. Raise BackupError if there is no history."""
     try:
-        facts = json.loads(_contents(disk, INDEX))
+        facts = json.loads(file_contents(disk, INDEX))
         number = int(facts["format"])
     except FileNotFoundError:
         raise BackupError(f"it has no {INDEX}, so it is no history") from None
@@ -112,7 +112,7 @@ def parts_of(disk: Disk) -> list[Part]:
             start, end, first_ms, last_ms = map(int, match.groups()[2:6])
             begins, ends = next(key for key, word in _CONTENTS.items() if word == match[7])
             part = Part(int(match[1]), int(match[2], 16), start, end, first_ms, last_ms, begins, ends)
-            part.size = _size(disk, name)
+            part.size = file_bytes(disk, name)
             found.append(part)
     done = {part.number for part in found}
     for name in sorted(disk.list_dir("")):
@@ -121,7 +121,7 @@ def parts_of(disk: Disk) -> list[Part]:
             part = Part.new(int(match[1]), int(match[2], 16), int(match[3]), 0)
             for frame in frames_of(disk, part):
                 part.add(frame)
-            part.size = _size(disk, name)
+            part.size = file_bytes(disk, name)
             found.append(part)
     return sorted(found, key=lambda part: part.number)
 
@@ -315,19 +315,3 @@ class History:
                 self.disk.remove(part.name)
         del self.parts[: len(gone)]
         return len(gone)
-
-
-def _contents(disk: Disk, path: str) -> bytes:
-    file = disk.open(path)
-    try:
-        return file.read(0, file.size())
-    finally:
-        file.close()
-
-
-def _size(disk: Disk, path: str) -> int:
-    file = disk.open(path)
-    try:
-        return file.size()
-    finally:
-        file.close()

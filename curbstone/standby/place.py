@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from curbstone.core.disk import Disk, File, replace_file
+from curbstone.core.disk import Disk, File, file_contents, replace_file
 from curbstone.standby.frames import InSync
 from curbstone.standby.scope import OWN
 
@@ -66,7 +66,7 @@ class Place:
 
     def _load(self) -> None:
         with suppress(FileNotFoundError, ValueError, KeyError):
-            facts: dict[str, Any] = json.loads(_contents(self._disk, STATE_FILE))
+            facts: dict[str, Any] = json.loads(file_contents(self._disk, STATE_FILE))
             if facts["format"] == FORMAT:
                 self.state = State(facts["is_complete"], InSync(facts["in_sync"]), facts["wants_full_copy"])
         try:
@@ -118,11 +118,3 @@ class Place:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def _contents(disk: Disk, path: str) -> bytes:
-    file = disk.open(path)
-    try:
-        return file.read(0, file.size())
-    finally:
-        file.close()

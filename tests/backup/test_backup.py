@@ -25,15 +25,7 @@ import pytest
 from curbstone.cli.main import main
 from tests.kit.commands import curbstone
 from tests.kit.processes import COMMAND
-from tests.kit.server import ServerProcess, clean_environment
-
-
-def call(server: ServerProcess, method: str, path: str, body: object = None) -> Any:
-    data = json.dumps(body).encode() if body is not None else None
-    request = urllib.request.Request(server.url + path, data=data, method=method)
-    with urllib.request.urlopen(request, timeout=60) as reply:
-        text = reply.read()
-    return json.loads(text) if text else None
+from tests.kit.server import ServerProcess, call, clean_environment
 
 
 def publish(server: ServerProcess, queue: str, *bodies: str) -> None:

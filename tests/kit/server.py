@@ -7,10 +7,11 @@ import os
 import signal
 import subprocess
 import threading
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 from tests.kit.processes import COMMAND, SETTINGS, Process, start
 
@@ -160,3 +161,12 @@ def _first_line(process: Process, stdout: IO[str]) -> str:
     finally:
         deadline.cancel()
         deadline.join()
+
+
+def call(server: ServerProcess, method: str, path: str, body: object = None) -> Any:
+    """Send JSON to a server, and return the JSON of its answer, or None if it has none."""
+    data = json.dumps(body).encode() if body is not None else None
+    request = urllib.request.Request(server.url + path, data=data, method=method)
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        text = reply.read()
+    return json.loads(text) if text else None

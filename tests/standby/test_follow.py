@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import math
 import os
 import random
@@ -12,7 +11,6 @@ import signal
 import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -32,17 +30,9 @@ from curbstone.standby.history import INDEX, parts_of
 from tests.kit.commands import curbstone
 from tests.kit.guarded_server import GuardedServer, guarded_server
 from tests.kit.processes import COMMAND, Process, start
-from tests.kit.server import ServerProcess, clean_environment
+from tests.kit.server import ServerProcess, call, clean_environment
 
 BACKLOG = "--standby-backlog=1MiB"
-
-
-def call(server: ServerProcess, method: str, path: str, body: object = None) -> Any:
-    data = json.dumps(body).encode() if body is not None else None
-    request = urllib.request.Request(server.url + path, data=data, method=method)
-    with urllib.request.urlopen(request, timeout=60) as reply:
-        text = reply.read()
-    return json.loads(text) if text else None
 
 
 def publish(server: ServerProcess, *bodies: str) -> datetime:

@@ -260,12 +260,3 @@ def last_commit_ms(disk: Disk, directory: str, uid: int) -> int:
         if times:
             return times[-1]
     return 0
-
-
-def file_bytes(disk: Disk, path: str) -> int:
-    """Return the size of a file."""
-    file = disk.open(path)
-    try:
-        return file.size()
-    finally:
-        file.close()

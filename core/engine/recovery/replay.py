@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from curbstone.core.disk import file_bytes
 from curbstone.core.engine.facts.kinds import KINDS, decode_rank, decode_seq
 from curbstone.core.engine.index.copies import Where
 from curbstone.core.engine.index.runs import Run
@@ -22,7 +23,7 @@ from curbstone.core.engine.log.format import (
 )
 from curbstone.core.engine.log.scan import Scan
 from curbstone.core.engine.parts import Parts
-from curbstone.core.engine.recovery.chain import Chain, file_bytes, find_chain
+from curbstone.core.engine.recovery.chain import Chain, find_chain
 from curbstone.core.message import Message
 from curbstone.core.values import UNNAMED
 
