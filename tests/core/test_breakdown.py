@@ -41,7 +41,7 @@ def plant(patch: pytest.MonkeyPatch, part: object, name: str) -> None:
 PLACES: dict[str, Callable[[LocalQueue, pytest.MonkeyPatch], None]] = {
     "before a commit": lambda queue, patch: plant(patch, queue.log, "begin"),
     "composing a commit": lambda queue, patch: plant(patch, queue.log, "finish"),
-    "after a commit": lambda queue, patch: plant(patch, queue.writer, "_take_in"),
+    "after a commit": lambda queue, patch: plant(patch, queue.writer, "_apply"),
     "in the log after a commit": lambda queue, patch: plant(patch, queue.log, "succeeded"),
     "handing out": lambda queue, patch: plant(patch, queue.index.unnamed, "take"),
 }
@@ -126,7 +126,7 @@ def test_a_transaction_whose_part_broke_down_is_whole_after_a_restart(monkeypatc
     transaction.publish(other, message("part"))
     answers: list[CurbstoneError | None] = []
     with monkeypatch.context() as patch:
-        plant(patch, queue.writer, "_take_in")
+        plant(patch, queue.writer, "_apply")
         transaction.commit(answers.append)
         lab.settle()
     assert len(answers) == 1 and queue.state.broken
@@ -139,7 +139,7 @@ def test_a_dead_letter_queue_that_broke_down_does_not_take_the_other_with_it(mon
     lab, queue, other = start()
     lab.queue("q", dead_letter="other")
     with monkeypatch.context() as patch:
-        plant(patch, other.writer, "_take_in")
+        plant(patch, other.writer, "_apply")
         lab.publish_answers(other, [message("m")])
     Peer(lab, queue).consumer.reject([1], "bad")
     lab.pass_time(5000)
@@ -150,7 +150,7 @@ def test_a_dead_letter_queue_that_broke_down_does_not_take_the_other_with_it(mon
 def test_a_queue_that_broke_down_can_be_deleted_and_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, queue, _ = start()
     with monkeypatch.context() as patch:
-        plant(patch, queue.writer, "_take_in")
+        plant(patch, queue.writer, "_apply")
         lab.publish_answers(queue, [message("m")])
     (gone,) = lab.answer(lambda done: lab.broker.delete(queue.name, done), passing_ms=1000)
     assert gone is True and lab.broker.health().ok

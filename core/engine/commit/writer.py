@@ -140,8 +140,7 @@ class Writer:
         Unless the queue has ended, promised publishes stay, and so do those who wait only for settles: these are
         written again.
         """
-        self._refuse_publishes(error)
-        self._fail_copies(error)
+        self._refuse_new(error)
         self._pops.refuse_all(error)
         write_queue = self._write_queue
         if self._state.is_closed:
@@ -166,6 +165,11 @@ class Writer:
             # A promised publish that waits in the write queue again is refused there.
             if not (part.publish.must_not_fail and part.publish in self._write_queue.publishes):
                 self._refuse_taken(part, error)
+
+    def _refuse_new(self, error: CurbstoneError) -> None:
+        """Refuse the publishes that wait, and copies for another source than the cleaner."""
+        self._refuse_publishes(error)
+        self._fail_copies(error)
 
     def _refuse_publishes(self, error: CurbstoneError) -> None:
         publishes = self._write_queue.publishes
@@ -193,28 +197,35 @@ class Writer:
 
     def flush(self) -> None:
         """Make a batch of what waits and submit its commit, unless one is under way."""
-        state, write_queue, cleaner = self._state, self._write_queue, self._cleaner
         if self._sync_is_late and not self.is_busy:
             self._sync_now()
-        if self.is_busy or state.is_closed:
+        if self.is_busy or self._state.is_closed:
             self._needs_turn = True
             return
-        if state.write_failure:
-            self._refuse_publishes(Unavailable(state.write_failure))
-            self._fail_copies(Unavailable(state.write_failure))
+        if self._state.write_failure:
+            self._refuse_new(Unavailable(self._state.write_failure))
             return
-        has_publishes = bool(write_queue.publishes)
-        if not (has_publishes or write_queue.must_write) and write_queue.is_empty and self.copy_source is None:
-            drops = len(self._log.segments) > 1 and cleaner.droppable() > 0
-            if not (drops or cleaner.review() or self._parts.index.has_unlogged_marks):
-                return
-        if self._syncer.is_gathering and self._syncer.defer(self._parts.wakeups.turn):
-            return
+        write_queue, cleaner = self._write_queue, self._cleaner
+        has_work = (
+            write_queue.publishes
+            or write_queue.must_write
+            or not write_queue.is_empty
+            or self.copy_source is not None
+            or (len(self._log.segments) > 1 and cleaner.droppable() > 0)
+            or cleaner.review()
+            or self._parts.index.has_unlogged_marks
+        )
+        if has_work and not (self._syncer.is_gathering and self._syncer.defer(self._parts.wakeups.turn)):
+            self._begin_commit()
+
+    def _begin_commit(self) -> None:
+        state, write_queue, cleaner = self._state, self._write_queue, self._cleaner
         was_cleaning = cleaner.review()
-        if has_publishes:
+        if write_queue.publishes:
             self._log.room.suit(self._parts.index.runs.bytes_live)
-        has_copied = self._has_copied
-        source, copy = self._next_source(was_cleaning)
+        # Publishes and copies take turns, so that neither holds up the other.
+        publishes_first = self._has_copied and bool(write_queue.publishes) and not self.disk_is_full
+        source, copy = (Source.PUBLISH, None) if publishes_first else self._next_source(was_cleaning)
         self._has_copied = source is Source.COPY or source is Source.OTHER_COPY
         batch = Batch(self._parts, cleaner, self._dispatcher, self.missed, disk_is_full=self.disk_is_full)
         self.under_way = batch
@@ -239,16 +250,15 @@ class Writer:
                 state.shared.host.submit(commit.run, ended, commit.durable_write)
                 self._prepare(batch)
             return
-        self._nothing_written(batch)
+        self.under_way = None
+        self._respond(batch)
         cleaner.review()  # records may have found no room in this batch
-        gave_way = source is Source.PUBLISH and has_publishes and has_copied
-        if gave_way and (was_cleaning or self.copy_source is not None):
-            self._parts.wakeups.dirty()  # publishes went first and none could be taken: the next batch is for copies
-        elif source is Source.OTHER_COPY or (cleaner.is_cleaning and not was_cleaning):
-            self._parts.wakeups.dirty()
+        began_cleaning = cleaner.is_cleaning and not was_cleaning
+        copies_wait = was_cleaning or self.copy_source is not None
+        if (publishes_first and copies_wait) or source is Source.OTHER_COPY or began_cleaning:
+            self._parts.wakeups.dirty()  # to make the next batch, which may have something to write
         if source is Source.NOTHING:
-            self._refuse_publishes(QueueFull(NO_SPACE))
-            self._fail_copies(QueueFull(NO_SPACE))
+            self._refuse_new(QueueFull(NO_SPACE))
 
     def _prepare(self, batch: Batch) -> None:
         """Have the answer to a publish prepared while it is written, if nothing else waits for the commit."""
@@ -265,8 +275,6 @@ class Writer:
         """Return what the next batch holds beside records, and the copies if they are the cleaner's."""
         if self.disk_is_full:
             return Source.NOTHING, None
-        if self._has_copied and self._write_queue.publishes:
-            return Source.PUBLISH, None  # they take turns with copies, so that neither holds up the other
         if is_cleaning:  # before an undo, which needs the room that this makes
             copy = self._cleaner.relocation.next()
             if copy is not None:
@@ -302,11 +310,11 @@ class Writer:
             self._is_troubled = False
             self.missed = 0
             state.shared.alarms.over(state.label)
-        self._take_in(batch, commit)
+        self._apply(batch, commit)
         if log.room.excess:
             log.come_down()
         self.under_way = None
-        self._tell(batch)
+        self._respond(batch)
         if self._write_queue.waiting_for_room:
             for callback in self._write_queue.take_waiting_for_room():
                 state.host.tell(callback, None)
@@ -331,13 +339,8 @@ class Writer:
             or self.copy_source is not None
         )
 
-    def _nothing_written(self, batch: Batch) -> None:
-        """The batch has nothing to write: answer its callers at once."""
-        self.under_way = None
-        self._tell(batch)
-
-    def _tell(self, batch: Batch) -> None:
-        """Answer the callers of a batch that is on disk, in their order."""
+    def _respond(self, batch: Batch) -> None:
+        """Respond, in their order, to the callers of a batch that is on disk or has nothing to write."""
         for callback in batch.after_settles:
             self._state.host.tell(callback, None)
         for callback in batch.callbacks:
@@ -356,13 +359,13 @@ class Writer:
         self._parts.wakeups.dirty()
 
     def _fail_copies(self, error: CurbstoneError) -> None:
-        """Nothing more is copied for another source than the cleaner, if there is one."""
+        """End what is copied for another source than the cleaner, if there is one."""
         source, self.copy_source = self.copy_source, None
         if source is not None:
             self._state.host.tell(source.failed, error)
 
-    def _take_in(self, batch: Batch, commit: Commit) -> None:
-        """Take into memory what a commit has brought to the disk."""
+    def _apply(self, batch: Batch, commit: Commit) -> None:
+        """Update the index and the ledgers with what a commit has brought to the disk."""
         parts, state, segment = self._parts, self._state, commit.segment
         publishes, records = batch.publishes, batch.records
         if publishes.messages:
@@ -386,8 +389,9 @@ class Writer:
             level.delivered_logged = mark
         if batch.facts.encoded:
             parts.facts.logged(batch.facts, segment.number)
-        if batch.pops or self._write_queue.pops:
-            self._pops.written(batch.pops)
+        pops = records.pops if records is not None else []
+        if pops or self._write_queue.pops:
+            self._pops.written(pops)
         parts.wakeups.changed()
 
     def _end_deliveries(self, write: AtomicWrite) -> None:
@@ -401,53 +405,52 @@ class Writer:
         self._log.tx = write.tx or self._log.tx
 
     def _commit_failed(self, batch: Batch, commit: Commit, error: BaseException) -> None:
-        """Confirm nothing of the batch, put back what must be written, and continue in a new segment.
+        """Confirm nothing of a batch, and put back what must be written.
 
-        If the disk was full, the commit has left nothing on it, so the segment stays good. Then settles and releases
-        are written once more, without publishes, and their callbacks wait for that second commit.
+        | how it failed | what follows |
+        |---|---|
+        | disk full, nothing is left on it | records are tried again in the room that is kept; callers wait for that |
+        | the same with only records in it | everything is refused for a second |
+        | in doubt: it may be on disk | records are tried again in a new segment; their callers get the error |
+        | the same in a new segment | everything is refused for a second |
+
+        Publishes are refused in each case, which says that they are not confirmed: a crash may restore those that are
+        on disk, until a new segment says that the log ends before them. A settle that is in doubt is never refused,
+        because a crash may show it as done: its message stays settled in memory, and a pop waits until it is certain.
         """
-        no_space = commit.is_undone
+        state, is_undone = self._state, commit.is_undone
+        was_full, self.disk_is_full = self.disk_is_full, self.disk_is_full or (is_undone and not self._state.is_closed)
         text = f"the log can't be written: {client_text(error)}"
-        answer: CurbstoneError = QueueFull(NO_SPACE) if no_space else Unavailable(text)
-        if not (no_space and self._is_troubled):
-            self._state.report(f"writing {commit.segment.path} failed: {error}")
+        answer: CurbstoneError = QueueFull(NO_SPACE) if is_undone else Unavailable(text)
+        if not (is_undone and self._is_troubled):
+            state.report(f"writing {commit.segment.path} failed: {error}")
         self._log.failed(commit)
         self._write_again(batch)
         self._cleaner.relocation.failed(answer)
         self.under_way = None
         for callback in batch.after_settles:
-            self._state.host.tell(callback, answer)
-        # The in-doubt rule: a settle that may be on the disk is never refused, because a crash may show it as done.
-        if no_space and not self.disk_is_full and not self._state.is_closed:
-            # The batch is certainly not there. Its records are tried once more, in the room that is kept for them, and
-            # those who wait for them get the answer of that commit.
+            state.host.tell(callback, answer)
+        if is_undone and not was_full and not state.is_closed:
             self._write_queue.callbacks = [*batch.callbacks, *self._write_queue.callbacks]
             self._write_queue.pop_first(batch.pops)
         else:
-            # Unless it was undone, the pops stay in doubt, and are tried until a commit has succeeded. Acks get an
-            # error: their messages are settled in memory in any case, and the records are written again.
-            self._pops.failed(batch.pops, answer, is_undone=no_space)
+            self._pops.failed(batch.pops, answer, is_undone=is_undone)
             for callback in batch.callbacks:
-                self._state.host.tell(callback, answer)
-        # Publishes are refused, which says that they are not confirmed. If they are on the disk, a crash may bring them
-        # back until the next segment says that the log ends before them.
+                state.host.tell(callback, answer)
         for part in batch.publishes.taken:
             if not part.publish.must_not_fail:
                 self._refuse_taken(part, answer)
         self._fail_copies(answer)
-        if self._state.is_closed:
-            self.refuse_all(self._state.refusal() or answer)
-            self._turn()
+        if state.is_closed:
+            self.refuse_all(state.refusal() or answer)
+        elif was_full or (commit.rolled and not is_undone):
+            self._refuse_for_a_while(text, answer)
             return
-        if self.disk_is_full or (commit.rolled and not no_space):  # the second attempt has failed, too
-            self._fail(text, answer)
-            return
-        if no_space:
-            self.disk_is_full = True
+        elif is_undone:
             self.missed = max(self.missed, commit.added)
-            self._trouble(f"{NO_SPACE}; settling continues in the room that is kept for it")
+            self._note_trouble(f"{NO_SPACE}; settling continues in the room that is kept for it")
             self._refuse_publishes(answer)
-            self._state.host.call_later(RETRY_MS, self._let_try)
+            state.host.call_later(RETRY_MS, self._try_publishes)
         self._turn()
 
     def _write_again(self, batch: Batch) -> None:
@@ -459,19 +462,19 @@ class Writer:
                 part.publish.next = 0
                 self._write_queue.publishes.appendleft(part.publish)
 
-    def _fail(self, text: str, answer: CurbstoneError) -> None:
-        """Refuse everything for a while, then try a new segment."""
+    def _refuse_for_a_while(self, text: str, answer: CurbstoneError) -> None:
+        """Refuse everything, then try a new segment."""
         self._state.write_failure = text
-        self._trouble(text)
+        self._note_trouble(text)
         self.refuse_all(answer)
         self._parts.wakeups.changed()
         self._state.host.call_later(RETRY_MS, self._try_again)
 
-    def _trouble(self, text: str) -> None:
+    def _note_trouble(self, text: str) -> None:
         self._is_troubled = True
         self._state.shared.alarms.note(self._state.label, text)
 
-    def _let_try(self) -> None:
+    def _try_publishes(self) -> None:
         """Have the next batch find out whether the disk has room again."""
         if not self._state.write_failure and not self._state.is_closed:
             self.disk_is_full = False

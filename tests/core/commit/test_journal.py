@@ -137,14 +137,14 @@ def test_a_queue_deleted_after_it_broke_down_leaves_nothing_in_the_journal(monke
     lab.expects_faults = True
     first, second = two(lab)
     answers: list[CurbstoneError | None] = []
-    original = Writer._take_in
+    original = Writer._apply
 
     def take_in(writer: Writer, *given: Any) -> None:
         assert writer is not first.writer, "planted"
         original(writer, *given)
 
     with monkeypatch.context() as during:
-        during.setattr(Writer, "_take_in", take_in)
+        during.setattr(Writer, "_apply", take_in)
         begin(lab, {"a": SECRET, "b": b"kept"}, answers)
         lab.settle()
     assert first.state.broken and len(answers) == 1 and SECRET in everything_on(lab)
