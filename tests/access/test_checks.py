@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from curbstone import __version__
+from tests.kit.contract import operations
 from tests.kit.guarded_server import GuardedServer, Line, guarded_server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,8 +84,6 @@ def test_who_has_not_logged_in_learns_no_version_path_or_line(it: GuardedServer)
 
 def test_get_head_and_options_change_nothing(it: GuardedServer) -> None:
     """All of the contract's but the two that take; those want a page that says where it is."""
-    from tests.openapi.test_contract import operations
-
     queue = "/v2/a/queues/looked"
     assert it.call("ann", "PUT", queue, json={"groups": ["g"]}).status_code == 201
     assert it.call("ann", "POST", f"{queue}/messages", content=b"m").status_code == 201

@@ -18,8 +18,8 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from curbstone.cli.main import _run
-from curbstone.openapi.contract import OPENAPI, parsed
 from tests.access.world import hashed
+from tests.kit.contract import CONTRACT
 from tests.kit.guarded_server import GuardedServer, Line, guarded_server
 
 USERS = f"""
@@ -177,15 +177,12 @@ def test_a_ticket_opens_one_socket_once(it: GuardedServer) -> None:
     assert it.call("worker", "POST", "/v2/tickets", json={"way": "publish", "queue": "q"}).status_code == 403
 
 
-CONTRACT = parsed(OPENAPI)["paths"]
-
-
-@pytest.mark.parametrize("path", CONTRACT)
+@pytest.mark.parametrize("path", CONTRACT["paths"])
 def test_a_ticket_that_is_none_opens_no_path(it: GuardedServer, path: str) -> None:
     """With `?ticket=` in the address a request was let in as nobody, and not everything asks nobody for a right."""
     at = re.sub(r"{[^}]*}", "x", path)
     headers = {"accept": "text/event-stream", "content-type": "application/x-ndjson"}
-    for method in CONTRACT[path].keys() & {"get", "post", "put", "delete", "options"}:
+    for method in CONTRACT["paths"][path].keys() & {"get", "post", "put", "delete", "options"}:
         if (path, method) in (("/v2/session", "post"), ("/mq/auth", "post")):
             continue  # where one logs in
         with it.http.stream(method.upper(), at, headers=headers) as plain:

@@ -14,6 +14,7 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from curbstone.core.positions import LATEST
+from tests.kit.contract import operations
 from tests.kit.guarded_server import RIGHTS, GuardedServer, guarded_server
 
 Q = "/v2/shop/queues/q"
@@ -145,8 +146,6 @@ def test_http(name: str, right: str, call: str, options: dict[str, object], it: 
 
 
 def test_all_operations_of_queues_are_in_the_table() -> None:
-    from tests.openapi.test_contract import operations
-
     rights = {name: right for name, right, _, _ in HTTP} | {name: "any" for name, _ in ANY}
     for _, _, operation in operations():
         name, right = operation["operationId"], operation["x-right"]
@@ -155,8 +154,6 @@ def test_all_operations_of_queues_are_in_the_table() -> None:
 
 
 def test_what_the_contract_says_of_calls_that_are_of_no_queue_holds(it: GuardedServer) -> None:
-    from tests.openapi.test_contract import operations
-
     def status(user: str, method: str, path: str) -> int:
         """Return how a call is answered that says nothing; only its login and right matter."""
         path = re.sub(r"\{[a-z]+\}", "x", path)

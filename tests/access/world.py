@@ -1,13 +1,14 @@
-"""A authenticator with users in front of a simulated engine, whose clock is the tests'."""
+"""An authenticator with users in front of a simulated engine, whose clock is the tests'."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
+
+from argon2 import PasswordHasher
 
 from curbstone.access.authorization import AuthorizedBroker
 from curbstone.access.caller import Caller, Credentials
-from curbstone.access.passwords import hash_password
 from curbstone.access.secrets import Secret
 from curbstone.access.user_authenticator import UserAuthenticator
 from curbstone.core.disk import OsDisk
@@ -17,9 +18,10 @@ from tests.kit.lab import Lab
 HERE = Caller("127.0.0.1", 1, "http")
 
 
-@lru_cache
+@cache
 def hashed(password: str) -> str:
-    return hash_password(password)
+    """Return a hash that is checked as any other, only cheaper: a hash says itself what it costs."""
+    return PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash(password)
 
 
 class World:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from curbstone.openapi.contract import OPENAPI, parsed
 from tests.faults.test_many_queues import prepare
 from tests.faults.witness import until
 from tests.faults.worst import CASES, WIRE, World
+from tests.kit.contract import operations
 from tests.kit.guarded_server import guarded_server
 from tests.kit.server import ServerProcess, clean_environment
 
@@ -65,13 +65,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-def operations() -> list[str]:
-    contract = parsed(OPENAPI)
-    verbs = ("get", "put", "post", "delete", "options", "patch")
-    return [item[verb]["operationId"] for item in contract["paths"].values() for verb in verbs if verb in item]
-
-
-@pytest.mark.parametrize("name", [*operations(), *WIRE])
+@pytest.mark.parametrize("name", [*(each["operationId"] for _, _, each in operations()), *WIRE])
 def test_the_worst_input_of_an_operation_holds_up_nothing(world: World, name: str) -> None:
     assert name in CASES or name in WIRE, f"{name} has no worst case in tests/faults/worst.py"
     case = CASES.get(name) or WIRE[name]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.kit.browser import opened
+from tests.kit.contract import CONTRACT, operations
 from tests.kit.guarded_server import guarded_server
 from tests.kit.server import ServerProcess
-from tests.openapi.test_contract import CONTRACT, operations
 
 PAGE = "document.querySelector('rapi-doc').shadowRoot"
 REQUEST = f"[...{PAGE}.querySelectorAll('api-request')].find(each => each.path === '/healthz')?.shadowRoot"

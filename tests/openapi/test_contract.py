@@ -25,26 +25,17 @@ from curbstone.gateway.http.resource import Verbs
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.net.acceptor import Acceptor
-from curbstone.openapi.contract import ASYNCAPI, OPENAPI, parsed, text_of
+from curbstone.openapi.contract import ASYNCAPI, OPENAPI, text_of
 from curbstone.serve import _listeners
 from curbstone.settings import Settings
+from tests.kit.contract import CONTRACT, SOCKETS, operations
 from tests.kit.gateway import Running, running
-
-VERBS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
-CONTRACT = parsed(OPENAPI)
-SOCKETS = parsed(ASYNCAPI)
 
 
 @pytest.fixture
 async def gateway(anyio_backend: object, tmp_path: Path) -> AsyncIterator[Running]:
     async with running(tmp_path / "data", GatewaySettings(), QueueOptions()) as it:
         yield it
-
-
-def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for path, item in CONTRACT["paths"].items():
-        for verb in VERBS & set(item):
-            yield path, verb.upper(), item[verb]
 
 
 def verbs_of(resource: Verbs) -> set[str]:
