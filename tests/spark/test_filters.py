@@ -140,11 +140,10 @@ def place_of(table: str) -> str:
     return "seq" if table == MESSAGES else "position"
 
 
-def by_sql(lake: Path, table: str, column: str) -> None:
+def by_sql(database: Sql, table: str, column: str) -> None:
     def places(value: Any) -> list[int]:
-        with Sql(lake=str(lake)) as database:
-            _names, rows = database.run(f"SELECT {place_of(table)} FROM {table} WHERE {condition(column, value)}")
-            return [row[0] for row in rows]
+        _names, rows = database.run(f"SELECT {place_of(table)} FROM {table} WHERE {condition(column, value)}")
+        return [row[0] for row in rows]
 
     check(table, column, places)
 
@@ -159,10 +158,16 @@ def by_arrow(data: Any, table: str, column: str) -> None:
     check(table, column, places)
 
 
+@pytest.fixture(scope="module")
+def databases(lake: Path, old_lake: Path) -> Iterator[tuple[Sql, Sql]]:
+    with Sql(lake=str(lake)) as database, Sql(lake=str(old_lake)) as old:
+        yield database, old
+
+
 @pytest.mark.parametrize(("table", "column"), CASES)
-def test_sql(lake: Path, old_lake: Path, table: str, column: str) -> None:
-    by_sql(lake, table, column)
-    by_sql(old_lake, table, column)
+def test_sql(databases: tuple[Sql, Sql], table: str, column: str) -> None:
+    for database in databases:
+        by_sql(database, table, column)
 
 
 @pytest.mark.parametrize("column", [column for table, column in CASES if table == MESSAGES])
@@ -193,10 +198,12 @@ def test_duckdb(lake: Path, table: str, column: str) -> None:
 
 @pytest.mark.parametrize(("table", "column"), CASES)
 def test_deltalake_filters(lake: Path, table: str, column: str) -> None:
+    opened = Table(str(lake), table).open()
+
     def places(value: Any) -> list[int]:
         if value is None:
             return expected(table, column)[None]  # such filters can't ask for null
-        found = Table(str(lake), table).open().to_pyarrow_table(filters=[(column, "=", value)])
+        found = opened.to_pyarrow_table(filters=[(column, "=", value)])
         return list(found.column(place_of(table)).to_pylist())
 
     check(table, column, places)
@@ -245,9 +252,11 @@ def test_compact_completes_the_statistics_of_files_that_it_does_not_merge(tmp_pa
     assert before.to_table(filter=pc.field("epoch") == "e1").num_rows == 0, "other readers do not find the rows"
     done = {one.table: one for one in compact.compact(str(tmp_path))}
     assert (done[MESSAGES].small, done[MESSAGES].completed) == (0, 2)
-    for table, column in CASES:
-        by_arrow(Table(str(tmp_path), table).open().to_pyarrow_dataset(), table, column)
-        by_sql(tmp_path, table, column)
+    data = {table: Table(str(tmp_path), table).open().to_pyarrow_dataset() for table in ROWS}
+    with Sql(lake=str(tmp_path)) as database:
+        for table, column in CASES:
+            by_arrow(data[table], table, column)
+            by_sql(database, table, column)
     again = {one.table: one for one in compact.compact(str(tmp_path))}
     assert (again[MESSAGES].completed, again[JOURNAL].completed) == (0, 0)
 
