@@ -17,10 +17,12 @@ import socket
 import sys
 import threading
 from functools import cache
+from typing import Any
 
 import httpcore  # noqa: F401  # imported here, so that no fork has to
 import httpx  # noqa: F401
 import typer.main
+import uvloop  # noqa: F401
 
 import curbstone.cli.client
 import curbstone.cli.main
@@ -66,6 +68,14 @@ def _become(cwd: str, env: dict[str, str], files: list[int]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def _prepare(command: Any) -> None:
+    """Let typer make what reads the values of each option: in each fork that would take longer than most commands."""
+    for param in command.params:
+        param.get_runtime_param()
+    for each in getattr(command, "commands", {}).values():
+        _prepare(each)
+
+
 def _end(code: int) -> None:
     """End as Python does, but leave all modules as they are: to take them apart took half the time of a command.
 
@@ -85,7 +95,7 @@ def _end(code: int) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest, which ends and closes the socket
     typer.main.get_command = cache(typer.main.get_command)
-    typer.main.get_command(curbstone.cli.main.app)  # put together here, and not in each fork again
+    _prepare(typer.main.get_command(curbstone.cli.main.app))  # here, and not in each fork again
     gc.collect()
     gc.freeze()  # else each fork would go through all of this when it collects
     sys.argv[1:] = forked(socket.socket(fileno=int(sys.argv[1])))
