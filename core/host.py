@@ -112,6 +112,8 @@ class AsyncioHost:
         self._wake_pending = False
         self._unfinished = 0
         """How many jobs were submitted and have not been reported as finished."""
+        self._is_frozen = False
+        """Whether no job is reported, so that nothing is confirmed."""
         self._held: list[tuple[Job, JobDone]] | None = None
         """Jobs that are submitted while another has to run alone; None if none has to."""
         self._lone: Callable[[], None] | None = None
@@ -212,6 +214,15 @@ class AsyncioHost:
         if not self._unfinished:
             self._loop.call_soon(self._begin_lone)
 
+    def freeze(self) -> None:
+        """Report no job from now on, whatever is done, until `thaw`. Call this on the host's thread."""
+        self._is_frozen = True
+
+    def thaw(self) -> None:
+        """Report jobs again, and those that have ended meanwhile."""
+        self._is_frozen = False
+        self.wake()
+
     def _begin_lone(self) -> None:
         if self._lone is not None and not self._unfinished:
             self._lone()
@@ -288,6 +299,8 @@ class AsyncioHost:
 
     def _drain(self) -> None:
         self._wake_pending = False
+        if self._is_frozen:
+            return
         barrier = self.barrier
         if self._held_back:
             self._release()

@@ -7,13 +7,15 @@
   4  there is no such queue
   5  there was nothing: no message to receive or to show
   6  `check` or `repair` found damage, a backup is damaged, `drill` failed, a users file breaks a rule
+  7  another server has replaced this one, or was asked to
 130  interrupted
 143  ended by SIGTERM
 """
 
 from __future__ import annotations
 
-FAILED, WRONG, UNREACHABLE, NO_QUEUE, NOTHING, DAMAGED, INTERRUPTED, TERMINATED = 1, 2, 3, 4, 5, 6, 130, 143
+FAILED, WRONG, UNREACHABLE, NO_QUEUE, NOTHING, DAMAGED, REPLACED = range(1, 8)
+INTERRUPTED, TERMINATED = 130, 143
 
 
 class CommandFailed(Exception):

@@ -137,6 +137,12 @@ class Connection:
         headers = {"content-type": "application/json"}
         return self.request(method, path, body=json.dumps(value).encode(), headers=headers)
 
+    def interrupt(self) -> None:
+        """Have a read that is under way on another thread end, when it has returned what has arrived."""
+        connection = self._connection
+        if connection is not None and connection.sock is not None:
+            _shut(connection.sock)
+
     def close(self) -> None:
         """Close the connection. The next request opens another one."""
         connection, self._connection = self._connection, None
@@ -151,6 +157,11 @@ def _is_closed(opened: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
+def _shut(connected: socket.socket) -> None:
+    with suppress(OSError):  # it may have been closed meanwhile
+        socket.socket.shutdown(connected, socket.SHUT_RDWR)  # the method of SSLSocket is not safe for threads
+
+
 @contextmanager
 def within(seconds: float, connected: socket.socket) -> Iterator[None]:
     """Cut the connection and raise TimeoutError if the block takes longer.
@@ -161,8 +172,7 @@ def within(seconds: float, connected: socket.socket) -> Iterator[None]:
 
     def end() -> None:
         is_over.set()
-        with suppress(OSError):  # it may have been closed meanwhile
-            socket.socket.shutdown(connected, socket.SHUT_RDWR)  # the method of SSLSocket is not safe for threads
+        _shut(connected)
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True

@@ -16,8 +16,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -37,6 +36,7 @@ from curbstone.core.options import QueueOptions
 from curbstone.core.port import Broker as Engine
 from curbstone.core.stats import Histogram
 from curbstone.core.traffic import Traffic
+from curbstone.exit_codes import REPLACED
 from curbstone.gateway.app import Gateway, create_app
 from curbstone.gateway.resources.messages.mq import mq_routes
 from curbstone.gateway.resources.metrics.figures import BUILD, Process
@@ -44,6 +44,7 @@ from curbstone.gateway.resources.metrics.recorder import Recorder
 from curbstone.gateway.resources.metrics.stats_history import history_routes
 from curbstone.gateway.resources.server.backup import Source, backup_routes
 from curbstone.gateway.resources.server.logins import login_routes
+from curbstone.gateway.resources.server.standby import Source as Followers
 from curbstone.gateway.resources.server.standby import Standby, standby_routes
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
@@ -61,6 +62,7 @@ from curbstone.net.peer import Networks
 from curbstone.process import logs, malloc_tuning, open_files, systemd
 from curbstone.process.file_system import doubts, file_system_of, writable_by_others
 from curbstone.process.gc_tuning import Collections, give_back, undisturbed
+from curbstone.process.stopping import SIGNALS, Stopped, stopped_by_signals
 from curbstone.schemas import JsonSchemas
 from curbstone.settings import Settings, warnings
 from curbstone.stomp.limits import Limits
@@ -84,8 +86,6 @@ WARN_EVERY_MS = 60_000
 # A disk thread that returns from a sync needs the interpreter lock to report it, and a busy event loop keeps
 # the lock for a whole switch interval. The default of 5 ms is many times as long as a sync.
 SWITCH_INTERVAL_S = 0.0005
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Server(Protocol):
@@ -139,7 +139,7 @@ async def _serve(settings: Settings) -> int:
     broker: ServedEngine
     whole = asyncio.Event()
     try:
-        with _stopped_by_signals():
+        with stopped_by_signals():
             broker = (
                 open_engine(host, settings, whole) if settings.engine is None else cluster.prepare(host, loop, settings)
             )
@@ -149,7 +149,7 @@ async def _serve(settings: Settings) -> int:
             await cluster.connect(broker, stop_asked)
         else:  # not longer than `WHOLE_S`, because a full disk keeps no server from starting
             await one_of(whole, stop_asked, timeout_s=WHOLE_S)
-    except _Stopped:  # recovery may end anywhere, because the next start makes the same changes again
+    except Stopped:  # recovery may end anywhere, because the next start makes the same changes again
         log.info("stopped before all queues were recovered")
         host.close()
         return 0
@@ -168,7 +168,9 @@ async def _serve(settings: Settings) -> int:
         admission = acceptor.admission
         process = Process(partial(connections_of, started), lambda: admission.refused, _syncs(broker), admission.budget)
         recorder = charts.recorder(broker, authenticator, host)
-        served = _listeners(broker, authenticator, host, settings, acceptor, reloads, process, recorder)
+        replacement = replication.Replacement(loop, host, stop_asked)
+        followers = replication.followers_of(broker, host, settings, replacement)
+        served = _listeners(broker, authenticator, host, settings, acceptor, reloads, process, recorder, followers)
         for listener in [] if stop_asked.is_set() else served:
             started.append(listener)
             bound += [(listener.name, await _start(listener, address)) for address in listener.addresses]
@@ -183,37 +185,17 @@ async def _serve(settings: Settings) -> int:
             systemd.notify(systemd.READY)
             systemd.keep_alive(host)
         await stop_asked.wait()
+        if replacement.is_there:
+            os._exit(REPLACED)  # nothing may be confirmed any more, and an ordinary stop confirms what is under way
         log.info("stopping")
         systemd.notify(systemd.STOPPING)
     finally:
         clean = await _stop(started, broker)
-        for end in ends:
-            end()
+        for close in ends:
+            close()
         if clean:
             host.close()  # otherwise a disk thread hangs, and waiting for it would keep the process alive
     return 0 if clean else 1
-
-
-class _Stopped(BaseException):
-    """A signal asked the process to end while the event loop was blocked."""
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """Raise _Stopped at the first signal, wherever the code is. Use it only for code that may be cut off anywhere."""
-    asked = False
-
-    def stop(_number: int, _frame: object) -> None:
-        nonlocal asked
-        if not asked:
-            asked = True
-            raise _Stopped
-
-    for number in SIGNALS:
-        signal.signal(number, stop)
-    yield
-    if asked:  # the exception was raised where Python ignores it, such as in a destructor
-        raise _Stopped
 
 
 def open_engine(host: AsyncioHost, settings: Settings, whole: asyncio.Event) -> Broker:
@@ -235,6 +217,7 @@ def open_engine(host: AsyncioHost, settings: Settings, whole: asyncio.Event) -> 
         )
     broker.missing_parts.when_written(whole.set)
     broker.shared.schemas = JsonSchemas()
+    replication.skip_ids(broker)
     count = len(broker.queues())
     log.info(
         "curbstone %s (%s), data in %s: %d %s recovered in %.2f s",
@@ -356,6 +339,7 @@ def _listeners(
     reloads: Reloads,
     process: Process | None = None,
     recorder: Recorder | None = None,
+    followers: Followers | None = None,
 ) -> list[Listener]:
     listeners = []
     turns = Turns(host)
@@ -374,6 +358,7 @@ def _listeners(
             turns=turns,
             process=process,
             recorder=recorder,
+            followers=followers,
             traffic={"stomp": stomp.traffic, "mqks": mqks.registry.traffic},
         )
         listeners.append(Listener("http", settings.http_addr, GatewayServer(app, acceptor)))
@@ -392,13 +377,15 @@ def gateway_of(
     turns: Turns | None = None,
     process: Process | None = None,
     recorder: Recorder | None = None,
+    followers: Followers | None = None,
     traffic: Mapping[str, Traffic] | None = None,
 ) -> Gateway:
     """Return the gateway with all its routes, and STOMP over WebSocket; `traffic` is that of other protocols."""
     sockets = StompSockets(authenticator, host, text=text_frame, binary=binary_frame, **_of_stomp(settings))
     mq_traffic = Traffic()
     gateway = _of_gateway(settings)
-    followers = replication.followers_of(broker, host, settings)
+    if followers is None:
+        followers = replication.followers_of(broker, host, settings)
     standby = Standby(authenticator, followers, may_be_plain=settings.insecure)
     if process is not None:
         process = replace(process, followers=followers.figures)

@@ -96,6 +96,10 @@ class Client:
         except ERRORS as error:
             raise unreachable(self.url, error) from None
 
+    def interrupt(self) -> None:
+        """Have what is under way end, as if the connection was lost. May be called on another thread."""
+        self._connection.interrupt()
+
     def queue(self, method: str, queue: QueueName, path: str = "", **options: Any) -> Reply:
         """Call a path below that of a queue."""
         return self.call(method, path_of(queue) + path, **options)

@@ -60,6 +60,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "curbstone backup /backups/tuesday --since /backups/monday",
         "curbstone backup --follow /backups/shop",
     ),
+    "standby": ("curbstone standby --of https://one.example:8443 --token-file copier.token --data /var/lib/curbstone",),
+    "promote": ("curbstone promote /var/lib/curbstone", "curbstone promote /var/lib/curbstone --accept-loss"),
     "restore": (
         "curbstone restore /backups/monday ./curbstone-data",
         "curbstone restore /backups/shop ./curbstone-data --at 2026-11-25T20:15:03+01:00",

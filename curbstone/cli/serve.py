@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import inspect
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from curbstone.settings import OPTIONS
+from curbstone.cli.parameters import add_parameters
+from curbstone.settings import OPTIONS, Settings
 
 
 def serve(**given: object) -> int:
@@ -21,26 +21,33 @@ def serve(**given: object) -> int:
     """
     from curbstone.settings import load
 
-    chosen = load({name: value for name, value in given.items() if value not in (None, [], ())})
+    return run_server(load({name: value for name, value in given.items() if was_given(value)}))
+
+
+def run_server(settings: Settings) -> int:
+    """Serve with these settings; return the exit code."""
     # The server is imported only here, because that takes a while and no other command needs it. Without garbage
     # collection it takes a tenth less. `run` turns collection on again.
     gc.disable()
     from curbstone.serve import run
 
-    return run(chosen)
+    return run(settings)
 
 
-def _parameters() -> list[inspect.Parameter]:
+def was_given(value: object) -> bool:
+    """Return whether an option was given on the command line."""
+    return value not in (None, [], ())
+
+
+def parameters() -> dict[str, Any]:
     """Return a parameter for each option. One that is not given is None, and so differs from a given default."""
-    found = []
+    found: dict[str, Any] = {}
     for name, (kind, help, also) in OPTIONS.items():
         names = ["--" + name.replace("_", "-"), *([also] if also else [])]
-        kind_of: object = list[str] if kind.is_list else str if kind.metavar else bool
+        kind_of: Any = list[str] if kind.is_list else str if kind.metavar else bool
         option = typer.Option(*names, metavar=kind.metavar or None, help=help, show_default=False)
-        annotation = Annotated[kind_of | None, option]  # type: ignore[valid-type]
-        found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+        found[name] = Annotated[kind_of | None, option]
     return found
 
 
-serve.__signature__ = inspect.Signature(_parameters())  # type: ignore[attr-defined]
-serve.__annotations__ = {each.name: each.annotation for each in _parameters()}
+add_parameters(serve, serve, parameters(), None, without="given")

@@ -79,10 +79,15 @@ class Applier:
         """Whether this process has not received anything yet."""
 
     @property
+    def is_usable(self) -> bool:
+        """Whether a server could start on what is there, if it were synced."""
+        return self.place.state.is_complete and not (self._is_copying or self._again_until or self._failure)
+
+    @property
     def durable(self) -> int:
         """Up to where everything is applied and synced as the stream says; 0 while the copy can't be relied on."""
         with self._lock:
-            if not self.place.state.is_complete or self._is_copying or self._again_until or self._failure is not None:
+            if not self.is_usable:
                 return 0
             return min([before for before, _ in self._under_way.values()], default=self.applied)
 
@@ -179,13 +184,19 @@ class Applier:
         self._close_files("")
         self.place.close()
 
-    def promote(self) -> None:
-        """Make everything durable, and note that this is no copy any more: a server is going to start on it."""
+    def promote(self, *, skips_ids: bool = False) -> None:
+        """Make everything durable, and note that this is no copy any more: a server is going to start on it.
+
+        `skips_ids`: whether clients may have seen ids that are not here, which must not be given again.
+        """
         self._wait_for_syncs()
         self._check_syncs()
         self._close_files("")
         self._sync_now()
-        self.place.change(is_complete=False, in_sync=InSync.NO)
+        term = self.place.state.term + 1
+        self.place.change(
+            is_complete=False, in_sync=InSync.NO, is_server=True, is_alone=True, term=term, skips_ids=skips_ids
+        )
 
     def give_up(self) -> None:
         """Note durably what is wrong with the disk. If this raises OSError it has to be tried again."""
@@ -255,7 +266,7 @@ class Applier:
             in_sync = InSync(frame.flag)
         except ValueError:
             raise BadFrame(f"the stream says {frame.flag} of whether this copy is in sync") from None
-        self.place.change(in_sync=in_sync)
+        self.place.change(in_sync=in_sync, alone_after_ms=frame.a)
 
     def _file(self, path: str) -> File:
         file = self._files.get(path)

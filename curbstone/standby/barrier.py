@@ -9,7 +9,9 @@
     WAITING   the same, and the standby is away, or is being copied again. It is complete: JOINING. For too long: ALONE
 
 A standby may believe that it lacks nothing from the moment it was in sync until the server decides to continue alone.
-A server that starts has no record of what an earlier process let a standby believe. So it begins in WAITING.
+Before the server confirms anything alone, this is noted durably; the note is removed, durably, before a standby is in
+sync again. Without the note a server that starts begins in WAITING, because of what an earlier process may have let its
+standby believe.
 """
 
 from __future__ import annotations
@@ -46,14 +48,15 @@ class StandbyBarrier:
         patience_ms: int | None,
         syncs_always: bool,
         is_alone: bool = False,
+        note_alone: Callable[[bool], None] = lambda _is_alone: None,
     ) -> None:
         """`wake` is called when more is allowed.
 
         `syncs_always` is whether the server confirms nothing before it is on its own disk.
-        After `patience_ms` of WAITING the server continues alone; with None it never does. `is_alone` is for the first
-        start of a server that never had a standby.
+        After `patience_ms` of WAITING the server continues alone; with None it never does. `is_alone` is what
+        `note_alone` has noted last, durably. It blocks, and may raise OSError: then the state stays as it is.
         """
-        self.standing = Standing.ALONE if is_alone else Standing.WAITING
+        self.standing = Standing.ALONE if is_alone and patience_ms is not None else Standing.WAITING
         self.acknowledged = 0
         """Up to where the standby has everything."""
         self._stream = stream
@@ -63,6 +66,7 @@ class StandbyBarrier:
         self._in_sync = InSync.ON_DISK if syncs_always else InSync.IN_MEMORY
         self.may_be_believed = not is_alone
         """Whether a standby may believe that it lacks nothing. One that connects has to hear if it may not."""
+        self._note_alone = note_alone
         self._mark = 0
         """In JOINING: where the stream was when the standby joined."""
         self._heard_ms = self._since_ms = now_ms()
@@ -98,15 +102,16 @@ class StandbyBarrier:
         if self.standing is Standing.JOINING:
             with self._stream.lock, self._lock:
                 if self.standing is Standing.JOINING and durable >= self._mark:
+                    self._note_alone(False)
                     self.standing = Standing.SYNC
                     self.may_be_believed = True
-                    self._stream.add(Kind.STATE, flag=self._in_sync, is_urgent=True)
+                    self._stream.add(Kind.STATE, a=self._patience_ms or 0, flag=self._in_sync, is_urgent=True)
         self._wake_host()
 
     def lost(self) -> None:
         """The connection to the standby is lost."""
         with self._lock:
-            if self.standing is Standing.JOINING and not self.may_be_believed:
+            if self.standing is Standing.JOINING and not self.may_be_believed and self._patience_ms is not None:
                 self.standing = Standing.ALONE
             elif self.standing in (Standing.JOINING, Standing.SYNC):
                 self.standing = Standing.WAITING
@@ -122,6 +127,7 @@ class StandbyBarrier:
             is_over = self._patience_ms is not None and now_ms - self._since_ms >= self._patience_ms
             if self.standing is not Standing.WAITING or not is_over:
                 return True
+            self._note_alone(True)
             self._stream.add(Kind.STATE, flag=InSync.NO, is_urgent=True)
             self.may_be_believed = False
             self.standing = Standing.ALONE

@@ -12,12 +12,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from curbstone.core.disk import Disk
-from curbstone.core.errors import Conflict, Unavailable
+from curbstone.core.errors import Conflict, Gone, Unavailable
+from curbstone.gateway.resources.server.standby import DIGEST_BYTES, Ack, Hello
 from curbstone.standby.copying import Copy
 from curbstone.standby.frames import Attached
+from curbstone.standby.place import Place
 from curbstone.standby.stream import Cursor, Stream
 
 FOLLOWERS_MAX = 4
+GATHER_S = 0.02
+"""How long to wait for more before something is sent, because each piece costs a thread and a system call."""
 TIME_S = 1.0
 """How often the server's wall clock is in the stream while a follower is attached."""
 
@@ -41,11 +45,19 @@ class FollowerFigures(NamedTuple):
     """What waits for it."""
     sent_bytes: int
     is_copying: bool
+    is_standby: bool
+    """Whether it can take over."""
+    acknowledged: int
+    """Of a standby: up to where it has everything."""
+    is_usable: bool
+    """Of a standby: whether a server could start on what it has."""
 
 
 class Figures(NamedTuple):
     """What is known of the stream and its followers."""
 
+    server: str
+    term: int
     life: int
     position: int
     backlog_bytes: int
@@ -62,13 +74,20 @@ class Figures(NamedTuple):
 class Follower:
     """One that is attached. `read` is called on one thread at a time."""
 
-    def __init__(self, followers: Followers, name: str, attached: Attached, cursor: Cursor, copy: Copy | None) -> None:
+    def __init__(
+        self, followers: Followers, hello: Hello, attached: Attached, cursor: Cursor, copy: Copy | None
+    ) -> None:
         self._followers = followers
         self._cursor = cursor
         self._copy = copy
         self._first = attached.encode()
         self._is_closed = False
-        self.name = name
+        self.name = hello.name
+        self.key = hello.key
+        self.is_standby = bool(hello.server)
+        self.acknowledged = 0
+        self.is_usable = False
+        self.gather_s = 0.0 if attached.waits else GATHER_S
         self.since_ms = attached.time_ms
         self.sent_bytes = 0
 
@@ -94,7 +113,10 @@ class Follower:
         lag_bytes = self._cursor.pending_bytes
         position = self._followers.stream.end - lag_bytes
         is_copying = self._copy is not None
-        return FollowerFigures(self.name, self.since_ms, position, lag_bytes, self.sent_bytes, is_copying)
+        return FollowerFigures(
+            self.name, self.since_ms, position, lag_bytes, self.sent_bytes, is_copying,
+            self.is_standby, self.acknowledged, self.is_usable,
+        )  # fmt: skip
 
     def close(self) -> None:
         """End it. It may attach again and resume, as long as what it lacks is kept. May be called twice."""
@@ -106,9 +128,16 @@ class Follower:
 class Followers:
     """All followers of a server. Implements `gateway.resources.server.standby.Source`."""
 
-    def __init__(self, stream: Stream, disk: Disk, wall_ms: Callable[[], int]) -> None:
-        """`disk` is the one whose changes are in the stream."""
+    def __init__(
+        self, stream: Stream, disk: Disk, wall_ms: Callable[[], int], place: Place, replaced: Callable[[int], None]
+    ) -> None:
+        """`disk` is the one whose changes are in the stream, `place` has the server's id and term.
+
+        `replaced` is called on any thread if there is a server with a higher term. Nothing is confirmed any more then.
+        """
         self.stream = stream
+        self._place = place
+        self._replaced = replaced
         self.cut_off = 0
         self._disk = disk
         self._wall_ms = wall_ms
@@ -118,20 +147,18 @@ class Followers:
         self._copies = self._resumes = self._sent_bytes = 0
         self._timed_s = 0.0
 
-    def attach(self, name: str, life: int, position: int, wants_copy: bool, wake: Callable[[], None]) -> Follower:
-        """Attach a follower that has the stream of a life up to a position, or nothing. Blocks.
+    def attach(self, hello: Hello, wake: Callable[[], None]) -> Follower:
+        """See `Source`. One that can't go on where it was gets a copy of everything that it does not have.
 
-        Raise Conflict if there are too many, or Unavailable if the disk can't be read.
-
-        If it can't go on from there it gets a copy of everything, as it does if it wants one. `wake` is called on any
-        thread when there is more to read.
+        A standby that knows of a higher term ends this server: another one was promoted.
         """
+        self._check(hello)
         with self._lock:
             if len(self._followers) + self._attaching >= FOLLOWERS_MAX:
                 raise Conflict(f"{FOLLOWERS_MAX} followers are attached, which is the limit; end one of them")
             self._attaching += 1
         try:
-            follower = self._attached(name, life, position, wants_copy, lambda _is_urgent: wake())
+            follower = self._attached(hello, lambda _is_urgent: wake())
         except BaseException as error:
             with self._lock:
                 self._attaching -= 1
@@ -143,18 +170,29 @@ class Followers:
             self._followers.append(follower)
         return follower
 
-    def _attached(
-        self, name: str, life: int, position: int, wants_copy: bool, wake: Callable[[bool], None]
-    ) -> Follower:
+    def _check(self, hello: Hello) -> None:
+        state = self._place.state
+        if not hello.server:
+            return
+        if hello.server != state.server:
+            raise Conflict(f"{hello.name} has the copy of another server, {hello.server[:8]}, and not of this one")
+        if hello.term > state.term:
+            self._replaced(hello.term)
+            raise Conflict(f"this server, of term {state.term}, was replaced by one of term {hello.term}; it ends now")
+
+    def _attached(self, hello: Hello, wake: Callable[[bool], None]) -> Follower:
         stream = self.stream
         copy = None
         with stream.lock:
-            resumed = stream.resume(position, wake) if life == stream.life else None
+            resumed = stream.resume(hello.position, wake) if hello.life == stream.life else None
             is_resumed = resumed is not None
+            if not is_resumed and hello.only_resumes:
+                raise Gone("the stream is not kept from there on")
             cursor = resumed or stream.begin(wake)
             try:
-                if not is_resumed or wants_copy:
-                    copy = Copy(stream, self._disk, {}, wake, cursor)
+                if not is_resumed or hello.wants_copy:
+                    had = {path: _split(digests) for path, digests in hello.had.items()}
+                    copy = Copy(stream, self._disk, had, wake, cursor)
             except BaseException:
                 stream.detach(cursor)
                 raise
@@ -162,9 +200,18 @@ class Followers:
             self._copies += copy is not None
             self._resumes += is_resumed
         how = "continues" if is_resumed else "is new, or was away for too long"
-        logger.info("%s follows: it %s%s", name, how, ", and gets a copy of everything" if copy is not None else "")
-        attached = Attached(stream.life, cursor.position, is_resumed, self._wall_ms())
-        return Follower(self, name, attached, cursor, copy)
+        what = "compares what it has" if hello.had else "gets a copy of everything"
+        logger.info("%s follows: it %s%s", hello.name, how, f", and {what}" if copy is not None else "")
+        attached = Attached(stream.life, cursor.position, is_resumed, self._wall_ms(), lacks=bool(hello.server))
+        return Follower(self, hello, attached, cursor, copy)
+
+    def acknowledge(self, ack: Ack) -> None:
+        """See `Source`."""
+        with self._lock:
+            follower = next((each for each in self._followers if each.key and each.key == ack.key), None)
+        if follower is None:
+            raise Conflict("it is not attached")
+        follower.acknowledged, follower.is_usable = ack.durable, ack.is_usable
 
     def note_time(self) -> None:
         """Have the wall clock in the stream now and then."""
@@ -187,7 +234,12 @@ class Followers:
             each = [follower.figures() for follower in self._followers]
             sent_bytes = self._sent_bytes + sum(one.sent_bytes for one in each)
             stream = self.stream
+            state = self._place.state
             return Figures(
-                stream.life, stream.end, stream.kept_bytes, each,
+                state.server, state.term, stream.life, stream.end, stream.kept_bytes, each,
                 self._copies, self._resumes, self.cut_off, sent_bytes,
             )  # fmt: skip
+
+
+def _split(digests: bytes) -> list[bytes]:
+    return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]

@@ -52,7 +52,8 @@ class Kind(IntEnum):
     TIME = 10
     """The wall clock is `a`, in milliseconds."""
     STATE = 11
-    """The flag is an `InSync`: whether the receiver has everything that is confirmed from here on."""
+    """The flag is an `InSync`: whether the receiver has everything that is confirmed from here on. `a` says after how
+    many milliseconds without it the server confirms alone; 0 for never."""
     COPY_BEGIN = 20
     """From here on frames describe everything that is there."""
     COPY_NAME = 21
@@ -63,8 +64,13 @@ class Kind(IntEnum):
     """Bytes of a file from offset `a` on, and `b` zeros behind them."""
     COPY_END = 24
     ATTACHED = 25
-    """The first frame that a receiver gets: `a` is the life, and `b` the position from which it gets the stream. With
-    the flag 1 it is the position that the receiver asked for. The payload is the server's wall clock: `Attached`."""
+    """The first frame that a receiver gets: `a` is the life, and `b` the position from which it gets the stream. The
+    flag is `RESUMED`, `LACKS`, `WAITS` or a sum of them. The payload is the server's wall clock: `Attached`."""
+
+
+RESUMED, LACKS, WAITS = 1, 2, 4
+"""Flags of ATTACHED: it is the position that the receiver asked for; the receiver lacks something that was confirmed;
+confirms wait for the receiver."""
 
 
 class InSync(IntEnum):
@@ -129,12 +135,15 @@ class Attached(NamedTuple):
     is_resumed: bool
     """Whether it continues where the receiver was."""
     time_ms: int
+    lacks: bool = False
+    """Whether the receiver lacks something that was confirmed, whatever it believes."""
+    waits: bool = False
+    """Whether confirms wait for the receiver."""
 
     def encode(self) -> bytes:
         """Return the frame, of `ATTACHED_BYTES`."""
-        return b"".join(
-            encode(Kind.ATTACHED, "", self.life, self.position, [_TIME.pack(self.time_ms)], int(self.is_resumed))
-        )
+        flag = RESUMED * self.is_resumed + LACKS * self.lacks + WAITS * self.waits
+        return b"".join(encode(Kind.ATTACHED, "", self.life, self.position, [_TIME.pack(self.time_ms)], flag))
 
     @classmethod
     def decode(cls, data: bytes) -> Attached:
@@ -142,7 +151,9 @@ class Attached(NamedTuple):
         frame = next(Decoder(0).feed(data), None)
         if frame is None or frame.kind is not Kind.ATTACHED or len(frame.payload) != _TIME.size:
             raise BadFrame("the stream does not begin as a stream does")
-        return cls(frame.a, frame.b, frame.flag == 1, _TIME.unpack(frame.payload)[0])
+        time_ms = _TIME.unpack(frame.payload)[0]
+        is_resumed, lacks, waits = (bool(frame.flag & each) for each in (RESUMED, LACKS, WAITS))
+        return cls(frame.a, frame.b, is_resumed, time_ms, lacks, waits)
 
 
 class Decoder:

@@ -1,4 +1,7 @@
-"""What a second copy records about itself, in the directory `standby` beside the data.
+"""What a server and its second copy record about themselves, in the directory `standby` beside the data.
+
+All copies of a server have its id. Its term grows with each promotion, so of two servers with one id the one with the
+lower term has been replaced.
 
 `state` is replaced durably: whether the copy is complete, and what else must not be forgotten. `position` says how far
 the stream is applied, and is overwritten without a sync. So it survives the end of the process and not that of the
@@ -8,13 +11,15 @@ machine; then the copy is still one that the server could have had, but it is un
 from __future__ import annotations
 
 import json
+import secrets
 import struct
 import zlib
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from curbstone.core.disk import Disk, File, file_contents, replace_file
+from curbstone.core.errors import DataDirectoryError
 from curbstone.standby.frames import InSync
 from curbstone.standby.scope import OWN
 
@@ -35,6 +40,17 @@ class State:
     """What the server has said last."""
     wants_full_copy: bool = False
     """Whether a sync has failed. What is read then may not be on the disk, so a comparison finds too little."""
+    server: str = ""
+    """The id of the server whose data these are; "" if none is known yet."""
+    term: int = 0
+    is_server: bool = False
+    """Whether these are the data of a server itself, and not a copy."""
+    is_alone: bool = False
+    """Of a server: whether it has confirmed without its standby since that was in sync."""
+    skips_ids: bool = False
+    """Of a server: whether it was promoted without some ids that clients may have seen."""
+    alone_after_ms: int = 0
+    """Of a copy that is in sync: after how long without it the server confirms alone; 0 for never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +81,8 @@ class Place:
         self._load()
 
     def _load(self) -> None:
-        with suppress(FileNotFoundError, ValueError, KeyError):
-            facts: dict[str, Any] = json.loads(file_contents(self._disk, STATE_FILE))
-            if facts["format"] == FORMAT:
-                self.state = State(facts["is_complete"], InSync(facts["in_sync"]), facts["wants_full_copy"])
+        with suppress(FileNotFoundError):
+            self.state = _state_in(file_contents(self._disk, STATE_FILE))
         try:
             self._file = self._disk.open(POSITION_FILE)
         except FileNotFoundError:
@@ -88,23 +102,32 @@ class Place:
         """Whether the copy can continue from its position, if the server has kept the stream from there on."""
         return self.state.is_complete and not self.state.wants_full_copy and self.position is not None
 
-    def change(
-        self,
-        *,
-        is_complete: bool | None = None,
-        in_sync: InSync | None = None,
-        wants_full_copy: bool | None = None,
-    ) -> None:
+    def change(self, **changes: Any) -> None:
         """Change the state, durably."""
-        state = State(
-            self.state.is_complete if is_complete is None else is_complete,
-            self.state.in_sync if in_sync is None else in_sync,
-            self.state.wants_full_copy if wants_full_copy is None else wants_full_copy,
-        )
+        state = replace(self.state, **changes)
         if state != self.state:
             data = json.dumps({"format": FORMAT, **asdict(state)}).encode()
             replace_file(self._disk, STATE_FILE, data).close()
             self.state = state
+
+    def belong(self, server: str, term: int) -> None:
+        """These are a copy of a server from now on.
+
+        What a server has left that did not hand over is not compared, because one of its syncs may have failed.
+        """
+        state = self.state
+        is_same = not state.is_server and (state.server, state.term) == (server, term)
+        if not is_same:
+            self.change(
+                server=server,
+                term=term,
+                is_server=False,
+                is_alone=False,
+                skips_ids=False,
+                is_complete=state.is_complete and state.server == server,
+                wants_full_copy=state.wants_full_copy or state.is_server,
+                in_sync=InSync.NO,
+            )
 
     def note(self, position: Position) -> None:
         """Note how far the stream is applied."""
@@ -118,3 +141,24 @@ class Place:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _state_in(data: bytes) -> State:
+    """Return the state that a file holds. Raise DataDirectoryError."""
+    try:
+        facts: dict[str, Any] = json.loads(data)
+        if facts.pop("format") != FORMAT:
+            raise ValueError
+        return State(**{**facts, "in_sync": InSync(facts["in_sync"])})
+    except (ValueError, KeyError, TypeError):
+        raise DataDirectoryError(
+            f"{STATE_FILE} in the data directory is damaged, or of a newer version of Curbstone"
+        ) from None
+
+
+def place_of_server(disk: Disk) -> Place:
+    """Return what a server has recorded about itself. The first time it is given its id. Blocks."""
+    place = Place(disk, b"")
+    if not place.state.server:
+        place.change(server=secrets.token_hex(16), term=1, is_server=True, is_alone=True)
+    return place

@@ -486,6 +486,7 @@ CASES: dict[str, Case] = {
     "backup": backup,
     "getStandby": get("/v2/standby"),
     "followServer": followed,
+    "acknowledgeStream": send("POST", "/v2/standby/stream/acks", b'{"key": "ab"}'),
     "getOpenapiYaml": get("/openapi.yaml"),
     "getOpenapiJson": get("/openapi.json"),
     "getAsyncapiYaml": get("/asyncapi.yaml"),

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from tests.kit.processes import COMMAND, SETTINGS, Process, start
 
@@ -90,7 +90,7 @@ class ServerProcess:
         names = LISTENERS if same_ports else ()
         self.process = self._start([name for name in names if hasattr(self, name)])
 
-    def __enter__(self) -> ServerProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -116,6 +116,11 @@ class ServerProcess:
         with self.log_file.open("ab") as log:
             # Not in the checkout: what is imported is what is installed.
             process = start([*self.command(), *listeners, *args], self.env, self.data_dir.parent, log)
+        self.read_addresses(process)
+        return process
+
+    def read_addresses(self, process: Process) -> None:
+        """Wait for the ready line, and take the addresses from it."""
         assert process.stdout is not None
         self.ready_line = _first_line(process, process.stdout)
         if not self.ready_line:
@@ -132,7 +137,6 @@ class ServerProcess:
             self.addresses[f"{way}{mark}{name}"] = host.strip("[]"), int(port)
             if not way:
                 setattr(self, name, (host.strip("[]"), int(port)))
-        return process
 
     def _wait(self) -> int:
         try:

@@ -23,7 +23,7 @@ from curbstone.standby.applying import Applier, DiskFull, SyncFailed
 from curbstone.standby.barrier import StandbyBarrier, Standing
 from curbstone.standby.copying import Copy, digests
 from curbstone.standby.frames import InSync
-from curbstone.standby.place import Place
+from curbstone.standby.place import Place, place_of_server
 from curbstone.standby.shipping import ShippingDisk
 from curbstone.standby.stream import Cursor, Stream
 from tests.kit.simulated import Crash, SimHost
@@ -49,13 +49,18 @@ class Pair:
         self.stream = Stream(lambda: self.clock_ms, kept_bytes=self.rng.choice([1 << 14, 1 << 20]))
         self.disk = ShippingDisk(run.disk, self.stream)
         self.clock_ms = 0
+        aim = run.disk.crash_in, run.disk.aims_at_names
+        run.disk.aim_at_nothing()
+        self.place = place_of_server(run.disk)
+        run.disk.crash_in, run.disk.aims_at_names = aim
         self.barrier = StandbyBarrier(
             self.stream,
             lambda: self.clock_ms,
             lambda: None,
             patience_ms=PATIENCE_MS,
             syncs_always=run.sync.kind == "always",
-            is_alone=not run.is_sync,
+            is_alone=self.place.state.is_alone or not run.is_sync,
+            note_alone=lambda is_alone: self.place.change(is_alone=is_alone),
         )
         self.reported = 0
         """The highest mark that was reported."""
@@ -74,6 +79,7 @@ class Pair:
     def _connect(self) -> None:
         applier, place = self.standby.applier, self.standby.applier.place
         try:
+            place.belong(self.place.state.server, self.place.state.term)
             if not self.barrier.may_be_believed:
                 place.change(in_sync=InSync.NO)
             if place.can_resume and place.position is not None and place.position.life == self.stream.life:
@@ -138,7 +144,7 @@ class Pair:
         self.clock_ms += rng.choice([0, 0, 1, 20])
         if rng.random() < 0.003:
             self._trouble()
-        if self.run.is_sync and not self.barrier.tick():
+        if self.run.is_sync and not self._tick():
             self.run.counts["silences"] += 1
             self.lose()
         if self.barrier.standing is Standing.ALONE and self._cursor is None:
@@ -164,6 +170,13 @@ class Pair:
                 self.standby.disk.crash_in = rng.randrange(12)
             return True
         return self._go_on()
+
+    def _tick(self) -> bool:
+        try:
+            return self.barrier.tick()
+        except OSError:
+            self.run.counts["notes that failed"] += 1
+            return True
 
     def _trouble(self) -> None:
         """The standby's disk fails, is full or works again; or time passes in which nobody hears anything."""
@@ -229,7 +242,10 @@ class Pair:
         durable = applier.durable
         if durable > barrier.acknowledged or barrier.standing is Standing.JOINING:
             if self.rng.random() < 0.7:
-                barrier.heard(durable)
+                try:
+                    barrier.heard(durable)
+                except OSError:
+                    self.run.counts["notes that failed"] += 1
                 self.run.counts["in sync"] += barrier.standing is Standing.SYNC
             return True
         if self.rng.random() < 0.3:
@@ -407,6 +423,8 @@ class PairRun(Run):
         self.disk.over_cap.clear()
         disk_recovers(rng, old)
         old.aim_at_nothing()
+        if rng.random() < 0.5 and not old.hides_loss:  # as if it had handed over
+            Place(old, b"").change(is_server=False)
         if rng.random() < 0.5:
             old.crash()
         self._standby = Standby(old)

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +31,7 @@ from tests.kit.commands import curbstone
 from tests.kit.guarded_server import GuardedServer, guarded_server
 from tests.kit.processes import COMMAND, Process, start
 from tests.kit.server import ServerProcess, call, clean_environment
+from tests.kit.until import until
 
 BACKLOG = "--standby-backlog=1MiB"
 
@@ -49,15 +50,6 @@ def bodies(server: ServerProcess) -> list[str]:
         found += [message["message"] for message in page]
         after = page[-1]["id"]
     return found
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so."""
-    for _ in range(1200):
-        if is_so():
-            return
-        threading.Event().wait(0.05)
-    raise AssertionError("it did not happen in a minute")
 
 
 class FollowerProcess:

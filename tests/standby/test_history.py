@@ -11,10 +11,12 @@ import pytest
 from curbstone.backup.files import BackupError
 from curbstone.core.disk import OsDisk, OsFile
 from curbstone.core.errors import Conflict
+from curbstone.gateway.resources.server.standby import Hello
 from curbstone.standby import history as histories
 from curbstone.standby.followers import FOLLOWERS_MAX, Follower, FollowerEnded, Followers
 from curbstone.standby.frames import ATTACHED_BYTES, Attached, BadFrame, Kind, encode
 from curbstone.standby.history import History, parts_of
+from curbstone.standby.place import place_of_server
 from curbstone.standby.recording import Recorder
 from curbstone.standby.restoring import Stretch, stretches, unpacked_at
 from curbstone.standby.shipping import ShippingDisk
@@ -40,7 +42,9 @@ class Shop:
         """Start the server."""
         self.stream = Stream(lambda: self.now_ms, kept_bytes=1 << 20)
         self.shipped = ShippingDisk(self.disk, self.stream)
-        self.followers = Followers(self.stream, self.disk, lambda: self.now_ms)
+        self.followers = Followers(
+            self.stream, self.disk, lambda: self.now_ms, place_of_server(self.disk), lambda _term: None
+        )
 
     def new_recorder(self) -> Recorder:
         return Recorder(History(self.target), lambda: self.now_ms - 7 * HOUR_MS, keep_ms=HOUR_MS, base_every_ms=HOUR_MS)
@@ -49,7 +53,7 @@ class Shop:
         asked = self.recorder.request()
         self.recorder.begin()
         life, position = int(asked.get("life", "0"), 16), asked.get("position", 0)
-        self.follower = self.followers.attach("test", life, position, asked["copy_all"], lambda: None)
+        self.follower = self.followers.attach(Hello("test", life, position, asked["copy_all"]), lambda: None)
         self.receive()
         assert self.recorder.attached is not None
         return self.recorder.attached
@@ -163,7 +167,7 @@ def test_a_copy_that_was_not_complete_is_begun_again(shop: Shop) -> None:
     shop.write("a")
     asked = shop.recorder.request()
     assert asked == {"copy_all": True}
-    follower = shop.followers.attach("test", 0, 0, True, lambda: None)
+    follower = shop.followers.attach(Hello("test", wants_copy=True), lambda: None)
     data = follower.read() + follower.read()
     shop.recorder.receive(data[: len(data) // 2])
     assert shop.recorder.is_copying
@@ -304,7 +308,7 @@ def test_a_stream_that_is_none_is_refused(shop: Shop) -> None:
 
 
 def test_a_follower_that_is_too_slow_is_cut_off_and_the_others_are_not(shop: Shop) -> None:
-    slow = shop.followers.attach("slow", 0, 0, False, lambda: None)
+    slow = shop.followers.attach(Hello("slow"), lambda: None)
     shop.attach()
     file = shop.shipped.open("queues/large", create=True)
     for _ in range(20):
@@ -321,12 +325,12 @@ def test_a_follower_that_is_too_slow_is_cut_off_and_the_others_are_not(shop: Sho
 
 
 def test_there_are_only_so_many_followers(shop: Shop) -> None:
-    attached = [shop.followers.attach("test", 0, 0, False, lambda: None) for _ in range(FOLLOWERS_MAX)]
+    attached = [shop.followers.attach(Hello("test"), lambda: None) for _ in range(FOLLOWERS_MAX)]
     with pytest.raises(Conflict, match=f"{FOLLOWERS_MAX} followers are attached"):
-        shop.followers.attach("test", 0, 0, False, lambda: None)
+        shop.followers.attach(Hello("test"), lambda: None)
     attached[0].close()
     attached[0].close()
-    shop.followers.attach("test", 0, 0, False, lambda: None)
+    shop.followers.attach(Hello("test"), lambda: None)
     shop.close()
 
 

@@ -7,8 +7,10 @@ other request.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+import re
+from base64 import b64decode
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -24,7 +26,7 @@ from curbstone.gateway.http.login import access_of, caller_of
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.http.resource import Resource
 from curbstone.gateway.http.responses import FRESH, JsonResponse
-from curbstone.gateway.limits import LOGIN_BYTES_MAX
+from curbstone.gateway.limits import BACKUP_LIST_BYTES_MAX, LOGIN_BYTES_MAX
 from curbstone.net.peer import is_loopback
 
 if TYPE_CHECKING:
@@ -34,16 +36,54 @@ if TYPE_CHECKING:
 FOLLOWER = "follower"
 """The protocol under which the connections of followers are listed."""
 IDLE_S_MAX = 1.0
-GATHER_S = 0.02
-"""How long to wait for more before something is sent, because each piece costs a thread and a system call."""
 NAME_CHARS_MAX = 100
 NUMBER_MAX = (1 << 63) - 1
+HAD_BYTES_MAX = BACKUP_LIST_BYTES_MAX
+DIGEST_BYTES = 16
+
+_OF_A_HELLO = ("name", "life", "position", "copy_all", "only_resume", "server", "term", "key", "had")
+_KEY = re.compile(r"[0-9a-f]{0,64}")
 
 logger = logging.getLogger("curbstone.gateway")
 
 
+class Hello(NamedTuple):
+    """What a follower says when it attaches."""
+
+    name: str = "a follower"
+    life: int = 0
+    """The life whose stream it has; 0 for none."""
+    position: int = 0
+    """Up to where it has that stream."""
+    wants_copy: bool = False
+    only_resumes: bool = False
+    """Whether to refuse it if it can't go on where it is, because it would rather compare what it has."""
+    server: str = ""
+    """Of a standby: the id of the server that it is a copy of; "" for a follower that is none."""
+    term: int = 0
+    """Of a standby: the highest term that it knows of."""
+    key: str = ""
+    """Of a standby: under which it acknowledges."""
+    had: Mapping[str, bytes] = {}
+    """The digests of what it has, by path."""
+
+
+class Ack(NamedTuple):
+    """What a standby has."""
+
+    key: str
+    durable: int
+    """Up to where everything is on its disk, or in its memory if the server confirms before it syncs."""
+    applied: int
+    is_usable: bool
+    """Whether a server could start on it."""
+
+
 class Follower(Protocol):
     """One that is attached."""
+
+    gather_s: float
+    """How long to wait for more before something is sent."""
 
     def read(self) -> bytes:
         """Return what comes next, or b"" if there is nothing now. Blocks. Raise OSError if it can't continue."""
@@ -55,11 +95,14 @@ class Follower(Protocol):
 class Source(Protocol):
     """What followers get."""
 
-    def attach(self, name: str, life: int, position: int, wants_copy: bool, wake: Callable[[], None]) -> Follower:
-        """Attach one that has the stream of a life up to a position. Blocks. Raise Conflict or OSError.
+    def attach(self, hello: Hello, wake: Callable[[], None]) -> Follower:
+        """Attach one that follows. Blocks. Raise Conflict or Unavailable.
 
         `wake` is called on any thread when there is more to read.
         """
+
+    def acknowledge(self, ack: Ack) -> None:
+        """Note what a standby has. May block. Raise Conflict if it is not attached."""
 
     def figures(self) -> Any:
         """Return figures, as a tuple with names, or None if nobody can follow."""
@@ -75,12 +118,14 @@ class NoFollowers:
         """Refuse."""
         raise NotSupported(self._reason)
 
+    acknowledge = attach
+
     def figures(self) -> None:
         """Return None: there are none."""
 
 
 class Standby:
-    """The handler of `/v2/standby` and `/v2/standby/stream`."""
+    """The handler of `/v2/standby` and of what is below it."""
 
     def __init__(self, authenticator: Authenticator, source: Source, *, may_be_plain: bool) -> None:
         """`may_be_plain`: whether other machines may follow without TLS."""
@@ -103,11 +148,17 @@ class Standby:
                 "lag_bytes": each.lag_bytes,
                 "sent_bytes": each.sent_bytes,
                 "copying": each.is_copying,
+                "standby": each.is_standby,
+                "acknowledged": each.acknowledged,
+                "usable": each.is_usable,
             }
             for each in figures.followers
         ]
         shown = {
             "enabled": True,
+            "role": "server",
+            "server": figures.server,
+            "term": figures.term,
             "life": f"{figures.life:016x}",
             "position": figures.position,
             "backlog_bytes": figures.backlog_bytes,
@@ -125,16 +176,22 @@ class Standby:
         peer = request.scope["peer"]
         if not (peer.tls or self._may_be_plain or is_loopback(peer.host)):
             raise Problem(403, "the stream has every message and the hashes of all tokens: follow over TLS, https://")
-        fields = await read_object(
-            request, request.receive, LOGIN_BYTES_MAX, "a follower", ("name", "life", "position", "copy_all")
-        )
-        name, life, position, wants_copy = _asked(fields)
+        hello = _asked(await read_object(request, request.receive, HAD_BYTES_MAX, "a follower", _OF_A_HELLO))
         self._connections.check(access)
-        access.replicate(name)
+        access.replicate(hello.name)
         bell = ThreadBell()
         source = self._source
-        follower: Follower = await in_thread(lambda: source.attach(name, life, position, wants_copy, bell.ring))
+        follower: Follower = await in_thread(lambda: source.attach(hello, bell.ring))
         return StreamReply(self, request, access, follower, bell)
+
+    async def acknowledge(self, request: Request) -> Response:
+        """POST: what a standby has."""
+        access_of(request).check_server(Right.REPLICATE)
+        fields = await read_object(request, request.receive, LOGIN_BYTES_MAX, "an acknowledgement", Ack._fields)
+        ack = _acknowledged(fields)
+        source = self._source
+        await in_thread(lambda: source.acknowledge(ack))
+        return Response(status_code=204, headers=FRESH)
 
     def begin(self, reply: StreamReply, request: Request, access: AuthorizedBroker) -> Callable[[], None]:
         """Note a reply that is being sent; return what has to be called at its end."""
@@ -180,7 +237,7 @@ class StreamReply(StreamingResponse):
                 elif self._is_over:  # only now, so that it has what was there when the end was asked for
                     break
                 else:
-                    await self._bell.wait(IDLE_S_MAX, GATHER_S)
+                    await self._bell.wait(IDLE_S_MAX, self._follower.gather_s)
         except OSError as error:  # the follower notices that the reply has no end, and attaches again
             logger.warning("the stream to a follower ended: %s", error.strerror or error)
         finally:
@@ -202,9 +259,8 @@ class StreamReply(StreamingResponse):
         self._bell.ring()
 
 
-def _asked(fields: dict[str, Any]) -> tuple[str, int, int, bool]:
+def _asked(fields: dict[str, Any]) -> Hello:
     name, life = fields.get("name", ""), fields.get("life", "")
-    position, wants_copy = fields.get("position", 0), fields.get("copy_all", False)
     if not isinstance(name, str) or len(name) > NAME_CHARS_MAX or not name.isprintable():
         raise BadRequest(f'bad "name": expected at most {NAME_CHARS_MAX} characters that can be printed')
     try:
@@ -213,11 +269,54 @@ def _asked(fields: dict[str, Any]) -> tuple[str, int, int, bool]:
         number = -1
     if not 0 <= number <= NUMBER_MAX:
         raise BadRequest(f'bad "life" {str(life)[:40]!r}: expected the one that the stream had, in hexadecimal')
-    if not isinstance(position, int) or isinstance(position, bool) or not 0 <= position <= NUMBER_MAX:
-        raise BadRequest(f'bad "position" {str(position)[:40]!r}: expected a number of bytes')
-    if not isinstance(wants_copy, bool):
-        raise BadRequest(f'bad "copy_all" {str(wants_copy)[:40]!r}: expected true or false')
-    return name or "a follower", number, position, wants_copy
+    return Hello(
+        name or "a follower",
+        number,
+        _number(fields, "position"),
+        _flag(fields, "copy_all"),
+        _flag(fields, "only_resume"),
+        _key(fields, "server"),
+        _number(fields, "term"),
+        _key(fields, "key"),
+        _digests(fields.get("had", {})),
+    )
+
+
+def _acknowledged(fields: dict[str, Any]) -> Ack:
+    numbers = _number(fields, "durable"), _number(fields, "applied")
+    return Ack(_key(fields, "key"), *numbers, _flag(fields, "is_usable"))
+
+
+def _number(fields: dict[str, Any], name: str) -> int:
+    value = fields.get(name, 0)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= NUMBER_MAX:
+        raise BadRequest(f'bad "{name}" {str(value)[:40]!r}: expected a whole number of 0 or more')
+    return value
+
+
+def _flag(fields: dict[str, Any], name: str) -> bool:
+    value = fields.get(name, False)
+    if not isinstance(value, bool):
+        raise BadRequest(f'bad "{name}" {str(value)[:40]!r}: expected true or false')
+    return value
+
+
+def _key(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name, "")
+    if not isinstance(value, str) or not _KEY.fullmatch(value):
+        raise BadRequest(f'bad "{name}" {str(value)[:40]!r}: expected at most 64 hexadecimal digits')
+    return value
+
+
+def _digests(had: object) -> Mapping[str, bytes]:
+    """Return the digests of blocks, by path."""
+    try:
+        found = {path: b64decode(text, validate=True) for path, text in had.items()}  # type: ignore[attr-defined]
+    except (AttributeError, TypeError, ValueError):
+        found = {"": b"?"}
+    if any(len(digests) % DIGEST_BYTES for digests in found.values()):
+        raise BadRequest('bad "had": expected an object of paths, each with the digests of its blocks in base 64')
+    return found
 
 
 def standby_routes(standby: Standby) -> list[Route]:
@@ -225,4 +324,5 @@ def standby_routes(standby: Standby) -> list[Route]:
     return [
         Route("/v2/standby", Resource(GET=standby.get)),
         Route("/v2/standby/stream", Resource(POST=standby.post)),
+        Route("/v2/standby/stream/acks", Resource(POST=standby.acknowledge)),
     ]

@@ -1,0 +1,73 @@
+"""`curbstone standby` and `promote`: a second machine that keeps a copy of a server, and takes over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from curbstone.cli.connection import CaFileOption, CertFileOption, TokenFileOption, connect
+from curbstone.cli.parameters import add_parameters
+from curbstone.cli.serve import parameters, run_server, was_given
+
+BACKLOG = "64MiB"
+"""What a promoted server keeps for others, unless the operator says otherwise."""
+
+Of = Annotated[str, typer.Option("--of", metavar="URL", help="HTTP address of the server; it needs --standby-backlog")]
+Discard = Annotated[
+    bool,
+    typer.Option(
+        "--discard", help="Overwrite what DIR has of a former server. Else it is moved to DIR.kept-TERM beside it"
+    ),
+]
+
+
+def standby(
+    of: Of,
+    discard: Discard = False,
+    token_file: TokenFileOption = "",
+    ca_file: CaFileOption = "",
+    cert_file: CertFileOption = "",
+    **given: Any,
+) -> int:
+    """Keep a copy of a running server, and become that server when it is promoted.
+
+    DIR of --data gets a copy of everything, and then each change as the server makes it. `curbstone promote DIR` makes
+    it the server: this process then serves, with the options of `curbstone serve` that are given here. A directory that
+    was promoted before is served again, unless the server at URL was promoted after it; then it follows that one.
+
+    What is reported goes to stderr. It ends at SIGTERM or Ctrl-C.
+    """
+    from curbstone.cli.standing import StandbyProcess, is_to_serve
+    from curbstone.settings import load
+
+    settings = load({"standby_backlog": BACKLOG, **{name: value for name, value in given.items() if was_given(value)}})
+    options = {"server": of, "token_file": token_file, "ca_file": ca_file, "cert_file": cert_file}
+    connect({name: value for name, value in options.items() if value})
+    if not is_to_serve(settings.data):
+        try:
+            StandbyProcess(settings.data, discards=discard).run()
+        except KeyboardInterrupt:
+            return 0
+    return run_server(settings)
+
+
+add_parameters(standby, standby, parameters(), None, without="given")
+
+
+def promote(
+    data: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory of the standby, on this machine")],
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Promote it although something that was confirmed may be missing"),
+    ] = False,
+) -> None:
+    """Make a standby the server, for example because the server's machine has failed.
+
+    If `curbstone standby` runs on DIR, it begins to serve. Else start `curbstone serve` on it. Make sure that the
+    former server is stopped: it ends by itself only when somebody who follows the new one connects to it.
+    """
+    from curbstone.cli.standing import promote as promote_copy
+
+    print(promote_copy(data, accepts_loss=accept_loss))

@@ -1,0 +1,371 @@
+"""The process of `curbstone standby`: it keeps a copy of a server until it is promoted or ended.
+
+Three threads: one receives and applies, one acknowledges, and one looks for what `curbstone promote` asks. That is a
+file in the data directory, so whoever may write there may promote, and nobody else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from curbstone.backup.receive import private_files
+from curbstone.cli.client import Client, Refused
+from curbstone.cli.output import size
+from curbstone.core.disk import OsDisk, sync_path
+from curbstone.core.errors import DataDirectoryError
+from curbstone.exit_codes import WRONG, CommandFailed
+from curbstone.http_client import Backoff
+from curbstone.standby.applying import DiskFull, SyncFailed
+from curbstone.standby.frames import BadFrame
+from curbstone.standby.place import STATE_FILE, Place
+from curbstone.standby.scope import OWN
+from curbstone.standby.second_copy import NotItsCopy, NotPromoted, SecondCopy
+from curbstone.standby.threads import SyncThreads
+
+SILENT_S = 10
+"""A server that sends nothing for so long counts as lost; it sends its clock each second."""
+FILES_MAX = 500
+ACK_S = 0.2
+"""How often is acknowledged what has changed, if the server does not wait for it."""
+ACK_S_MAX = 1.0
+"""How often is acknowledged in any case."""
+LOOK_S = 0.1
+ANSWER_S_MAX = 60
+FINAL = (400, 401, 403, 404, 405, 501)
+"""Refusals that another attempt does not change."""
+
+REQUEST, ANSWER = "promote", "promoted"
+
+
+class _DiskFailed(Exception):
+    """The disk of the copy has failed; not an OSError, which would be one of the connection."""
+
+
+class StandbyProcess:
+    """See the module's docstring."""
+
+    def __init__(self, data: Path, *, discards: bool) -> None:
+        """`discards`: whether what only a former server has may be overwritten, and need not be kept."""
+        self._data = data
+        self._discards = discards
+        self._threads = SyncThreads(self._synced)
+        self._client: Client | None = None
+        self._more = threading.Event()
+        """Whether there is something to acknowledge."""
+        self._wake = threading.Event()
+        """Set when the process has to look at what is asked."""
+        self._asked: bool | None = None
+        """Whether it is to be promoted: with what may be lost, or only without."""
+        self._is_over = False
+        self._compares = False
+        self._was_there = False
+        self._disk = OsDisk(data, FILES_MAX)
+        self._copy = self._opened()
+
+    def _opened(self) -> SecondCopy:
+        return SecondCopy(self._disk, boot_id(), self._threads, now_ms)
+
+    def _synced(self) -> None:
+        self._more.set()
+
+    def run(self) -> None:
+        """Return when it was promoted. Raise CommandFailed if the server refuses for good, or KeyboardInterrupt."""
+        helpers = [threading.Thread(target=run, daemon=True) for run in (self._acknowledge, self._look)]
+        pauses = Backoff(0.2, 10)
+        try:
+            with private_files():
+                for name in (REQUEST, ANSWER):
+                    (self._data / OWN / name).unlink(missing_ok=True)
+                for helper in helpers:
+                    helper.start()
+                while not self._is_promoted():
+                    try:
+                        self._follow(pauses)
+                    except (CommandFailed, BadFrame, NotItsCopy) as error:
+                        self._failed(error)
+                        if self._asked is None:
+                            pause_s = pauses.next_s()
+                            say(f"{error}; trying again in {pause_s:g} s")
+                            self._wake.wait(pause_s)
+                        self._wake.clear()
+                    except (_DiskFailed, SyncFailed) as error:
+                        say(str(error))
+                        self._begin_anew()
+        finally:
+            self._is_over = True
+            self._threads.close()
+            self._copy.close()
+            self._disk.close()
+
+    def _failed(self, error: Exception) -> None:
+        """Raise the error if another attempt does not help."""
+        self._compares = isinstance(error, BadFrame)
+        if isinstance(error, NotItsCopy):
+            raise CommandFailed(f"{self._data} can't follow {self._url()}: {error}") from None
+        if isinstance(error, Refused) and error.status in FINAL and not self._was_there:
+            raise error
+        if isinstance(error, CommandFailed) and error.code == WRONG and not self._was_there:
+            raise error
+
+    def _url(self) -> str:
+        return self._client.url if self._client is not None else "the server"
+
+    def _begin_anew(self) -> None:
+        """Note what is wrong with the disk, and begin as a new process does."""
+        while True:
+            try:
+                self._copy.applier.give_up()
+                self._copy.close()
+                self._copy = self._opened()
+                return
+            except (OSError, SyncFailed) as error:
+                say(f"the disk fails: {error}; trying again in 1 s")
+                time.sleep(1)
+
+    # --- the connection
+
+    def _follow(self, pauses: Backoff) -> None:
+        with Client() as client:
+            self._client = client
+            facts = client.call("GET", "/v2/standby", timeout=SILENT_S).json()
+            if not facts["enabled"]:
+                raise Refused(501, f"{client.url} can't be followed: start it with --standby-backlog 64MiB")
+            self._was_there = True
+            self._meet(facts["server"], facts["term"])
+            life = int(facts["life"], 16)
+            try:
+                asked = self._request(life, compares=self._compares)
+                self._receive(client, asked, pauses)
+            except Refused as error:
+                if error.status != 410:
+                    raise
+                self._receive(client, self._request(life, compares=True), pauses)
+            finally:
+                self._copy.attached = None
+
+    def _meet(self, server: str, term: int) -> None:
+        state = self._copy.state
+        if state.is_server and state.server == server and term > state.term and not self._discards:
+            self._keep(state.term)
+        self._copy.meet(server, term)
+
+    def _keep(self, term: int) -> None:
+        """Move what a former server has aside: some of it may be confirmed, and on no other disk."""
+        kept = self._data.with_name(f"{self._data.name}.kept-{term}")
+        self._copy.close()
+        self._disk.close()
+        try:
+            if kept.exists():
+                raise CommandFailed(f"{kept} exists already: move it, or add --discard")
+            self._data.rename(kept)
+            sync_path(kept.parent)
+        except OSError as error:
+            raise CommandFailed(f"can't move {self._data} to {kept}: {error.strerror}; or add --discard") from None
+        say(f"this was a server, of term {term}: what it had is kept in {kept}")
+        self._disk = OsDisk(self._data, FILES_MAX)
+        self._copy = self._opened()
+
+    def _request(self, life: int, *, compares: bool) -> dict[str, Any]:
+        try:
+            return {"name": socket.gethostname()[:100], **self._copy.request(life, compares=compares)}
+        except OSError as error:
+            raise _DiskFailed(f"the copy can't be read: {error.strerror or error}") from error
+
+    def _receive(self, client: Client, asked: dict[str, Any], pauses: Backoff) -> None:
+        copy = self._copy
+        was_attached = was_complete = False
+        with client.stream("POST", "/v2/standby/stream", json=asked, timeout=SILENT_S) as pieces:
+            for piece in pieces:
+                self._apply(piece)
+                attached = copy.attached
+                if attached is None:
+                    continue
+                if attached.waits:
+                    self._more.set()
+                if not was_attached:
+                    was_attached = True
+                    pauses.reset()
+                    self._compares = False
+                    how = "comparing" if asked.get("had") else "copying everything"
+                    say(f"following {client.url}{'' if attached.is_resumed else f': {how}'}")
+                if not was_complete and copy.applier.is_usable:
+                    was_complete = True
+                    say(f"the copy is complete: {size(copy.applier.applied)} into this run of the server")
+        raise CommandFailed(f"{client.url} ended the stream")
+
+    def _apply(self, piece: bytes) -> None:
+        is_full = False
+        while True:
+            try:
+                if is_full:
+                    self._copy.applier.work()
+                else:
+                    self._copy.receive(piece)
+                return
+            except DiskFull as error:
+                if not is_full:
+                    say(f"there is no room: {error}; trying again each second")
+                is_full = True
+                if self._wake.wait(1):
+                    raise _DiskFailed(str(error)) from None
+            except OSError as error:
+                raise _DiskFailed(f"the disk failed: {error}") from error
+
+    def _acknowledge(self) -> None:
+        client: Client | None = None
+        last: dict[str, Any] = {}
+        last_ms = 0
+        while not self._is_over:
+            self._more.wait(ACK_S)
+            self._more.clear()
+            copy, begun_ms = self._copy, now_ms()
+            attached = copy.attached
+            ack = copy.ack()
+            if attached is None or (ack == last and begun_ms - last_ms < ACK_S_MAX * 1000):
+                continue
+            try:
+                client = client or Client()
+                client.call("POST", "/v2/standby/stream/acks", json=ack, timeout=SILENT_S)
+                copy.answered(begun_ms)
+                last, last_ms = ack, begun_ms
+            except (CommandFailed, OSError) as error:
+                if isinstance(error, Refused) and error.status != 409:  # else the other connection reports it
+                    say(f"can't acknowledge: {error}")
+                if client is not None:
+                    client.__exit__(None, None, None)
+                client, last = None, {}
+                time.sleep(ACK_S)
+
+    # --- promotion
+
+    def _look(self) -> None:
+        """Look for what is asked."""
+        asked = self._data / OWN / REQUEST
+        while not self._is_over:
+            time.sleep(LOOK_S)
+            if self._asked is not None or not asked.exists():
+                continue
+            try:
+                accepts_loss = json.loads(asked.read_bytes())["accepts_loss"] is True
+                asked.unlink()
+                self._copy.check(accepts_loss=accepts_loss)
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # it is being written
+            except NotPromoted as error:
+                self._answer("refused", error)
+            else:
+                self._asked = accepts_loss
+                self._wake.set()
+                if self._client is not None:
+                    self._client.interrupt()
+
+    def _is_promoted(self) -> bool:
+        accepts_loss, self._asked = self._asked, None
+        if accepts_loss is None:
+            return False
+        try:
+            lacks = self._copy.promote(accepts_loss=accepts_loss)
+        except (NotPromoted, SyncFailed, OSError) as error:
+            self._answer("refused", error)
+            return False
+        text = promoted(self._copy, lacks)
+        say(text)
+        self._answer("done", text)
+        return True
+
+    def _answer(self, kind: str, text: object) -> None:
+        fresh = self._data / OWN / f"{ANSWER}.new"
+        with suppress(OSError):
+            fresh.write_text(json.dumps({kind: str(text)}), encoding="utf-8")
+            fresh.rename(self._data / OWN / ANSWER)
+
+
+def is_to_serve(data: Path) -> bool:
+    """Return whether a directory was promoted, and the server of the settings was not promoted after it."""
+    if not (data / STATE_FILE).is_file():
+        return False
+    state = Place(OsDisk(data, is_shared=True), b"").state
+    if not state.is_server or state.term == 1:
+        return False
+    try:
+        with Client() as client:
+            facts = client.call("GET", "/v2/standby", timeout=SILENT_S).json()
+    except CommandFailed as error:
+        say(f"{error}; {data} was promoted, and is served")
+        return True
+    return not (facts.get("server") == state.server and facts["term"] > state.term)
+
+
+def promote(data: Path, *, accepts_loss: bool) -> str:
+    """Make a copy a server, or have the process do it that keeps it; return what was done. Raise CommandFailed."""
+    if not (data / STATE_FILE).is_file():
+        raise CommandFailed(f"{data} is no copy of a server: curbstone standby makes one")
+    try:
+        disk = OsDisk(data, FILES_MAX)
+    except DataDirectoryError:
+        return _asked_for(data, accepts_loss)
+    threads = SyncThreads(lambda: None)
+    try:
+        copy = SecondCopy(disk, boot_id(), threads, now_ms)
+        lacks = copy.promote(accepts_loss=accepts_loss)
+        copy.close()
+        return f"{promoted(copy, lacks)}; start it with curbstone serve --data {data}"
+    except (NotPromoted, SyncFailed) as error:
+        raise CommandFailed(f"{data} was not promoted: {error}") from None
+    finally:
+        threads.close()
+        disk.close()
+
+
+def _asked_for(data: Path, accepts_loss: bool) -> str:
+    if Place(OsDisk(data, is_shared=True), b"").state.is_server:
+        raise CommandFailed(f"{data} is that of a server already, and it runs")
+    asked, answer = data / OWN / REQUEST, data / OWN / ANSWER
+    answer.unlink(missing_ok=True)
+    fresh = asked.with_suffix(".new")
+    fresh.write_text(json.dumps({"accepts_loss": accepts_loss}), encoding="utf-8")
+    fresh.rename(asked)
+    until_s = time.monotonic() + ANSWER_S_MAX
+    while time.monotonic() < until_s:
+        time.sleep(LOOK_S)
+        with suppress(FileNotFoundError):
+            found = json.loads(answer.read_bytes())
+            answer.unlink()
+            if "done" in found:
+                return str(found["done"])
+            raise CommandFailed(f"{data} was not promoted: {found['refused']}")
+    asked.unlink(missing_ok=True)
+    raise CommandFailed(f"the process that keeps {data} did not answer in {ANSWER_S_MAX} s")
+
+
+def promoted(copy: SecondCopy, lacks: str) -> str:
+    """Return what a promotion has done, in words."""
+    what = f"something that was confirmed may be missing: {lacks}" if lacks else "nothing that was confirmed is missing"
+    return f"promoted to term {copy.state.term}; {what}"
+
+
+def boot_id() -> bytes:
+    """Return the name of this run of the machine; if it can't be known, one that is never the same."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes().replace(b"-", b"").strip()
+    except OSError:
+        return secrets.token_hex(16).encode()
+
+
+def now_ms() -> int:
+    """Return milliseconds of a clock that also runs while the machine sleeps."""
+    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000
+
+
+def say(text: str) -> None:
+    """Report something."""
+    print(f"{time.strftime('%H:%M:%S')} standby {os.getpid()}: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,184 @@
+"""A copy of a server in a directory, which a connection keeps up to date, and which may become a server itself.
+
+`meet` a server, `request` its stream, `begin` and `receive` what it sends, and acknowledge by `ack`. Whether something
+that the server has confirmed may be missing is decided here, by what the server has said last, and how long ago.
+"""
+
+from __future__ import annotations
+
+import secrets
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from curbstone.core.disk import Disk
+from curbstone.standby.applying import Applier, Syncs
+from curbstone.standby.copying import digests
+from curbstone.standby.frames import ATTACHED_BYTES, Attached, BadFrame, InSync
+from curbstone.standby.place import Place, State
+from curbstone.standby.scope import LOCK, OWN
+
+HAD_BYTES_MAX = 24 * 1024 * 1024
+"""The most that is sent of the digests; what they do not cover is copied."""
+DIGITS = 16
+
+
+class NotItsCopy(Exception):
+    """The directory can't become or stay a copy of the server. The text says what to do."""
+
+
+class NotPromoted(Exception):
+    """The copy was not promoted. The text says why."""
+
+
+class SecondCopy:
+    """See the module's docstring. `ack` may be called on any thread, all else on one; it blocks."""
+
+    def __init__(self, disk: Disk, boot: bytes, syncs: Syncs, now_ms: Callable[[], int]) -> None:
+        """`now_ms` is a clock that also runs while the machine sleeps."""
+        self.place = Place(disk, boot)
+        self.applier = Applier(disk, syncs, self.place)
+        self.key = secrets.token_hex(DIGITS)
+        """Under this it acknowledges."""
+        self.attached: Attached | None = None
+        """How the connection has begun; None if that was not received yet."""
+        self._disk = disk
+        self._now_ms = now_ms
+        self._head = b""
+        self._asked: tuple[int, int] | None = None
+        """The life and the position from which it asked to continue."""
+        self._known_ms: int | None = None
+        """When the last acknowledgement was sent that the server has answered."""
+
+    @property
+    def state(self) -> State:
+        """What the directory records."""
+        return self.place.state
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing in the directory."""
+        return set(self._disk.list_dir("")) <= {LOCK, OWN}
+
+    # --- connections
+
+    def meet(self, server: str, term: int) -> None:
+        """Become a copy of a server, or stay one. Raise NotItsCopy."""
+        state = self.state
+        if not state.server and not self.is_empty:
+            raise NotItsCopy("it has data that are no copy of a server; name an empty directory")
+        if state.server and state.server != server:
+            raise NotItsCopy(
+                f"it has data of server {state.server[:8]}, and not of {server[:8]}; name an empty directory"
+            )
+        if state.is_server and term <= state.term:
+            raise NotItsCopy(
+                f"it is that of a server itself, of term {state.term}, and the other server has term {term}: it was not"
+                " promoted after this one. Start this one with curbstone serve"
+            )
+        if term >= state.term:  # a server of a lower term is notified by the request, and ends
+            self.place.belong(server, term)
+
+    def request(self, life: int, *, compares: bool) -> dict[str, Any]:
+        """Return what to ask a server for, in its present life. With `compares` the whole copy is read."""
+        state, position = self.state, self.place.position
+        asked: dict[str, Any] = {"server": state.server, "term": state.term, "key": self.key}
+        self.attached, self._head, self._asked = None, b"", None
+        if not compares and self.place.can_resume and position is not None and position.life == life:
+            position = self.applier.resume()
+            self._asked = life, position.applied
+            return asked | {"life": f"{life:016x}", "position": position.applied, "only_resume": True}
+        if state.wants_full_copy:
+            return asked | {"copy_all": True}
+        return asked | {"had": _encoded(digests(self._disk))}
+
+    def receive(self, data: bytes) -> None:
+        """Apply what was received. Raise BadFrame, DiskFull, SyncFailed or OSError."""
+        if self.attached is None:
+            data = self._head + data
+            if len(data) < ATTACHED_BYTES:
+                self._head = data
+                return
+            self._begin(Attached.decode(data[:ATTACHED_BYTES]))
+            data = data[ATTACHED_BYTES:]
+        self.applier.receive(data)
+
+    def _begin(self, attached: Attached) -> None:
+        if attached.is_resumed:
+            if (attached.life, attached.position) != self._asked:
+                raise BadFrame(f"the server continues at {attached.position}, and not as it was asked: {self._asked}")
+        else:
+            self.applier.begin(attached.life, attached.position)
+        if attached.lacks:
+            self.place.change(in_sync=InSync.NO)
+        self.attached = attached
+
+    def ack(self) -> dict[str, Any]:
+        """Return what to acknowledge."""
+        applier = self.applier
+        return {
+            "key": self.key,
+            "durable": applier.durable,
+            "applied": applier.applied,
+            "is_usable": applier.is_usable,
+        }
+
+    def answered(self, sent_ms: int) -> None:
+        """The server has answered an acknowledgement that was sent at this time."""
+        self._known_ms = sent_ms
+
+    # --- the end
+
+    @property
+    def lacks(self) -> str:
+        """Why something that was confirmed may be missing; "" if nothing is."""
+        state = self.state
+        if state.in_sync == InSync.NO:
+            return "the server did not wait for this copy before it confirmed"
+        if not state.alone_after_ms:
+            return ""
+        after = f"and it confirms alone after {state.alone_after_ms / 1000:g} s"
+        if self._known_ms is None:
+            return f"this process has not heard from the server, {after}"
+        silent_ms = self._now_ms() - self._known_ms
+        if silent_ms >= state.alone_after_ms:
+            return f"the server was heard last {silent_ms / 1000:.1f} s ago, {after}"
+        return ""
+
+    def check(self, *, accepts_loss: bool) -> str:
+        """Return why something may be missing, or "". Raise NotPromoted if it may not be promoted so."""
+        if self.state.is_server:
+            raise NotPromoted("it is a server already; start it with curbstone serve")
+        if not self.applier.is_usable:
+            raise NotPromoted(
+                "the copy is not complete, so no server can start on it; let it follow until it is, or restore a backup"
+            )
+        lacks = self.lacks
+        if lacks and not accepts_loss:
+            raise NotPromoted(f"something that was confirmed may be missing: {lacks}; --accept-loss promotes it anyway")
+        return lacks
+
+    def promote(self, *, accepts_loss: bool) -> str:
+        """Become a server: what is there is made durable, and the term grows. Return why something may be missing.
+
+        Raise NotPromoted, SyncFailed or OSError.
+        """
+        lacks = self.check(accepts_loss=accepts_loss)
+        self.applier.promote(skips_ids=bool(lacks))
+        return lacks
+
+    def close(self) -> None:
+        """End; the next process continues."""
+        self.applier.close()
+
+
+def _encoded(had: Mapping[str, list[bytes]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    left = HAD_BYTES_MAX
+    for path, blocks in had.items():
+        text = b64encode(b"".join(blocks)).decode()
+        left -= len(path) + len(text) + 8
+        if left < 0:
+            break
+        found[path] = text
+    return found

@@ -1,0 +1,37 @@
+"""Makes the syncs of a second copy, each on a thread, so that they overlap as they do at the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+THREADS = 16
+"""As many as the server has."""
+
+
+class SyncThreads:
+    """Implements `applying.Syncs`."""
+
+    def __init__(self, ended: Callable[[], object]) -> None:
+        """`ended` is called on any thread when a sync has ended."""
+        self._ended = ended
+        self._pool = ThreadPoolExecutor(THREADS, "curbstone-sync")
+
+    def start(self, job: Callable[[], None], done: Callable[[OSError | None], None]) -> Callable[[], None]:
+        """See `Syncs`."""
+
+        def run() -> None:
+            try:
+                job()
+            except OSError as error:
+                done(error)
+            else:
+                done(None)
+            self._ended()
+
+        future = self._pool.submit(run)
+        return future.result
+
+    def close(self) -> None:
+        """End the threads, when all syncs have ended."""
+        self._pool.shutdown()

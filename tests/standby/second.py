@@ -1,0 +1,47 @@
+"""`curbstone standby` as a process, which may become a server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.kit.commands import Done, curbstone
+from tests.kit.processes import COMMAND, Process
+from tests.kit.server import ServerProcess, call
+from tests.kit.until import until
+
+
+class StandbyProcess(ServerProcess):
+    """It keeps a copy of the server at `of` in `data_dir`. Its addresses are there when it was promoted."""
+
+    def __init__(self, data_dir: Path, of: str, *args: str, **more: Any) -> None:
+        self.of = of
+        super().__init__(data_dir, *args, **more)
+
+    def command(self) -> list[str]:
+        return [*COMMAND, "standby", "--of", self.of, "--data", str(self.data_dir)]
+
+    def read_addresses(self, process: Process) -> None:
+        """It has none before it is promoted."""
+
+    def state(self) -> dict[str, Any]:
+        """What its directory records."""
+        try:
+            found: dict[str, Any] = json.loads((self.data_dir / "standby" / "state").read_bytes())
+        except FileNotFoundError:
+            return {"is_complete": False}
+        return found
+
+    def has_everything(self, server: ServerProcess) -> None:
+        """Wait until it has what the server has done up to now, on its disk."""
+        position = call(server, "GET", "/v2/standby")["position"]
+        until(lambda: any(each["usable"] and each["acknowledged"] >= position
+                          for each in call(server, "GET", "/v2/standby")["followers"]))  # fmt: skip
+
+    def promote(self, *args: str) -> Done:
+        """Promote it; if that succeeds it serves when this returns."""
+        done = curbstone("promote", str(self.data_dir), *args, cwd=self.data_dir.parent)
+        if done.code == 0 and self.process.poll() is None:
+            super().read_addresses(self.process)
+        return done

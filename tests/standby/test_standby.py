@@ -1,0 +1,150 @@
+"""`curbstone standby` and `promote`, as processes: either side is killed, and the copy takes over."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.kit.commands import curbstone
+from tests.kit.server import NotReady, ServerProcess, call
+from tests.kit.until import until
+from tests.standby.second import StandbyProcess
+
+BACKLOG = "--standby-backlog=1MiB"
+
+
+def publish(server: ServerProcess, *bodies: str) -> None:
+    call(server, "PUT", "/v2/default/queues/q", {})
+    call(server, "POST", "/v2/default/queues/q/messages/batch", [{"message": body} for body in bodies])
+
+
+def ids_and_bodies(server: ServerProcess) -> list[tuple[int, str]]:
+    found = call(server, "GET", "/v2/default/queues/q/messages?limit=1000")["messages"]
+    return [(int(message["id"].rpartition("-")[2]), message["message"]) for message in found]
+
+
+def test_a_copy_takes_over_and_the_former_server_follows_it(tmp_path: Path) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    with ServerProcess(data, BACKLOG) as server:
+        publish(server, "one")
+        with StandbyProcess(other, server.url, BACKLOG) as standby:
+            standby.has_everything(server)
+            standby.kill()
+            publish(server, "two")
+            standby.restart()
+            standby.has_everything(server)
+            figures = call(server, "GET", "/v2/standby")
+            assert (figures["copies"], figures["resumes"], figures["term"]) == (1, 1, 1)
+            refused = standby.promote()
+            assert refused.code == 1 and "something that was confirmed may be missing" in refused.err
+            server.kill()
+            done = standby.promote("--accept-loss")
+            assert done.code == 0 and "promoted to term 2" in done.out
+            publish(standby, "three")
+            gap = 1 << 24
+            assert ids_and_bodies(standby) == [(1, "one"), (2, "two"), (3 + gap, "three")]
+            with StandbyProcess(data, standby.url) as former:
+                former.has_everything(standby)
+                assert (tmp_path / "data.kept-1" / "queues").is_dir()
+                assert former.state()["term"] == 2
+                publish(standby, "four")
+                former.has_everything(standby)
+                again = curbstone("promote", str(other), cwd=tmp_path)
+                assert again.code == 1 and "is that of a server already, and it runs" in again.err
+
+
+def test_a_copy_is_promoted_without_its_process_and_a_former_server_ends(tmp_path: Path) -> None:
+    data, other, third = tmp_path / "data", tmp_path / "other", tmp_path / "third"
+    with ServerProcess(data, BACKLOG) as server:
+        publish(server, "one")
+        with StandbyProcess(other, server.url) as standby, StandbyProcess(third, server.url) as later:
+            standby.has_everything(server)
+            until(lambda: later.state()["is_complete"])
+        with pytest.raises(NotReady, match="is a copy of another server: let it follow with curbstone standby"):
+            ServerProcess(other)
+        done = curbstone("promote", str(other), "--accept-loss", cwd=tmp_path)
+        assert done.code == 0 and "start it with curbstone serve --data" in done.out
+        with ServerProcess(other, BACKLOG) as new:
+            assert [body for _, body in ids_and_bodies(new)] == ["one"]
+            with StandbyProcess(third, new.url) as later:
+                later.has_everything(new)
+            later.of = server.url
+            later.restart()
+            assert server.process.wait(60) == 7
+            assert "a copy of this server was promoted (term 2) and has replaced it" in server.log
+            assert later.stop() == 0
+
+
+def test_a_promoted_directory_is_served_again_by_the_same_command(tmp_path: Path) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    with ServerProcess(data, BACKLOG) as server, StandbyProcess(other, server.url) as standby:
+        publish(server, "one")
+        standby.has_everything(server)
+        server.kill()
+        assert standby.promote("--accept-loss").code == 0
+        standby.kill()
+        standby.restart()
+        ServerProcess.read_addresses(standby, standby.process)
+        assert [body for _, body in ids_and_bodies(standby)] == ["one"]
+
+
+def test_no_id_is_given_twice_after_a_loss_whatever_is_restarted(tmp_path: Path) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    gap = 1 << 24
+    with ServerProcess(data, BACKLOG) as server, StandbyProcess(other, server.url) as standby:
+        publish(server, "one")
+        call(server, "PUT", "/v2/default/queues/idle", {})
+        standby.has_everything(server)
+        server.kill()
+        assert standby.stop() == 0
+    assert curbstone("promote", str(other), "--accept-loss", cwd=tmp_path).code == 0
+    with ServerProcess(other) as new:
+        new.kill()
+        new.restart()
+        publish(new, "two")
+        assert ids_and_bodies(new)[-1] == (2 + gap, "two")
+        assert sorted(json.loads((other / "ids").read_bytes()).values()) == [1 + gap, 2 + gap]
+        call(new, "POST", "/v2/default/queues/idle/messages", {"message": "first"})
+        new.kill()
+        new.restart()
+        assert not (other / "ids").exists()
+        publish(new, "three")
+        assert ids_and_bodies(new)[-1] == (3 + gap, "three")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "rule"),
+    [
+        (("standby",), 2, "Missing option '--of'"),
+        (("standby", "--of", "ftp://x", "--data", "d"), 2, "bad server address"),
+        (("standby", "--of", "http://x", "--cap", "much"), 2, "--cap: "),
+        (("promote", "nothing"), 1, "nothing is no copy of a server"),
+    ],
+)
+def test_wrong_calls_are_named(tmp_path: Path, args: tuple[str, ...], code: int, rule: str) -> None:
+    done = curbstone(*args, cwd=tmp_path)
+    assert done.code == code and rule in done.err
+
+
+def test_a_server_that_can_not_be_followed_says_what_to_do(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        standby = StandbyProcess(tmp_path / "other", server.url)
+        assert standby.process.wait(60) == 1
+        assert "start it with --standby-backlog 64MiB" in standby.log
+        standby._wait()
+
+
+def test_a_directory_of_another_server_is_left_as_it_is(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", BACKLOG) as server, ServerProcess(tmp_path / "other") as other:
+        publish(other, "precious")
+        assert other.stop() == 0
+        standby = StandbyProcess(tmp_path / "other", server.url)
+        assert standby.process.wait(60) == 1
+        assert "it has data that are no copy of a server; name an empty directory" in standby.log
+        standby._wait()
+        other.restart()
+        assert ids_and_bodies(other) == [(1, "precious")]
+        other.process.send_signal(signal.SIGTERM)
