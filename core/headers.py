@@ -3,7 +3,7 @@
 A block is ``name:value\\n`` lines in UTF-8, in the order in which they were given. In names and values, ``\\`` is
 written ``\\\\``, LF ``\\n``, CR ``\\r`` and a colon ``\\c``. That is the header encoding of STOMP 1.2 (§ Value
 Encoding), so a message that comes in and goes out over STOMP 1.2 passes through untouched; all other protocols decode
-it here. The content type is the line named ``content-type``. The ordering key (see `core.engine.index.ordering`) is the
+it here. The content type is the line named ``content-type``. The ordering key (see `core.engine.index.keys`) is the
 first line named ``x-key``.
 """
 
@@ -22,6 +22,7 @@ _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", ":": "\\c"}
 _ESCAPE_TABLE = str.maketrans(_ESCAPES)
 _UNESCAPES = {escaped: plain for plain, escaped in _ESCAPES.items()}
 _KEY_LINE = re.compile(rb"(?:\A|\n)x-key:([^\n]*)\n")
+_NEWLINE = ord("\n")
 _ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
 
 
@@ -66,10 +67,14 @@ def decode(block: bytes) -> list[tuple[str, str]]:
 
 def key_of(block: bytes) -> bytes:
     """Return the ordering key in a block, or b"" if there is none."""
-    if KEY_MARK not in block:
+    at = block.find(KEY_MARK)
+    if at < 0:
         return b""
-    found = _KEY_LINE.search(block)
-    key = found.group(1) if found is not None else b""
+    if not at or block[at - 1] == _NEWLINE:
+        key = block[at + len(KEY_MARK) : block.find(b"\n", at)]
+    else:
+        found = _KEY_LINE.search(block)
+        key = found.group(1) if found is not None else b""
     return unescape(key.decode("utf-8", "replace")).encode() if b"\\" in key else key
 
 

@@ -81,8 +81,8 @@ class Peek:
                     retry = group.retries.get(message.seq)
                     due_ms = retry.due_ms if retry else 0
                     behind = 0
-                    if group.ordering and state == "rdy":
-                        behind = group.ordering.first_before(message.seq, key_of(message.headers))
+                    if group.keys is not None and state == "rdy":
+                        behind = group.keys.first_before(message.seq, key_of(message.headers))
                     self._found.append(Peeked(message, state, group.tries_of(message.seq), due_ms, behind))
                 return
 

@@ -13,7 +13,7 @@ from curbstone.core.engine import turns
 from curbstone.core.engine.broker import Broker
 from curbstone.core.engine.compaction import relocate
 from curbstone.core.engine.delivery import dead_letters, dispatch
-from curbstone.core.engine.index import ordering
+from curbstone.core.engine.index import keys
 from curbstone.core.engine.log import room
 from curbstone.core.wal import sync_group
 from curbstone.core.wal.redo_format import RECORDS_AT
@@ -24,7 +24,7 @@ OF_MODULES: list[tuple[ModuleType, str, list[int]]] = [
     (relocate, "COPY_BYTES_MAX", [128 * 1024, 4 * 1024]),
     (dispatch, "DISPATCH_MAX", [512, 3]),
     (dead_letters, "AT_ONCE", [100, 2]),
-    (ordering, "HELD_BACK_MAX", [16_384, 3]),
+    (keys, "ENTRIES_MAX", [262_144, 3]),
     (sync_group, "PLAIN_BYTES_MAX", [32 * 1024, 32 * 1024, 2048]),
     (sync_group, "REPORTED_AT_ONCE", [8, 1]),
     (sync_group, "REPORT_US_MAX", [50_000, 0]),

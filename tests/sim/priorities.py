@@ -36,10 +36,17 @@ def see_order(history: History, queue: LocalQueue, name: str, deliveries: list[D
                 history.violations.append(Violation(f"{whose} went before {left} of {priority_of(level)}"))
 
 
+def waiting(group: Group) -> set[int]:
+    """Return the messages that wait for others of their keys."""
+    rows = [row for key in group.keys._table.values() for row in key.rows] if group.keys is not None else []
+    spans = [(row._spans[at], row._spans[at + 1]) for row in rows for at in range(row._at, len(row._spans), 2)]
+    return {seq for row in rows for seq in row._returned} | {seq for low, high in spans for seq in range(low, high + 1)}
+
+
 def _ready(group: Group, run: Run, level: int) -> Iterator[int]:
     """Yield the messages of a level that are ready."""
-    held_back = group.ordering.held_back if group.ordering is not None else set()
-    if group.is_stuck and not level:
+    held_back = waiting(group)
+    if group.level_numbered(level).is_stuck:
         return
     for seq in seqs_of(run.first, run.of_level(level, run.pending(group.name))):
         if seq not in group.in_flight and not group.is_delayed(seq) and seq not in held_back:

@@ -58,10 +58,8 @@ def _is_skipping(queue: LocalQueue, *, drops: bool) -> bool:
 
 
 def _key_waits_for_the_disk(queue: LocalQueue) -> bool:
-    orders = [group.ordering for group in queue.index.groups.values() if group.ordering is not None]
-    return any(
-        seq not in order._key_of and order._waiting.get(key) for order in orders for key, seq in order._first.items()
-    )
+    tables = [group.keys for group in queue.index.groups.values() if group.keys is not None]
+    return any(key.held and key.waits and key.last not in keys._of for keys in tables for key in keys._table.values())
 
 
 def _has_both_sizes(queue: LocalQueue) -> bool:
@@ -141,7 +139,9 @@ QUEUES: dict[str, Callable[[LocalQueue], object]] = {
     "a message of a higher priority is given back than the next one": lambda q: any(
         high.returned and low.pending for high, low in pairwise(q.index.unnamed.levels)
     ),
-    "too many messages are held back for their keys": lambda q: any(g.is_stuck for g in q.index.groups.values()),
+    "too many messages are held back for their keys": lambda q: any(
+        level.is_stuck for g in q.index.groups.values() for level in g.levels
+    ),
     "a callback waits for settles and not for releases": lambda q: q.write_queue.after_settles,
     "a redelivery is noted behind a release that waits": lambda q: (
         q.write_queue.redelivery_records and q.write_queue.releases

@@ -20,8 +20,8 @@ from curbstone.core.engine.index import runs as index_runs
 from curbstone.core.engine.index.due import Expiries
 from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.index.index import Index
+from curbstone.core.engine.index.keys import Keys
 from curbstone.core.engine.index.level import IsDead, Level, Taken
-from curbstone.core.engine.index.ordering import Ordering
 from curbstone.core.engine.index.runs import Page, Runs
 from curbstone.core.engine.log import meta
 from curbstone.core.engine.log.commit import Commit
@@ -86,7 +86,7 @@ def test_the_simulator_sees_a_message_given_twice(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_simulator_sees_a_key_whose_next_message_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ordering, "has_turn", lambda self, key, message, is_ready: True)
+    monkeypatch.setattr(Keys, "meet", lambda self, level, name, seq: 1)
     assert finds_something(range(10), focus="keys")
 
 

@@ -2,8 +2,8 @@
 
 Ready messages are delivered by priority, the highest first, and those of a priority in the order of their seqs: first
 those that were given back, then everything that is pending from the cursor on (`core.engine.index.level`). A message
-that was never handed out needs no object, so a backlog costs almost no memory. A message with an ordering key is ready
-only when it has its turn (`core.engine.index.ordering`).
+that was never handed out needs no object, so a backlog costs almost no memory. Of the messages with an ordering key not
+all may be handed out at once (`core.engine.index.keys`).
 
 A message that is handed out stays pending until it is settled. It lies behind the cursor, so no consumer gets it twice.
 docs/engine.md ("Tries", "The cursor") gives the reasons.
@@ -15,8 +15,8 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from curbstone.core.engine.index import due
+from curbstone.core.engine.index.keys import Keys
 from curbstone.core.engine.index.level import IsDead, Level, Taken
-from curbstone.core.engine.index.ordering import Ordering
 from curbstone.core.engine.index.reader import Reader
 from curbstone.core.engine.index.runs import Run
 from curbstone.core.engine.log.commit import Segment
@@ -60,8 +60,8 @@ class Group:
     """The unnamed group of a queue, or a named one."""
 
     __slots__ = (
-        "_count", "_due", "_held", "_low", "delayed", "in_flight", "is_stuck", "level",
-        "levels", "name", "ordering", "pending", "reader", "retries",
+        "_count", "_due", "_held", "_low", "delayed", "in_flight", "keys", "level",
+        "levels", "name", "pending", "reader", "retries",
     )  # fmt: skip
 
     def __init__(self, reader: Reader, name: str, first: int = 0) -> None:
@@ -79,10 +79,8 @@ class Group:
         """One for each priority that messages of the queue have had, the highest first."""
         self.retries: dict[int, Retry] = {}
         """By seq, what is known of messages that were given back or are not due yet."""
-        self.ordering: Ordering | None = None
-        """The ordering keys of the group; None until it has met one."""
-        self.is_stuck = False
-        """Whether the cursor has stopped because no more messages can be held back for their ordering keys."""
+        self.keys: Keys | None = None
+        """The keys of the group; None until it has met one."""
         self._count = 0
         """How many deliveries there were since the last one to the oldest message; see `take`."""
         self._low = first
@@ -102,15 +100,14 @@ class Group:
     @property
     def has_ready(self) -> bool:
         """Whether `take` may find more, at once or after a read from the disk."""
-        if self.ordering is None:
+        if self.keys is None or self.rdy <= 0:
             return self.rdy > 0
-        if any([level.returned for level in self.levels]):
-            return True
-        if not self.is_stuck:
-            return self.rdy > len(self.ordering.held_back)
-        others = self.levels if len(self.levels) > 1 else ()
+        runs = self.reader.runs
         return any(
-            [level.number and self.reader.runs.next_pending(self.name, level.number, level.cursor) for level in others]
+            [
+                level.returned or not level.is_stuck and runs.next_pending(self.name, level.number, level.cursor)
+                for level in self.levels
+            ]
         )
 
     @property
@@ -168,12 +165,25 @@ class Group:
         """Take back a message that was handed out. It keeps its place, and waits until `due_ms` if that is not 0."""
         self.in_flight.pop(message.seq, None)
         if due_ms:
+            if self.keys is not None:
+                self.keys.give_back(self.level, message.seq, is_delayed=True)
             self.delay(message.seq, tries, due_ms, mature_ms, message)
             return
         self._remember(message.seq, Retry(tries, 0, mature_ms, self._hold(message)))
-        level = self.level_of(message.seq)
-        if message.seq < level.cursor:
-            heappush(level.returned, message.seq)
+        self._return(message.seq)
+
+    def _return(self, seq: int) -> None:
+        """Let a message be handed out that was handed out before, or was delayed, if the cursor has passed it."""
+        level = self.level_of(seq)
+        if self.keys is not None and self.keys.give_back(level, seq, is_delayed=False):
+            return
+        if seq < level.cursor:
+            heappush(level.returned, seq)
+
+    def never_tried(self, seq: int) -> None:
+        """Take in that a message was not handed out yet, though a mark in the log says that it may have been."""
+        if seq not in self.retries:
+            self._remember(seq, Retry(0, 0, 0))
 
     def _remember(self, seq: int, retry: Retry) -> None:
         """Replace what is known of a message. Until that is on disk, the earlier record in the log counts."""
@@ -227,8 +237,6 @@ class Group:
         if retry is not None and retry.due_ms:
             retry.due_ms = 0
             self.delayed -= 1
-        if self.ordering is not None:
-            self.ordering.held_back.discard(seq)
         self.in_flight[seq] = None
 
     def end_delivery(self, seq: int) -> None:
@@ -294,9 +302,7 @@ class Group:
             retry.due_ms = 0
             self.delayed -= 1
             any_due = True
-            level = self.level_of(seq)
-            if seq < level.cursor:
-                heappush(level.returned, seq)
+            self._return(seq)
         return any_due
 
     def rewind(self) -> None:
@@ -304,8 +310,8 @@ class Group:
         for level in self.levels:
             level.rewind(self)
         self._low = 0
-        if self.ordering is not None:
-            self.ordering.rewind(self.in_flight)
+        if self.keys is not None:
+            self.keys.rewind()
 
     def lose_run(self, run: Run) -> None:
         """Leave a run that was taken apart; what is left of it is in other runs."""
@@ -371,17 +377,19 @@ class Group:
         if oldest_every and len(self.levels) > 1:
             return self._take_in_turns(limit, is_dead, oldest_every)
         taken = Taken()
-        self.is_stuck = False
         deliveries = taken.deliveries
         room = TAKE_BYTES_MAX
         for level in self.levels:
             if level.number and level.cursor > self.reader.runs.levels.get(level.number, -1) and not level.returned:
                 continue
             start = len(deliveries)
+            level.is_stuck = False
             while len(deliveries) < limit and room > 0:
                 before = len(deliveries)
                 if level.returned:
-                    if not level.take_returned(self, taken, is_dead):
+                    if self.keys is not None:
+                        self.keys.take(level, deliveries, limit)
+                    if len(deliveries) == before and not level.take_returned(self, taken, is_dead):
                         break
                 elif not level.take_fresh(self, taken, limit, is_dead):
                     break
@@ -419,7 +427,6 @@ class Group:
     def _take_oldest(self, is_dead: IsDead) -> Taken:
         """Take the message with the lowest seq of all that may be delivered."""
         taken = Taken()
-        self.is_stuck = False
         levels = list(self.levels)
         while levels and not taken.deliveries:
             heads = [level.head(self) for level in levels]
@@ -428,6 +435,7 @@ class Group:
                 break
             level = levels[heads.index(seq)]
             before = min([head for head in heads if head > seq], default=0)
+            level.is_stuck = False
             if level.returned:
                 goes_on = level.take_returned(self, taken, is_dead)
             else:
@@ -442,21 +450,10 @@ class Group:
                 self._count += 1
         return taken
 
-    def has_turn(self, key: bytes, message: Message) -> bool:
-        """Return whether a message with an ordering key has its turn; if not, it is held back."""
-        if self.ordering is None:
-            self.ordering = Ordering(self._comes)
-        seq = message.seq
-        is_ready = seq not in self.in_flight and not self.is_delayed(seq)
-        return self.ordering.has_turn(key, message, is_ready=is_ready)
-
-    def _comes(self, seq: int) -> None:
-        """Make a message ready that was held back and has its turn now."""
-        if seq <= self.level.recovered and seq not in self.retries:  # it never had its turn, so it was never tried
-            self._remember(seq, Retry(0, 0, 0))
-        if seq not in self.in_flight and not self.is_delayed(seq):
-            heappush(self.level.returned, seq)  # a message with a key has the default priority
-        self.reader.wakeups.wake(self.name)
+    def make_keys(self) -> Keys:
+        """Return the keys of the group, which it has from now on."""
+        self.keys = Keys(self)
+        return self.keys
 
     def hand_out(self, message: Message, taken: Taken, is_dead: IsDead) -> None:
         """Take one message: into the deliveries, or, if it is dead, apart from them."""

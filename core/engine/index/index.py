@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from curbstone.core.engine.index.copies import Where, insert_copies
 from curbstone.core.engine.index.due import Expiries
 from curbstone.core.engine.index.dynamic_groups import DynamicGroups
 from curbstone.core.engine.index.group import Group
-from curbstone.core.engine.index.ordering import Ordering
+from curbstone.core.engine.index.keys import Key, Keys
 from curbstone.core.engine.index.reader import Reader
 from curbstone.core.engine.index.runs import Run, mask_of, ranges_of, seqs_of
 from curbstone.core.engine.log.commit import Segment
@@ -43,6 +44,9 @@ class Placed(NamedTuple):
     """Bytes of their entries."""
     traits: int
     """What at least one of the messages has; 0 if all are plain."""
+
+
+_seq = attrgetter("seq")
 
 
 def _at_once(on_done: Done) -> None:
@@ -157,6 +161,8 @@ class Index:
         if group.retries:
             for message in messages:
                 group.forget(message.seq)
+        if group.keys is not None and len(messages) > 1:  # those that waited for others alternate between the runs
+            messages = sorted(messages, key=_seq)
         run: Run | None = None
         mask = size = first = last = 0
         for message in messages:
@@ -185,25 +191,27 @@ class Index:
         run.set_pending(group.name, before & ~mask)
         if run.ranked:
             group.count_levels(run, before & mask, -1)
-        if group.ordering is not None:
-            self.pass_turns(group.ordering, seqs_of(run.first, before & mask))
+        if group.keys is not None:
+            self.leave_keys(group, group.keys, seqs_of(run.first, before & mask))
         if cleared and (group.name or run.named):  # messages that are pending in another group, too, are still live
             size = size * (before & mask & ~run.live()).bit_count() // cleared
         self.runs.shrink(run, size)
         self.drop_if_dead(run)
 
-    def pass_turns(self, ordering: Ordering, seqs: Iterable[int]) -> None:
-        """Messages are no longer pending: once that is on disk, those behind them of the same keys have their turn."""
-        keys = ordering.ended(seqs)
-        if keys:
-            self._when_settled(partial(self._settled, ordering, keys))
+    def leave_keys(self, group: Group, keys: Keys, seqs: Iterable[int]) -> None:
+        """Messages are no longer pending: once that is on disk, those behind them of the same keys may follow."""
+        ended = keys.ended(seqs)
+        if ended:
+            self._when_settled(partial(self._settled, group, keys, ended))
 
-    def _settled(self, ordering: Ordering, keys: list[bytes], error: CurbstoneError | None) -> None:
+    def _settled(self, group: Group, keys: Keys, ended: list[Key], error: CurbstoneError | None) -> None:
         """Settles are on disk; or writing them has failed, then they are written again."""
         if error is None:
-            ordering.pass_on(keys)
+            for key in ended:
+                keys.leave(key)
+            self._wakeups.wake(group.name)
         elif not self._state.is_closed:
-            self._when_settled(partial(self._settled, ordering, keys))
+            self._when_settled(partial(self._settled, group, keys, ended))
 
     def clear_below(self, group: Group, seq: int) -> int:
         """Forget what is pending in a group below `seq`, even what is handed out; return how much that was."""
@@ -385,9 +393,9 @@ class Index:
         self._state.report(text)
         for group in self.groups.values():
             group.recount()
-            if group.ordering is not None:
+            if group.keys is not None:
                 gone = ~run.pending(group.name) & (1 << run.last - run.first + 1) - 1
-                self.pass_turns(group.ordering, seqs_of(run.first, gone))
+                self.leave_keys(group, group.keys, seqs_of(run.first, gone))
             for seq in [seq for seq in group.retries if run.first <= seq <= run.last]:
                 if not run.pending(group.name) >> (seq - run.first) & 1:
                     group.forget(seq)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heappop
 from itertools import compress, count, islice
 from typing import TYPE_CHECKING
 
+from curbstone.core.engine.index.keys import GOES, NO_ROOM, WAITS
 from curbstone.core.engine.index.runs import Page, Run, seqs_of
 from curbstone.core.engine.log.format import TriesRecord
 from curbstone.core.headers import key_of
@@ -20,7 +21,6 @@ from curbstone.core.message import Delivery, Message
 
 if TYPE_CHECKING:
     from curbstone.core.engine.index.group import Group
-    from curbstone.core.engine.index.ordering import Ordering
 
 _FEW = 12
 """So many bits are found one by one faster than by looking at all."""
@@ -49,8 +49,8 @@ class Level:
     """See the module's docstring."""
 
     __slots__ = (
-        "_is_loading", "_page", "cursor", "delivered", "delivered_logged", "number", "pending", "recovered", "returned",
-        "rewound", "run",
+        "_is_loading", "_page", "_waited", "cursor", "delivered", "delivered_logged", "is_stuck", "number", "pending",
+        "recovered", "returned", "rewound", "run",
     )  # fmt: skip
 
     def __init__(self, number: int, first: int) -> None:
@@ -76,6 +76,10 @@ class Level:
         self._page: Page | None = None
         """Its messages in `run`, if only they were read."""
         self._is_loading = False
+        self.is_stuck = False
+        """Whether the cursor has stopped because no more messages can wait for others of their keys."""
+        self._waited = False
+        """Whether messages of `run` wait for others of their keys."""
 
     def rewind(self, group: Group) -> None:
         """Let the cursor start over."""
@@ -108,18 +112,23 @@ class Level:
         retry = group.retries.get(seq)
         run = group.reader.runs.find(seq)
         bit = 1 << (seq - run.first) if run else 0
-        if (retry is not None and retry.due_ms) or run is None or not run.pending(group.name) & bit:
-            heappop(returned)  # it was settled or delayed meanwhile
+        keys = group.keys
+        row = keys.next_of(seq) if keys is not None else None
+        if run is None or not run.pending(group.name) & bit:
+            heappop(returned)  # it was settled meanwhile
+            if keys is not None and row is not None:
+                keys.skip(row)
+                keys.offer(row.key)
             return True
-        ordering = group.ordering
-        if ordering is not None and ordering.first_before(seq):
+        if retry is not None and retry.due_ms:
+            heappop(returned)  # it was delayed meanwhile
+            if keys is not None and row is not None:
+                keys.serve(row)
+            return True
+        if keys is not None and row is None and keys.waits_or_holds(seq):
             heappop(returned)
-            if seq not in group.in_flight:
-                ordering.held_back.add(seq)
             return True
         message = retry.message if retry is not None else None
-        if ordering is not None:
-            message = ordering.kept(seq) or message
         if message is None:
             if run.messages is None:
                 taken.is_reading = True
@@ -131,6 +140,13 @@ class Level:
                 return True
         while returned and returned[0] == seq:  # twice, if it was taken out of turn and put back
             heappop(returned)
+        if keys is not None:
+            if row is not None:
+                keys.serve(row)
+                if seq <= self.recovered:
+                    group.never_tried(seq)
+            elif key_of(message.headers):  # it waits in its row, and not as the first
+                return True
         group.hand_out(message, taken, is_dead)
         return True
 
@@ -169,9 +185,10 @@ class Level:
             if messages is None:
                 return False
         room = limit - len(taken.deliveries)
-        is_keyed = run.is_keyed and not self.number
+        is_keyed = run.is_keyed
         old = max(self.recovered, self.rewound - 1)
-        if not (group.retries or runs.any_expires or run.first + skip <= old or is_keyed):
+        is_new = not (group.retries or runs.any_expires or run.first + skip <= old)
+        if is_new and not is_keyed:
             if bits & (bits + 1):
                 places = _places(bits, room)
                 found = [messages[skip + place] for place in places]
@@ -184,45 +201,65 @@ class Level:
             if self._page is not None and not bits >> after:
                 self._drop_page(group)
             return True
-        for seq in seqs_of(run.first + skip, bits):
-            if len(taken.deliveries) >= limit:
-                return True
-            candidate = messages[seq - run.first]
-            key = key_of(candidate.headers) if is_keyed and candidate is not None else b""
-            if key and group.ordering is not None and not group.ordering.admits(key, seq):
-                was_stuck, group.is_stuck = group.is_stuck, True
-                return not was_stuck and seq < self.rewound and self._return_ahead(group, group.ordering, seq)
-            self.cursor = seq + 1
-            if candidate is None or (key and not group.has_turn(key, candidate)):
-                continue
-            if not group.is_delayed(seq) and not (seq < self.rewound and seq in group.in_flight):
-                group.hand_out(candidate, taken, is_dead)
-        self.cursor = end
-        return True
+        self.cursor = run.first + skip
+        if self._take_each(group, messages, skip, bits, taken, limit, is_dead, is_keyed=is_keyed, is_new=is_new):
+            self.cursor = end
+        return not self.is_stuck
 
-    def _return_ahead(self, group: Group, ordering: Ordering, cursor: int) -> bool:
-        """Return the messages that have the turns of their keys and are ready, beyond a cursor that was rewound.
+    def _take_each(
+        self,
+        group: Group,
+        messages: list[Message | None],
+        skip: int,
+        bits: int,
+        taken: Taken,
+        limit: int,
+        is_dead: IsDead,
+        *,
+        is_keyed: bool,
+        is_new: bool,
+    ) -> bool:
+        """Take messages from the cursor on, one by one; return whether that was all.
 
-        They kept their turns because they were in flight then. If the cursor has stopped, it can't reach them, and it
-        waits for them. Return whether there are any.
+        With `is_new` none of them was handed out before.
         """
-        ahead = [seq for seq in ordering.turns_from(cursor) if seq not in group.in_flight and not group.is_delayed(seq)]
-        for seq in ahead:
-            heappush(self.returned, seq)
-        return bool(ahead)
+        keys = group.keys or group.make_keys() if is_keyed else None
+        deliveries, start = taken.deliveries, self.cursor
+        for place in seqs_of(0, bits) if bits & (bits + 1) else range(bits.bit_length()):
+            if len(deliveries) >= limit:
+                return False
+            message, seq = messages[skip + place], start + place
+            state = WAITS
+            if message is not None:
+                key = key_of(message.headers) if keys is not None else b""
+                state = keys.meet(self, key, seq) if keys is not None and key else GOES
+                if state == NO_ROOM:
+                    self.is_stuck = True
+                    return False
+                self._waited |= state == WAITS
+            self.cursor = seq + 1
+            if message is None or state == WAITS:
+                continue
+            if is_new:
+                deliveries.append(Delivery(message, 0, message.timestamp_ms))
+            elif not group.is_delayed(seq) and not (seq < self.rewound and seq in group.in_flight):
+                group.hand_out(message, taken, is_dead)
+        return True
 
     # --- what is in memory
 
     def _move(self, group: Group, run: Run | None) -> None:
         """Let the cursor enter a run. The messages of the run that it leaves are removed from memory.
 
-        They stay if other levels have yet to hand out some. Else they are read again if the cursor returns.
+        They stay if some wait for others of their keys, or if other levels have yet to hand out some. Else they are
+        read again if the cursor returns.
         """
-        left = self.run
+        left, waited = self.run, self._waited
+        self._waited = False
         if self._page is not None:
             self._drop_page(group)
         self.run = run
-        if left is None or not left.live():
+        if left is None or not left.live() or waited:
             return
         pending = left.pending(group.name) if left.ranked else 0
         for other in group.levels if pending else ():

@@ -8,7 +8,7 @@ import pytest
 
 from curbstone.core import headers
 from curbstone.core.admin.queue import LocalQueue
-from curbstone.core.engine.index import ordering
+from curbstone.core.engine.index import keys
 from curbstone.core.message import Message
 from curbstone.core.orders import orders_of
 from curbstone.core.values import Outcome, UndoRequest
@@ -234,24 +234,37 @@ def test_a_transaction_that_acks_lets_the_next_one_go() -> None:
 def test_where_too_many_wait_the_cursor_stops_and_continues_when_there_are_fewer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ordering, "HELD_BACK_MAX", 3)
+    monkeypatch.setattr(keys, "ENTRIES_MAX", 3)
     lab = Lab()
     queue = lab.queue()
-    publish(lab, queue, "a1 a2 a3 a4 a5 a6 b1")
+    publish(lab, queue, "a1 c1 a2 c2 a3 c3 a4 b1")
     peer = Peer(lab, queue)
-    assert given(peer) == "a1" and lab.pop(queue) is None
+    assert given(peer) == "a1 c1" and lab.pop(queue) is None
     peer.ack(1)
-    assert given(peer) == "a1 a2"
+    assert given(peer) == "a1 c1 a2"
+    peer.ack(3)
+    assert given(peer) == "a1 c1 a2 a3 b1"
+
+
+def test_where_there_are_too_many_keys_the_cursor_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "KEYS_MAX", 2)
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, "a1 b1 c1 -1 a2")
+    peer = Peer(lab, queue)
+    assert given(peer) == "a1 b1"
+    peer.ack(1)
+    assert given(peer) == "a1 b1 c1 -1"
     peer.ack(2)
-    assert given(peer) == "a1 a2 b1 a3"
+    assert given(peer) == "a1 b1 c1 -1 a2"
 
 
 @pytest.mark.parametrize("delay_ms", [0, 5000])
-def test_more_than_may_wait_that_an_undo_brings_back_do_not_keep_the_one_whose_turn_it_is_from_returning(
+def test_more_than_may_wait_that_an_undo_brings_back_do_not_wait_for_one_that_is_given_back_behind_them(
     monkeypatch: pytest.MonkeyPatch, delay_ms: int
 ) -> None:
-    """The cursor starts over, and stops in front of it for ever."""
-    monkeypatch.setattr(ordering, "HELD_BACK_MAX", 3)
+    """The cursor starts over, and can't reach that one."""
+    monkeypatch.setattr(keys, "ENTRIES_MAX", 1)
     lab = Lab()
     queue = lab.queue(undo=3600)
     publish(lab, queue, "a1 a2 a3 a4 a5")
@@ -262,15 +275,13 @@ def test_more_than_may_wait_that_an_undo_brings_back_do_not_keep_the_one_whose_t
     lab.answer(lambda done: queue.undo(UndoRequest(10), done), passing_ms=1000)
     peer.nack(5, delay_ms=delay_ms)
     lab.pass_time(delay_ms)
-    assert given(peer) == "a5 a5"
-    for place, seq in enumerate([5, 1, 2, 3, 4]):
-        assert given(peer) == " ".join(["a5", "a5", "a1", "a2", "a3", "a4"][: place + 2])
+    for place, seq in enumerate([1, 2, 3, 4, 5]):
+        assert given(peer) == " ".join(["a5", "a1", "a2", "a3", "a4", "a5"][: place + 2])
         peer.ack(seq)
     assert queue.counts().rdy == queue.counts().wip == 0
 
 
-def test_what_waits_is_read_again_where_it_does_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordering, "KEPT_BYTES_MAX", 0)
+def test_what_waits_is_read_again_where_it_does_not_stay_in_memory() -> None:
     lab = Lab()
     queue = lab.queue()
     publish(lab, queue, "a1 a2 a3")
@@ -291,9 +302,9 @@ def test_nothing_stays_in_memory_of_keys_that_are_done_with() -> None:
     for n in range(200):
         lab.publish_messages(queue, [keyed(f"k{n % 7}", str(n))])
     assert lab.pop_all(queue) == [b"%d" % n for n in range(200)]
-    kept = queue.index.unnamed.ordering
+    kept = queue.index.unnamed.keys
     assert kept is not None
-    left = [getattr(kept, name) for name in kept.__slots__ if name not in ("_comes",)]
+    left = [getattr(kept, name) for name in kept.__slots__ if name != "_group"]
     assert not any(left), left
 
 
