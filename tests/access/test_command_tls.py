@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.kit.authority import Authority, Pair
+from tests.kit.commands import curbstone
 from tests.kit.guarded_server import GuardedServer, guarded_server
-from tests.kit.processes import COMMAND
-from tests.kit.server import clean_environment
 
 USERS = """
 [users.ada]
@@ -44,14 +42,10 @@ def own(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def run(it: GuardedServer, options: list[str], *words: str, text: str = "") -> tuple[int, str]:
+def run(it: GuardedServer, options: list[str], *words: str) -> tuple[int, str]:
     host, port = it.server.addresses["tls://http"]
-    command = [*COMMAND, *options, *words, "--server", f"https://{host}:{port}"]
-    done = subprocess.run(
-        command, input=text, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        timeout=120, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout
+    done = curbstone(*options, *words, "--server", f"https://{host}:{port}", cwd=it.server.data_dir.parent)
+    return done.code, done.out + done.err
 
 
 def test_commands_trust_an_authority_and_log_in_by_certificate(

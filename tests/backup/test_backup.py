@@ -7,7 +7,6 @@ import http.client
 import io
 import json
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -23,9 +22,8 @@ from unittest import mock
 import pytest
 
 from curbstone.cli.main import main
-from tests.kit.commands import curbstone
-from tests.kit.processes import COMMAND
-from tests.kit.server import ServerProcess, call, clean_environment
+from tests.kit.commands import curbstone, running
+from tests.kit.server import ServerProcess, call
 
 
 def publish(server: ServerProcess, queue: str, *bodies: str) -> None:
@@ -250,11 +248,9 @@ def test_a_server_that_dies_leaves_no_backup_and_forgets_what_it_kept(tmp_path: 
 def test_a_backup_that_is_killed_is_not_there(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--cap", "64MiB") as server:
         publish(server, "q", *["x" * 100_000] * 100)
-        command = [*COMMAND, "backup", "b", "--server", server.url]
-        with subprocess.Popen(command, cwd=tmp_path, env=clean_environment()) as client:
+        with running("backup", "b", "--server", server.url, cwd=tmp_path) as client:
             while not list(tmp_path.glob("b.partial/data/queues/*/*.seg")):
                 assert client.poll() is None
-            client.send_signal(signal.SIGKILL)
         assert not (tmp_path / "b").exists()
         backup(server, tmp_path / "b")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "data", "data.log"]
@@ -264,11 +260,9 @@ def test_a_restore_that_is_killed_is_not_there(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--cap", "64MiB") as server:
         publish(server, "q", *["x" * 100_000] * 100)
         backup(server, tmp_path / "b.tar")
-    command = [*COMMAND, "restore", "b.tar", "new"]
-    with subprocess.Popen(command, cwd=tmp_path, env=clean_environment()) as client:
+    with running("restore", "b.tar", "new", cwd=tmp_path) as client:
         while not list(tmp_path.glob("new.partial/data/queues/*/*.seg")):
             assert client.poll() is None
-        client.send_signal(signal.SIGKILL)
     assert not (tmp_path / "new").exists()
     with restored(tmp_path / "b.tar", tmp_path / "new") as other:
         assert len(bodies(other, "q")) == 100

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -18,9 +17,8 @@ from curbstone.cli.client import Client
 from curbstone.cli.cron import Clockwork, Done, read_jobs
 from curbstone.cli.crontab import BadSchedule, Schedule
 from curbstone.exit_codes import WRONG, CommandFailed
-from tests.kit.commands import curbstone
-from tests.kit.processes import COMMAND
-from tests.kit.server import ServerProcess, clean_environment
+from tests.kit.commands import curbstone, running
+from tests.kit.server import ServerProcess
 
 START = datetime(2026, 3, 27, 10, 17, tzinfo=UTC)  # a Friday, two days before summer time in Berlin
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -191,8 +189,7 @@ def test_the_command_runs_until_it_is_asked_to_stop(tmp_path: Path, server: Serv
     assert "tick: " in curbstone("cron", str(file), "--check", cwd=tmp_path).out
     minute = int(datetime.now(UTC).timestamp()) // 60
     (tmp_path / "jobs.toml.state").write_text(json.dumps({"tick": minute - 5}), encoding="utf-8")
-    command = [*COMMAND, "cron", str(file), "--server", server.url]
-    with subprocess.Popen(command, cwd=tmp_path, env=clean_environment()) as process:
+    with running("cron", str(file), "--server", server.url, cwd=tmp_path) as process:
         messages: list[dict[str, Any]] = []
         while not messages:  # a lease waits for 30 s at most
             assert process.poll() is None

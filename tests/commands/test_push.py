@@ -7,7 +7,6 @@ import hashlib
 import hmac
 import signal
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -21,10 +20,9 @@ import pytest
 from curbstone.cli.webhook import Failed, Sender, Target, _is_public, secret_of, signature
 from curbstone.exit_codes import FAILED, NO_QUEUE, WRONG, CommandFailed
 from curbstone_client.sync import Client, Message
-from tests.kit.commands import curbstone
+from tests.kit.commands import curbstone, running
 from tests.kit.guarded_server import guarded_server
-from tests.kit.processes import COMMAND
-from tests.kit.server import ServerProcess, clean_environment
+from tests.kit.server import ServerProcess
 
 WAIT_S_MAX = 120
 ENDLESS_BYTES = 256 * 1024 * 1024
@@ -88,17 +86,13 @@ def test_messages_are_posted_signed_and_settled_by_the_answer(
 ) -> None:
     secret = base64.b64encode(b"k" * 24).decode()
     (tmp_path / "secret").write_text(f"whsec_{secret}\n")
-    command = [*COMMAND, "push", "shop/orders", f"--url={receiver.url}", "--allow-private"]
+    command = ["push", "shop/orders", f"--url={receiver.url}", "--allow-private", f"--server={server.url}"]
     with Client(server.url, project="shop") as client:
         orders = client.declare("orders", dead_letter="dead")
         first = orders.publish({"n": 1}, headers={"customer": "7"})
         for status in ("404", "503", "500"):
             orders.publish(status)
-        with subprocess.Popen(
-            [*command, f"--secret-file={tmp_path / 'secret'}", f"--server={server.url}", "--parallel=1"],
-            cwd=tmp_path,
-            env=clean_environment(),
-        ) as pushing:
+        with running(*command, f"--secret-file={tmp_path / 'secret'}", "--parallel=1", cwd=tmp_path) as pushing:
             came = receiver.wait_for(6)
             client.settled("orders")
             pushing.send_signal(signal.SIGTERM)
@@ -124,13 +118,10 @@ def test_it_logs_in_with_a_token(receiver: Receiver, tmp_path: Path) -> None:
         (tmp_path / "token").write_text(guarded.secrets["ada"])
         with Client(server.url, project="shop", token=guarded.secrets["ada"]) as client:
             client.queue("orders").publish("x")
-        command = [*COMMAND, "push", "shop/orders", f"--url={receiver.url}", "--allow-private"]
-        refused = curbstone("push", *command[4:], f"--server={server.url}", cwd=tmp_path)
+        command = ["push", "shop/orders", f"--url={receiver.url}", "--allow-private", f"--server={server.url}"]
+        refused = curbstone(*command, cwd=tmp_path)
         assert (refused.code, refused.err.count("\n")) == (FAILED, 1)
-        token = f"--token-file={tmp_path / 'token'}"
-        with subprocess.Popen(
-            [*command, f"--server={server.url}", token], cwd=tmp_path, env=clean_environment()
-        ) as pushing:
+        with running(*command, f"--token-file={tmp_path / 'token'}", cwd=tmp_path) as pushing:
             assert receiver.wait_for(1)[0][1] == b"x"
             pushing.send_signal(signal.SIGTERM)
             assert pushing.wait(WAIT_S_MAX) == 0

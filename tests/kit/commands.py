@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.kit.processes import COMMAND, run
+from tests.kit.processes import COMMAND, Process, run, start
 from tests.kit.server import clean_environment
 
 
@@ -29,3 +32,17 @@ class Done:
 def curbstone(*args: str, cwd: Path, stdin: bytes = b"", **env: str) -> Done:
     """Run `curbstone` with its output in files."""
     return Done(run([*COMMAND, *args], clean_environment(**env), cwd, stdin, timeout=300))
+
+
+@contextmanager
+def running(*args: str, cwd: Path, **env: str) -> Iterator[Process]:
+    """Run `curbstone` beside the test; its stdout is a pipe. At the end it is killed if it still runs."""
+    with os.fdopen(os.dup(2), "wb") as stderr:
+        process = start([*COMMAND, *args], clean_environment(**env), cwd, stderr)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()

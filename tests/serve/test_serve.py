@@ -22,18 +22,17 @@ from curbstone import __version__
 from curbstone.gateway.resources.metrics.figures import BUILD
 from curbstone.net.address import Address
 from curbstone.serve import WARN_EVERY_MS, Listener, Server, warn_of_open_listeners
-from tests.kit.processes import COMMAND
+from tests.kit.commands import curbstone
 from tests.kit.server import STOP_S_MAX, NotReady, ServerProcess, clean_environment
 from tests.kit.simulated import SimHost
 
 
 def refused(*args: str, cwd: Path, **env: str) -> tuple[int, str]:
     """Run a command line that can't work; return its exit code and its one line on stderr."""
-    command = [*COMMAND, *args]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=clean_environment(**env), timeout=60)
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1, done.stderr
-    return done.returncode, done.stderr
+    done = curbstone(*args, cwd=cwd, stdin=b"", **env)
+    assert done.out == ""
+    assert done.err.count("\n") == 1, done.err
+    return done.code, done.err
 
 
 def can_connect(address: tuple[str, int]) -> bool:
@@ -303,8 +302,9 @@ def test_the_spellings_of_curb_are_accepted(tmp_path: Path) -> None:
 
 def test_help_and_version_need_no_server(tmp_path: Path) -> None:
     def output(*args: str) -> str:
-        command = [*COMMAND, *args]
-        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+        done = curbstone(*args, cwd=tmp_path)
+        assert done.code == 0
+        return done.out
 
     assert output("--version") == f"curbstone {__version__} ({BUILD})\n"
     assert "serve" in output()

@@ -19,6 +19,7 @@ from curbstone.spark.columns import MESSAGES
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.report import PAGE, TABLE, report
 from curbstone.spark.table import Table
+from tests.kit.commands import curbstone
 from tests.kit.server import ServerProcess
 from tests.spark import jobs
 from tests.spark.kit import call, make_queue, numbered, publish
@@ -124,10 +125,10 @@ def test_a_signal_ends_an_archive_cleanly(
         ("replay", ["a b", "--lake", "x"], "a replay's name"),
     ],
 )
-def test_a_wrong_command_line_is_code_2(job: str, arguments: list[str], line: str) -> None:
-    code, out, err = jobs.finish(jobs.job(job, *arguments))
-    assert (code, out) == (command.WRONG, "")
-    assert line in err.splitlines()[-1]
+def test_a_wrong_command_line_is_code_2(tmp_path: Path, job: str, arguments: list[str], line: str) -> None:
+    done = curbstone("pipeline", job, *arguments, cwd=tmp_path)
+    assert (done.code, done.out) == (command.WRONG, "")
+    assert line in done.err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -151,19 +152,10 @@ def test_what_can_not_work_is_reported_before_java_starts(
     """An --out that can't be written was reported after 56 seconds, and an unwritable lake as `Py4JJavaError`."""
     (tmp_path / "file").touch()
     given = [argument.format(folder=tmp_path) for argument in arguments]
-    started = jobs.start("-c", WITHOUT_JAVA, "pipeline", job, *given, "--server", server.url)
-    code, out, err = jobs.finish(started)
-    assert (code, out, err.count("\n")) == (command.FAILED, "", 1), err
-    assert line.format(folder=tmp_path) in err
-
-
-WITHOUT_JAVA = """
-import sys
-from curbstone.cli.main import main
-from curbstone.spark import session
-session.find_java = None
-sys.exit(main())
-"""
+    first = "from curbstone.spark import session; session.find_java = None"
+    done = curbstone("pipeline", job, *given, "--server", server.url, cwd=tmp_path, CURBSTONE_TESTS_FIRST=first)
+    assert (done.code, done.out, done.err.count("\n")) == (command.FAILED, "", 1), done.err
+    assert line.format(folder=tmp_path) in done.err
 
 
 def test_java_that_is_missing_or_a_master_elsewhere_is_reported_in_one_line(

@@ -21,16 +21,15 @@ from curbstone.spark.columns import MESSAGES
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.sql import Sql
 from curbstone.spark.table import Table
-from tests.kit.processes import COMMAND
+from tests.kit import commands
 from tests.kit.server import ServerProcess, clean_environment
 from tests.spark.kit import make_queue, numbered, publish
 from tests.spark.test_lake import store
 
 
 def run(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
-    command = [*COMMAND, "sql", *arguments]
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, env=clean_environment(), timeout=300)
-    return done.returncode, done.stdout, done.stderr
+    done = commands.curbstone("sql", *arguments, cwd=Path.cwd(), stdin=stdin.encode())
+    return done.code, done.out, done.err
 
 
 def test_what_was_archived_and_what_is_queued_are_asked_together(server: ServerProcess, tmp_path: Path) -> None:
