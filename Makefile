@@ -65,9 +65,11 @@ format: $(DEV)  ## Let ruff fix imports and formatting
 	$(BIN)/ruff format .
 soak: $(DEV) sdk-tools spark-deps  ## The long tests (CURBSTONE_SIM_SECONDS=600)
 	CURBSTONE_RECORD=1 $(BIN)/python -m pytest -m soak
-soak-fuzz: $(DEV)  ## Fuzz every decoder with Atheris, each for CURBSTONE_FUZZ_SECONDS (300), and data directories
+soak-fuzz: $(DEV)  ## Fuzz each decoder (Atheris) and the property tests (HypoFuzz) for CURBSTONE_FUZZ_SECONDS (300)
 	$(PIP) atheris
 	CURBSTONE_RECORD=1 $(BIN)/python -m tests.fuzz.run
+	$(BIN)/python $(PIP_INSTALL) --upgrade --target build/hypofuzz hypofuzz 'hypothesis<6.156'  # the last that it can use
+	CURBSTONE_RECORD=1 PYTHONPATH=build/hypofuzz $(BIN)/python -m tests.fuzz.properties
 	CURBSTONE_RECORD=1 $(BIN)/python -m pytest -s -m soak tests/fuzz
 soak-mutation: $(DEV)  ## Try the next mutants of the engine for CURBSTONE_MUTATION_SECONDS (600) of CPU time
 	CURBSTONE_RECORD=1 $(BIN)/python -m tests.mutation.run

@@ -27,6 +27,7 @@ RUNS = {
     "kills": "the real process, killed under load",
     "power": "the real process, power cuts on FUSE and LazyFS",
     "decoders": "decoders fuzzed",
+    "properties": "property tests fuzzed by HypoFuzz",
     "directories": "data directories with random edits",
     "histories": "histories checked by Porcupine",
     "mutation": "mutants of the engine",

@@ -1,4 +1,4 @@
-"""A disk that fails or fills up: nothing is confirmed that is not there, and the queue returns."""
+"""A disk that fails: nothing is confirmed that is not there, and the queue returns."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from curbstone.core.admin.queue import LocalQueue
-from curbstone.core.errors import CurbstoneError, QueueFull, Unavailable
+from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.names import queue_name
-from curbstone.core.options import MIB
 from tests.core.staging.lab import stage
 from tests.kit.lab import Lab, Peer, message, numbered
 from tests.kit.simulated import SimDisk, SimFile
@@ -76,6 +75,32 @@ def test_a_nack_whose_sync_failed_keeps_its_tries() -> None:
     assert isinstance(error, Unavailable)
     lab.restart("power")
     assert [found.tries for found in lab.peek(lab.again(queue))] == [1]
+
+
+def test_the_tries_of_messages_that_were_delivered_again_are_written_after_their_commit_failed() -> None:
+    lab, queue, peer = start()
+    peer.nack(1, delay_ms=1000)
+    FailingSyncs(lab.disk, 1)
+    lab.pass_time(1000)
+    assert peer.tries == [0, 1]
+    lab.restart("power")
+    assert [found.tries for found in lab.peek(lab.again(queue))] == [2]
+
+
+def test_what_was_given_back_while_a_commit_failed_stays_as_it_is_now() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, "a", "b", "c")
+    peer = Peer(lab, queue, window=3)
+    peer.nack(1, 2, 3, delay_ms=1000)
+    FailingSyncs(lab.disk, 1)
+    lab.host.pass_time(1000)
+    while peer.tries != [0, 0, 0, 1, 1, 1]:
+        assert lab.host.turn()
+    assert queue.writer.is_busy, "the commit that says so is under way"
+    assert lab.answer(lambda done: peer.consumer.nack([1, 2, 3], delay_ms=60_000, on_done=done)) == (None,)
+    lab.restart("power")
+    assert [(found.tries, found.state) for found in lab.peek(lab.again(queue))] == [(2, "delayed")] * 3
 
 
 def test_a_transaction_whose_sync_failed_gives_back_what_it_claimed() -> None:
@@ -164,119 +189,6 @@ def test_one_queue_that_fails_leaves_the_others_alone() -> None:
     lab.publish_answers(queue, [message("m")])
     lab.disk.eio_chance = 0.0
     assert lab.publish(other, "fine") == [1]
-
-
-# --- a full disk
-
-
-def test_a_full_disk_refuses_publishes_and_still_confirms_acks() -> None:
-    lab, queue, _ = start()
-    lab.publish(queue, *numbered(200, 100))
-    peer = Peer(lab, queue)
-    lab.disk.capacity = used(lab)
-    answers = lab.publish_answers(queue, [message(b"x" * 50_000)])
-    assert [type(error) for error, _, _ in answers] == [QueueFull]
-    assert "no space left" in str(answers[0][0])
-    for seq in list(peer.consumer.unsettled)[:20]:
-        peer.ack(seq)
-    peer.ack(*list(peer.consumer.unsettled)[:80])
-    lab.restart("power")
-    queue = lab.again(queue)
-    assert len(lab.bodies(queue)) == 101 and not queue.damaged
-
-
-def test_publishes_are_taken_again_when_the_disk_has_room() -> None:
-    lab, queue, _ = start()
-    lab.disk.capacity = used(lab)
-    ((error, _, _),) = lab.publish_answers(queue, [message(b"x" * 50_000)])
-    assert isinstance(error, QueueFull)
-    lab.disk.capacity = 1 << 60
-    lab.pass_time(2000)
-    assert lab.broker.health().ok
-    lab.publish(queue, b"x" * 50_000)
-    lab.restart("power")
-    assert [len(body) for body in lab.bodies(lab.again(queue))] == [5, 50_000]
-
-
-@pytest.mark.parametrize("room", [0, 1, 100, 3000, 40_000])
-def test_a_disk_that_fills_up_keeps_what_was_confirmed(room: int) -> None:
-    lab, queue, _ = start()
-    confirmed = [b"first"]
-    lab.disk.capacity = used(lab) + room
-    for body in numbered(120, 1000):
-        answers = lab.publish_answers(queue, [message(body)])
-        if answers[0][0] is None:
-            confirmed.append(body)
-        lab.pass_time(100)
-    assert len(confirmed) < 120
-    lab.restart("power")
-    queue = lab.again(queue)
-    assert lab.bodies(queue) == confirmed and not queue.damaged
-
-
-@pytest.mark.parametrize("how", ["kill", "power"])
-@pytest.mark.parametrize("room", [0, 40, 400, 4000, 20_000])
-@pytest.mark.parametrize("seed", range(4))
-def test_what_a_full_disk_refused_is_not_there_after_a_crash(how: str, room: int, seed: int) -> None:
-    lab = Lab(seed=seed)
-    queue = lab.queue()
-    lab.publish(queue, "first")
-    lab.disk.capacity = used(lab) + room
-    ((error, _, _),) = lab.publish_answers(queue, [message(b"x" * 60_000)])
-    assert isinstance(error, QueueFull)
-    lab.restart(how)
-    queue = lab.again(queue)
-    assert lab.bodies(queue) == [b"first"] and not queue.damaged
-    assert lab.publish(queue, "second") == [2]
-
-
-@pytest.mark.parametrize(("count", "size", "at_once"), [(200, 1000, 1), (3000, 100, 1), (8000, 20, 3)])
-def test_on_a_full_disk_a_whole_backlog_is_acked_while_producers_try_again(count: int, size: int, at_once: int) -> None:
-    lab = Lab(cap=2 * MIB)
-    queue = lab.queue()
-    lab.publish(queue, *numbered(count, size))
-    peer = Peer(lab, queue, window=50)
-    lab.disk.capacity = used(lab)
-    assert isinstance(lab.publish_answers(queue, [message(b"x" * 100_000)])[0][0], QueueFull)
-    while held := sorted(peer.consumer.unsettled)[:at_once]:
-        if held[0] % 7 == 0:
-            queue.publish([message(b"x" * 100_000)], lambda *_: None)
-        (error,) = lab.answer(lambda done, held=held: peer.consumer.ack(held, done))  # type: ignore[misc]
-        assert error is None
-    assert len(peer.given) == count
-    lab.pass_time(10_000)
-    assert lab.held(queue) <= 64 * 1024, "an empty queue shrinks, also on a full disk"
-    lab.restart("power")
-    assert lab.bodies(lab.again(queue)) == []
-
-
-def test_a_full_disk_is_reported_until_there_is_room_again() -> None:
-    lab, queue, _ = start()
-    lab.disk.capacity = used(lab)
-    while lab.publish_answers(queue, [message(b"x" * 1000)])[0][0] is None:
-        pass
-    health = lab.broker.health()
-    assert not health.ok and "no space left on the disk" in health.reasons[0]
-    lab.pass_time(10_000)
-    assert not lab.broker.health().ok
-    lab.disk.capacity = 1 << 60
-    lab.pass_time(2000)
-    assert lab.broker.health().ok
-
-
-def test_room_for_settles_that_a_restart_finds_on_a_full_disk_is_used() -> None:
-    lab = Lab(cap=2 * MIB)
-    queue = lab.queue()
-    lab.publish(queue, *numbered(3000, 100))
-    capacity = used(lab)
-    lab.restart("kill")
-    lab.disk.capacity = capacity
-    queue = lab.again(queue)
-    peer = Peer(lab, queue, window=10)
-    while peer.consumer.unsettled:
-        (error,) = lab.answer(lambda done: peer.consumer.ack([min(peer.consumer.unsettled)], done))
-        assert error is None
-    assert len(peer.given) == 3000
 
 
 # --- creating
