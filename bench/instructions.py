@@ -131,10 +131,18 @@ def _ranked(number: int) -> tuple[bytes, Any]:
     return _RANKED[number * 7 % 10]
 
 
+def _unique(number: int) -> tuple[bytes, Any]:
+    from curbstone.core.orders import orders_in
+
+    block = b"x-unique:%d\n" % number
+    return block, orders_in(block)
+
+
 SHAPES: dict[str, tuple[dict[str, object], Callable[[int], tuple[bytes, Any]]]] = {
     "plain": ({}, _plain),
     "keyed": ({}, _keyed),
     "ranked": ({}, _ranked),
+    "unique": ({}, _unique),
 }
 """By name, the options of the queue, and the block and the orders of each message."""
 WORK = ("publish", "drain", "pipe")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from curbstone.core.orders import Orders
 
 
@@ -44,8 +46,18 @@ class Message:
         """See `Orders`."""
         return self.orders.level if self.orders is not None else 0
 
+    @property
+    def is_duplicate(self) -> bool:
+        """Whether it was published, and left out because another message, that of `seq`, has its unique name."""
+        return self.seq > 0 and not self.timestamp_ms
+
     def __repr__(self) -> str:
         return f"Message(seq={self.seq}, {len(self.body)} bytes)"
+
+
+def any_named(messages: Sequence[Message]) -> bool:
+    """Return whether one of these messages asks for a unique name."""
+    return any([message.orders is not None and message.orders.named for message in messages])
 
 
 class Delivery:

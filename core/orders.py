@@ -1,9 +1,17 @@
-"""What a producer asks for with a message: a delay, a time to live, groups, a priority. A plain message has none."""
+"""What a producer asks for with a message: a delay, a time to live, groups, a priority, a name. A plain one has none.
+
+A priority and a name are lines of the header block. They count only if the message has them in its orders, too: a dead
+letter keeps the lines, but is a new message, which asks for no name.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any, NamedTuple
+
+from curbstone.core.headers import unescape
 
 PRIORITY = "priority"
 """The header with the priority of a message, as JMS names it."""
@@ -28,14 +36,18 @@ class Orders(NamedTuple):
     """The groups entitled to it; empty for the unnamed group and every declared one."""
     level: int = 0
     """Its priority plus 1; 0 for the default priority."""
+    named: bool = False
+    """Whether the name in its header block counts."""
 
 
 NOTHING = Orders()
 
 
-def orders_of(*, delay_ms: int = 0, ttl_ms: int = 0, groups: tuple[str, ...] = (), level: int = 0) -> Orders | None:
+def orders_of(
+    *, delay_ms: int = 0, ttl_ms: int = 0, groups: tuple[str, ...] = (), level: int = 0, named: bool = False
+) -> Orders | None:
     """Return the orders, or None if they ask for nothing."""
-    return Orders(delay_ms, ttl_ms, groups, level) if delay_ms or ttl_ms or groups or level else None
+    return Orders(delay_ms, ttl_ms, groups, level, named) if delay_ms or ttl_ms or groups or level or named else None
 
 
 def changed(orders: Orders | None, **changes: Any) -> Orders | None:
@@ -69,10 +81,89 @@ def level_in(block: bytes) -> int:
     return _level_of(int(found.group(1))) if found is not None and int(found.group(1)) <= _GIVEN_MAX else 0
 
 
+def kept_orders(block: bytes) -> Orders | None:
+    """Return the orders that a message keeps when it is moved to another queue: its priority."""
+    return OF_FLAGS[level_in(block)]
+
+
 def orders_in(block: bytes) -> Orders | None:
-    """Return the orders that a header block has in it."""
-    return OF_LEVEL[level_in(block)]
+    """Return the orders that a producer gives in a header block."""
+    return OF_FLAGS[level_in(block) + NAMED * has_name(block)]
 
 
-OF_LEVEL = [Orders(level=level) if level and level == _level_of(level - 1) else None for level in range(16)]
-"""By number, the orders of a message with this level alone; None for the default one, and if there is no such level."""
+NAMED = 16
+"""Added to a level: the message has a name."""
+OF_FLAGS = [
+    orders_of(level=level if level and level == _level_of(level - 1) else 0, named=named)
+    for named in (False, True)
+    for level in range(16)
+]
+"""By level, plus `NAMED`, the orders of a message with nothing else; of a level that does not exist, the default."""
+
+
+# --- names
+
+UNIQUE, UNIQUE_UNTIL = "x-unique", "x-unique-until"
+"""The headers with the name of a message that is stored only if no other has it, and until when that one has it."""
+UNIQUE_MARK = b"x-unique:"
+"""A block without this has no unique name."""
+NAME_BYTES_MAX = 256
+_LF = 10
+NAMES = frozenset((UNIQUE, UNIQUE_UNTIL))
+
+_DELIVERED_LINE = b"x-unique-until:delivered\n"
+
+
+class Name(NamedTuple):
+    """The unique name that a message asks for."""
+
+    hashed: bytes
+    until_delivered: bool
+    """Whether another message may have it as soon as this one was delivered once, and not only when it is settled."""
+
+
+def has_name(block: bytes) -> bool:
+    """Return whether a header block asks for a name."""
+    return UNIQUE_MARK in block and _start_of(block) > 0
+
+
+def _start_of(block: bytes) -> int:
+    """Return where the name begins in a header block, or 0 if it has none."""
+    at = block.find(UNIQUE_MARK)
+    while at > 0 and block[at - 1] != _LF:
+        at = block.find(UNIQUE_MARK, at + 1)
+    return at + len(UNIQUE_MARK) if at >= 0 else 0
+
+
+def asked_name(block: bytes) -> Name:
+    """Return the name in a header block that has one."""
+    start = _start_of(block)
+    line = block[start : block.index(b"\n", start)]
+    name = unescape(line.decode("utf-8", "replace")).encode() if b"\\" in line else line
+    until_delivered = _DELIVERED_LINE in block and (b"\n" + block).find(b"\n" + _DELIVERED_LINE) >= 0
+    return Name(blake2b(name, digest_size=16).digest(), until_delivered)
+
+
+def without_names(block: bytes) -> bytes:
+    """Return a header block without the lines about its name."""
+    if UNIQUE_MARK not in block:
+        return block
+    lines = block.splitlines(keepends=True)
+    return b"".join([line for line in lines if line.partition(b":")[0].decode("utf-8", "replace") not in NAMES])
+
+
+def unique_name(block: bytes) -> str:
+    """Return the unique name in a header block, or an empty text; whether it counts is in the orders."""
+    start = _start_of(block)
+    return unescape(block[start : block.index(b"\n", start)].decode("utf-8", "replace")) if start else ""
+
+
+def check_names(headers: Mapping[str, str]) -> None:
+    """Raise ValueError if the headers of a message ask for a name that none can have."""
+    name, until = headers.get(UNIQUE), headers.get(UNIQUE_UNTIL)
+    if name is not None and not 1 <= len(name.encode()) <= NAME_BYTES_MAX:
+        raise ValueError(f"{UNIQUE} has {len(name.encode())} bytes; a name has 1 to {NAME_BYTES_MAX}")
+    if until is not None and name is None:
+        raise ValueError(f"{UNIQUE_UNTIL} says until when a name counts, and there is no {UNIQUE}")
+    if until not in (None, "settled", "delivered"):
+        raise ValueError(f"{UNIQUE_UNTIL} is {until[:80]!r}; it is settled or delivered")

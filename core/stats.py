@@ -35,6 +35,8 @@ class Stats:
     """Messages that gave way to newer ones at the cap; those of declared groups are `lost`."""
     filtered: int = 0
     """Messages to events that the filters of its bindings left out."""
+    duplicates: int = 0
+    """Messages that were left out because another one had their unique name."""
     refused: int = 0
     """Messages that were refused because there was no room for them."""
     commits: int = 0

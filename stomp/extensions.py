@@ -100,6 +100,15 @@ def repeats(receipts: Iterable[bytes]) -> bytes:
     return b"".join([b"RECEIPT\nreceipt-id:%b\nx-duplicate:true\n\n\0\n" % receipt for receipt in receipts])
 
 
+def duplicate(receipt: bytes, uid: str, seq: int) -> bytes:
+    """Return the RECEIPT of a SEND that was not stored, because the message with this seq has its unique name.
+
+    The id is that message's; it is there if `uid` is.
+    """
+    msg_id = f"x-msg-id:{uid}-{seq}\n".encode() if uid else b""
+    return b"RECEIPT\nreceipt-id:%b\n%bx-duplicate:true\n\n\0\n" % (receipt, msg_id)
+
+
 def receipts_with_ids(receipts: Iterable[bytes | None], uid: str, first_seq: int) -> bytes:
     """Return the RECEIPTs, with message ids, of the SENDs that asked for one; their messages have consecutive seqs."""
     start = f"\nx-msg-id:{uid}-".encode()

@@ -14,7 +14,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.masks import is_mask
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, reply_address
-from curbstone.core.orders import PRIORITY, Orders, orders_of
+from curbstone.core.orders import NAMES, PRIORITY, Orders, changed, orders_of
 from curbstone.core.values import Numbered
 from curbstone.stomp import arguments, extensions, frames, header_values, producer_sequence, temp_queues
 from curbstone.stomp.codec import V10, Head
@@ -58,6 +58,7 @@ _ORDERS = (
             DELAY,
             KEY,
             PRIORITY,
+            *NAMES,
             *header_values.TTL,
             producer_sequence.PRODUCER,
             *ORDERING_KEYS,
@@ -113,14 +114,18 @@ class Publisher:
         """Return the plan for a SEND's head, and whether later frames with it can use it too; raise ProtocolError."""
         common = head.common
         if common is None:
-            return self._plan(head)
+            plan, is_lasting = self._plan(head)
+            if header_values.is_named(head):
+                plan.orders = changed(plan.orders, named=True)
+            return plan, is_lasting
         plan = common.plan
         if plan is None:
             plan, is_lasting = self._plan(common)
             if is_lasting and plan.transaction is None:
                 common.plan = plan
         block = plan.block + head.varied + header_values.ordering_key(head, *ORDERING_KEYS)
-        own = SendPlan(plan.target, block, plan.orders, plan.transaction, plan.key)
+        orders = changed(plan.orders, named=True) if header_values.is_named(head) else plan.orders
+        own = SendPlan(plan.target, block, orders, plan.transaction, plan.key)
         own.numbers = plan.numbers
         return own, common.plan is not None
 
@@ -293,7 +298,9 @@ class Publisher:
 class _Run:
     """The messages of one read for one target, until they are on disk and their RECEIPTs are sent."""
 
-    __slots__ = ("_bytes", "_connection", "_done", "_is_sent", "_numbered", "_prepared", "_receipts", "_uid")
+    __slots__ = (
+        "_bytes", "_connection", "_done", "_is_sent", "_messages", "_numbered", "_prepared", "_receipts", "_uid",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -306,6 +313,7 @@ class _Run:
     ) -> None:
         self._connection = connection
         self._numbered = numbered
+        self._messages = messages
         self._receipts = receipts
         self._uid = ""
         self._done = 0
@@ -348,18 +356,20 @@ class _Run:
 
     def prepare(self, first_seq: int) -> None:
         """Encode the RECEIPTs; see `core.values.EarlyAnswer`."""
-        self._prepared = self._encode(self._receipts, first_seq)
+        self._prepared = self._encode(self._receipts, first_seq, 0)
 
     def send(self) -> None:
         """See `core.values.EarlyAnswer`."""
         if self._prepared:
             self._is_sent = self._connection.send_at_once(self._prepared)
 
-    def _encode(self, receipts: list[bytes | None], first_seq: int) -> bytes:
-        """Return the RECEIPTs of messages that are on disk, as far as they were asked for."""
+    def _encode(self, receipts: list[bytes | None], first_seq: int, first: int) -> bytes:
+        """Return the RECEIPTs of messages that are on disk, from a place on, as far as they were asked for."""
         asked = [receipt for receipt in receipts if receipt is not None]
         if not asked:
             return b""
+        if len(receipts) == 1 and (message := self._messages[first]).orders is not None and message.is_duplicate:
+            return extensions.duplicate(asked[0], self._uid, first_seq)
         if self._numbered is not None and not first_seq:
             return extensions.repeats(asked)
         return extensions.receipts_with_ids(receipts, self._uid, first_seq) if self._uid else frames.receipts(asked)
@@ -375,7 +385,7 @@ class _Run:
         else:
             connection.traffic.confirmed += count
             if not (self._is_sent or connection.lost):
-                receipts = self._prepared or self._encode(mine, first_seq)
+                receipts = self._prepared or self._encode(mine, first_seq, first)
                 if receipts:
                     connection.write(receipts)
         size = 0

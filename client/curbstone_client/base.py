@@ -274,13 +274,16 @@ def send_headers(
     ttl: float | None = None,
     key: str | None = None,
     priority: int | None = None,
+    unique: str | None = None,
+    unique_until: str | None = None,
 ) -> tuple[dict[str, str], bytes]:
     """Return the headers and the body of a SEND outside of a `Series`: in a transaction, a request or an answer."""
     data, kind = content.encode(body)
     named = {"destination": destination, "content-length": str(len(data))}
     if (type or kind) is not None:
         named["content-type"] = str(type or kind)
-    return named | content.named(headers, delay, ttl, key, priority=priority), data
+    options = content.named(headers, delay, ttl, key, None, priority, unique, unique_until)
+    return named | options, data
 
 
 def no_answer(timeout: float) -> Unknown:

@@ -26,6 +26,10 @@ PRIORITY_DEFAULT = 4
 _PRIORITY_MAX = 255
 """The server takes so much, as other brokers do; all above 9 counts as 9."""
 
+UNIQUE, UNIQUE_UNTIL = "x-unique", "x-unique-until"
+"""The headers with the unique name: while a message with it waits in the queue, no other one is stored."""
+_UNTIL = ("settled", "delivered")
+
 IDEMPOTENCY_KEY = "idempotency-key"
 """The header with the idempotency key: a message that is published again under the same key is stored once."""
 _IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
@@ -64,6 +68,8 @@ def named(
     key: str | None = None,
     idempotency_key: str | None = None,
     priority: int | None = None,
+    unique: str | None = None,
+    unique_until: str | None = None,
 ) -> dict[str, str]:
     """Return the headers of a SEND for these options; durations are in seconds.
 
@@ -80,6 +86,12 @@ def named(
         if not 0 <= priority <= _PRIORITY_MAX:
             raise ValueError(f"priority must be a whole number from 0 to 9, not {priority!r}")
         found[PRIORITY] = str(int(priority))
+    if unique is not None:
+        found[UNIQUE] = unique
+    if unique_until is not None:
+        if unique is None or unique_until not in _UNTIL:
+            raise ValueError(f"unique_until is settled or delivered, beside unique, not {unique_until!r}")
+        found[UNIQUE_UNTIL] = unique_until
     if idempotency_key is not None:
         if not _IDEMPOTENCY_KEY.fullmatch(idempotency_key):
             raise ValueError(f"idempotency_key must be 1 to 255 visible ASCII characters, not {idempotency_key[:80]!r}")
@@ -99,9 +111,11 @@ def lines(
     key: str | None = None,
     idempotency_key: str | None = None,
     priority: int | None = None,
+    unique: str | None = None,
+    unique_until: str | None = None,
 ) -> str:
     """Return the header lines of a SEND for these options, each with a LF in front. Raise what `named` raises."""
-    found = named(headers, delay, ttl, key, idempotency_key, priority)
+    found = named(headers, delay, ttl, key, idempotency_key, priority, unique, unique_until)
     if type is not None:
         found["content-type"] = type
     return "".join([f"\n{escape(name)}:{escape(value)}" for name, value in found.items()])

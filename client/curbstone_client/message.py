@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic
 
-from curbstone_client.content import KEY, PREFIX, PRIORITY, PRIORITY_DEFAULT
+from curbstone_client.content import KEY, PREFIX, PRIORITY, PRIORITY_DEFAULT, UNIQUE, UNIQUE_UNTIL
 from curbstone_client.errors import ClientError, Stale, end_of
 from curbstone_client.outcome import S
 from curbstone_client.wire import Delivery, parse_head
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _SERVERS = frozenset(
     ["subscription", "message-id", "destination", "ack", "content-length", "content-type", "timestamp"]
-    + ["redelivered", "x-tries", "x-mature", KEY, PRIORITY]
+    + ["redelivered", "x-tries", "x-mature", KEY, PRIORITY, UNIQUE, UNIQUE_UNTIL]
 )
 _ACK = b"\nack:"
 
@@ -84,6 +84,11 @@ class BaseMessage(Generic[S]):
         """The priority, from 0 to 9; 4 if it was published without one."""
         text = self.raw_headers.get(PRIORITY, "")
         return min(int(text), 9) if text.isdecimal() else PRIORITY_DEFAULT
+
+    @property
+    def unique(self) -> str:
+        """The unique name; empty if there is none."""
+        return self.raw_headers.get(UNIQUE, "")
 
     @property
     def destination(self) -> str:

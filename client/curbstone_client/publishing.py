@@ -50,7 +50,8 @@ class Stored:
     maybe_repeated: bool
     """Whether the message may be stored twice: it was sent again, and without numbers the server can't recognize it."""
     repeated: bool = False
-    """Whether the server had stored the message earlier, under the same number. It is stored once."""
+    """Whether it was not stored again: the server had it under the same number, or has another one with its unique
+    name. Then `id` is that one's."""
 
 
 class Confirm(Outcome):

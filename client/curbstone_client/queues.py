@@ -44,6 +44,8 @@ class Target(ABC, Generic[Sent, Published]):
         ttl: float | None = None,
         key: str | None = None,
         priority: int | None = None,
+        unique: str | None = None,
+        unique_until: str | None = None,
         idempotency_key: str | None = None,
         seq: int | None = None,
     ) -> Sent:
@@ -52,14 +54,18 @@ class Target(ABC, Generic[Sent, Published]):
         This waits only while the window is full. A str is sent as text, bytes as they are, and everything else as JSON;
         `type` replaces the content type that follows from this. `delay` and `ttl` are in seconds. Messages with the
         same `key` are delivered one at a time, in order. `priority` is from 0 to 9, 4 if it is not given; messages of a
-        higher one are delivered first. A message that is published again under the same `idempotency_key`, within the
+        higher one are delivered first. While a message with the name `unique` waits in the queue, no other one with it
+        is stored; with `unique_until="delivered"` that ends at its first delivery, otherwise when it is settled. A
+        message that is published again under the same `idempotency_key`, within the
         queue's `idempotency_window`, is stored once; with other content it is refused with status 422. `seq` is the
         message's number; a client with a `producer` gives one to each message for a queue, in ascending order, unless
         the message has an `idempotency_key`.
         """
         is_keyed = idempotency_key is not None
-        is_plain = not (type or headers or delay or is_keyed) and ttl is None and key is None and priority is None
-        more = "" if is_plain else content.lines(type, headers, delay, ttl, key, idempotency_key, priority)
+        is_plain = not (type or headers or delay or is_keyed or unique_until)
+        is_plain = is_plain and ttl is None and key is None and priority is None and unique is None
+        options = (type, headers, delay, ttl, key, idempotency_key, priority, unique, unique_until)
+        more = "" if is_plain else content.lines(*options)
         sent: Sent = self.client.send(self.destination, body, more, type, seq, is_keyed)
         return sent
 
@@ -73,6 +79,8 @@ class Target(ABC, Generic[Sent, Published]):
         ttl: float | None = None,
         key: str | None = None,
         priority: int | None = None,
+        unique: str | None = None,
+        unique_until: str | None = None,
         idempotency_key: str | None = None,
         seq: int | None = None,
         timeout: float | None = None,
@@ -90,6 +98,8 @@ class Target(ABC, Generic[Sent, Published]):
             ttl=ttl,
             key=key,
             priority=priority,
+            unique=unique,
+            unique_until=unique_until,
             idempotency_key=idempotency_key,
             seq=seq,
         )
@@ -196,9 +206,12 @@ class BaseTransaction:
         ttl: float | None = None,
         key: str | None = None,
         priority: int | None = None,
+        unique: str | None = None,
+        unique_until: str | None = None,
     ) -> None:
         """Add a message to the transaction; it is sent with the commit. The options are those of `Queue.send`."""
-        self.sends.append(send_headers(self._client.destination(queue), body, type, headers, delay, ttl, key, priority))
+        options = (type, headers, delay, ttl, key, priority, unique, unique_until)
+        self.sends.append(send_headers(self._client.destination(queue), body, *options))
 
     def _give_back(self, error: BaseException) -> None:
         for message in self._messages:

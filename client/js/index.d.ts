@@ -8,7 +8,7 @@ export interface Stored {
    * what it gets.
    */
   maybeRepeated: boolean;
-  /** Whether the server had stored the message before, and did not store it again. */
+  /** Whether it was not stored again: the server had it, or has another one with its unique name; `id` is that one's. */
   repeated: boolean;
 }
 
@@ -23,6 +23,10 @@ export interface PublishOptions {
   key?: string;
   /** From 0 to 9; 4 if it is not given. Messages of a higher priority are delivered first. */
   priority?: number;
+  /** A unique name: while a message with it waits in the queue, no other one is stored. */
+  unique?: string;
+  /** "delivered": the name is free after the first delivery, and not only when the message is settled. */
+  uniqueUntil?: "settled" | "delivered";
   /**
    * A message that is published again under the same key, within the queue's `idempotency_window`, is stored once and has the
    * same id; with other content it is refused with status 422. 1 to 255 visible ASCII characters; not for events.
@@ -73,6 +77,8 @@ export class Message {
   readonly key: string;
   /** From 0 to 9; 4 if the message was published without one. */
   readonly priority: number;
+  /** Its unique name; empty if there is none. */
+  readonly unique: string;
   readonly timestamp: Date;
   readonly headers: Record<string, string>;
   readonly text: string;

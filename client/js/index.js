@@ -24,7 +24,7 @@ const KEY = "idempotency-key";
 const PASSED = new Set(["correlation-id", "reply-to", "traceparent", "tracestate", "baggage"]);
 const SERVERS = new Set([
   ...["subscription", "message-id", "destination", "ack", "content-length", "content-type", "timestamp"],
-  ...["redelivered", "x-tries", "x-mature", "x-key", "priority"],
+  ...["redelivered", "x-tries", "x-mature", "x-key", "priority", "x-unique", "x-unique-until"],
 ]);
 
 /** A message as it was delivered. */
@@ -38,6 +38,7 @@ export class Message {
     this.tries = Number(headers["x-tries"] ?? 0);
     this.type = headers["content-type"] ?? "";
     this.key = headers["x-key"] ?? "";
+    this.unique = headers["x-unique"] ?? "";
     this.priority = Math.min(/^\d+$/.test(headers.priority) ? Number(headers.priority) : 4, 9);
     this.timestamp = new Date(Number(headers.timestamp ?? 0));
   }
@@ -164,13 +165,15 @@ export class Client {
     return `/${kind}/${parts.join("/")}`;
   }
 
-  #send(destination, body, { headers = {}, type, delay, ttl, key, priority, idempotencyKey }) {
+  #send(destination, body, { headers = {}, type, delay, ttl, key, priority, unique, uniqueUntil, idempotencyKey }) {
     const [bytes, kind] = encoded(body);
     const named = { "content-length": bytes.length };
     if (type ?? kind) named["content-type"] = type ?? kind;
     if (delay) named["x-delta-t"] = Math.round(delay * 1000);
     if (key !== undefined) named["x-key"] = key;
     if (priority !== undefined) named.priority = priority;
+    if (unique !== undefined) named["x-unique"] = unique;
+    if (uniqueUntil !== undefined) named["x-unique-until"] = uniqueUntil;
     if (idempotencyKey !== undefined) named[KEY] = checkedKey(destination, idempotencyKey);
     if (ttl !== undefined) named.expiration = Math.round(ttl * 1000);
     for (const [name, value] of Object.entries(headers)) {

@@ -15,7 +15,7 @@ from curbstone.core.engine.write_queue import SETTLE_BYTES
 from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, NoSuchQueue, QueueFull, SchemaViolation
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, parse_queue_name
-from curbstone.core.orders import orders_in
+from curbstone.core.orders import kept_orders
 from curbstone.core.values import UNNAMED, May, Moved, Redriven
 
 AT_ONCE = 100
@@ -131,7 +131,7 @@ class Redrive:
                 self._stays(self._taken.popleft(), target)
                 continue
             block = without_provenance(letter.headers)
-            message = Message(letter.body, block, orders_in(block))
+            message = Message(letter.body, block, kept_orders(block))
             size = sizes.get(target, BATCH_BYTES) + entry_bytes(message) + _EXTRAS_BYTES
             size += RELEASE_BYTES * (1 + len(target.options.groups))
             if piece and size > target.options.cap // 2:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from curbstone.core.engine.commit.names import give_names_back, names_bytes
 from curbstone.core.engine.compaction.relocate import Copy
 from curbstone.core.engine.index.copies import Where
 from curbstone.core.engine.log.commit import Segment
@@ -58,7 +59,7 @@ class Restore:
             if piece and message.seq - piece[0].seq >= 1 << 32:
                 break
             size += entry_bytes(message) + RELEASE_BYTES + RETRY_BYTES
-            size += settled_bytes("", 1) * index.entitled_count(message)
+            size += settled_bytes("", 1) * index.entitled_count(message) + names_bytes([message])
             if not _fits(room, size) or (piece and size > most):
                 break
             piece.append(left.popleft())
@@ -66,6 +67,7 @@ class Restore:
             full = QueueFull(f"queue {self._parts.state.name} {self._parts.log.fullness}")
             self._end(full if left else None)
             return None
+        give_names_back(self._parts, piece)
         runs = runs_of([message.seq for message in piece])  # they count as never tried
         tries = [TriesRecord(self._group, first, span, 0, 0) for first, span in runs]
         return Copy(piece, [], False, tries, self._group)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from curbstone.core.engine.commit.meta_writer import MetaWriter
+from curbstone.core.engine.commit.names import names_bytes
 from curbstone.core.engine.commit.writer import Writer
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.delivery.acks import Acks
@@ -38,7 +39,7 @@ from curbstone.core.engine.turns import Turn, Wakeups
 from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite, Hold, Popped, Publish, WriteQueue
 from curbstone.core.errors import BadRequest, CurbstoneError, MessageTooLarge, Unavailable
 from curbstone.core.holders import holders
-from curbstone.core.message import Delivery, Message
+from curbstone.core.message import Delivery, Message, any_named
 from curbstone.core.options import QueueOptions
 from curbstone.core.stats import Stats
 from curbstone.core.values import (
@@ -390,7 +391,7 @@ def _publish_atomically(
     """Publish messages all or nothing."""
     cap = parts.state.options.cap
     tries = RELEASE_BYTES * sum(map(parts.index.entitled_count, messages))
-    size = sum(map(entry_bytes, messages)) + EXPIRY_BYTES * len(messages) + BATCH_BYTES + tries
+    size = sum(map(entry_bytes, messages)) + EXPIRY_BYTES * len(messages) + BATCH_BYTES + tries + names_bytes(messages)
     publish = AtomicWrite(messages, on_done, size)
     publish.numbered = numbered
     publish.key = key
@@ -414,7 +415,7 @@ def _publish_each(
     most = parts.state.options.max_message_size
     size = 0
     are_plain = True
-    has_levels = False
+    has_levels = has_names = False
     for message in messages:
         body_bytes = len(message.body)
         if body_bytes > most:
@@ -424,12 +425,15 @@ def _publish_each(
         orders = message.orders
         if orders is not None:
             has_levels = True
-            if orders.delay_ms or orders.ttl_ms or orders.groups:
+            if orders.delay_ms or orders.ttl_ms or orders.groups or orders.named:
                 are_plain = False
+                has_names |= orders.named
         if message.expires_ms:
             are_plain = False
     size = size if are_plain else 0
-    parts.write_queue.publish(Publish(messages, on_done, numbered, hold, early, size, has_levels=has_levels))
+    parts.write_queue.publish(
+        Publish(messages, on_done, numbered, hold, early, size, has_levels=has_levels, has_names=has_names)
+    )
 
 
 def _publish_those_that_fit(
@@ -448,7 +452,7 @@ def _put(
     parts: Parts, messages: list[Message], on_done: Published, numbered: Numbered | None, hold: Hold | None
 ) -> None:
     if messages:
-        parts.write_queue.publish(Publish(messages, on_done, numbered, hold))
+        parts.write_queue.publish(Publish(messages, on_done, numbered, hold, has_names=any_named(messages)))
 
 
 def _refuse(parts: Parts, messages: list[Message], on_done: Published, refusal: CurbstoneError) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from curbstone.core.engine.log.format import Reason, TriesRecord
 from curbstone.core.engine.turns import Wakeups
 from curbstone.core.errors import CurbstoneError
-from curbstone.core.message import Delivery, Message
+from curbstone.core.message import Delivery, Message, any_named
 from curbstone.core.values import Done, EarlyAnswer, IdempotencyKey, Numbered, Published
 
 SETTLE_BYTES = 96
@@ -97,7 +97,8 @@ class Publish:
     """Messages that wait to be written, independently of each other: a batch takes all or some of them."""
 
     __slots__ = (
-        "bytes", "early", "has_levels", "hold", "inspection", "messages", "next", "numbered", "on_done", "refusal",
+        "bytes", "early", "has_levels", "has_names", "hold", "inspection", "messages", "next", "numbered", "on_done",
+        "refusal",
     )  # fmt: skip
 
     def __init__(
@@ -110,6 +111,7 @@ class Publish:
         size: int = 0,
         *,
         has_levels: bool = False,
+        has_names: bool = False,
     ) -> None:
         self.messages = messages
         self.early = early
@@ -118,6 +120,8 @@ class Publish:
         not looked at, or if some are not plain."""
         self.has_levels = has_levels
         """Whether some of these plain messages have a level."""
+        self.has_names = has_names
+        """Whether some of the messages ask for unique names."""
         self.hold = hold
         """If set, it is not written, and all behind it wait, before this is over."""
         self.on_done = on_done
@@ -148,7 +152,7 @@ class AtomicWrite(Publish):
     )  # fmt: skip
 
     def __init__(self, messages: list[Message], on_done: Published, atomic_bytes: int) -> None:
-        super().__init__(messages, on_done)
+        super().__init__(messages, on_done, has_names=any_named(messages))
         self.atomic_bytes = atomic_bytes
         """The most bytes that the batch takes, with records of the messages' tries that may come later."""
         self.settles: list[Settle] = []

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from curbstone.core.disk import File
+from curbstone.core.engine.commit.names import names_bytes
 from curbstone.core.engine.facts.kinds import KINDS
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, Note, entry_bytes
 from curbstone.core.engine.log.room import release_bytes
@@ -24,7 +25,7 @@ from curbstone.core.engine.queue import Queue
 from curbstone.core.engine.write_queue import AtomicWrite, StagedMark
 from curbstone.core.errors import CurbstoneError, StagedDamaged, client_text
 from curbstone.core.message import Message
-from curbstone.core.orders import changed, level_in
+from curbstone.core.orders import changed, has_name, level_in
 from curbstone.core.staging.files import Marker, PartFile, check_part
 from curbstone.core.staging.frames import FrameMessages, FrameReader, QueueShare
 from curbstone.core.staging.transaction import StagedTransaction
@@ -300,18 +301,18 @@ class Application:
             return
         elapsed_ms = max(self._host.wall_ms() - self.marker.time_ms, 0)
         for message in messages:
-            level = level_in(message.headers)
-            if message.timestamp_ms or message.expires_ms or level:
+            level, named = level_in(message.headers), has_name(message.headers)
+            if message.timestamp_ms or message.expires_ms or level or named:
                 delay_ms = max(message.timestamp_ms - elapsed_ms, 0) if message.timestamp_ms else 0
                 ttl_ms = message.expires_ms
-                message.orders = changed(message.orders, delay_ms=delay_ms, ttl_ms=ttl_ms, level=level)
+                message.orders = changed(message.orders, delay_ms=delay_ms, ttl_ms=ttl_ms, level=level, named=named)
                 message.expires_ms = 0
         for chunk, chunk_size in _chunks(messages, size, chunk_bytes(queue)):
             self._publish(target, queue, chunk, chunk_size)
 
     def _publish(self, target: Target, queue: Queue, messages: list[Message], size: int) -> None:
         target.handed += len(messages)
-        whole = size + _EXTRAS_BYTES * len(messages) + BATCH_BYTES + _FACT_BYTES
+        whole = size + _EXTRAS_BYTES * len(messages) + BATCH_BYTES + _FACT_BYTES + names_bytes(messages)
         publish = AtomicWrite(messages, partial(self._written, target, size), whole)
         publish.mark = StagedMark(self.marker.number, target.handed)
         publish.reserved = target.reserved_for(messages, size)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from curbstone.core.engine.commit.names import names_bytes
 from curbstone.core.engine.log.format import BATCH_BYTES, entry_bytes
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.queue import Queue
@@ -42,7 +43,8 @@ class Participant:
     def size(self) -> int:
         """The most bytes that its messages take in one batch, with one record of the tries of each in each group."""
         states = RELEASE_BYTES * sum(map(self._queue.index.entitled_count, self.messages))
-        return BATCH_BYTES + sum(map(entry_bytes, self.messages)) + 16 * len(self.messages) + states
+        entries = sum(map(entry_bytes, self.messages)) + 16 * len(self.messages)
+        return BATCH_BYTES + entries + states + names_bytes(self.messages)
 
     @property
     def ends(self) -> list[Settle | Release]:

@@ -116,7 +116,8 @@ def _hand_over(
                 size += len(left[count]["message"])
                 count += 1
             batch = [{**publishable(message), **asked} for message in left[:count]]
-            for ids in publish(far, given, batch, keep):
+            for answer in publish(far, given, batch, keep):
+                ids = answer["ids"]
                 unsettled = [message["ackId"] for message in left[: len(ids)]]
                 left = left[len(ids) :]
                 stale = near.json("POST", taken, "/messages/ack", json={"ackIds": unsettled})["stale"]

@@ -59,6 +59,9 @@ def send(
     priority: Annotated[
         int | None, typer.Option("--priority", metavar="0-9", help="9 is delivered first; 4 if it is not given")
     ] = None,
+    unique: Annotated[
+        str, typer.Option("--unique", metavar="NAME", help="Store nothing while a message with this name is unsettled")
+    ] = "",
     create: Annotated[bool, typer.Option("--create", help="Make the queue if there is none")] = False,
     as_json: Json = False,
 ) -> None:
@@ -70,32 +73,34 @@ def send(
     from curbstone.cli.interruption import summing_up
 
     name = queue_of(queue)
-    common = _common(content_type, header or [], ttl, delay) | ({"key": key} if key else {})
-    if priority is not None:
-        common["priority"] = priority
+    common = _common(content_type, header or [], ttl, delay)
+    asked = {"key": key or None, "unique": unique or None, "priority": priority}
+    common |= {option: value for option, value in asked.items() if value is not None}
     if bodies:
         groups: Iterable[Iterable[Fields]] = [[{"message": body} for body in bodies]]
     elif whole:
         groups = [[_of_bytes(sys.stdin.buffer.read())]]
     else:
         groups = _of_jsonl(_lines(sys.stdin.buffer)) if jsonl else _of_lines(_lines(sys.stdin.buffer))
-    sent = 0
+    sent = duplicates = 0
 
     def say() -> None:
         if not as_json:
-            print(f"{counted(sent, 'message')} sent")
+            more = f"; {duplicates} left out, because others with their unique names are not settled" * bool(duplicates)
+            print(f"{counted(sent, 'message')} sent{more}")
 
     with summing_up(say), Client() as client, progress("Sending", len(bodies) if bodies else None) as done:
         if create:
             client.queue("PUT", name)
         try:
             for batch in _batches(groups):
-                for ids in publish(client, name, [{**common, **item} for item in batch]):
-                    sent += len(ids)
+                for answer in publish(client, name, [{**common, **item} for item in batch]):
+                    ids, left_out = answer["ids"], set(answer.get("duplicates", ()))
+                    sent += len(ids) - len(left_out)
+                    duplicates += len(left_out)
                     done(len(ids))
-                    if as_json:
-                        for message_id in ids:
-                            print_json({"id": message_id})
+                    for place, message_id in enumerate(ids if as_json else ()):
+                        print_json({"id": message_id} | ({"duplicate": True} if place in left_out else {}))
         except CommandFailed as error:
             if not sent:
                 raise
@@ -104,12 +109,12 @@ def send(
 
 def publish(
     client: Client, queue: QueueName, batch: list[Fields], waiting: Callable[[float], object] = lambda _s: None
-) -> Iterator[list[str]]:
-    """Publish a batch, in halves if it is too much at once. Yield the ids. For `waiting` see `Client.publish`."""
+) -> Iterator[Fields]:
+    """Publish a batch, in halves if it is too much at once. Yield the answers. For `waiting` see `Client.publish`."""
 
-    def at_once(part: list[Fields]) -> list[str]:
-        ids: list[str] = client.publish(queue, "/messages/batch", waiting=waiting, json=part).json()["ids"]
-        return ids
+    def at_once(part: list[Fields]) -> Fields:
+        answer: Fields = client.publish(queue, "/messages/batch", waiting=waiting, json=part).json()
+        return answer
 
     return in_halves(batch, at_once)
 
@@ -185,11 +190,16 @@ def _of_json(line: bytes, number: int) -> Fields:
         raise CommandFailed(f"line {number} is not JSON: {error}", FAILED) from None
     if not isinstance(item, dict):
         raise CommandFailed(f"line {number} is not a JSON object", FAILED)
-    return publishable(item)
+    return publishable(item) | names_of(item)
+
+
+def names_of(message: Fields) -> Fields:
+    """Return the fields of a message about its unique name."""
+    return {name: message[name] for name in ("unique", "unique_until") if name in message}
 
 
 def publishable(message: Fields) -> Fields:
-    """Return the fields of a received message that are published again: body, metadata, and options."""
+    """Return the fields of a received message that are published again: body, metadata, and options, but no name."""
     kept = ("Content-Type", "message", "encoding", "ttl", "delay", "groups", "key", "priority")
     return {name: value for name, value in message.items() if name in kept or name.startswith(("x-", "ce-"))}
 

@@ -20,7 +20,7 @@ import typer
 from curbstone.cli.client import Client, Refused, queue_of
 from curbstone.cli.options import complete_queue
 from curbstone.cli.output import counted, print_json
-from curbstone.cli.send import BATCH_BYTES, BATCH_MESSAGES, in_halves, publishable
+from curbstone.cli.send import BATCH_BYTES, BATCH_MESSAGES, in_halves, names_of, publishable
 from curbstone.exit_codes import CommandFailed
 
 if TYPE_CHECKING:
@@ -91,6 +91,10 @@ class _Import:
         self.expired = 0
         self.prolonged = 0
         """Messages that may live longer than before, because the server allows no such `ttl`."""
+        self.duplicates = 0
+        """Messages that were left out, because the queue had others with their unique names."""
+        self._names: set[tuple[QueueName, str]] = set()
+        """The unique names that the messages so far had in their queues; another one with such a name has lost it."""
 
     def begin(self) -> None:
         """Ask what the server can do."""
@@ -105,10 +109,11 @@ class _Import:
         headers = {"idempotency-key": f'"{key}"'} if self._keeps_keys else {}
         now_ms = time.time() * 1000
         living = [line for line in batch if not 0 < _ms(line, "expiry") <= now_ms]
-        messages = [self._on_time(line, now_ms) for line in living]
+        messages = [self._on_time(line, now_ms) | self._name_of(name, line) for line in living]
         if messages:
             try:
-                self._client.publish(name, "/messages/batch", json=messages, headers=headers)
+                answer = self._client.publish(name, "/messages/batch", json=messages, headers=headers).json()
+                self.duplicates += len(answer.get("duplicates", ()))
             except Refused as error:
                 if not error.kind.endswith(KEY_REUSED):  # it was published before, with other delays or ttls
                     raise
@@ -126,9 +131,18 @@ class _Import:
             message["ttl"] = ttl_ms / 1000
         return message
 
+    def _name_of(self, queue: QueueName, line: Fields) -> Fields:
+        """Return the fields about the unique name of a message, if it is the first in its queue that has it."""
+        name = queue, str(line.get("unique", ""))
+        is_first = name not in self._names
+        self._names.add(name)
+        return names_of(line) if is_first else {}
+
     def say(self) -> None:
         """Print what was done."""
-        parts = [f"{counted(self.sent, 'message')} imported"]
+        parts = [f"{counted(self.sent - self.duplicates, 'message')} imported"]
+        if self.duplicates:
+            parts.append(f"{self.duplicates} left out, because others with their unique names are not settled")
         if self.expired:
             parts.append(f"{self.expired} had expired")
         if self.prolonged:

@@ -180,7 +180,7 @@ class Queue:
             raise NotSupported(unsupported.KEYS)
         if numbered is not None:
             raise NotSupported(unsupported.NUMBERS)
-        unsupported.check_keys(messages)
+        unsupported.check_orders(messages)
         refusal = self.refusal()
         if refusal is not None or not messages:
             self.engine.host.call_soon(partial(on_done, refusal, 0, len(messages)))

@@ -51,8 +51,8 @@ const messagePath = (name, id) => `${pathOf(name)}/messages/${encodeURIComponent
 /** Settle one message for consumers without a group, whatever its state. */
 export const removeMessage = (name, id) => call('DELETE', messagePath(name, id))
 
-/** Publish a message as it was peeked to another queue; the same again publishes nothing. */
-export const copy = (message, to) => call('POST', `${pathOf(to)}/messages/batch`, JSON.stringify([message]), {
+/** Publish a message as it was peeked to another queue, without its unique name; the same again publishes nothing. */
+export const copy = ({ unique, unique_until: until, ...message }, to) => call('POST', `${pathOf(to)}/messages/batch`, JSON.stringify([message]), {
   'content-type': 'application/json', 'idempotency-key': `move-${message.id}`,
 })
 

@@ -182,6 +182,7 @@ function whole(message, list) {
     ['tries', message.tries], ...headersOf(message)]
   if (message.key) metadata.push(['key', message.key])
   if (message.priority !== undefined) metadata.push(['priority', message.priority])
+  if (message.unique) metadata.push(['unique name', `${message.unique}, until ${message.unique_until ?? 'settled'}`])
   if (message.groups) metadata.push(['groups', message.groups.join(', ')])
   if (message.expiry) metadata.push(['expires', time(message.expiry)])
   if (message.due) metadata.push(['due', time(message.due)])

@@ -7,7 +7,7 @@ from typing import Any
 
 from curbstone.core.errors import BadRequest, MessageTooLarge
 from curbstone.core.message import Message
-from curbstone.core.orders import PRIORITY, level_in, orders_of
+from curbstone.core.orders import PRIORITY, has_name, level_in, orders_of
 from curbstone.gateway.formats import cloud_events
 from curbstone.gateway.formats.message_json import body_of_json
 from curbstone.gateway.formats.metadata import block_of_json
@@ -64,6 +64,7 @@ def message_of(fields: Mapping[str, Any], max_ttl_s: float, groups: tuple[str, .
         ttl_ms=ttl_ms(fields["ttl"], max_ttl_s) if "ttl" in fields else 0,
         groups=groups_of(fields["groups"]) if "groups" in fields else groups,
         level=level_in(block) if PRIORITY in fields else 0,
+        named=has_name(block),
     )
     return Message(b"", block, orders)
 

@@ -7,6 +7,8 @@ The lines of a header block (see `core.headers`), and their forms outside of the
     traceparent:v       HTTP traceparent: v             JSON "traceparent": "v" (W3C Trace Context, so tracestate)
     x-key:v             HTTP x-key: v                   JSON "key": "v" (the ordering key)
     priority:7          HTTP x-priority: 7              JSON "priority": 7
+    x-unique:v          HTTP x-unique: v                JSON "unique": "v"
+    x-unique-until:v    HTTP x-unique-until: v          JSON "unique_until": "v"
     x-msg-x-foo:v       HTTP x-msg-x-foo: v             JSON "x-msg-x-foo": "v"
     x-foo:v             HTTP x-msg-x-x-foo: v           JSON "x-foo": "v"
     foo:v (STOMP's)     HTTP x-msg-x-foo: v             JSON "x-msg-x-foo": "v"
@@ -143,8 +145,11 @@ def _digits(priority: object) -> str:
 
 
 def _check(pairs: list[tuple[str, str]]) -> None:
-    """Raise BadRequest if the ordering key or the priority is not allowed."""
+    """Raise BadRequest if the ordering key, the priority or the unique name is not allowed."""
+    named: dict[str, str] = {}
     for name, value in pairs:
+        if name in orders.NAMES:
+            named.setdefault(name, value)
         try:
             if name == headers.KEY:
                 headers.check_key(value)
@@ -153,6 +158,11 @@ def _check(pairs: list[tuple[str, str]]) -> None:
         except ValueError as error:
             what = "key" if name == headers.KEY else f"priority {value[:80]!r}"
             raise BadRequest(f"bad {what}: {error}") from None
+    if named:
+        try:
+            orders.check_names(named)
+        except ValueError as error:
+            raise BadRequest(f"bad unique name: {error}") from None
 
 
 def _is_priority(name: str, value: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from curbstone.core import headers
+from curbstone.core import headers, orders
 
 Header = tuple[bytes, bytes]
 
@@ -14,6 +14,8 @@ TRAVELLING = {
     "traceparent": "traceparent",
     "tracestate": "tracestate",
     headers.KEY: "key",
+    orders.UNIQUE: "unique",
+    orders.UNIQUE_UNTIL: "unique_until",
 }
 """The headers, besides Content-Type, that stay with a message over every protocol, and their names in JSON."""
 PRIORITY = b"x-priority"

@@ -38,6 +38,7 @@ class Batch:
         self.left = count
         self.size = size
         self.outcomes: list[tuple[CurbstoneError | None, int, int]] = []
+        """As `Published` has them. A negative seq is that of the message that has the unique name of this one."""
 
 
 def _nobody_hears(_batch: Batch, _error: CurbstoneError | None, _first_seq: int, _count: int) -> bool:
@@ -115,7 +116,9 @@ class OrderedConfirms:
         batch = Batch(target, place, len(messages), size)
 
         def on_done(error: CurbstoneError | None, first_seq: int, count: int) -> None:
-            batch.outcomes.append((error, first_seq, count))
+            place = len(messages) - batch.left
+            is_duplicate = error is None and count == 1 and messages[place].is_duplicate
+            batch.outcomes.append((error, -first_seq if is_duplicate else first_seq, count))
             batch.left -= count
             self._settle()
 

@@ -38,7 +38,10 @@ class Target(Protocol):
         """Return the idempotency key for a message; raise BadRequest."""
 
     def confirms(self, first_seq: int, count: int) -> bytes:
-        """Return the frames that confirm `count` messages, one for each."""
+        """Return the frames that confirm `count` messages, one for each.
+
+        A negative seq is that of the message that has the unique name of this one, which was not stored.
+        """
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
         """Call `fn` when `ended` may have changed; return a function that ends this."""
@@ -78,6 +81,9 @@ class ToQueue:
 
     def confirms(self, first_seq: int, count: int) -> bytes:
         """See `Target`. With ids if they were asked for."""
+        if first_seq < 0:
+            msg_id = b'"id":"%b",' % self._queue.message_id(-first_seq).encode() if self._confirm_ids else b""
+            return text_frame(b'{%b%b"duplicate":true}' % (self._label, msg_id))
         if not self._confirm_ids:
             return _CONFIRM * count
         ids = [self._queue.message_id(seq) for seq in range(first_seq, first_seq + count)]

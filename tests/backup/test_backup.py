@@ -441,3 +441,22 @@ def test_restore_says_what_it_made_of_one_queue(tmp_path: Path) -> None:
 
 def sizes_in(folder: Path) -> list[int]:
     return [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+
+
+def test_import_asks_for_unique_names_again_and_loses_no_message_of_its_lines(tmp_path: Path) -> None:
+    path = "/v2/default/queues/q"
+    sent = [{"message": "1", "unique": "a", "unique_until": "delivered"}, {"message": "2", "unique": "b"}]
+    with ServerProcess(tmp_path / "data") as server:
+        call(server, "PUT", path, {})
+        call(server, "POST", f"{path}/messages/batch", sent)
+        call(server, "POST", f"{path}/messages/lease", {})
+        call(server, "POST", f"{path}/messages/batch", [{"message": "3", "unique": "a"}])
+        exported = curbstone("export", "q", "--server", server.url, cwd=tmp_path)
+    with ServerProcess(tmp_path / "other") as other:
+        call(other, "PUT", path, {})
+        call(other, "POST", f"{path}/messages/batch", [{"message": "here", "unique": "b"}])
+        done = curbstone("import", "--server", other.url, cwd=tmp_path, stdin=exported.raw)
+        said = "2 messages imported; 1 left out, because others with their unique names are not settled\n"
+        assert (done.code, done.out) == (0, said), done.err
+        there = call(other, "GET", f"{path}/messages")["messages"]
+    assert [(each["message"], each.get("unique")) for each in there] == [("here", "b"), ("1", "a"), ("3", None)]

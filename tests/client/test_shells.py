@@ -116,6 +116,21 @@ def test_a_higher_priority_is_delivered_first(shell: Shell, queue: str) -> None:
     assert "priority" not in found[0].headers
 
 
+def test_a_message_is_left_out_while_another_one_has_its_unique_name(shell: Shell, queue: str) -> None:
+    first, again = shell.publish(queue, "1", unique="a:b"), shell.publish(queue, "2", unique="a:b")
+    assert (first.repeated, again.repeated, again.id) == (False, True, first.id)
+    with pytest.raises(ValueError, match="unique_until is settled or delivered, beside unique, not 'x'"):
+        shell.publish(queue, "3", unique="a", unique_until="x")
+    shell.publish(queue, "4", unique="c", unique_until="delivered")
+    messages = shell.consume(queue)
+    found = [shell.take(messages) for _ in range(2)]
+    assert [(message.text, message.unique, dict(message.headers)) for message in found] == [
+        ("1", "a:b", {}),
+        ("4", "c", {}),
+    ]
+    assert not shell.publish(queue, "5", unique="c").repeated
+
+
 def test_many_are_stored_in_their_order(shell: Shell, queue: str) -> None:
     sent = [shell.send(queue, b"%d" % n) for n in range(500)]
     shell.flush()

@@ -61,6 +61,9 @@ def test_send_and_receive(run: Run, server: ServerProcess) -> None:
     assert good(run("recv", "a", "--ack", "--count=0")).out == "one\ntwo\n"
     assert counts(server) == (0, 0, 0)
     assert run("recv", "a").code == 5
+    said = "1 message sent; 1 left out, because others with their unique names are not settled\n"
+    assert good(run("send", "a", "one", "two", "--unique", "n")).out == said
+    assert [each.get("duplicate") for each in good(run("send", "a", "x", "--unique", "n", "--json")).json] == [True]
 
 
 def test_lines_of_stdin_are_messages(run: Run) -> None:

@@ -16,6 +16,7 @@ from curbstone.core.errors import (
     SchemaViolation,
 )
 from curbstone.core.message import Message
+from curbstone.core.orders import orders_in
 from curbstone.core.port import Broker, Queue
 from curbstone.rabbit.queue import Queue as ClusterQueue
 from curbstone.rabbit.shared.mapping import properties_of
@@ -187,3 +188,13 @@ def test_on_a_cluster_rabbitmq_orders_by_priority_and_nothing_goes_before_it(clu
     assert "oldest_every" not in queue.known.as_entry()["options"] and queue.by_priority() == {}
     sent = [Message(b"x", block) for block in (b"priority:7\n", b"priority:12\n", b"priority:4\n", b"")]
     assert [properties_of(each, "q-1", now_ms=0).priority for each in sent] == [7, 9, None, None]
+
+
+def test_on_a_cluster_a_unique_name_is_refused_with_a_sentence(cluster: ModelWorld | NodeWorld) -> None:
+    queue = cluster.queue()
+    block = b"x-unique:a\n"
+    message = Message(b"x", block, orders_in(block))
+    with pytest.raises(NotSupported, match="Unique names need the local engine"):
+        queue.publish([message], lambda *_: None)
+    (error, _, _) = cluster.answer(lambda done: cluster.broker.publish_event("e", [message], done))
+    assert isinstance(error, NotSupported)

@@ -56,6 +56,10 @@ export async function run({ Client, Reject, Retry, Refused }, url, options, cras
   await until(() => ranked.length === 3);
   facts.ranked = ranked;
 
+  const named = [];
+  for (const text of ["stored", "left out"]) named.push(await client.publish("named", text, { unique: "a" }));
+  facts.named = [named.map(({ repeated }) => repeated), named[0].id === named[1].id];
+
   const sending = Array.from({ length: 200 }, (_, n) => client.publish("orders", String(n + 1)));
   await Promise.any(sending);
   await crash();

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from curbstone.core.message import Message
-from curbstone.core.orders import level_in, orders_of
+from curbstone.core.orders import level_in, orders_of, without_names
 from curbstone.core.values import UNNAMED
 
 GROUPS = (UNNAMED, "g", "h")
@@ -47,6 +47,8 @@ class History:
         self._next = 1
         self.keys = 0
         """How many ordering keys messages have; 0 for none."""
+        self.names: dict[int, bytes] = {}
+        """The line with the unique name, by token."""
         self.priorities = 0
         """How many priorities they have beside none; 0 for none."""
         self.bodies: dict[int, bytes] = {}
@@ -81,7 +83,7 @@ class History:
         """Return the headers of the message with a token."""
         key = b"x-key:%d\n" % (number % self.keys) if self.keys and number % 4 else b""
         priority = b"priority:%d\n" % (number * 7 % self.priorities) if self.priorities and number % 5 else b""
-        return (b"n:%d\n" % number if number % 3 else b"") + key + priority
+        return (b"n:%d\n" % number if number % 3 else b"") + key + priority + self.names.get(number, b"")
 
     @staticmethod
     def token(message: Message, group: str = UNNAMED) -> int:
@@ -117,7 +119,8 @@ class History:
         number = token % GROUP_STEP
         if self.bodies.get(number) != message.body:
             raise Violation(f"token {token} came out as it was not sent")
-        if message.headers.split(b"x-dead-")[0] != self.headers(number):
+        block, sent = message.headers.partition(b"x-dead-")[0], self.headers(number)
+        if block != sent and block != without_names(sent):  # a dead letter has no name
             raise Violation(f"token {token} came out with the headers {message.headers!r}")
         if token in self.gone and token not in self.undone_early:
             raise Violation(f"token {token} returned after its settling was confirmed, to {to}")

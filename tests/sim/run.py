@@ -26,6 +26,7 @@ from tests.sim.durable import Durable
 from tests.sim.evidence import NotingDisk
 from tests.sim.history import History, Unit, Violation
 from tests.sim.leases import give_back, take_or_settle
+from tests.sim.naming import Naming
 from tests.sim.overflow import Overflow
 from tests.sim.priorities import see_order
 from tests.sim.producer import Producers
@@ -56,6 +57,7 @@ class Run:
         self.durable = Durable(self, seed, focus)
         self.overflow = Overflow(self, seed, focus)
         self.undoing = Undoing(self, seed, focus)
+        self.naming = Naming(self, seed, focus)
         self.disk.caps = self.directories.cap_of
         self.history = History()
         self.history.keys = 3 if focus == "keys" else Random(f"keys {seed}").choice([0, 0, 0, 2, 7])
@@ -163,7 +165,8 @@ class Run:
         weights = {name: self.rng.choice([0, 1, 1, 2, 4]) for name in ACTIONS}
         weights["publish"] += 2
         weights["go_on"] += 6
-        for others in (self.directories, self.producers, self.durable, self.overflow, self.undoing, self.sharing):
+        more = (self.directories, self.producers, self.durable, self.overflow, self.undoing, self.sharing, self.naming)
+        for others in more:
             weights |= others.weights()
         names = list(weights)
         rests = Random(f"rests {self.seed}")
@@ -466,6 +469,7 @@ class Run:
         expected = [token for token in self.ordered.get(name, []) if token in there]
         in_order = sorted(messages, key=lambda message: message.seq)
         self.producers.judge(str(name), in_order)
+        self.naming.judge(str(name), in_order)
         by_seq = [self.history.token(message) for message in in_order]
         if [token for token in by_seq if token in set(expected)] != expected:
             raise Violation(f"{name}: out of order")
@@ -489,6 +493,7 @@ ALL_ACTIONS = {**ACTIONS, "number": Run.number} | {
     name: lambda run, action=action: action(run.directories) for name, action in OF_DIRECTORIES.items()
 }
 ALL_ACTIONS["overflow"] = lambda run: run.overflow.act()
+ALL_ACTIONS["name"] = lambda run: run.naming.act()
 ALL_ACTIONS["undo"] = lambda run: run.undoing.act()
 ALL_ACTIONS["durable"] = lambda run: run.durable.act()
 ALL_ACTIONS["share"] = lambda run: run.sharing.act()

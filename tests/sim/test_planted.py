@@ -9,11 +9,14 @@ from heapq import heappush
 import pytest
 
 from curbstone.core.admin import undo
+from curbstone.core.engine.commit import batch
 from curbstone.core.engine.commit.meta_writer import MetaWriter
+from curbstone.core.engine.commit.names import Names
 from curbstone.core.engine.commit.producer_sequences import Found, SequenceCheck
 from curbstone.core.engine.commit.publishes import Publishes
 from curbstone.core.engine.directories import Directories
 from curbstone.core.engine.facts.facts import Facts
+from curbstone.core.engine.facts.kinds import seq_of
 from curbstone.core.engine.index import copies
 from curbstone.core.engine.index import group as group_module
 from curbstone.core.engine.index import runs as index_runs
@@ -28,6 +31,7 @@ from curbstone.core.engine.log.commit import Commit
 from curbstone.core.engine.log.format import Note, Reason
 from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.room import Room
+from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.queue import Queue
 from curbstone.core.engine.write_queue import Publish, WriteQueue
 from curbstone.core.errors import CurbstoneError
@@ -37,6 +41,7 @@ from curbstone.core.filters import Filter, filter_of
 from curbstone.core.host import Job
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
+from curbstone.core.orders import Name
 from curbstone.core.transactions.tx_log import TxLog
 from curbstone.core.values import Numbered
 from tests.kit.simulated import SimFile
@@ -103,7 +108,7 @@ def test_the_simulator_sees_numbers_of_producers_that_a_crash_takes(monkeypatch:
 def test_the_simulator_sees_numbers_that_are_not_looked_at_in_the_order_of_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(SequenceCheck, "taken", lambda self, producer, last: None)
+    monkeypatch.setattr(SequenceCheck, "taken", lambda self, publish, now_ms: None)
     assert finds_something(range(20), focus="numbers")
 
 
@@ -314,3 +319,33 @@ def test_the_simulator_sees_a_page_that_passes_for_all_of_its_run(monkeypatch: p
 
     monkeypatch.setattr(Level, "_loaded", loaded)
     assert finds_something(range(40), focus="priority")
+
+
+# --- unique names
+
+
+def test_the_simulator_sees_names_that_a_start_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    ignore_facts(monkeypatch, "recover", Note.NAME)
+    assert finds_something(range(20), focus="unique")
+
+
+def test_the_simulator_sees_names_that_go_with_the_segment_of_their_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(parts: Parts, log_start: int) -> None:
+        parts.facts.weed_below(Note.NAME, lambda _value: True, log_start)
+
+    monkeypatch.setattr(batch, "forget_before", forget)
+    assert finds_something(range(40), focus="unique")
+
+
+def test_the_simulator_sees_two_of_a_name_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Names, "take", lambda self, name, seq: None)
+    assert finds_something(range(20), focus="unique")
+
+
+def test_the_simulator_sees_a_name_that_outlives_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def holder(self: Names, name: Name, ended: object = ()) -> int:
+        value = self._parts.facts.get(Note.NAME, name.hashed)
+        return seq_of(value) if value is not None else 0
+
+    monkeypatch.setattr(Names, "holder", holder)
+    assert finds_something(range(20), focus="unique")

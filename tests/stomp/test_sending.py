@@ -152,3 +152,57 @@ def test_a_bad_priority_is_an_error_with_the_rule(value: str) -> None:
     error = Client().error(send("x", f"priority:{value}", "receipt:r"))
     assert error.headers["receipt-id"] == "r"
     assert "bad priority: it is a whole number from 0 to 9; up to 255 counts as 9" in error.body.decode()
+
+
+@pytest.mark.parametrize("until", ["", "x-unique-until:delivered"])
+def test_a_send_is_left_out_while_another_message_has_its_unique_name(until: str) -> None:
+    client = Client()
+    more = [until] * bool(until)
+    frames = [send(text, f"x-unique:{name}", f"receipt:{text}", *more) for text, name in zip("123", "aba", strict=True)]
+    receipts = client.send(*frames)
+    assert [receipt.headers for receipt in receipts] == [
+        {"receipt-id": "1"},
+        {"receipt-id": "2"},
+        {"receipt-id": "3", "x-duplicate": "true"},
+    ]
+    messages = client.send("SUBSCRIBE|id:0|destination:/queue/a|ack:client")
+    assert [(message.body, message.headers["x-unique"]) for message in messages] == [(b"1", "a"), (b"2", "b")]
+    again = [frame for frame in client.send(send("4", "x-unique:a", "receipt:r", *more)) if frame.command == "RECEIPT"]
+    assert ("x-duplicate" in again[0].headers) is not bool(until)
+
+
+def test_the_receipt_of_a_send_that_was_left_out_has_the_id_of_the_message_with_its_name() -> None:
+    client = Client(connect="|x-features:ids")
+    one, two = client.send(send("1", "x-unique:a", "receipt:1"), send("2", "x-unique:a", "receipt:2"))
+    assert two.headers == {"receipt-id": "2", "x-msg-id": one.headers["x-msg-id"], "x-duplicate": "true"}
+
+
+def test_sends_that_differ_in_their_unique_names_alone_share_a_plan_and_those_without_one_are_not_unique() -> None:
+    client = Client()
+    frames = [
+        send(text, "x-key:k", *more)
+        for text, more in [("1", ["x-unique:a"]), ("2", []), ("3", []), ("4", ["x-unique:a"])]
+    ]
+    client.send(*frames)
+    assert [message.body for message in client.send("SUBSCRIBE|id:0|destination:/queue/a|ack:auto")] == [
+        b"1",
+        b"2",
+        b"3",
+    ]
+
+
+@pytest.mark.parametrize("lines", [["x-unique:"], ["x-unique:" + "x" * 257], ["x-unique-until:settled"]])
+def test_a_bad_unique_name_is_an_error_with_the_rule(lines: list[str]) -> None:
+    error = Client().error(send("x", *lines, "receipt:r"))
+    assert error.headers["receipt-id"] == "r"
+    assert "bad unique name: x-unique" in error.body.decode()
+
+
+def test_a_transaction_leaves_out_what_has_the_unique_name_of_another() -> None:
+    client = Client()
+    client.send(send("1", "x-unique:a"))
+    client.send(
+        "BEGIN|transaction:t", send("2", "transaction:t", "x-unique:a"), send("3", "transaction:t", "x-unique:b")
+    )
+    client.send("COMMIT|transaction:t")
+    assert [message.body for message in client.send(SUB)] == [b"1", b"3"]

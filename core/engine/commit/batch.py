@@ -9,13 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from curbstone.core.engine.commit.names import forget_before
 from curbstone.core.engine.commit.publishes import Publishes
 from curbstone.core.engine.commit.records import Records
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.compaction.relocate import Copy, CopySource
 from curbstone.core.engine.delivery.dispatch import Dispatcher
-from curbstone.core.engine.facts.facts import EMPTY, put
-from curbstone.core.engine.facts.kinds import encode_rank, encode_seq, rank_key
+from curbstone.core.engine.facts.facts import EMPTY, Changes, put
+from curbstone.core.engine.facts.kinds import (
+    Dedup,
+    encode_producer,
+    encode_rank,
+    encode_seq,
+    encode_staged,
+    rank_key,
+)
 from curbstone.core.engine.index.index import DELAYS, LEVELS
 from curbstone.core.engine.index.level import Level
 from curbstone.core.engine.log.commit import Commit
@@ -189,7 +197,10 @@ class Batch:
     def _has_more(self) -> bool:
         """Return whether to write a batch without messages and records, such as to say how far were handed out."""
         parts = self._parts
-        if self.publishes.tx or parts.write_queue.must_write:
+        publishes = self.publishes
+        if publishes.tx or parts.write_queue.must_write:
+            return True
+        if publishes.left_out and (publishes.atomic or publishes.numbering is not None):  # their facts are to be noted
             return True
         can_mark = parts.log.room.records_left > 0 and not self._disk_is_full
         return can_mark and parts.index.has_unlogged_marks
@@ -205,11 +216,30 @@ class Batch:
         ]
         self._add_to().add_tries(sorted(released, key=lambda item: item.group), state=True)
 
+    def _new_facts(self) -> Changes:
+        """Return the facts that hold once the publishes are on disk."""
+        facts: Changes = {}
+        state, publishes = self._parts.state, self.publishes
+        if publishes.names is not None:
+            publishes.names.facts(facts)
+        if publishes.numbering is not None:
+            for producer, last in publishes.numbering.coming.items():
+                put(facts, Note.PRODUCER, encode_producer(producer, last))
+        for write in publishes.atomic:
+            if write.mark is not None:
+                put(facts, Note.STAGED, encode_staged(*write.mark))
+            if write.key is not None:
+                end_ms = state.host.now_ms() + round(state.options.idempotency_window * 1000)
+                messages, key = write.messages, write.key
+                put(facts, Note.KEY, Dedup(end_ms, messages[0].seq, len(messages), key.hashed, key.digest).encode())
+        return facts
+
     def _notes(self, drops: int) -> bytes:
         """Return the notes of the batch: where the log starts once segments are dropped, and the facts."""
         facts, groups = self._parts.facts, self._parts.index.groups
         publishes, receivers = self.publishes, self._dispatcher
-        new = publishes.facts() if publishes.atomic or publishes.numbering is not None else {}
+        has_facts = publishes.atomic or publishes.numbering is not None or publishes.names is not None
+        new = self._new_facts() if has_facts else {}
         messages = len(publishes.messages)
         has_levels = publishes.traits & LEVELS or self._parts.index.runs.levels
         marks: dict[Level, int] = {}
@@ -237,5 +267,7 @@ class Batch:
         facts.keep_only(Note.DELIVERED, {name.encode() for name in groups})
         ranks = [(level.number, group.name) for group in groups.values() for level in group.levels if level.number]
         facts.keep_only(Note.RANK, {rank_key(name, number) for number, name in ranks})
+        if facts.count(Note.NAME):
+            forget_before(self._parts, log_start)
         self.facts = facts.pending(new, log_start)
         return encode_log_start(log_start) + self.facts.encoded

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from curbstone.core.engine.facts.facts import Facts
 from curbstone.core.engine.facts.kinds import KINDS
 from curbstone.core.engine.log.format import Note
+from curbstone.core.engine.write_queue import Publish
 from curbstone.core.errors import NumberGap
 from curbstone.core.values import LastNumber, Numbered
 
@@ -49,6 +50,8 @@ class SequenceCheck:
         """Return by how many bytes a publish makes the notes of the batch longer."""
         return 0 if numbered.producer in self.coming else KINDS[Note.PRODUCER].room
 
-    def taken(self, producer: bytes, last: LastNumber) -> None:
-        """Messages of a producer go into the batch; `last` is the number of the last one."""
-        self.coming[producer] = last
+    def taken(self, publish: Publish, now_ms: int) -> None:
+        """The messages of a publish in front of its next one go into the batch, or are left out."""
+        if publish.numbered is not None:
+            last = publish.numbered.behind(publish.next).after
+            self.coming[publish.numbered.producer] = LastNumber(last, publish.messages[publish.next - 1].seq, now_ms)

@@ -16,10 +16,10 @@ from functools import partial
 from typing import NamedTuple
 
 from curbstone.core.engine.commit.inspection import inspect
+from curbstone.core.engine.commit.names import NAME_BYTES, Names, mark_duplicate, name_of
 from curbstone.core.engine.commit.producer_sequences import SequenceCheck
 from curbstone.core.engine.compaction.cleaner import Cleaner
-from curbstone.core.engine.facts.facts import Changes, put
-from curbstone.core.engine.facts.kinds import KINDS, Dedup, encode_producer, encode_staged
+from curbstone.core.engine.facts.kinds import KINDS
 from curbstone.core.engine.index.index import DELAYS, EXPIRIES, GROUPS, LEVELS
 from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES, SEGMENT_BYTES, Note, entry_bytes, settled_bytes
 from curbstone.core.engine.log.room import RELEASE_BYTES
@@ -30,7 +30,7 @@ from curbstone.core.headers import KEY_MARK, key_of
 from curbstone.core.message import Message
 from curbstone.core.orders import NOTHING, changed
 from curbstone.core.schemas import BodyRule
-from curbstone.core.values import LastNumber, Numbered
+from curbstone.core.values import Numbered
 
 BATCH_BYTES_MAX = 2 * 1024 * 1024
 """Most bytes of a batch. A sync of a file that grows costs about the same for a few large messages as for many. If this
@@ -60,7 +60,8 @@ class Taken(NamedTuple):
 class Publishes:
     __slots__ = (
         "_budget", "_cleaner", "_coming_groups", "_keys", "_parts", "_records_bytes", "_room", "_space", "_state",
-        "_tries_bytes", "atomic", "bytes", "ended", "messages", "numbering", "taken", "traits", "tx",
+        "_tries_bytes", "atomic", "bytes", "ended", "left_out", "messages", "names", "numbering", "taken", "traits",
+        "tx",
     )  # fmt: skip
 
     def __init__(self, parts: Parts, cleaner: Cleaner) -> None:
@@ -93,23 +94,12 @@ class Publishes:
         """Bytes that the cap has for entries, and for what will be written about them later."""
         self.numbering: SequenceCheck | None = None
         """The check of numbered publishes; None while there is none in this batch."""
+        self.names: Names | None = None
+        """The unique names of these messages; None while none of them asks for one."""
+        self.left_out = 0
+        """How many messages are not stored because others have their names."""
         self._coming_groups: set[str] | None = None
         """Undeclared groups that begin to exist with this batch; None while none of its messages names a group."""
-
-    def facts(self) -> Changes:
-        """Return the facts that hold once these publishes are on disk."""
-        facts: Changes = {}
-        if self.numbering is not None:
-            for producer, last in self.numbering.coming.items():
-                put(facts, Note.PRODUCER, encode_producer(producer, last))
-        for write in self.atomic:
-            if write.mark is not None:
-                put(facts, Note.STAGED, encode_staged(*write.mark))
-            if write.key is not None:
-                end_ms = self._state.host.now_ms() + round(self._state.options.idempotency_window * 1000)
-                messages, key = write.messages, write.key
-                put(facts, Note.KEY, Dedup(end_ms, messages[0].seq, len(messages), key.hashed, key.digest).encode())
-        return facts
 
     def take(self, records_bytes: int) -> None:
         """Take the publishes that fit into the segment (the active one, or a new one) and under the cap.
@@ -121,7 +111,9 @@ class Publishes:
         if inbox:
             self._measure(inbox[0])
             while inbox and len(self.messages) < BATCH_MESSAGES_MAX and self._take_next(inbox[0]):
-                pass
+                if self.left_out >= BATCH_MESSAGES_MAX:
+                    self._parts.wakeups.dirty()  # perhaps nothing is written, and no end of a commit follows
+                    break
         if not inbox or (self.messages and not isinstance(inbox[-1], Reservation)):
             self._cleaner.unblocked()  # so the next publish that has to wait gets a whole pass of the cleaner
 
@@ -255,12 +247,21 @@ class Publishes:
             if publish.ended * SETTLED_BYTES > self._room.slack_bytes:
                 text = "the transaction settles more than the queue's cap has room to log"
                 return self._refuse(publish, QueueFull(text))
+        messages = publish.messages[publish.next :]
+        if publish.has_names:
+            names = self.names = self.names or Names(self._parts)
+            if names.any_must_wait(messages):
+                return False
+            messages = names.without_duplicates(messages, publish, self._state.next_seq + len(self.messages))
+            self._space -= NAME_BYTES * len(messages)
         self._parts.write_queue.publishes.popleft()
         self.atomic.append(publish)
         self.tx = publish.tx
         self.ended += publish.ended
         before = self.bytes
-        self._put_in(publish, publish.messages[publish.next :])
+        left_out = len(publish.messages) - publish.next - len(messages)
+        self.left_out += left_out
+        self._put_in(publish, messages, left_out=left_out)
         self._tries_bytes += max(size - (self.bytes - before), 0)
         if publish.key is not None:
             if self._keys is None:
@@ -332,20 +333,40 @@ class Publishes:
             messages, size = messages[publish.next : publish.inspection.fit], 0
         elif publish.next:
             messages, size = messages[publish.next :], 0
-        if self._fit_at_once(messages, size):
+        if not publish.has_names and self._fit_at_once(messages, size):
             self._put_in(publish, messages, size)
             if publish.next == len(publish.messages):
                 self._parts.write_queue.publishes.popleft()
             return True
+        return self._take_each(publish, messages)
+
+    def _take_each(self, publish: Publish, messages: list[Message]) -> bool:
+        """Take messages of a publish one by one; return whether to continue with the next publish, or with the rest."""
         total, tries = self.bytes, self._tries_bytes
+        seq = self._state.next_seq + len(self.messages)
         for index, message in enumerate(messages):
-            error = self._crowded([message]) if message.orders is not None else None
+            error = self._crowded([message]) if message.orders is not None and message.orders.groups else None
             size = entry_bytes(message) + EXPIRY_BYTES
             tries += RELEASE_BYTES * self._parts.index.entitled_count(message)
+            name = name_of(message) if publish.has_names else None
+            if name is not None and error is None:
+                names = self.names = self.names or Names(self._parts)
+                holder = names.holder(name)
+                if holder and (publish.numbered is None or self._has_room(total + tries)):
+                    self._put_in(publish, messages[:index])
+                    return self._leave_out(publish, holder)
+                if not holder and names.must_wait(name):
+                    self._put_in(publish, messages[:index])
+                    return False
+                error = names.refusal()
+                tries += 2 * NAME_BYTES  # the note is written once more when its segment goes
+                self._space -= NAME_BYTES
             is_next = total and total + size > self._space
             if error is None and not is_next and self._has_room(total + size + tries):
                 total += size
                 self._tries_bytes = tries
+                if name is not None and self.names is not None:
+                    self.names.take(name, seq + index)
                 continue
             self._put_in(publish, messages[:index])
             if self.messages:  # it is its turn in the next batch
@@ -355,6 +376,18 @@ class Publishes:
             self._answer(publish, 1, error, 0)
             return True
         self._put_in(publish, messages)
+        if publish.next == len(publish.messages):
+            self._parts.write_queue.publishes.popleft()
+        return True
+
+    def _leave_out(self, publish: Publish, holder: int) -> bool:
+        """Leave out the next message of a publish, because another one has its name. Return True."""
+        mark_duplicate(publish.messages[publish.next], holder)
+        self.left_out += 1
+        self.taken.append(Taken(publish, publish.next, 1))
+        publish.next += 1
+        if self.numbering is not None:
+            self.numbering.taken(publish, self._state.host.now_ms())
         if publish.next == len(publish.messages):
             self._parts.write_queue.publishes.popleft()
         return True
@@ -378,10 +411,11 @@ class Publishes:
         self._tries_bytes = tries
         return True
 
-    def _put_in(self, publish: Publish, messages: list[Message], plain_bytes: int = 0) -> None:
+    def _put_in(self, publish: Publish, messages: list[Message], plain_bytes: int = 0, left_out: int = 0) -> None:
         """Put messages into the batch, which gives them their seqs and timestamps.
 
-        `plain_bytes` is the size of their entries if they are plain and it is known; else 0.
+        `plain_bytes` is the size of their entries if they are plain and it is known; else 0. So many others of the
+        publish are `left_out`.
         """
         state = self._state
         seq = state.next_seq + len(self.messages)
@@ -405,18 +439,18 @@ class Publishes:
                 else:
                     self.bytes += self._put_in_with_orders(message, default_ttl_ms)
         self.messages += messages
-        first = publish.next
-        publish.next += len(messages)
-        if self.numbering is not None and publish.numbered is not None and messages:
-            number = publish.numbered.first + publish.next - 1
-            self.numbering.taken(publish.numbered.producer, LastNumber(number, seq - 1, state.host.now_ms()))
         if messages or isinstance(publish, AtomicWrite):
-            self.taken.append(Taken(publish, first, len(messages)))
+            span = len(messages) + left_out
+            self.taken.append(Taken(publish, publish.next, span))
+            publish.next += span
+            if self.numbering is not None and span:
+                self.numbering.taken(publish, state.host.now_ms())
 
     def _put_in_with_orders(self, message: Message, default_ttl_ms: int) -> int:
         """Note what a message has that is not plain; return the bytes of its entry."""
         orders = message.orders or NOTHING
-        self._take_levels([message])
+        if orders.level:
+            self._take_levels([message])
         ttl_ms = orders.ttl_ms or default_ttl_ms
         if ttl_ms:
             message.expires_ms = self._state.host.now_ms() + ttl_ms
@@ -450,9 +484,12 @@ class Publishes:
         return self._room.admits(size + BATCH_BYTES + SEGMENT_BYTES + self._records_bytes)
 
     def _blocked(self, publish: Publish, size: int) -> bool:
-        """Have room made for the first publish, or refuse it if that can't help; return whether it was refused."""
+        """Have room made for the first publish, or refuse it if that can't help; return whether to continue at once."""
         if self.numbering is not None and publish.numbered is not None:
             size += 2 * self.numbering.note_bytes(publish.numbered)
+        if self._parts.facts.count(Note.NAME) and (freed := Names(self._parts).weed()):
+            self._budget += freed
+            return True
         if self._cleaner.make_room(size + self._room.reserved):
             return False
         return self._refuse(publish, QueueFull(f"queue {self._state.name} {self._parts.log.fullness}"))

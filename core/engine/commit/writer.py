@@ -350,6 +350,7 @@ class Writer:
                 self._log.room.give_back(publish.reserved)
             error, seq = answer or (None, publish.messages[first].seq if count else 0)
             self._state.host.tell(publish.on_done, error, seq, count)
+        self._state.stats.duplicates += batch.publishes.left_out
         if self.copy_source is not None and self.copy_source.is_over:
             self.copy_source = None
 

@@ -6,7 +6,7 @@ dropped and the fact still counts, the note is written again. `kinds` has the ki
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -66,7 +66,7 @@ EMPTY = BatchFacts(b"", {}, {}, {})
 class Facts:
     """The facts of one queue."""
 
-    __slots__ = ("_ends", "_known", "_room", "_state", "changed")
+    __slots__ = ("_ends", "_known", "_room", "_state", "_unlooked", "changed")
 
     def __init__(self, state: QueueState, room: Room) -> None:
         self._state = state
@@ -75,6 +75,8 @@ class Facts:
         """By kind and key, the facts that are in the log."""
         self._ends: dict[int, list[tuple[int, bytes]]] = {}
         """By kind, a heap with the end of each fact that has one. If it was set again since, its end is a later one."""
+        self._unlooked: dict[int, list[bytes]] | None = None
+        """By kind, the keys that `weed` has yet to look at; None if it was never called."""
         self.changed: Changes = {}
         """Facts that hold now, and that the next batch has to note."""
 
@@ -122,6 +124,34 @@ class Facts:
         """Forget all facts of a kind but these."""
         for key in [key for key in self._known.get(note, ()) if key not in keys]:
             self.forget(note, key)
+
+    def weed(self, note: Note, is_over: Callable[[bytes], bool], most: int) -> int:
+        """Look at some facts of a kind, each in its turn, and forget those that are over; return how many were.
+
+        If it looks at two for each that is added, never more than half of them are over for long.
+        """
+        known = self._known.get(note)
+        if not known:
+            return 0
+        if self._unlooked is None:
+            self._unlooked = {}
+        unlooked = self._unlooked.setdefault(note, [])
+        if not unlooked:
+            unlooked.extend(known)
+        before = len(known)
+        for _ in range(min(most, len(unlooked))):
+            key = unlooked.pop()
+            fact = known.get(key)
+            if fact is not None and is_over(fact.value):
+                self.forget(note, key)
+        return before - len(known)
+
+    def weed_below(self, note: Note, is_over: Callable[[bytes], bool], log_start: int) -> None:
+        """Forget the facts of a kind that are over and whose note is in a segment below `log_start`."""
+        known = self._known.get(note)
+        if known:
+            for key in [key for key, fact in known.items() if fact.segment < log_start and is_over(fact.value)]:
+                self.forget(note, key)
 
     def _remember(self, note: Note, key: bytes, value: bytes, segment: int) -> None:
         """Take in that the log has a fact."""

@@ -9,6 +9,7 @@ The bytes of a fact are the payload of its note in the log. Numbers are little-e
     ACKED       seq (8), name of the group
     PRODUCER    producer (16), number (8), seq (8), time in ms (8)
     RANK        seq (8), level (1), name of the group
+    NAME        seq (8), 1 if the name is free after the first delivery (1), time in ms (8), hash of the name (16)
 
 A new kind needs a number in `Note`, a row in `KINDS`, and functions that make and read its bytes.
 """
@@ -29,6 +30,7 @@ _DEDUP = struct.Struct(f"<QQI{DIGEST_BYTES}s{DIGEST_BYTES}s")
 _STAGED = struct.Struct("<QQ")
 _LOSS = struct.Struct("<QQ")
 _PRODUCER = struct.Struct(f"<{DIGEST_BYTES}sQQQ")
+_NAME = struct.Struct(f"<QBQ{DIGEST_BYTES}s")
 
 
 class Kind(NamedTuple):
@@ -74,6 +76,7 @@ KINDS: dict[int, Kind] = {
     Note.ACKED: Kind(slice(8, None), is_withdrawn=True),
     Note.PRODUCER: Kind(slice(0, 16), room=48, end_ms=_producer_end_ms, most=100_000, cap_bytes=4096, makes_way=True),
     Note.RANK: Kind(slice(8, None)),
+    Note.NAME: Kind(slice(17, 33), room=40, most=200_000, cap_bytes=128),
 }
 
 
@@ -176,3 +179,21 @@ def encode_producer(producer: bytes, last: LastNumber) -> bytes:
 def decode_producer(value: bytes | None) -> LastNumber | None:
     """Return the last number of a producer, None if it is not known."""
     return LastNumber(*_PRODUCER.unpack(value)[1:]) if value else None
+
+
+# --- unique names
+
+
+def encode_named(seq: int, until_delivered: bool, time_ms: int, hashed: bytes) -> bytes:
+    """Return the fact that the message with this seq has a name, since that time."""
+    return _NAME.pack(seq, until_delivered, time_ms, hashed)
+
+
+def seq_of(value: bytes) -> int:
+    """Return the seq of the message that has a name."""
+    return int.from_bytes(value[:8], "little")
+
+
+def until_delivered(value: bytes) -> bool:
+    """Return whether a name is free as soon as its message was delivered once."""
+    return value[8] != 0

@@ -127,7 +127,7 @@ class Index:
     def revive(self, name: str, copies: list[Message], where: Where) -> None:
         """Make messages that were settled in a group ready in it again, with no tries."""
         group = self.group(name)
-        names = {message.seq: [name, *self._pending_in(message.seq)] for message in copies}
+        names = {message.seq: [name, *self.pending_in(message.seq)] for message in copies}
         self.insert_copies(copies, names, where)
         group.pends(len(copies))
         for message in copies:
@@ -139,10 +139,10 @@ class Index:
 
     def split(self, copies: list[Message], where: Where) -> None:
         """Cut runs: some of their messages were copied, and the others stay in their place."""
-        names = {message.seq: self._pending_in(message.seq) for message in copies}
+        names = {message.seq: self.pending_in(message.seq) for message in copies}
         self.insert_copies([message for message in copies if names[message.seq]], names, where)
 
-    def _pending_in(self, seq: int) -> list[str]:
+    def pending_in(self, seq: int) -> list[str]:
         """Return the groups that a message is pending in."""
         run = self.runs.find(seq)
         if run is None:
@@ -151,7 +151,17 @@ class Index:
 
     def is_pending(self, name: str, seq: int) -> bool:
         """Return whether a message is pending in a group."""
-        return name in self._pending_in(seq)
+        return name in self.pending_in(seq)
+
+    def is_live(self, seq: int) -> bool:
+        """Return whether a message is pending in some group."""
+        run = self.runs.find(seq)
+        return run is not None and bool(run.live() >> (seq - run.first) & 1)
+
+    def is_untried(self, seq: int) -> bool:
+        """Return whether a message waits for its first delivery in some group."""
+        groups = [self.groups[name] for name in self.pending_in(seq)]
+        return any([seq not in group.in_flight and not group.tries_of(seq) for group in groups])
 
     def clear(self, name: str, messages: list[Message]) -> None:
         """Forget that messages are pending in a group."""

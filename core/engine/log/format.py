@@ -10,8 +10,9 @@ zeros, or bytes of an earlier life of the file. Numbers are little-endian. ::
     batch            crc, magic, length, flags, number, time, first seq, delivered, transaction,
                      count, bytes of releases, settles and notes;
                      then message entries, releases, settles, notes
-    message entry    length, seq - first seq, timestamp, length of headers, level (4 bits, the other 12 are 0),
-                     length of extras; then extras (expiry, groups), header block, body
+    message entry    length, seq - first seq, timestamp, length of headers, level (4 bits), whether it
+                     has a name (1 bit; the other 11 are 0), length of extras;
+                     then extras (expiry, groups), header block, body
 
 A batch's CRC covers everything after the CRC itself. It starts from the segment's salt, which is random, so
 that neither bytes of an earlier life of a recycled file nor a message body that looks like a batch can pass
@@ -32,7 +33,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from curbstone.core.message import Message
-from curbstone.core.orders import OF_LEVEL, changed
+from curbstone.core.orders import NAMED, OF_FLAGS, changed
 
 FORMAT = 2
 FORMAT_WITHOUT_REDO = 1
@@ -52,7 +53,8 @@ ENTRY = struct.Struct("<IIQIHH")
 ENTRY_BYTES = ENTRY.size
 _SIZE_AND_DELTA = struct.Struct("<II")  # how an entry begins
 LEVEL_BITS = 15
-_LEVELS = bytes(orders.level if orders is not None else 0 for orders in OF_LEVEL)
+_FLAG_BITS = LEVEL_BITS | NAMED
+_LEVELS = bytes(orders.level if orders is not None else 0 for orders in OF_FLAGS[:NAMED])
 """By the number in an entry, the level that it has; one that this version does not know counts as the default."""
 _EXTRAS = struct.Struct("<Q")
 _LIST = struct.Struct("<BBHI")  # reason (of releases: 1 for state), length of the group's name, 0, number of runs
@@ -101,6 +103,7 @@ class Note(IntEnum):
     ACKED = 6  # up to where a declared group was acked
     PRODUCER = 7  # the last number of a producer
     RANK = 8  # the delivered mark of a level in a group; that of the default level is another note
+    NAME = 10  # the message that has a unique name
     FILLER = 255  # says nothing: a repair puts it in the place of damaged bytes
 
 
@@ -214,10 +217,13 @@ def encode_entries(messages: Iterable[Message], first_seq: int, parts: list[byte
         body = message.body
         if message.expires_ms or message.orders is not None:
             orders = message.orders
-            level = orders.level if orders is not None else 0
+            level = flags = 0
+            if orders is not None:
+                level = orders.level
+                flags = level | NAMED if orders.named else level
             extras = encode_extras(message) if message.expires_ms or (orders is not None and orders.groups) else b""
             size = ENTRY_BYTES + len(extras) + len(headers) + len(body)
-            parts.append(pack(size, message.seq - first_seq, message.timestamp_ms, len(headers), level, len(extras)))
+            parts.append(pack(size, message.seq - first_seq, message.timestamp_ms, len(headers), flags, len(extras)))
             if level:
                 any_levels = True
             if extras:
@@ -236,15 +242,15 @@ def decode_entries(data: bytes, offset: int, count: int, first_seq: int) -> list
     unpack = ENTRY.unpack_from
     messages = []
     for _ in range(count):
-        size, delta, timestamp_ms, headers_bytes, level, extras_bytes = unpack(data, offset)
+        size, delta, timestamp_ms, headers_bytes, flags, extras_bytes = unpack(data, offset)
         start = offset + ENTRY_BYTES + extras_bytes
         body = start + headers_bytes
         offset += size
         message = Message(data[body:offset], data[start:body])
         message.seq = first_seq + delta
         message.timestamp_ms = timestamp_ms
-        if level or extras_bytes:
-            message.orders = OF_LEVEL[level & LEVEL_BITS]
+        if flags or extras_bytes:
+            message.orders = OF_FLAGS[flags & _FLAG_BITS]
             if extras_bytes:
                 _take_extras(message, data, start - extras_bytes, extras_bytes)
         messages.append(message)

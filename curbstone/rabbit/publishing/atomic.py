@@ -23,7 +23,7 @@ def to_queue(queue: Queue, messages: Sequence[Message], numbers: Iterable[int], 
         raise refusal
     ttl_ms = int(queue.options.ttl * 1000)
     found = []
-    unsupported.check_keys(messages)
+    unsupported.check_orders(messages)
     for message, number in zip(messages, numbers, strict=True):
         if (rejection := queue.checks.rejection(message)) is not None:
             raise rejection
@@ -39,7 +39,7 @@ def to_event(
     """Address messages to the queues bound to an event. Raise the error of the first one that is not accepted."""
     if any(message.delay_ms > 0 for message in messages):
         raise NotSupported(unsupported.EVENT_DELAY)
-    unsupported.check_keys(messages)
+    unsupported.check_orders(messages)
     key = routing_key(project, event)
     numbered = zip(messages, numbers, strict=True)
     return [Addressed(None, key, _numbered(message, number, now_ms, 0, ())) for message, number in numbered]

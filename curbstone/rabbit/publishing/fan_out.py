@@ -53,6 +53,9 @@ def publish_event(engine: Engine, project: str, event: str, messages: list[Messa
         if key_of(message.headers):
             job.ended(place, NotSupported(unsupported.ORDERING))
             continue
+        if message.orders is not None and message.orders.named:
+            job.ended(place, NotSupported(unsupported.NAMES))
+            continue
         copy = Message(message.body, message.headers)
         copy.seq, copy.timestamp_ms = first + place, now_ms
         copy.expires_ms = now_ms + message.ttl_ms if message.ttl_ms else 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from curbstone.core.errors import NoSuchGroup, NotSupported
 from curbstone.core.headers import key_of
-from curbstone.core.message import Message
+from curbstone.core.message import Message, any_named
 from curbstone.core.options import QueueOptions
 from curbstone.core.positions import Backlog, GroupInfo
 from curbstone.core.values import NOBODY, Done
@@ -26,6 +26,7 @@ FILTERS = (
 )
 OLDEST_EVERY = "oldest_every needs the local engine: RabbitMQ itself decides which message of a cluster is next."
 LIMITS = "in_flight and rate need the local engine: several gateways deliver the messages of a cluster's queue."
+NAMES = "Unique names need the local engine: a cluster does not look at the messages that wait in it."
 EVENT_DELAY = (
     "A delay on a message for an event needs the local engine; on a cluster only messages for a queue have one."
 )
@@ -34,8 +35,10 @@ EVENT_DELAY = (
 _LOCAL_OPTIONS = frozenset(["burst", "idempotency_window", "in_flight", "oldest_every", "rate"])
 
 
-def check_keys(messages: Iterable[Message]) -> None:
-    """Raise NotSupported for a message with an ordering key."""
+def check_orders(messages: Sequence[Message]) -> None:
+    """Raise NotSupported for a message with an ordering key or a unique name."""
+    if any_named(messages):
+        _refuse(NAMES)
     if any([key_of(message.headers) for message in messages]):
         _refuse(ORDERING)
 

@@ -19,6 +19,7 @@ from curbstone.core.names import QueueName, queue_name
 from curbstone.core.orders import orders_in
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats.metadata import block_of_http, http_headers
+from curbstone.gateway.formats.producer_headers import DUPLICATE
 from curbstone.gateway.http.body import read_body
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.client_disconnect import is_gone
@@ -87,7 +88,10 @@ class _Mq:
         except QueueFull as error:
             raise Problem(503, str(error)) from None  # MQ's clients try again after this status
         self._traffic.confirmed += 1
-        return Response(status_code=201, headers={"x-message-id": queue.message_id(seq)})
+        headers = {"x-message-id": queue.message_id(seq)}
+        return Response(
+            status_code=201, headers=headers | {DUPLICATE.decode(): "1"} if message.is_duplicate else headers
+        )
 
     async def fetch(self, request: Request) -> Response:
         """GET a message: no other client gets it for `--mq-delay`; then it returns, unless it was deleted."""

@@ -10,8 +10,8 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest, CurbstoneError
-from curbstone.core.message import Message
-from curbstone.core.orders import PRIORITY_MARK, level_in, orders_in, orders_of
+from curbstone.core.message import Message, any_named
+from curbstone.core.orders import PRIORITY_MARK, UNIQUE_MARK, has_name, level_in, orders_in, orders_of
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats import cloud_events
 from curbstone.gateway.formats.idempotency import HEADER, key_of
@@ -48,11 +48,20 @@ class Stored(NamedTuple):
     stored."""
     repeats: int
     """How many messages were stored before; they are the first ones."""
+    duplicates: tuple[int, ...] = ()
+    """The places of the messages that were not stored, because others have their unique names; the ids are theirs."""
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """The reply's header about repeats."""
-        return [(DUPLICATE, b"%d" % self.repeats)] if self.repeats else []
+        """The reply's header about messages that were not stored again."""
+        count = self.repeats + len(self.duplicates)
+        return [(DUPLICATE, b"%d" % count)] if count else []
+
+    @property
+    def members(self) -> dict[str, object]:
+        """The members of a reply in JSON."""
+        found: dict[str, object] = {"ids": self.ids}
+        return found | {"duplicates": self.duplicates} if self.duplicates else found
 
 
 async def publish(queue: Queue, scope: AnyScope, messages: list[Message], *, atomic: bool) -> Stored:
@@ -66,7 +75,16 @@ async def publish(queue: Queue, scope: AnyScope, messages: list[Message], *, ato
                 raise BadRequest("a numbered producer must not send an Idempotency-Key")
             return await _publish_numbered(queue, messages, numbered, atomic=atomic)
     _, first, count = await answer(lambda done: queue.publish(messages, done, atomic=atomic, key=key))
+    if any_named(messages) and (count > 1 or messages[0].seq):
+        return _named(queue, messages)
     return Stored([queue.message_id(seq) for seq in range(first, first + count)], 0)
+
+
+def _named(queue: Queue, messages: list[Message]) -> Stored:
+    """Return the result of a publish with unique names; without a seq, a message was stored under its key before."""
+    ids = [queue.message_id(message.seq) for message in messages if message.seq]
+    duplicates = tuple([place for place, message in enumerate(messages) if message.is_duplicate])
+    return Stored(ids, len(messages) - len(ids), duplicates)
 
 
 async def _publish_numbered(queue: Queue, messages: list[Message], numbered: Numbered, *, atomic: bool) -> Stored:
@@ -74,6 +92,8 @@ async def _publish_numbered(queue: Queue, messages: list[Message], numbered: Num
     outcomes = await answers_for(
         len(messages), lambda done: queue.publish(messages, done, atomic=atomic, numbered=numbered)
     )
+    if any_named(messages) and messages[-1].seq:
+        return _named(queue, messages)
     seqs = [seq for first, count in outcomes if first for seq in range(first, first + count)]
     repeats = len(messages) - len(seqs)
     last = queue.last_number(numbered.producer)
@@ -115,8 +135,9 @@ async def read_message(scope: AnyScope, receive: Receive, settings: GatewaySetti
             delay_ms=seconds_ms("delay", query.get("delay", 0)),
             groups=groups_of(query.get("groups", "")),
             level=level_in(message.headers),
+            named=has_name(message.headers),
         )
-    elif PRIORITY_MARK in message.headers:
+    elif PRIORITY_MARK in message.headers or UNIQUE_MARK in message.headers:
         message.orders = orders_in(message.headers)
     if meter is not None:
         meter.count(1, len(message.body) + len(message.headers))
@@ -196,4 +217,4 @@ class Batch:
         self._traffic.published += len(messages)
         stored = await publish(queue, scope, messages, atomic=True)
         self._traffic.confirmed += len(messages)
-        await reply_json(send, {"ids": stored.ids}, 201, stored.headers)
+        await reply_json(send, stored.members, 201, stored.headers)

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from curbstone.access.rights import Right
 from curbstone.core import headers
+from curbstone.core.errors import BadRequest
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, reply_address, reply_queue
 from curbstone.core.orders import changed
@@ -57,6 +58,8 @@ class Requests:
         bytes_max = min(self._settings.max_message_size, queue.options.max_message_size)
         message = await read_message(request, request.receive, self._settings, bytes_max)
         box = reply_queue(secrets.token_urlsafe(16))
+        if message.orders is not None and message.orders.named:
+            raise BadRequest("a request can't have a unique name: its answer is for one client")
         message.headers += headers.encode([("reply-to", reply_address(box))])
         if not message.ttl_ms:  # after that no client waits for a reply
             message.orders = changed(message.orders, ttl_ms=max(longest_ms, 1))

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from curbstone.access.caller import shown
 from curbstone.access.rights import Right
-from curbstone.core.orders import priority_of
+from curbstone.core.orders import asked_name, priority_of, unique_name
 from curbstone.core.values import LEAVING, Capability, Counts, Holder, Peeked, Who
 from curbstone.gateway.formats.parameters import group_of, query_of
 from curbstone.gateway.http.callbacks import answer
@@ -142,6 +142,11 @@ def _about_queue(
         count = queue.stats.filtered
         none = "" if queue.stats.published else ", and none has passed"
         yield f"Since the start the filters of its bindings have kept out {count} message{'s' * (count != 1)}{none}."
+    if queue.stats.duplicates == 1:
+        yield "Since the start one message was not stored, because another one had its unique name."
+    elif queue.stats.duplicates:
+        count = queue.stats.duplicates
+        yield f"Since the start {count} messages were not stored, because others had their unique names."
     if counts.delayed:
         yield f"{_messages(counts.delayed)} delayed; the first is due at {_time(counts.first_due_ms)}."
 
@@ -244,7 +249,18 @@ def _about_message(queue: Queue, message_id: str, found: Peeked | None, held_by:
         "delayed": f"is delayed until {_time(found.due_ms)}.",
     }
     held = "".join(f" {_about_holder(each)}" for each in held_by)
-    return f"Message {message_id} {states[found.state]}{held}{tries}"
+    return f"Message {message_id} {states[found.state]}{held}{tries}{_about_name(found)}"
+
+
+def _about_name(found: Peeked) -> str:
+    """Say what the unique name of a message does, if it has one."""
+    if found.message.orders is None or not found.message.orders.named:
+        return ""
+    block = found.message.headers
+    until = (
+        "it was delivered once in each group" if asked_name(block).until_delivered else "it is settled in every group"
+    )
+    return f" Until {until}, no other message named {unique_name(block)!r} is stored."
 
 
 def _about_holder(holder: Holder) -> str:

@@ -85,6 +85,8 @@ def info_of(queue: Queue, group: str = "", *, has_figures: bool = True) -> dict[
         info["by_priority"] = priorities_json(by_priority)
     if counts.held_back:
         info |= {"held_back": counts.held_back, "limited_by": counts.limited_by}
+    if queue.stats.duplicates:
+        info["duplicates"] = queue.stats.duplicates
     if not has_figures:
         del info["delayed"], info["bytes"]
     if queue.damaged:

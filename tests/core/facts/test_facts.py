@@ -20,6 +20,7 @@ from curbstone.core.engine.facts.kinds import (
     decode_seq,
     decode_staged,
     encode_loss,
+    encode_named,
     encode_producer,
     encode_seq,
     encode_staged,
@@ -111,7 +112,9 @@ def test_facts_have_the_bytes_that_the_first_release_wrote() -> None:
 @pytest.mark.parametrize("note", list(KINDS))
 def test_the_room_of_a_fact_suffices_for_its_note(note: Note) -> None:
     bench = Bench()
-    value = {Note.KEY: dedup(1, 2000), Note.PRODUCER: producer(1, 1), Note.STAGED: encode_staged(1, 1)}.get(note)
+    named = encode_named(1, True, 1, bytes(16))
+    values = {Note.KEY: dedup(1, 2000), Note.PRODUCER: producer(1, 1), Note.STAGED: encode_staged(1, 1)}
+    value = {**values, Note.NAME: named}.get(note)
     if value is None:
         assert KINDS[note].room == 0, "these are few"
     else:

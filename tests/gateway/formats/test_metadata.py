@@ -208,3 +208,17 @@ def test_a_bad_priority_is_refused_and_one_of_an_earlier_version_is_any_header(v
 def test_a_priority_in_json_is_a_whole_number(value: object) -> None:
     with pytest.raises(BadRequest, match="bad priority"):
         block_of_json({"priority": value})
+
+
+def test_a_unique_name_has_headers_and_members_of_its_own() -> None:
+    block = block_of_http(((b"x-unique", b"a:b"), (b"x-unique-until", b"delivered")))
+    assert headers.decode(block) == [("x-unique", "a:b"), ("x-unique-until", "delivered")]
+    assert (http_of(block)[b"x-unique"], http_of(block)[b"x-unique-until"]) == (b"a:b", b"delivered")
+    assert (json_of(block)["unique"], json_of(block)["unique_until"]) == ("a:b", "delivered")
+    assert block_of_json({"unique": "a:b", "unique_until": "delivered"}) == block
+
+
+@pytest.mark.parametrize("fields", [{"unique": ""}, {"unique": "x" * 257}, {"unique_until": "settled"}])
+def test_a_bad_unique_name_is_refused(fields: dict[str, str]) -> None:
+    with pytest.raises(BadRequest, match="bad unique name: x-unique"):
+        block_of_json(fields)

@@ -229,3 +229,16 @@ async def test_priorities_that_wait_for_others(gateway: Running) -> None:
     assert "is ready, with priority 0: it is delivered after those of a higher one" in await said(
         gateway, f"?id={last['id']}"
     )
+
+
+async def test_messages_that_were_left_out_because_of_unique_names(gateway: Running) -> None:
+    named = {"x-unique": "a"}
+    first = await gateway.http.post(MESSAGES, content="x", headers=named)
+    text = await said(gateway, f"?id={first.headers['x-msg-id']}")
+    assert text.endswith("Until it is settled in every group, no other message named 'a' is stored.")
+    await gateway.http.post(MESSAGES, content="x", headers=named)
+    assert "Since the start one message was not stored, because another one had its unique name." in await said(gateway)
+    await gateway.http.post(MESSAGES, content="x", headers=named)
+    assert "Since the start 2 messages were not stored, because others had their unique names." in await said(gateway)
+    metrics = (await gateway.http.get("/metrics")).text
+    assert 'curbstone_queue_messages_duplicate_total{project="p1",queue="q"} 2.0' in metrics

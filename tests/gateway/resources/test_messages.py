@@ -299,3 +299,39 @@ async def test_a_bad_priority_is_400_with_the_rule(gateway: Running, value: str)
     batch = await gateway.http.post(f"{MESSAGES}/batch", json=[{"message": "x", "priority": value}])
     assert batch.status_code == 400 and "message 0 of the batch: bad priority" in batch.text
     assert await gateway.pop_all() == []
+
+
+async def test_a_message_is_left_out_while_another_one_has_its_unique_name(gateway: Running) -> None:
+    first = await gateway.http.post(MESSAGES, content="1", headers={"x-unique": "a"})
+    assert (first.status_code, first.headers.get("x-msg-duplicate")) == (201, None)
+    for again in (MESSAGES, f"{MESSAGES}?ttl=60"):
+        left_out = await gateway.http.post(again, content="2", headers={"x-unique": "a"})
+        assert (left_out.status_code, left_out.headers["x-msg-duplicate"]) == (201, "1")
+        assert left_out.headers["x-msg-id"] == first.headers["x-msg-id"]
+    batch = [{"message": "3"}, {"message": "4", "unique": "a"}, {"message": "5", "unique": "b"}]
+    answer = await gateway.http.post(f"{MESSAGES}/batch", json=batch)
+    assert answer.headers["x-msg-duplicate"] == "1"
+    ids = answer.json()["ids"]
+    assert answer.json()["duplicates"] == [1] and ids[1] == first.headers["x-msg-id"]
+    found = (await gateway.http.get(f"{MESSAGES}?limit=9")).json()["messages"]
+    assert [each["id"] for each in found] == [ids[1], ids[0], ids[2]]
+    assert [each.get("unique") for each in found] == ["a", None, "b"]
+    assert (await gateway.http.get(QUEUE)).json()["duplicates"] == 3
+    popped = await gateway.http.delete(MESSAGES)
+    assert popped.headers["x-unique"] == "a"
+    assert (await gateway.http.post(MESSAGES, content="6", headers={"x-unique": "a"})).headers["x-msg-id"] not in ids
+
+
+async def test_a_batch_that_is_repeated_under_its_key_says_so_though_some_of_it_was_left_out(gateway: Running) -> None:
+    batch = [{"message": "1", "unique": "a"}, {"message": "2", "unique": "a"}, {"message": "3"}]
+    keyed = {"Idempotency-Key": '"k"'}
+    first = await gateway.http.post(f"{MESSAGES}/batch", json=batch, headers=keyed)
+    assert first.json()["duplicates"] == [1] and len(set(first.json()["ids"])) == 2
+    again = await gateway.http.post(f"{MESSAGES}/batch", json=batch, headers=keyed)
+    assert (again.json(), again.headers["x-msg-duplicate"]) == ({"ids": []}, "3")
+    assert await gateway.pop_all() == [b"1", b"3"]
+
+
+async def test_a_request_has_no_unique_name(gateway: Running) -> None:
+    refused = await gateway.http.post(f"{QUEUE}/request", content="x", headers={"x-unique": "a"})
+    assert (refused.status_code, "a request can't have a unique name" in refused.text) == (400, True)

@@ -62,3 +62,21 @@ async def test_an_event_takes_no_key(gateway: Running) -> None:
     async with gateway.socket("publish", path=EVENT) as socket:
         await socket.send(once("k", message="x"))
         assert "queue" in (await json_from(socket))["error"]
+
+
+@pytest.mark.parametrize("query", ["", "?confirm=json"])
+async def test_a_message_with_a_unique_name_that_another_one_has_is_confirmed_as_a_duplicate(
+    gateway: Running, query: str
+) -> None:
+    frames = [orjson.dumps({"message": text, "unique": name}).decode() for text, name in ("1a", "2b", "3a", "4c")]
+    async with gateway.socket("publish", query) as socket:
+        for frame in frames:
+            await socket.send(frame)
+        answers = [await socket.recv() for _ in frames]
+    if query:
+        ids = [orjson.loads(answer)["id"] for answer in answers]
+        assert ids[0] == ids[2] and len(set(ids)) == 3
+        assert orjson.loads(answers[2]) == {"id": ids[0], "duplicate": True}
+    else:
+        assert answers == ["", "", '{"duplicate":true}', ""]
+    assert await gateway.pop_all() == [b"1", b"2", b"4"]

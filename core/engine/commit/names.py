@@ -1,0 +1,151 @@
+"""The unique names of one batch: which messages have them, in the log or in this very batch.
+
+A name is a fact with the seq of the message that has it, and counts as long as that message is pending. So nothing is
+written when the message is settled, however that happens, and no name outlives its message. This is decided when the
+batch is made, so in the order of the log; the batch is on disk whole or not at all, and so a message that is left out
+because of another one of the same batch has the outcome of that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from curbstone.core.engine.facts.facts import Changes
+from curbstone.core.engine.facts.kinds import KINDS, encode_named, seq_of, until_delivered
+from curbstone.core.engine.log.format import Note
+from curbstone.core.engine.parts import Parts
+from curbstone.core.engine.write_queue import AtomicWrite
+from curbstone.core.errors import QueueFull
+from curbstone.core.message import Message
+from curbstone.core.orders import Name, asked_name
+
+NAME_BYTES = KINDS[Note.NAME].room
+"""The bytes of the note of a name."""
+FEW = 16
+LOOKED_AT = 2
+"""If there are more names than messages, for each one that is added so many others are looked at, and perhaps
+forgotten. So more than half of them are never those of messages that are gone, but for a `FEW`."""
+WEEDED_MAX = 1000
+"""... and so many in a turn, if a publish finds no room."""
+
+
+class Names:
+    __slots__ = ("_coming", "_left", "_now_ms", "_parts")
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._coming: dict[bytes, bytes] = {}
+        """The names that messages of this batch get: by hash, the fact."""
+        self._now_ms = parts.state.host.now_ms()
+        self._left = parts.facts.most(Note.NAME) - parts.facts.count(Note.NAME)
+        """How many more names the queue may have."""
+
+    def holder(self, name: Name, ended: Sequence[tuple[str, int]] = ()) -> int:
+        """Return the seq of the message that has a name, 0 if none has it; `ended` are settled in the same write."""
+        coming = self._coming.get(name.hashed)
+        if coming is not None:
+            return seq_of(coming)
+        value = self._parts.facts.get(Note.NAME, name.hashed)
+        if value is None or is_over(self._parts, value):
+            return 0
+        seq = seq_of(value)
+        groups = {group for group, each in ended if each == seq}
+        return 0 if groups.issuperset(self._parts.index.pending_in(seq)) else seq
+
+    def any_must_wait(self, messages: list[Message]) -> bool:
+        """See `must_wait`."""
+        wanted = [name for message in messages if (name := name_of(message)) is not None]
+        return any([self.must_wait(name) for name in wanted if not self.holder(name)])
+
+    def without_duplicates(self, messages: list[Message], write: AtomicWrite, seq: int) -> list[Message]:
+        """Return those messages of a write whose names nobody has, and give them these; they get seqs from `seq` on.
+
+        Messages that the write itself settles have no names any more.
+        """
+        kept: list[Message] = []
+        ended = [(settle.group, each.message.seq) for settle in write.settles for each in settle.deliveries]
+        for message in messages:
+            name = name_of(message)
+            if name is not None:
+                if holder := self.holder(name, ended):
+                    mark_duplicate(message, holder)
+                    continue
+                self.take(name, seq + len(kept))
+            kept.append(message)
+        return kept
+
+    def must_wait(self, name: Name) -> bool:
+        """Return whether a name is free in memory, but after a crash the message that had it might be there again."""
+        write_queue = self._parts.write_queue
+        return bool(write_queue.settles or write_queue.ranges) and (
+            self._parts.facts.get(Note.NAME, name.hashed) is not None
+        )
+
+    def refusal(self) -> QueueFull | None:
+        """Return an error if the queue has as many names as it may, else None."""
+        if self._left <= 0:
+            self._left += self.weed() // NAME_BYTES
+        if self._left > 0:
+            return None
+        most = self._parts.facts.most(Note.NAME)
+        return QueueFull(f"queue {self._parts.state.name} has {most} messages with unique names, which is the most")
+
+    def take(self, name: Name, seq: int) -> None:
+        """Give a name to a message of this batch."""
+        self._coming[name.hashed] = encode_named(seq, name.until_delivered, self._now_ms, name.hashed)
+        self._left -= 1
+
+    def facts(self, facts: Changes) -> None:
+        """Add the facts that hold once the batch is on disk."""
+        for hashed, value in self._coming.items():
+            facts[Note.NAME, hashed] = value
+        table, pending = self._parts.facts, self._parts.log.room.pending
+        if table.count(Note.NAME) > 2 * pending + FEW:
+            table.weed(Note.NAME, partial(is_over, self._parts), LOOKED_AT * len(self._coming))
+
+    def weed(self) -> int:
+        """Forget names whose messages are gone; return how many bytes of the cap are free because of that."""
+        return NAME_BYTES * self._parts.facts.weed(Note.NAME, partial(is_over, self._parts), WEEDED_MAX)
+
+
+def is_over(parts: Parts, value: bytes) -> bool:
+    """Return whether the message that has a name is gone, or has lost it because it was delivered."""
+    seq = seq_of(value)
+    if until_delivered(value):
+        return not parts.index.is_untried(seq)
+    return not parts.index.is_live(seq)
+
+
+def forget_before(parts: Parts, log_start: int) -> None:
+    """Forget names without messages whose notes are dropped, unless a crash could bring the messages back."""
+    if not (parts.write_queue.settles or parts.write_queue.ranges):
+        parts.facts.weed_below(Note.NAME, partial(is_over, parts), log_start)
+
+
+def give_names_back(parts: Parts, messages: list[Message]) -> None:
+    """Let messages that become pending again have their names again, unless others have them now.
+
+    To be called when the batch with them is made. If its commit fails they stay settled, and so the names are free.
+    """
+    names = Names(parts)
+    for message in messages:
+        name = name_of(message)
+        if name is not None and not names.holder(name):
+            now_ms = parts.state.host.now_ms()
+            parts.facts.set(Note.NAME, encode_named(message.seq, name.until_delivered, now_ms, name.hashed))
+
+
+def names_bytes(messages: list[Message]) -> int:
+    """Return the most bytes of the cap that the names of messages take."""
+    return 2 * NAME_BYTES * sum([message.orders is not None and message.orders.named for message in messages])
+
+
+def name_of(message: Message) -> Name | None:
+    """Return the unique name that a message asks for, or None."""
+    return asked_name(message.headers) if message.orders is not None and message.orders.named else None
+
+
+def mark_duplicate(message: Message, holder: int) -> None:
+    """Say in a message that it is not stored, and which one has its name; see `Message.is_duplicate`."""
+    message.seq, message.timestamp_ms = holder, 0
