@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
 from curbstone.exit_codes import FAILED
+from tests.kit.commands import Done, curbstone
 
 OF_EXTRAS = ("curbstone_client", "deltalake", "duckdb", "pyarrow", "pyspark")
-WITHOUT = f"""
-import sys
-sys.modules.update(dict.fromkeys({OF_EXTRAS}))
-from curbstone.cli.main import main
-main()
-"""
+WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({OF_EXTRAS}))"
 SQL = "deltalake and pyarrow and duckdb not installed; pip install 'curbstone[sql]'"
 LAKE = "deltalake and pyarrow not installed; pip install 'curbstone[sql]'"
 LACKS = {
@@ -30,18 +25,18 @@ LACKS = {
 }
 
 
-def ends(*words: str) -> tuple[int, str, str]:
-    """Run the command line where no extra is installed; return its exit code, stdout and stderr."""
-    done = subprocess.run([sys.executable, "-c", WITHOUT, *words], capture_output=True, text=True, timeout=300)
-    return done.returncode, done.stdout, done.stderr
+def run(*words: str, cwd: Path) -> Done:
+    """Run the command line where no extra is installed."""
+    return curbstone(*words, cwd=cwd, CURBSTONE_TESTS_FIRST=WITHOUT)
 
 
 @pytest.mark.parametrize("command", LACKS)
-def test_a_command_that_lacks_its_extra_names_it_in_one_line(command: str) -> None:
-    assert ends(*command.split()) == (FAILED, "", f"curbstone: {LACKS[command]}\n")
+def test_a_command_that_lacks_its_extra_names_it_in_one_line(tmp_path: Path, command: str) -> None:
+    done = run(*command.split(), cwd=tmp_path)
+    assert (done.code, done.out, done.err) == (FAILED, "", f"curbstone: {LACKS[command]}\n")
 
 
 @pytest.mark.parametrize("command", ["push", "sql", *(f"pipeline {job}" for job in ("report", "replay", "archive"))])
-def test_what_a_command_takes_is_reported_without_its_extra(command: str) -> None:
-    code, out, err = ends(*command.split(), "--help")
-    assert (code, err) == (0, "") and "--server" in out
+def test_what_a_command_takes_is_reported_without_its_extra(tmp_path: Path, command: str) -> None:
+    done = run(*command.split(), "--help", cwd=tmp_path)
+    assert (done.code, done.err) == (0, "") and "--server" in done.out

@@ -27,7 +27,7 @@ def everything(spark: SparkSession, url: str, token: str, folder: str) -> dict[s
     def read(queue: str) -> Any:
         return spark.read.format("curbstone").options(**here, queue=queue, minPartitions=2).load()
 
-    made = spark.range(1000).selectExpr("CAST(id AS STRING) AS body").repartition(2)
+    made = spark.range(300).selectExpr("CAST(id AS STRING) AS body").repartition(2)
     made.write.format("curbstone").options(**here, queue="shop/in").mode("append").save()
     found = {"read": read("shop/in").selectExpr("sum(CAST(CAST(body AS STRING) AS LONG))").collect()[0][0]}
     copy(spark, url, token, folder)

@@ -119,9 +119,9 @@ def test_a_cluster_reads_writes_and_archives_with_what_is_installed_there(
     make_queue(server.url, "shop/out")
     with Cluster(folder) as cluster:
         found = found_by(Submit(cluster, python).step("everything", server, folder))
-    assert (found["read"], found["copied"], found["archived"]) == (sum(range(1000)), 1000, 1000)
+    assert (found["read"], found["copied"], found["archived"]) == (sum(range(300)), 300, 300)
     assert found["files"] and all(str(python.parent.parent) in file for file in found["files"])
-    assert sorted(jobs.bodies(folder / "lake"), key=int) == [str(number) for number in range(1000)]
+    assert sorted(jobs.bodies(folder / "lake"), key=int) == [str(number) for number in range(300)]
     assert "shop/none" in found["error"]
     assert TOKEN not in json.dumps(found)
     assert list((folder / "events").iterdir())
