@@ -110,6 +110,19 @@ def seconds(low: float, high: float) -> Kind:
     return Kind("SECONDS", read, "{:g}".format)
 
 
+def seconds_or_never(low: float, high: float) -> Kind:
+    """Return the kind of numbers of seconds from `low` to `high`, or never, which is None."""
+    some = seconds(low, high)
+
+    def read(value: object) -> float | None:
+        try:
+            return None if value == "never" else some.read(value)
+        except ValueError as error:
+            raise ValueError(f"{error}, or never") from None
+
+    return Kind("SECONDS", read, lambda value: "never" if value is None else f"{value:g}")
+
+
 def size(low: int, high: int) -> Kind:
     """Return the kind of numbers of bytes, such as 10MiB, from `low` to `high`."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from curbstone.cluster import ServedEngine
@@ -17,32 +19,36 @@ from curbstone.gateway.resources.server.standby import NoFollowers, Source
 from curbstone.settings import Settings
 
 if TYPE_CHECKING:
-    from curbstone.standby.place import Place
+    from curbstone.standby.followers import Followers
 
+TICK_MS = 500
+STANDBY = "the standby"
 log = logging.getLogger("curbstone")
 
 FOLDER = "standby"
 """What is recorded about copies, in the data directory."""
 
 
-class Replacement:
+class Ending:
     """Ends a server that another one has replaced: from then on it confirms nothing."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, host: AsyncioHost, stop_asked: asyncio.Event) -> None:
+    def __init__(self, host: AsyncioHost, end: Callable[[], object]) -> None:
+        """`end` is called once, on the loop's thread."""
         self.is_there = False
-        self._loop = loop
-        self._host = host
-        self._stop_asked = stop_asked
+        """Whether it has begun."""
+        self.freeze, self.thaw = host.freeze, host.thaw
+        self._loop = asyncio.get_running_loop()
+        self._end = end
 
     def __call__(self, term: int) -> None:
         """A server with this term has replaced this one. Called on any thread."""
         log.error("a copy of this server was promoted (term %d) and has replaced it: it serves no more", term)
-        self._loop.call_soon_threadsafe(self._end)
+        self._loop.call_soon_threadsafe(self._begin)
 
-    def _end(self) -> None:
-        self._host.freeze()
+    def _begin(self) -> None:
+        self.freeze()
         self.is_there = True
-        self._stop_asked.set()
+        self._end()
 
 
 def shipped(disk: Disk, host: AsyncioHost, settings: Settings) -> Disk:
@@ -79,25 +85,52 @@ def skip_ids(broker: Broker) -> None:
 
 
 def followers_of(
-    broker: ServedEngine, host: AsyncioHost, settings: Settings, replaced: Callable[[int], None] | None = None
-) -> Source:
-    """Return what those get who follow the server. `replaced` is by default the end of the process."""
+    broker: ServedEngine, host: AsyncioHost, settings: Settings, end: Callable[[], object] | None = None
+) -> tuple[Source, Ending]:
+    """Return what those get who follow the server, and what ends it; by default that ends the process."""
+    ending = Ending(host, end or partial(signal.raise_signal, signal.SIGTERM))
     if settings.engine is not None:
-        return NoFollowers("only a server with the local engine can be followed: the messages are in the cluster")
+        why = "only a server with the local engine can be followed: the messages are in the cluster"
+        return NoFollowers(why), ending
     if not settings.standby_backlog:
-        return NoFollowers("this server can't be followed: start it with --standby-backlog 64MiB")
+        return NoFollowers("this server can't be followed: start it with --standby-backlog 64MiB"), ending
     from curbstone.standby.followers import Followers
     from curbstone.standby.place import place_of_server
     from curbstone.standby.shipping import ShippingDisk
 
-    disk = broker.disk.inner if isinstance(broker, Broker) else None
+    assert isinstance(broker, Broker)
+    disk = broker.disk.inner
     assert isinstance(disk, ShippingDisk)
-    place: Place = place_of_server(disk.inner)
-    return Followers(disk.stream, disk.inner, host.wall_ms, place, replaced or _end_process)
+    place = place_of_server(disk.inner)
+    followers = Followers(disk.stream, disk.inner, host.wall_ms, place, ending)
+    followers.has_failed = lambda: disk.has_failed
+    if settings.confirm_with == "standby":
+        from curbstone.standby.barrier import StandbyBarrier
+
+        patience_s = settings.standby_patience
+        barrier = StandbyBarrier(
+            disk.stream,
+            host.now_ms,
+            host.wake,
+            patience_ms=None if patience_s is None else int(patience_s * 1000),
+            syncs_always=settings.sync.kind == "always",
+            is_alone=not place.state.believed,
+            note_alone=followers.note_alone,
+        )
+        host.barrier = barrier
+        followers.wait_with(barrier)
+    _tick(host, followers, broker)
+    return followers, ending
 
 
-def _end_process(_term: int) -> None:
-    """End the process, which is not ours, because the server must not confirm anything more."""
-    import signal
-
-    signal.raise_signal(signal.SIGTERM)
+def _tick(host: AsyncioHost, followers: Followers, broker: Broker, has_waited: bool = False) -> None:
+    """Look at the clock now and then, for as long as the server runs."""
+    if broker.shared.is_stopping:
+        return
+    followers.tick()
+    is_waiting = followers.confirms == "waiting"
+    if not is_waiting:
+        broker.alarms.over(STANDBY)
+    elif has_waited:
+        broker.alarms.note(STANDBY, "it is away, and nothing is confirmed without it")
+    host.call_later(TICK_MS, partial(_tick, host, followers, broker, is_waiting))

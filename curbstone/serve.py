@@ -168,8 +168,7 @@ async def _serve(settings: Settings) -> int:
         admission = acceptor.admission
         process = Process(partial(connections_of, started), lambda: admission.refused, _syncs(broker), admission.budget)
         recorder = charts.recorder(broker, authenticator, host)
-        replacement = replication.Replacement(loop, host, stop_asked)
-        followers = replication.followers_of(broker, host, settings, replacement)
+        followers, ending = replication.followers_of(broker, host, settings, stop_asked.set)
         served = _listeners(broker, authenticator, host, settings, acceptor, reloads, process, recorder, followers)
         for listener in [] if stop_asked.is_set() else served:
             started.append(listener)
@@ -185,7 +184,7 @@ async def _serve(settings: Settings) -> int:
             systemd.notify(systemd.READY)
             systemd.keep_alive(host)
         await stop_asked.wait()
-        if replacement.is_there:
+        if ending.is_there:
             os._exit(REPLACED)  # nothing may be confirmed any more, and an ordinary stop confirms what is under way
         log.info("stopping")
         systemd.notify(systemd.STOPPING)
@@ -385,7 +384,7 @@ def gateway_of(
     mq_traffic = Traffic()
     gateway = _of_gateway(settings)
     if followers is None:
-        followers = replication.followers_of(broker, host, settings)
+        followers, _ = replication.followers_of(broker, host, settings)
     standby = Standby(authenticator, followers, may_be_plain=settings.insecure)
     if process is not None:
         process = replace(process, followers=followers.figures)

@@ -34,7 +34,15 @@ CONNECTIONS_MAX = 1_000_000
 
 LISTENERS = ("stomp_addr", "http_addr", "mqks_addr")
 
-OF_THE_LOCAL_ENGINE = ("data", "sync", "max_staged", "staged_ttl", "standby_backlog")
+OF_THE_LOCAL_ENGINE = (
+    "data",
+    "sync",
+    "max_staged",
+    "staged_ttl",
+    "standby_backlog",
+    "confirm_with",
+    "standby_patience",
+)
 OF_A_CLUSTER = ("engine_password_file", "engine_ca", "engine_prefix")
 
 # The names that other servers have for these settings. The value is rewritten into our own form first.
@@ -157,6 +165,18 @@ class Settings:
         values.size(0, CAP_BYTES_MAX),
         "Let others follow this server (curbstone backup --follow). So much of the latest changes is kept in memory for"
         " those that lose their connection or are slow; 64MiB is enough for most. Default: 0, nobody can follow",
+    )
+    confirm_with: str = option(
+        "local",
+        values.one_of("WHAT", "local", "standby"),
+        "When messages and acks are confirmed: local (when they are on this disk) or standby (when a standby has them,"
+        " too; this needs --standby-backlog)",
+    )
+    standby_patience: float | None = option(
+        10,
+        values.seconds_or_never(1, SECONDS_MAX),
+        "With --confirm-with standby: after how many seconds without a standby the server continues alone, which it"
+        " reports; or never, so that it confirms nothing without one",
     )
     max_buffered: int = option(
         BUFFERED_BYTES_MAX,
@@ -297,6 +317,8 @@ def load(command_line: Mapping[str, object]) -> Settings:
     if not any(settings.addresses.values()):
         raise SettingsError("nothing to listen on: --stomp-addr, --http-addr and --mqks-addr are all off")
     _check_engine(settings, given)
+    if settings.confirm_with == "standby" and not settings.standby_backlog:
+        raise SettingsError("--confirm-with standby needs --standby-backlog, as in --standby-backlog 64MiB")
     if settings.tls_cert is None and (settings.tls_key or settings.tls_client_ca):
         raise SettingsError("--tls-key and --tls-client-ca need --tls-cert")
     for name, addresses in settings.addresses.items():

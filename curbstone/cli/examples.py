@@ -61,6 +61,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "curbstone backup --follow /backups/shop",
     ),
     "standby": ("curbstone standby --of https://one.example:8443 --token-file copier.token --data /var/lib/curbstone",),
+    "switchover": ("curbstone switchover --server https://one.example:8443",),
     "promote": ("curbstone promote /var/lib/curbstone", "curbstone promote /var/lib/curbstone --accept-loss"),
     "restore": (
         "curbstone restore /backups/monday ./curbstone-data",

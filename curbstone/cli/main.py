@@ -46,7 +46,7 @@ from curbstone.cli.repair import repair
 from curbstone.cli.send import send
 from curbstone.cli.serve import serve
 from curbstone.cli.sql import sql
-from curbstone.cli.standby import promote, standby
+from curbstone.cli.standby import promote, standby, switchover
 from curbstone.cli.token import token
 from curbstone.cli.top import top
 from curbstone.cli.transfer import export, import_
@@ -54,7 +54,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.exit_codes import FAILED, INTERRUPTED, TERMINATED, WRONG, CommandFailed
 
 PANELS: dict[str, tuple[Callable[..., Any] | typer.Typer, ...]] = {
-    "Server": (serve, standby, promote, bench, top),
+    "Server": (serve, standby, promote, switchover, bench, top),
     "Queues": (queues, queue, explain, events, bind, unbind, pause, resume, schema),
     "Messages": (send, recv, peek, history, purge, undo, redrive, move, dump, export, import_, push, cron),
     "Data on disk": (backup, restore, check, repair, drill),

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from curbstone.cli.client import Client
 from curbstone.cli.connection import CaFileOption, CertFileOption, TokenFileOption, connect
 from curbstone.cli.parameters import add_parameters
 from curbstone.cli.serve import parameters, run_server, was_given
@@ -54,6 +55,17 @@ def standby(
 
 
 add_parameters(standby, standby, parameters(), None, without="given")
+
+
+def switchover() -> None:
+    """Have the standby become the server, without a loss.
+
+    The server stops to confirm, waits until the standby has everything, and ends. Its clients connect to the standby,
+    which then serves. If that is not possible within 10 seconds, the server continues.
+    """
+    with Client() as client:
+        done = client.call("POST", "/v2/standby/switchover").json()
+        print(f"{client.url} has handed over to {done['standby']}, which serves as term {done['term']}")
 
 
 def promote(

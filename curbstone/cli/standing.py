@@ -186,6 +186,9 @@ class StandbyProcess:
         with client.stream("POST", "/v2/standby/stream", json=asked, timeout=SILENT_S) as pieces:
             for piece in pieces:
                 self._apply(piece)
+                if copy.is_handed_over:
+                    say(f"{client.url} has handed over")
+                    return
                 attached = copy.attached
                 if attached is None:
                     continue
@@ -234,8 +237,9 @@ class StandbyProcess:
                 continue
             try:
                 client = client or Client()
-                client.call("POST", "/v2/standby/stream/acks", json=ack, timeout=SILENT_S)
-                copy.answered(begun_ms)
+                reply = client.call("POST", "/v2/standby/stream/acks", json=ack, timeout=SILENT_S).json()
+                if reply["believed"]:
+                    copy.believed(begun_ms)
                 last, last_ms = ack, begun_ms
             except (CommandFailed, OSError) as error:
                 if isinstance(error, Refused) and error.status != 409:  # else the other connection reports it
@@ -270,6 +274,8 @@ class StandbyProcess:
 
     def _is_promoted(self) -> bool:
         accepts_loss, self._asked = self._asked, None
+        if self._copy.is_handed_over:
+            accepts_loss = False
         if accepts_loss is None:
             return False
         try:

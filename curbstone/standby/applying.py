@@ -84,6 +84,11 @@ class Applier:
         return self.place.state.is_complete and not (self._is_copying or self._again_until or self._failure)
 
     @property
+    def has_failed(self) -> bool:
+        """Whether a sync has failed."""
+        return self._failure is not None
+
+    @property
     def durable(self) -> int:
         """Up to where everything is applied and synced as the stream says; 0 while the copy can't be relied on."""
         with self._lock:
@@ -195,7 +200,7 @@ class Applier:
         self._sync_now()
         term = self.place.state.term + 1
         self.place.change(
-            is_complete=False, in_sync=InSync.NO, is_server=True, is_alone=True, term=term, skips_ids=skips_ids
+            is_complete=False, in_sync=InSync.NO, is_server=True, believed="", term=term, skips_ids=skips_ids
         )
 
     def give_up(self) -> None:
@@ -326,6 +331,15 @@ class Applier:
             self._sync_everything()
         self._check_syncs()
 
+    def _sync_names(self, path: str) -> None:
+        """Make the names in a directory durable. Raise SyncFailed."""
+        try:
+            self._disk.sync_dir(path)
+        except OSError as error:
+            with self._lock:
+                self._failure = self._failure or error
+        self._check_syncs()
+
     def _sync_everything(self) -> None:
         """Sync all files and names, one by one if the system can't do it at once."""
         try:
@@ -346,6 +360,9 @@ class Applier:
             raise
 
     # --- copies
+
+    def _take_over(self, _frame: Frame) -> None:
+        self.place.change(in_sync=InSync.HANDED_OVER)
 
     def _begin_copy(self, _frame: Frame) -> None:
         self.place.change(is_complete=False, in_sync=InSync.NO)
@@ -369,6 +386,7 @@ class Applier:
             for name in disk.list_dir(QUEUES):
                 if is_leaving(f"{QUEUES}/{name}"):
                     disk.remove_tree(f"{QUEUES}/{name}")
+            self._sync_names(QUEUES)  # before another directory gets a name that has just become free
         for path, size in self._listed.items():
             if size is None:
                 with suppress(FileExistsError):
@@ -397,6 +415,7 @@ _APPLY: dict[Kind, Callable[[Applier, Frame], None]] = {
     Kind.RMTREE: Applier._remove_tree,
     Kind.TIME: Applier._time,
     Kind.STATE: Applier._state,
+    Kind.TAKE_OVER: Applier._take_over,
     Kind.COPY_BEGIN: Applier._begin_copy,
     Kind.COPY_NAME: Applier._list,
     Kind.COPY_LISTED: Applier._end_list,

@@ -14,8 +14,10 @@ from typing import NamedTuple
 from curbstone.core.disk import Disk
 from curbstone.core.errors import Conflict, Gone, Unavailable
 from curbstone.gateway.resources.server.standby import DIGEST_BYTES, Ack, Hello
+from curbstone.standby.barrier import StandbyBarrier
 from curbstone.standby.copying import Copy
-from curbstone.standby.frames import Attached
+from curbstone.standby.frames import Attached, Kind
+from curbstone.standby.handover import Ending, Handover
 from curbstone.standby.place import Place
 from curbstone.standby.stream import Cursor, Stream
 
@@ -63,6 +65,8 @@ class Figures(NamedTuple):
     backlog_bytes: int
     """So much of the stream is kept for followers."""
     followers: list[FollowerFigures]
+    confirms: str
+    """Whether confirms wait for a standby: `local`, or the standing of the barrier."""
     copies: int
     """How often a copy of everything was begun."""
     resumes: int
@@ -81,9 +85,10 @@ class Follower:
         self._cursor = cursor
         self._copy = copy
         self._first = attached.encode()
-        self._is_closed = False
+        self.is_closed = self.is_cut = False
         self.name = hello.name
         self.key = hello.key
+        self.copy = hello.copy
         self.is_standby = bool(hello.server)
         self.acknowledged = 0
         self.is_usable = False
@@ -118,34 +123,51 @@ class Follower:
             self.is_standby, self.acknowledged, self.is_usable,
         )  # fmt: skip
 
+    def cut(self) -> None:
+        """Have its connection end."""
+        self.is_cut = True
+        with self._followers.stream.lock:
+            self._cursor.cut_off()
+
+    def take_over(self) -> None:
+        """Have it become the server, when it has everything that is there now."""
+        self._cursor.add_own(Kind.TAKE_OVER)
+
     def close(self) -> None:
         """End it. It may attach again and resume, as long as what it lacks is kept. May be called twice."""
-        if not self._is_closed:
-            self._is_closed = True
+        if not self.is_closed:
+            self.is_closed = True
             self._followers.left(self, self._cursor)
 
 
 class Followers:
     """All followers of a server. Implements `gateway.resources.server.standby.Source`."""
 
-    def __init__(
-        self, stream: Stream, disk: Disk, wall_ms: Callable[[], int], place: Place, replaced: Callable[[int], None]
-    ) -> None:
+    def __init__(self, stream: Stream, disk: Disk, wall_ms: Callable[[], int], place: Place, ending: Ending) -> None:
         """`disk` is the one whose changes are in the stream, `place` has the server's id and term.
 
-        `replaced` is called on any thread if there is a server with a higher term. Nothing is confirmed any more then.
+        `ending` ends the server.
         """
         self.stream = stream
         self._place = place
-        self._replaced = replaced
+        self._ending = ending
         self.cut_off = 0
         self._disk = disk
         self._wall_ms = wall_ms
         self._lock = threading.Lock()
         self._followers: list[Follower] = []
+        self._confirms: Follower | None = None
+        """The one that confirms wait for."""
+        self._barrier: StandbyBarrier | None = None
+        self.has_failed: Callable[[], bool] = lambda: False
+        """Whether a sync of the server has failed, so that what is read may not be on its disk."""
         self._attaching = 0
         self._copies = self._resumes = self._sent_bytes = 0
         self._timed_s = 0.0
+
+    def wait_with(self, barrier: StandbyBarrier) -> None:
+        """Have confirms wait for a standby."""
+        self._barrier = barrier
 
     def attach(self, hello: Hello, wake: Callable[[], None]) -> Follower:
         """See `Source`. One that can't go on where it was gets a copy of everything that it does not have.
@@ -177,8 +199,22 @@ class Followers:
         if hello.server != state.server:
             raise Conflict(f"{hello.name} has the copy of another server, {hello.server[:8]}, and not of this one")
         if hello.term > state.term:
-            self._replaced(hello.term)
+            self._ending(hello.term)
             raise Conflict(f"this server, of term {state.term}, was replaced by one of term {hello.term}; it ends now")
+        if self._barrier is None:
+            return
+        if self._barrier.may_be_believed and state.believed not in ("", hello.copy):
+            raise Conflict(
+                f"confirms wait for another copy, {state.believed[:8]}, and not for {hello.name}. If that one is gone,"
+                " start the server once with a --standby-patience that is not never"
+            )
+        with self._lock:
+            other = next((each for each in self._followers if each.is_standby and not each.is_cut), None)
+        if other is not None and other.copy != hello.copy:
+            raise Conflict(f"confirms wait for {other.name}, and only for one standby")
+        if other is not None:  # it has lost its connection, and this was not noticed yet
+            other.cut()
+            self._lose(other)
 
     def _attached(self, hello: Hello, wake: Callable[[bool], None]) -> Follower:
         stream = self.stream
@@ -202,16 +238,75 @@ class Followers:
         how = "continues" if is_resumed else "is new, or was away for too long"
         what = "compares what it has" if hello.had else "gets a copy of everything"
         logger.info("%s follows: it %s%s", hello.name, how, f", and {what}" if copy is not None else "")
-        attached = Attached(stream.life, cursor.position, is_resumed, self._wall_ms(), lacks=bool(hello.server))
+        barrier = self._barrier if hello.server else None
+        attached = Attached(
+            *(stream.life, cursor.position, is_resumed, self._wall_ms()),
+            lacks=bool(hello.server) and not (barrier is not None and barrier.may_be_believed),
+            waits=barrier is not None,
+        )
         return Follower(self, hello, attached, cursor, copy)
 
-    def acknowledge(self, ack: Ack) -> None:
+    def acknowledge(self, ack: Ack) -> bool:
         """See `Source`."""
+        barrier = self._barrier
         with self._lock:
             follower = next((each for each in self._followers if each.key and each.key == ack.key), None)
-        if follower is None:
-            raise Conflict("it is not attached")
-        follower.acknowledged, follower.is_usable = ack.durable, ack.is_usable
+            if follower is None:
+                raise Conflict("it is not attached")
+            follower.acknowledged, follower.is_usable = ack.durable, ack.is_usable
+            if barrier is None or not follower.is_standby or not ack.is_usable or follower.is_cut:
+                return False
+            is_believed = barrier.may_be_believed
+            if self._confirms is None:
+                self._confirms = follower
+                barrier.joined()
+        try:
+            barrier.heard(ack.durable)
+        except OSError as error:
+            logger.error("it can't be noted that %s is in sync: %s", follower.name, error)
+        return is_believed
+
+    def note_alone(self, is_alone: bool) -> None:
+        """Note durably which copy may believe that it lacks nothing. Blocks; raise OSError."""
+        confirms = self._confirms
+        believed = "" if is_alone or confirms is None else confirms.copy
+        self._place.change(believed=believed)
+        if is_alone:
+            logger.error("no standby: the server continues alone, and what it confirms is on this disk only")
+        else:
+            logger.info("in sync with a standby: what is confirmed from now on is on both disks")
+
+    def tick(self) -> None:
+        """Look at the clock: a standby may be silent, or have been away for too long."""
+        barrier, confirms = self._barrier, self._confirms
+        try:
+            if self.has_failed() and not self._place.state.wants_full_copy:
+                self._place.change(wants_full_copy=True)
+            if barrier is not None and not barrier.tick() and confirms is not None:
+                logger.warning("%s is silent", confirms.name)
+                confirms.cut()
+                self._lose(confirms)
+        except OSError as error:
+            logger.error("the state of the standby can't be noted: %s", error)
+
+    def _lose(self, follower: Follower) -> None:
+        with self._lock:
+            if self._confirms is not follower:
+                return
+            self._confirms = None
+        assert self._barrier is not None
+        self._barrier.lost()
+        logger.warning("the connection to %s, which confirms wait for, is lost", follower.name)
+
+    # --- switchover
+
+    def hand_over(self) -> Handover:
+        """Begin to hand over to the standby. Raise Conflict if there is none that could take over."""
+        with self._lock:
+            ready = next((each for each in self._followers if each.is_standby and each.is_usable), None)
+        if ready is None:
+            raise Conflict("no standby is attached whose copy is complete")
+        return Handover(self.stream, self._place, ready, self._ending)
 
     def note_time(self) -> None:
         """Have the wall clock in the stream now and then."""
@@ -222,11 +317,17 @@ class Followers:
 
     def left(self, follower: Follower, cursor: Cursor) -> None:
         """Forget a follower."""
+        self._lose(follower)
         self.stream.detach(cursor)
         with self._lock:
             self._followers.remove(follower)
             self._sent_bytes += follower.sent_bytes
         logger.info("%s follows no more", follower.name)
+
+    @property
+    def confirms(self) -> str:
+        """See `Figures`."""
+        return "local" if self._barrier is None else self._barrier.standing.value
 
     def figures(self) -> Figures:
         """Return what is known."""
@@ -236,7 +337,7 @@ class Followers:
             stream = self.stream
             state = self._place.state
             return Figures(
-                state.server, state.term, stream.life, stream.end, stream.kept_bytes, each,
+                state.server, state.term, stream.life, stream.end, stream.kept_bytes, each, self.confirms,
                 self._copies, self._resumes, self.cut_off, sent_bytes,
             )  # fmt: skip
 

@@ -66,6 +66,8 @@ class Kind(IntEnum):
     ATTACHED = 25
     """The first frame that a receiver gets: `a` is the life, and `b` the position from which it gets the stream. The
     flag is `RESUMED`, `LACKS`, `WAITS` or a sum of them. The payload is the server's wall clock: `Attached`."""
+    TAKE_OVER = 26
+    """The server has ended, and the receiver has everything: it is to take over."""
 
 
 RESUMED, LACKS, WAITS = 1, 2, 4
@@ -80,6 +82,8 @@ class InSync(IntEnum):
     IN_MEMORY = 1
     """It has, as long as its machine runs: the server confirms before it syncs."""
     ON_DISK = 2
+    HANDED_OVER = 3
+    """It has everything, and the server has ended, so that it is to take over."""
 
 
 class Sync(IntEnum):

@@ -45,8 +45,10 @@ class State:
     term: int = 0
     is_server: bool = False
     """Whether these are the data of a server itself, and not a copy."""
-    is_alone: bool = False
-    """Of a server: whether it has confirmed without its standby since that was in sync."""
+    believed: str = ""
+    """Of a server: the id of the copy that may believe that it lacks nothing; "" if the server has confirmed alone."""
+    copy: str = ""
+    """Of a copy: its id."""
     skips_ids: bool = False
     """Of a server: whether it was promoted without some ids that clients may have seen."""
     alone_after_ms: int = 0
@@ -122,7 +124,8 @@ class Place:
                 server=server,
                 term=term,
                 is_server=False,
-                is_alone=False,
+                copy=state.copy or secrets.token_hex(16),
+                believed="",
                 skips_ids=False,
                 is_complete=state.is_complete and state.server == server,
                 wants_full_copy=state.wants_full_copy or state.is_server,
@@ -160,5 +163,5 @@ def place_of_server(disk: Disk) -> Place:
     """Return what a server has recorded about itself. The first time it is given its id. Blocks."""
     place = Place(disk, b"")
     if not place.state.server:
-        place.change(server=secrets.token_hex(16), term=1, is_server=True, is_alone=True)
+        place.change(server=secrets.token_hex(16), term=1, is_server=True)
     return place

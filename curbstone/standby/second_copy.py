@@ -48,7 +48,7 @@ class SecondCopy:
         self._asked: tuple[int, int] | None = None
         """The life and the position from which it asked to continue."""
         self._known_ms: int | None = None
-        """When the last acknowledgement was sent that the server has answered."""
+        """When the last acknowledgement was sent after which the server did not confirm alone."""
 
     @property
     def state(self) -> State:
@@ -82,7 +82,7 @@ class SecondCopy:
     def request(self, life: int, *, compares: bool) -> dict[str, Any]:
         """Return what to ask a server for, in its present life. With `compares` the whole copy is read."""
         state, position = self.state, self.place.position
-        asked: dict[str, Any] = {"server": state.server, "term": state.term, "key": self.key}
+        asked: dict[str, Any] = {"server": state.server, "term": state.term, "copy": state.copy, "key": self.key}
         self.attached, self._head, self._asked = None, b"", None
         if not compares and self.place.can_resume and position is not None and position.life == life:
             position = self.applier.resume()
@@ -123,16 +123,23 @@ class SecondCopy:
             "is_usable": applier.is_usable,
         }
 
-    def answered(self, sent_ms: int) -> None:
-        """The server has answered an acknowledgement that was sent at this time."""
+    def believed(self, sent_ms: int) -> None:
+        """The server has received an acknowledgement that was sent at this time, and does not confirm alone."""
         self._known_ms = sent_ms
 
     # --- the end
 
     @property
+    def is_handed_over(self) -> bool:
+        """Whether the server has ended and wants this copy to take over."""
+        return self.state.in_sync is InSync.HANDED_OVER
+
+    @property
     def lacks(self) -> str:
         """Why something that was confirmed may be missing; "" if nothing is."""
         state = self.state
+        if self.is_handed_over:
+            return ""
         if state.in_sync == InSync.NO:
             return "the server did not wait for this copy before it confirmed"
         if not state.alone_after_ms:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from curbstone.core.disk import Disk, File
 from curbstone.standby.frames import Kind, Sync
 from curbstone.standby.scope import is_at_or_below, is_leaving, is_shipped
 from curbstone.standby.stream import Stream
+
+T = TypeVar("T")
 
 DID_NOTHING = frozenset(
     {
@@ -58,12 +61,8 @@ class ShippedFile:
     def sync(self) -> None:
         if self.path is None:
             self._file.sync()
-            return
-        number = self._disk.stream.begin_sync(self.path, Sync.FILE)
-        try:
-            self._file.sync()
-        finally:
-            self._disk.stream.end_sync(number)
+        else:
+            self._disk.sync(self._file.sync, self.path, Sync.FILE)
 
     def close(self) -> None:
         self._file.close()
@@ -80,6 +79,8 @@ class ShippingDisk:
         """The open files, by path."""
         self._leaving: set[str] = set()
         """Deleted queues whose directories have been renamed, and are being removed."""
+        self.has_failed = False
+        """Whether a sync has failed, so that what is read may not be on the disk."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         return self._opened(path, self.inner.open, create)
@@ -202,16 +203,19 @@ class ShippingDisk:
         if not is_shipped(path):
             self.inner.sync_dir(path)
             return
-        number = self.stream.begin_sync(path, Sync.DIRECTORY)
-        try:
-            self.inner.sync_dir(path)
-        finally:
-            self.stream.end_sync(number)
+        self.sync(lambda: self.inner.sync_dir(path), path, Sync.DIRECTORY)
 
     def sync_all(self, path: str) -> bool:
-        number = self.stream.begin_sync(path, Sync.EVERYTHING)
+        return self.sync(lambda: self.inner.sync_all(path), path, Sync.EVERYTHING)
+
+    def sync(self, make: Callable[[], T], path: str, what: Sync) -> T:
+        """Make a sync, with its beginning and its end in the stream."""
+        number = self.stream.begin_sync(path, what)
         try:
-            return self.inner.sync_all(path)
+            return make()
+        except OSError:
+            self.has_failed = True
+            raise
         finally:
             self.stream.end_sync(number)
 

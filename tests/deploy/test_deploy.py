@@ -115,7 +115,9 @@ def test_the_compose_file_mounts_what_is_there() -> None:
 
 
 @needs_systemd
-@pytest.mark.parametrize("name", ["curbstone.service", "curbstone-archive.service", "curbstone-follow.service"])
+@pytest.mark.parametrize(
+    "name", ["curbstone.service", "curbstone-archive.service", "curbstone-follow.service", "curbstone-standby.service"]
+)
 def test_systemd_reads_the_unit_and_finds_it_closed(tmp_path: Path, name: str) -> None:
     command = tmp_path / "curbstone"
     command.write_text("#!/bin/sh\n")

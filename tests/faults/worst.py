@@ -230,12 +230,11 @@ def backup(world: World, queue: str) -> None:
 
 def followed(world: World, queue: str) -> None:
     """Two get a copy of everything, which is all there and is not read; then a busy queue."""
-    secret = world.guarded.secrets["admin"]
     lines = [Line(world.guarded.server.http) for _ in range(2)]
     for line in lines:
         line.send(
             "POST /v2/standby/stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n"
-            f"Authorization: Bearer {secret}\r\n\r\n"
+            f"Authorization: Bearer {world.guarded.secrets['admin']}\r\n\r\n"
         )
         line.until(b"200 OK")
     send("POST", f"{queue}/messages/batch", MESSAGES)(world, queue)
@@ -486,6 +485,7 @@ CASES: dict[str, Case] = {
     "backup": backup,
     "getStandby": get("/v2/standby"),
     "followServer": followed,
+    "switchOver": send("POST", "/v2/standby/switchover", b""),
     "acknowledgeStream": send("POST", "/v2/standby/stream/acks", b'{"key": "ab"}'),
     "getOpenapiYaml": get("/openapi.yaml"),
     "getOpenapiJson": get("/openapi.json"),

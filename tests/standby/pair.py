@@ -59,8 +59,8 @@ class Pair:
             lambda: None,
             patience_ms=PATIENCE_MS,
             syncs_always=run.sync.kind == "always",
-            is_alone=self.place.state.is_alone or not run.is_sync,
-            note_alone=lambda is_alone: self.place.change(is_alone=is_alone),
+            is_alone=not self.place.state.believed or not run.is_sync,
+            note_alone=lambda is_alone: self.place.change(believed="" if is_alone else "standby"),
         )
         self.reported = 0
         """The highest mark that was reported."""
@@ -408,7 +408,8 @@ class PairRun(Run):
         cut = (self.lives[position.life], position.applied) if position is not None else FROM_THE_START
         if is_power and (self.is_power_aimed or rng.random() < 0.6):
             self.counts["failovers with both powers cut"] += 1
-            cut = min(cut, (cut[0], applier.durable or cut[1]))
+            # Behind a sync that has failed, nothing of this life has to be there: nobody knows what that sync was for.
+            cut = min(cut, (cut[0], 0 if applier.has_failed else applier.durable or cut[1]))
             standby.lose_power()
         elif rng.random() < 0.5:  # its process was killed, too
             standby.start()
@@ -437,12 +438,16 @@ class PairRun(Run):
         history.confirmed.cut(cut)
         history.gone.cut(cut)
         lost = confirmed - history.confirmed
-        # If some of a transaction is settled, nobody can tell of it whether all of it is missing or only the rest.
-        history.units = [
+        # If some of a transaction is settled, nobody can tell of it whether all of it is missing or only the rest. And
+        # what is missing looks like what was acked.
+        unclear = [
             unit
             for unit in history.units
-            if lost.isdisjoint(unit.publishes) or history.doomed.isdisjoint(unit.publishes)
+            if not lost.isdisjoint(unit.acks)
+            or not (lost.isdisjoint(unit.publishes) or history.doomed.isdisjoint(unit.publishes))
         ]
+        history.doomed_alone.update(*[unit.acks for unit in unclear])
+        history.units = [unit for unit in history.units if unit not in unclear]
         self.turns.go_back()
         self.counts["confirmed and behind the cut"] += before - len(history.confirmed) - len(history.gone)
         self.counts["confirmed and before the cut"] += len(history.confirmed) + len(history.gone)

@@ -162,12 +162,22 @@ def test_shipped_files_make_no_writes_that_the_stream_would_not_have(disks: Disk
 
 def test_nothing_of_it_is_imported_unless_it_is_asked_for() -> None:
     program = """if True:
-        import sys
+        import asyncio, sys
         from curbstone import asgi, replication, serve
+        from curbstone.core.host import AsyncioHost
         from curbstone.settings import load
-        disk = object()
+
+        class Empty:
+            def list_dir(self, path):
+                return []
+
+        async def followers():
+            host = AsyncioHost(asyncio.get_running_loop())
+            return replication.followers_of(None, host, load({}))[0].figures()
+
+        disk = Empty()
         assert replication.shipped(disk, None, load({})) is disk
-        assert replication.followers_of(None, None, load({})).figures() is None
+        assert asyncio.run(followers()) is None
         sys.exit(any(name.startswith("curbstone.standby") for name in sys.modules))
     """
     assert subprocess.run([sys.executable, "-P", "-c", program], env=clean_environment()).returncode == 0

@@ -21,6 +21,7 @@ from curbstone.standby.recording import Recorder
 from curbstone.standby.restoring import Stretch, stretches, unpacked_at
 from curbstone.standby.shipping import ShippingDisk
 from curbstone.standby.stream import Stream
+from tests.standby.test_second_copy import FakeEnding
 
 HOUR_MS = 3_600_000
 
@@ -43,7 +44,7 @@ class Shop:
         self.stream = Stream(lambda: self.now_ms, kept_bytes=1 << 20)
         self.shipped = ShippingDisk(self.disk, self.stream)
         self.followers = Followers(
-            self.stream, self.disk, lambda: self.now_ms, place_of_server(self.disk), lambda _term: None
+            self.stream, self.disk, lambda: self.now_ms, place_of_server(self.disk), FakeEnding()
         )
 
     def new_recorder(self) -> Recorder:

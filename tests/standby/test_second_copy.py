@@ -31,19 +31,36 @@ class AtOnce:
         return lambda: None
 
 
+class FakeEnding:
+    """Notes how a server ends."""
+
+    def __init__(self) -> None:
+        self.terms: list[int] = []
+        self.is_frozen = False
+
+    def freeze(self) -> None:
+        self.is_frozen = True
+
+    def thaw(self) -> None:
+        self.is_frozen = False
+
+    def __call__(self, term: int) -> None:
+        self.terms.append(term)
+
+
 class Server:
     """A server's disk and those who follow it, without an engine."""
 
     def __init__(self, path: Path) -> None:
         self.disk = OsDisk(path)
-        self.replaced: list[int] = []
+        self.ending = FakeEnding()
         self.place = place_of_server(self.disk)
         self.begin_life()
 
     def begin_life(self) -> None:
         self.stream = Stream(lambda: 1, kept_bytes=1 << 16)
         self.shipped = ShippingDisk(self.disk, self.stream)
-        self.followers = Followers(self.stream, self.disk, lambda: 1, self.place, self.replaced.append)
+        self.followers = Followers(self.stream, self.disk, lambda: 1, self.place, self.ending)
 
     def write(self, name: str, data: bytes) -> None:
         file = self.shipped.open(name, create=True)
@@ -80,6 +97,7 @@ class Pair:
             asked.get("only_resume", False),
             asked["server"],
             asked["term"],
+            asked["copy"],
             asked["key"],
             {path: b64decode(text) for path, text in asked.get("had", {}).items()},
         )
@@ -189,7 +207,7 @@ def test_a_promoted_copy_ends_the_server_that_it_replaces(pair: Pair) -> None:
     hello = Hello("copy", server=state.server, term=state.term)
     with pytest.raises(Conflict, match="replaced by one of term 2"):
         pair.server.followers.attach(hello, lambda: None)
-    assert pair.server.replaced == [2]
+    assert pair.server.ending.terms == [2]
 
 
 def test_a_former_server_that_follows_copies_everything(pair: Pair) -> None:
@@ -217,7 +235,7 @@ def test_what_a_copy_in_sync_may_lack_is_decided_by_the_time_since_it_was_heard(
     pair.receive()
     assert "has not heard from the server" in pair.copy.lacks
     pair.now_ms = 50_000
-    pair.copy.answered(45_000)
+    pair.copy.believed(45_000)
     assert pair.copy.lacks == ""
     pair.now_ms = 55_000
     assert "heard last 10.0 s ago, and it confirms alone after 10 s" in pair.copy.lacks

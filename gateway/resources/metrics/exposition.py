@@ -46,6 +46,10 @@ def written(
     return encode(_registry(_Exposition(now, shown, groups))), content_type
 
 
+STANDINGS = ("local", "alone", "joining", "sync", "waiting")
+"""Whether confirms wait for a standby, and how it stands with it."""
+
+
 class _Exposition:
     """All figures of one moment, as a collector of prometheus-client."""
 
@@ -161,6 +165,19 @@ class _Exposition:
         lag_bytes = max((each.lag_bytes for each in figures.followers), default=0)
         text = "What waits to be sent to the slowest follower"
         yield GaugeMetricFamily("curbstone_follower_lag_bytes", text, lag_bytes)
+        standbys = [each for each in figures.followers if each.is_standby]
+        text = "Standbys that could take over: their copies are complete"
+        yield GaugeMetricFamily("curbstone_standbys_usable", text, sum(each.is_usable for each in standbys))
+        text = "What the standby that is behind most has not acknowledged"
+        behind = max((figures.position - each.acknowledged for each in standbys), default=0)
+        yield GaugeMetricFamily("curbstone_standby_unacknowledged_bytes", text, behind)
+        text = "How often a copy of this server was promoted, and one"
+        yield GaugeMetricFamily("curbstone_term", text, figures.term)
+        text = "Whether confirms wait for a standby (local: no), and how it stands with it: 1 for what is so now"
+        confirms = GaugeMetricFamily("curbstone_confirms", text, labels=("standing",))
+        for standing in STANDINGS:
+            confirms.add_metric((standing,), standing == figures.confirms)
+        yield confirms
         text = "How much may wait for a follower (--standby-backlog)"
         yield GaugeMetricFamily("curbstone_follower_backlog_bytes", text, figures.backlog_bytes)
         text = "What was sent to followers"

@@ -117,6 +117,18 @@ class FollowerFigures(Protocol):
         """Those that are attached."""
 
     @property
+    def position(self) -> int:
+        """Up to where the stream is."""
+
+    @property
+    def term(self) -> int:
+        """How often a copy was promoted, and one."""
+
+    @property
+    def confirms(self) -> str:
+        """Whether confirms wait for a standby: `local`, or how it stands with the standby."""
+
+    @property
     def backlog_bytes(self) -> int:
         """How much may wait for one of them."""
 
@@ -143,6 +155,18 @@ class OneFollower(Protocol):
     @property
     def lag_bytes(self) -> int:
         """What waits for it."""
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether it keeps a copy that can be promoted."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Of a standby: whether its copy is complete."""
+
+    @property
+    def acknowledged(self) -> int:
+        """Of a standby: up to where it has everything."""
 
 
 @dataclass(frozen=True, slots=True)

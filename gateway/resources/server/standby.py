@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest, CurbstoneError, NotSupported
-from curbstone.gateway.http.callbacks import in_thread
+from curbstone.gateway.http.callbacks import in_thread, later
 from curbstone.gateway.http.client_disconnect import ThreadBell, is_gone
 from curbstone.gateway.http.json_body import read_object
 from curbstone.gateway.http.login import access_of, caller_of
@@ -36,12 +36,14 @@ if TYPE_CHECKING:
 FOLLOWER = "follower"
 """The protocol under which the connections of followers are listed."""
 IDLE_S_MAX = 1.0
+END_S = 0.2
+"""How long the reply to a switchover has to be sent, before the server ends."""
 NAME_CHARS_MAX = 100
 NUMBER_MAX = (1 << 63) - 1
 HAD_BYTES_MAX = BACKUP_LIST_BYTES_MAX
 DIGEST_BYTES = 16
 
-_OF_A_HELLO = ("name", "life", "position", "copy_all", "only_resume", "server", "term", "key", "had")
+_OF_A_HELLO = ("name", "life", "position", "copy_all", "only_resume", "server", "term", "copy", "key", "had")
 _KEY = re.compile(r"[0-9a-f]{0,64}")
 
 logger = logging.getLogger("curbstone.gateway")
@@ -62,6 +64,8 @@ class Hello(NamedTuple):
     """Of a standby: the id of the server that it is a copy of; "" for a follower that is none."""
     term: int = 0
     """Of a standby: the highest term that it knows of."""
+    copy: str = ""
+    """Of a standby: the id of its copy."""
     key: str = ""
     """Of a standby: under which it acknowledges."""
     had: Mapping[str, bytes] = {}
@@ -92,6 +96,23 @@ class Follower(Protocol):
         """End it. Blocks."""
 
 
+class Handover(Protocol):
+    """Hands over to a standby."""
+
+    name: str
+    term: int
+    """The term that it is going to have."""
+
+    def run(self) -> None:
+        """Do it. Blocks. Raise CurbstoneError if nothing has changed."""
+
+    def give_up(self) -> None:
+        """Have the server continue."""
+
+    def end(self) -> None:
+        """End the server."""
+
+
 class Source(Protocol):
     """What followers get."""
 
@@ -101,8 +122,14 @@ class Source(Protocol):
         `wake` is called on any thread when there is more to read.
         """
 
-    def acknowledge(self, ack: Ack) -> None:
-        """Note what a standby has. May block. Raise Conflict if it is not attached."""
+    def acknowledge(self, ack: Ack) -> bool:
+        """Note what a standby has; return whether it may believe what it was sent last of whether it lacks something.
+
+        May block. Raise Conflict if it is not attached.
+        """
+
+    def hand_over(self) -> Handover:
+        """Begin to hand over to the standby: nothing is confirmed from now on. Raise Conflict if none can take over."""
 
     def figures(self) -> Any:
         """Return figures, as a tuple with names, or None if nobody can follow."""
@@ -118,7 +145,7 @@ class NoFollowers:
         """Refuse."""
         raise NotSupported(self._reason)
 
-    acknowledge = attach
+    acknowledge = hand_over = attach
 
     def figures(self) -> None:
         """Return None: there are none."""
@@ -161,6 +188,7 @@ class Standby:
             "term": figures.term,
             "life": f"{figures.life:016x}",
             "position": figures.position,
+            "confirms": figures.confirms,
             "backlog_bytes": figures.backlog_bytes,
             "copies": figures.copies,
             "resumes": figures.resumes,
@@ -190,8 +218,21 @@ class Standby:
         fields = await read_object(request, request.receive, LOGIN_BYTES_MAX, "an acknowledgement", Ack._fields)
         ack = _acknowledged(fields)
         source = self._source
-        await in_thread(lambda: source.acknowledge(ack))
-        return Response(status_code=204, headers=FRESH)
+        is_believed = await in_thread(lambda: source.acknowledge(ack))
+        return JsonResponse({"believed": is_believed}, headers=FRESH)
+
+    async def switch_over(self, request: Request) -> Response:
+        """POST: hand over to the standby; the server ends."""
+        access_of(request).administer("switchover")
+        handover = self._source.hand_over()
+        try:
+            await in_thread(handover.run)
+        except BaseException:
+            handover.give_up()
+            raise
+        logger.warning("handed over to %s, which serves as term %d", handover.name, handover.term)
+        later(END_S, handover.end)
+        return JsonResponse({"standby": handover.name, "term": handover.term}, headers=FRESH)
 
     def begin(self, reply: StreamReply, request: Request, access: AuthorizedBroker) -> Callable[[], None]:
         """Note a reply that is being sent; return what has to be called at its end."""
@@ -277,6 +318,7 @@ def _asked(fields: dict[str, Any]) -> Hello:
         _flag(fields, "only_resume"),
         _key(fields, "server"),
         _number(fields, "term"),
+        _key(fields, "copy"),
         _key(fields, "key"),
         _digests(fields.get("had", {})),
     )
@@ -324,5 +366,6 @@ def standby_routes(standby: Standby) -> list[Route]:
     return [
         Route("/v2/standby", Resource(GET=standby.get)),
         Route("/v2/standby/stream", Resource(POST=standby.post)),
+        Route("/v2/standby/switchover", Resource(POST=standby.switch_over)),
         Route("/v2/standby/stream/acks", Resource(POST=standby.acknowledge)),
     ]

@@ -1,0 +1,229 @@
+"""`--confirm-with standby` and `switchover`, as processes: nothing that was confirmed is missing, whoever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+
+import pytest
+
+from tests.kit.commands import curbstone
+from tests.kit.server import ServerProcess, call
+from tests.kit.until import until
+from tests.standby.second import StandbyProcess
+
+OPTIONS = ("--standby-backlog=1MiB", "--confirm-with=standby", "--cap=64MiB")
+NEVER = "--standby-patience=never"
+
+
+def confirms(server: ServerProcess) -> str:
+    return str(call(server, "GET", "/v2/standby")["confirms"])
+
+
+def in_sync(server: ServerProcess) -> None:
+    """Wait until a standby is."""
+    until(lambda: confirms(server) == "sync")
+
+
+def publish(server: ServerProcess, body: str) -> None:
+    call(server, "POST", "/v2/default/queues/q/messages/batch", [{"message": body}])
+
+
+def bodies(server: ServerProcess) -> list[str]:
+    found: list[str] = []
+    after = ""
+    while page := call(server, "GET", f"/v2/default/queues/q/messages?limit=1000&after={after}")["messages"]:
+        found += [message["message"] for message in page]
+        after = page[-1]["id"]
+    return found
+
+
+class Load:
+    """Clients that publish numbers, one after the other, to whichever server answers."""
+
+    def __init__(self, *urls: str) -> None:
+        self.urls = list(urls)
+        self.confirmed: list[str] = []
+        self._is_over = threading.Event()
+        self._threads = [threading.Thread(target=self._publish, args=(number,)) for number in range(3)]
+
+    def _publish(self, number: int) -> None:
+        count = turn = 0
+        while not self._is_over.is_set():
+            body = f"{number}-{count}"
+            data = json.dumps([{"message": body}]).encode()
+            url = self.urls[turn % len(self.urls)] + "/v2/default/queues/q/messages/batch"
+            try:
+                with urllib.request.urlopen(urllib.request.Request(url, data, method="POST"), timeout=30):
+                    self.confirmed.append(body)
+                    count += 1
+            except (OSError, HTTPException):
+                turn += 1
+                self._is_over.wait(0.05)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        for thread in self._threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._is_over.set()
+            for thread in self._threads:
+                thread.join()
+
+
+def test_what_was_confirmed_is_on_both_disks_when_the_server_is_killed(tmp_path: Path) -> None:
+    patience = "--standby-patience=1"
+    with ServerProcess(tmp_path / "data", *OPTIONS, NEVER) as server:  # noqa: SIM117 its URL is needed
+        with StandbyProcess(tmp_path / "other", server.url, *OPTIONS, patience) as standby:
+            in_sync(server)
+            call(server, "PUT", "/v2/default/queues/q", {})
+            load = Load(server.url)
+            with load.running():
+                until(lambda: len(load.confirmed) > 100)
+                server.kill()
+                done = standby.promote()
+                assert done.code == 0 and "nothing that was confirmed is missing" in done.out
+                load.urls.append(standby.url)
+                before = len(load.confirmed)
+                until(lambda: len(load.confirmed) > before + 100)
+            found = bodies(standby)
+            assert set(load.confirmed) <= set(found)
+            ids = call(standby, "GET", "/v2/default/queues/q/messages?limit=1000")["messages"]
+            assert int(ids[-1]["id"].rpartition("-")[2]) == min(len(found), 1000), "no id is left out"
+
+
+def test_without_a_standby_nothing_is_confirmed_until_patience_is_over(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", *OPTIONS, "--standby-patience=2") as server:
+        assert confirms(server) == "alone"
+        call(server, "PUT", "/v2/default/queues/q", {})
+        with StandbyProcess(tmp_path / "other", server.url) as standby:
+            in_sync(server)
+            standby.kill()
+            until(lambda: confirms(server) == "waiting")
+            publish(server, "one")
+            assert confirms(server) == "alone"
+            assert "the server continues alone" in server.log
+            refused = curbstone("promote", str(tmp_path / "other"), cwd=tmp_path)
+            assert refused.code == 1 and "has not heard from the server, and it confirms alone after 2 s" in refused.err
+            server.kill()
+            server.restart(same_ports=True)
+            assert confirms(server) == "alone", "it was noted"
+            standby.restart()
+            in_sync(server)
+            server.kill()
+            server.restart(same_ports=True)
+            assert confirms(server) in ("waiting", "joining", "sync")
+            in_sync(server)
+
+
+def test_a_server_with_patience_waits_and_is_not_ready(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", *OPTIONS, NEVER) as server:
+        sent = threading.Thread(target=call, args=(server, "PUT", "/v2/default/queues/q", {}))
+        sent.start()
+
+        def why_not_ready() -> str:
+            try:
+                call(server, "GET", "/readyz")
+            except urllib.error.HTTPError as error:
+                return error.read().decode()
+            return ""
+
+        until(lambda: "the standby: it is away" in why_not_ready())
+        assert sent.is_alive()
+        with StandbyProcess(tmp_path / "other", server.url):
+            sent.join(60)
+            assert not sent.is_alive()
+            until(lambda: why_not_ready() == "")
+            with StandbyProcess(tmp_path / "third", server.url) as third:
+                until(lambda: "confirms wait for another copy" in third.log)
+
+
+def test_a_switchover_loses_nothing_and_both_keep_their_command(tmp_path: Path) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    with ServerProcess(data, "--standby-backlog=1MiB", "--cap=64MiB") as server:
+        refused = curbstone("switchover", "--server", server.url, cwd=tmp_path)
+        assert refused.code == 1 and "no standby is attached" in refused.err
+        with StandbyProcess(other, server.url, "--cap=64MiB") as standby:
+            call(server, "PUT", "/v2/default/queues/q", {})
+            standby.has_everything(server)
+            load = Load(server.url)
+            with load.running():
+                until(lambda: len(load.confirmed) > 100)
+                done = curbstone("switchover", "--server", server.url, cwd=tmp_path)
+                assert done.code == 0 and "which serves as term 2" in done.out
+                assert server.process.wait(60) == 7
+                ServerProcess.read_addresses(standby, standby.process)
+                load.urls.append(standby.url)
+                before = len(load.confirmed)
+                until(lambda: len(load.confirmed) > before + 50)
+            assert set(load.confirmed) <= set(bodies(standby))
+            assert not (other / "ids").exists()
+            with StandbyProcess(data, standby.url) as former:
+                former.has_everything(standby)
+                assert not (tmp_path / "data.kept-1").exists()
+                assert curbstone("switchover", "--server", standby.url, cwd=tmp_path).code == 0
+                ServerProcess.read_addresses(former, former.process)
+                assert set(load.confirmed) <= set(bodies(former)) and former.state()["term"] == 3
+                assert standby.process.wait(60) == 7
+
+
+@pytest.mark.soak
+def test_failovers_of_real_processes_lose_nothing(tmp_path: Path) -> None:
+    """One of two is killed, or hands over, again and again. The load goes on, and at the end everything is there."""
+    seconds = float(os.environ.get("CURBSTONE_CRASH_SECONDS", "60"))
+    seed = int(os.environ.get("CURBSTONE_SIM_SEED", str(time.time_ns() % 1_000_000)))
+    print(f"\nseed {seed}")
+    rng = random.Random(seed)
+    folders = [tmp_path / "one", tmp_path / "two"]
+    server: ServerProcess = ServerProcess(folders[0], *OPTIONS, NEVER)
+    load = Load(server.url)
+    standby = StandbyProcess(folders[1], server.url, *OPTIONS, NEVER)
+    in_sync(server)
+    call(server, "PUT", "/v2/default/queues/q", {})
+    failovers = kills = handovers = 0
+    end = time.monotonic() + seconds
+    with load.running():
+        while time.monotonic() < end:
+            time.sleep(rng.uniform(0.2, 2))
+            what = rng.random()
+            if what < 0.3:
+                standby.kill()
+                time.sleep(rng.choice([0, 0.5]))
+                standby.restart()
+                kills += 1
+            else:
+                in_sync(server)
+                if what < 0.8:
+                    server.kill()
+                    done = standby.promote()
+                    assert done.code == 0, done.err
+                    failovers += 1
+                else:
+                    done = curbstone("switchover", "--server", server.url, cwd=tmp_path)
+                    if done.code != 0:
+                        continue
+                    server.process.wait(60)
+                    server.kill()
+                    ServerProcess.read_addresses(standby, standby.process)
+                    handovers += 1
+                folder = server.data_dir
+                server = standby
+                load.urls = [server.url]
+                standby = StandbyProcess(folder, server.url, *OPTIONS, NEVER, "--discard")
+            in_sync(server)
+    missing = set(load.confirmed) - set(bodies(server))
+    print(f"{len(load.confirmed)} confirmed, {failovers} failovers, {handovers} handovers, {kills} kills of a standby")
+    assert not missing, sorted(missing)[:10]
+    standby.stop()
+    server.stop()
