@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from curbstone.spark import charts
 from curbstone.spark.charts import Series
+from curbstone.spark.dead_letters import KINDS_MAX, Letters, Sample
 from curbstone.spark.figures import Minute
 from curbstone.spark.gaps import Gap
-from curbstone.spark.letters import KINDS_MAX, Letters, Sample
 
 POINTS_MAX = 120
 STEPS_S = (1, 5, 10, 30, 60, 300, 900, 3600, 10_800, 21_600, 43_200, 86_400, 604_800)

@@ -12,10 +12,10 @@ from pathlib import Path
 from curbstone.spark import checks, jobs
 from curbstone.spark.client import Address
 from curbstone.spark.columns import JOURNAL
+from curbstone.spark.dead_letters import dead_letters
 from curbstone.spark.failure import PipelineError
 from curbstone.spark.figures import Minute, gather, minutes, range_s
 from curbstone.spark.gaps import gaps_of
-from curbstone.spark.letters import dead_letters
 from curbstone.spark.options import moment_ms, read_options
 from curbstone.spark.page import page, step_of
 from curbstone.spark.sql import database, first_line

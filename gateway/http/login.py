@@ -19,10 +19,10 @@ from curbstone.access.caller import ASKING, NOTHING, Caller, Credentials
 from curbstone.access.errors import FAILED, WANTED, NotLoggedIn, TooMany
 from curbstone.access.secrets import SESSION
 from curbstone.core.errors import CurbstoneError
+from curbstone.gateway.http.answer_budget import account_of, room_for
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.http.origin_policy import is_same_host
-from curbstone.gateway.http.room import account_of, room_for
 from curbstone.gateway.http.scope import AnyScope
 from curbstone.gateway.limits import SECRET_BYTES_MAX
 from curbstone.gateway.settings import OF_HEALTH

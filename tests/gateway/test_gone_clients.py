@@ -15,10 +15,10 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.options import QueueOptions
 from curbstone.core.values import Lease
+from curbstone.gateway.http.answer_budget import room_for
 from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.http.long_poll import Held, Polls
 from curbstone.gateway.http.problem import ClientGone
-from curbstone.gateway.http.room import room_for
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.net import budget
 from curbstone.net.connection_limits import Admission

@@ -100,7 +100,7 @@ DOORS = {
     "gateway/http/callbacks.py",
     "gateway/http/client_disconnect.py",
     "gateway/http/long_poll.py",
-    "gateway/http/room.py",
+    "gateway/http/answer_budget.py",
     "net/certificates.py",
     "net/connection_set.py",
     "net/acceptor.py",

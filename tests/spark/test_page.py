@@ -13,9 +13,9 @@ import pytest
 
 from curbstone.spark import charts
 from curbstone.spark.charts import Series
+from curbstone.spark.dead_letters import Letters, Sample
 from curbstone.spark.figures import Minute
 from curbstone.spark.gaps import Gap
-from curbstone.spark.letters import Letters, Sample
 from curbstone.spark.page import page, step_of
 
 START = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)

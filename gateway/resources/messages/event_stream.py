@@ -21,13 +21,13 @@ from curbstone.core.host import Host
 from curbstone.core.traffic import Traffic
 from curbstone.core.values import Outcome
 from curbstone.gateway.formats.message_json import Encoding, lease_json
+from curbstone.gateway.http.answer_budget import account_of
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.client_disconnect import Bell, Disconnect
 from curbstone.gateway.http.fields import Header
 from curbstone.gateway.http.login import access_of, caller_of
 from curbstone.gateway.http.problem import status_of
 from curbstone.gateway.http.responses import NO_SNIFFING
-from curbstone.gateway.http.room import account_of
 from curbstone.gateway.limits import CLOSED_STREAMS_MAX, COUNT_MAX
 from curbstone.net.budget import Waiting
 

@@ -21,13 +21,13 @@ from curbstone.gateway.formats.parameters import (
     seconds_ms,
     wait_ms,
 )
+from curbstone.gateway.http.answer_budget import room_for, with_room
 from curbstone.gateway.http.callbacks import answer, in_pieces
 from curbstone.gateway.http.client_disconnect import is_gone
 from curbstone.gateway.http.login import access_of, caller_of
 from curbstone.gateway.http.long_poll import Polls, held_by
 from curbstone.gateway.http.problem import ClientGone, Problem
 from curbstone.gateway.http.responses import reply, reply_json
-from curbstone.gateway.http.room import room_for, with_room
 from curbstone.gateway.http.typed_body import B, Body, MaybeText, Seconds, Text, YesOrNo, read_typed, rule, whole
 from curbstone.gateway.limits import COUNT_MAX, LEASE_S_MAX
 from curbstone.gateway.resources.messages.event_stream import EventStreams

@@ -24,6 +24,7 @@ from curbstone.gateway.formats.parameters import (
     wait_ms,
     whole_number,
 )
+from curbstone.gateway.http.answer_budget import room_for, with_room
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.client_disconnect import is_wanted
 from curbstone.gateway.http.login import access_of, wants_stream
@@ -31,7 +32,6 @@ from curbstone.gateway.http.long_poll import Polls, held_by
 from curbstone.gateway.http.origin_policy import OriginPolicy
 from curbstone.gateway.http.problem import ClientGone
 from curbstone.gateway.http.responses import OPAQUE, reply, reply_json
-from curbstone.gateway.http.room import room_for, with_room
 from curbstone.gateway.limits import COUNT_MAX, PEEK_BYTES_MAX
 from curbstone.gateway.resources.messages.event_stream import EventStream, EventStreams
 from curbstone.gateway.resources.messages.leases import Leases

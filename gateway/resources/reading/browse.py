@@ -19,11 +19,11 @@ from curbstone.core.positions import Frame, Wanted
 from curbstone.gateway.formats import arrow_stream
 from curbstone.gateway.formats.message_json import body_json, metadata_json
 from curbstone.gateway.formats.parameters import SEQ_MAX, group_of, query_of, whole_number
+from curbstone.gateway.http.answer_budget import room_for
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.problem import Problem
 from curbstone.gateway.http.responses import FRESH
-from curbstone.gateway.http.room import room_for
 from curbstone.gateway.limits import MIB, PAGE_BYTES_MAX, PAGE_MESSAGES_MAX
 from curbstone.gateway.resources.messages.searching import filter_in
 from curbstone.gateway.resources.queues.queues import name_in

@@ -12,10 +12,10 @@ from starlette.responses import Response
 from curbstone.access.rights import Right
 from curbstone.core.positions import KINDS, PUBLISHED, RELEASED, Asked, Event
 from curbstone.gateway.formats.parameters import POSITION_MAX, query_of, wait_ms, whole_number
+from curbstone.gateway.http.answer_budget import room_for
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import Polls, held_by
-from curbstone.gateway.http.room import room_for
 from curbstone.gateway.limits import PAGE_BYTES_MAX, PAGE_MESSAGES_MAX
 from curbstone.gateway.resources.queues.queues import name_in
 from curbstone.gateway.resources.reading.browse import NDJSON, PAGE_BYTES, accepts, checksum, page_headers

@@ -7,7 +7,7 @@ from pathlib import Path
 from curbstone.spark import live
 from curbstone.spark.client import Address, Client, Secret
 from curbstone.spark.columns import MESSAGES
-from curbstone.spark.letters import Letters, dead_letters
+from curbstone.spark.dead_letters import Letters, dead_letters
 from curbstone.spark.parts import PartWriter
 from curbstone.spark.report import PAGE, report
 from curbstone.spark.sql import database
