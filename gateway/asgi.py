@@ -192,7 +192,7 @@ class _Body:
             self._ahead.put_nowait({"type": "http.disconnect"})
 
     def pause_output(self) -> None:
-        """Do nothing: a request waits by itself for room for its answer (`http.answer_budget`)."""
+        """Do nothing: a request waits by itself for the budget of its answer (`http.answer_budget`)."""
 
     resume_output = pause_output
 

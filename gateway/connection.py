@@ -184,7 +184,7 @@ class HttpConnection(Stream, asyncio.Protocol):
     # ------------------------------------------------------------ pressure, see `net.stream`
 
     def pause_output(self) -> None:
-        """Do nothing: a request waits by itself for room for its answer (`http.answer_budget`)."""
+        """Do nothing: a request waits by itself for the budget of its answer (`http.answer_budget`)."""
 
     resume_output = pause_output
 

@@ -89,7 +89,7 @@ PAGE_BYTES_MAX = 16 * MIB
 
 # ---------------------------------------------------------------- waiting
 
-ROOM_S_MAX = 10
+ANSWER_WAIT_S_MAX = 10
 """How long a request waits for room for its answer if its user's connections hold too much that they do not read."""
 
 WAIT_S_MAX = 30

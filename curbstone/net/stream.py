@@ -1,9 +1,9 @@
 """One connection between the event loop and a protocol: what the connections of all protocols have in common.
 
 The client is not read while the protocol has too much input under way, or while too much output waits for the client to
-read it. On a `TurnStream`, input is handed to the protocol in turns (`turns`), and output is gathered and sent in one
-write at the end of the turn. If much output has gathered, it is sent at once, so that a full socket can hold back what
-the rest of the turn would add. This module is independent of the protocol, and of whether its output is encrypted.
+read it. On a `TurnStream`, input is handed to the protocol in turns (`fair_reader`), and output is gathered and sent in
+one write at the end of the turn. If much output has gathered, it is sent at once, so that a full socket can hold back
+what the rest of the turn would add. This module is independent of the protocol, and of whether its output is encrypted.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class TurnStream(Stream):
 
     @abstractmethod
     def take(self, data: bytes) -> None:
-        """Carry out input; see `turns.Taker`."""
+        """Carry out input; see `fair_reader.Taker`."""
 
     @abstractmethod
     def _flush(self) -> None:
@@ -147,7 +147,7 @@ class TurnStream(Stream):
     # --- input
 
     def caught_up(self) -> None:
-        """No input waits for its turn any more; see `turns.Taker`."""
+        """No input waits for its turn any more; see `fair_reader.Taker`."""
         self._steer()
 
     def _is_congested(self) -> bool:

@@ -25,7 +25,7 @@ KINDS_MAX = 200
 class Sample:
     """An example of a dead letter: the id that the message had in its queue, and the beginning of its body.
 
-    `place` is the queue that the letter was in (`project/queue`).
+    `place` is the queue that the dead letter was in (`project/queue`).
     """
 
     message_id: str
@@ -35,7 +35,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Letters:
+class DeadLetters:
     """The dead letters of one kind. `samples` are the last of them."""
 
     queue: str
@@ -54,12 +54,12 @@ def dead_letters(
     lake: str = "",
     since_ms: int | None = None,
     until_ms: int | None = None,
-) -> list[Letters]:
+) -> list[DeadLetters]:
     """Return the dead letters in the lake and in the dead-letter queues of `queues`, the most frequent kinds first.
 
     `queues` (`project/queue`) and the times, which are those of death, limit what is counted.
     """
-    base.execute(f"CREATE TEMP TABLE letters ({_TABLE})")
+    base.execute(f"CREATE TEMP TABLE dead ({_TABLE})")
     if server is not None:
         client = Client(server)
         try:
@@ -67,17 +67,17 @@ def dead_letters(
                 from curbstone.spark import live
 
                 base.register("fetched", live.messages(client, "", where))
-                base.execute(f"INSERT INTO letters SELECT {_COLUMNS} FROM fetched WHERE {_IS_LETTER}")
+                base.execute(f"INSERT INTO dead SELECT {_COLUMNS} FROM fetched WHERE {_IS_DEAD}")
                 base.unregister("fetched")
         finally:
             client.close()
     if lake and Table(lake, MESSAGES).exists:
         base.register("stored", Table(lake, MESSAGES).dataset())
-        base.execute(f"INSERT INTO letters SELECT {_COLUMNS} FROM stored WHERE {_IS_LETTER}")
+        base.execute(f"INSERT INTO dead SELECT {_COLUMNS} FROM stored WHERE {_IS_DEAD}")
         base.unregister("stored")
     limits = {"queues": list(queues), "since": since_ms, "until": until_ms}
     rows = base.sql(_KINDS, params=limits).to_arrow_table().to_pylist()
-    return [Letters(**{**row, "samples": tuple(map(_sample, row["samples"]))}) for row in rows]
+    return [DeadLetters(**{**row, "samples": tuple(map(_sample, row["samples"]))}) for row in rows]
 
 
 def _places(server: Client, queues: Sequence[str]) -> list[str]:
@@ -110,7 +110,7 @@ _TABLE = """
     project VARCHAR, queue VARCHAR, epoch VARCHAR, seq BIGINT, came_from VARCHAR, reason VARCHAR, error VARCHAR,
     died TIMESTAMPTZ, id VARCHAR, tries VARCHAR, body BLOB
 """
-_IS_LETTER = "headers['x-dead-reason'] IS NOT NULL AND headers['x-dead-queue'] IS NOT NULL"
+_IS_DEAD = "headers['x-dead-reason'] IS NOT NULL AND headers['x-dead-queue'] IS NOT NULL"
 _COLUMNS = f"""
     project, queue, epoch, seq, headers['x-dead-queue'], headers['x-dead-reason'],
     left(coalesce(headers['x-dead-error'], ''), {SAMPLE_BYTES}),
@@ -118,18 +118,18 @@ _COLUMNS = f"""
     coalesce(headers['x-dead-id'], ''), coalesce(headers['x-dead-tries'], ''), body[:{SAMPLE_BYTES}]
 """
 _AGE = "lpad(epoch_ms(died)::VARCHAR, 20, '0') || lpad(seq::VARCHAR, 20, '0') || id"
-"""The order of death. Of letters that died in the same millisecond the later seq is the later one, so that the same
-letters always give the same samples.
+"""The order of death. Of those that died in the same millisecond, the later seq is the later one, so that the same
+dead letters always give the same samples.
 """
 _KINDS = f"""
     SELECT came_from AS queue, reason, error, count(*) AS "count", max(died) AS last,
         arg_max(
             {{'id': id, 'tries': tries, 'body': body, 'place': project || '/' || queue}}, {_AGE}, {SAMPLES}
         ) AS samples
-    FROM (SELECT DISTINCT ON (project, queue, epoch, seq) * FROM letters)
+    FROM (SELECT DISTINCT ON (project, queue, epoch, seq) * FROM dead)
     WHERE (len($queues) = 0 OR list_contains($queues, came_from))
       AND ($since IS NULL OR epoch_ms(died) >= $since) AND ($until IS NULL OR epoch_ms(died) < $until)
     GROUP BY came_from, reason, error
     ORDER BY "count" DESC, last DESC, queue, reason, error LIMIT {KINDS_MAX}
 """
-"""A letter that is both in the lake and in a queue is counted once."""
+"""A dead letter that is both in the lake and in a queue is counted once."""

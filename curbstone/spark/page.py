@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from curbstone.spark import charts
 from curbstone.spark.charts import Series
-from curbstone.spark.dead_letters import KINDS_MAX, Letters, Sample
+from curbstone.spark.dead_letters import KINDS_MAX, DeadLetters, Sample
 from curbstone.spark.figures import Minute
 from curbstone.spark.gaps import Gap
 
@@ -38,7 +38,7 @@ def page(
     title: str,
     made: datetime,
     gaps: Sequence[Gap] = (),
-    letters: Sequence[Letters] = (),
+    dead: Sequence[DeadLetters] = (),
     before: Sequence[Minute] | None = None,
     *,
     step_s: int = 60,
@@ -53,8 +53,8 @@ def page(
     body = [f"<h1>{escape(title)}</h1>", f'<p class="note">{_when(minutes, made)}</p>']
     if places or gaps:
         body.append(_losses(places, gaps))
-    if letters:
-        body.append(_dead_letters(letters, console))
+    if dead:
+        body.append(_dead_letters(dead, console))
     if places:
         busiest = sorted(places, key=lambda rows: -sum(row.published + row.settled for row in rows))
         compared = _compared(busiest[:COMPARED], step_s)
@@ -120,10 +120,10 @@ _TOOLS = (
 )
 
 
-def _dead_letters(letters: Sequence[Letters], console: str) -> str:
+def _dead_letters(dead: Sequence[DeadLetters], console: str) -> str:
     """Return the section on why messages died, each reason with the last examples."""
     rows: list[list[Cell]] = []
-    for one in letters:
+    for one in dead:
         shown = "".join(
             f"<p>{_linked(sample, console)}, tries: {escape(sample.tries or '0')}</p><pre>{escape(sample.body)}</pre>"
             for sample in one.samples
@@ -132,8 +132,8 @@ def _dead_letters(letters: Sequence[Letters], console: str) -> str:
         why = f'<span class="why">{escape(one.error) or "–"}</span>'
         samples = f"<details><summary>the last {len(one.samples)}</summary>{shown}</details>"
         rows.append([escape(one.queue), escape(one.reason), why, number(one.count), when, samples])
-    note = f'<p class="note">the {KINDS_MAX} most frequent kinds</p>' if len(letters) == KINDS_MAX else ""
-    heads = ("queue", "reason", "error", "letters", "last (UTC)", "samples")
+    note = f'<p class="note">the {KINDS_MAX} most frequent kinds</p>' if len(dead) == KINDS_MAX else ""
+    heads = ("queue", "reason", "error", "messages", "last (UTC)", "samples")
     return f'<h2>Dead letters</h2>{note}<div class="card scroll">{table(heads, rows)}</div>'
 
 

@@ -56,7 +56,7 @@ def report(
                 length_ms = (until_ms or int(made.timestamp() * 1000)) - since_ms
                 before = minutes(base, queues=queues, since_ms=since_ms - length_ms, until_ms=since_ms)
             jobs.say("reading dead letters")
-            letters = dead_letters(
+            dead = dead_letters(
                 base, server=server, queues=queues, lake=lake_path, since_ms=since_ms, until_ms=until_ms
             )
     except duckdb.Error as error:
@@ -67,7 +67,7 @@ def report(
     _write_table(rows, out / TABLE)
     gaps = [gap for gap in gaps_of(lake_path) if not queues or gap.queue in queues] if lake_path else []
     console = f"{server.url}/console" if server is not None else ""
-    _replace(out / PAGE, page(drawn, title, made, gaps, letters, before, step_s=step_s, console=console).encode())
+    _replace(out / PAGE, page(drawn, title, made, gaps, dead, before, step_s=step_s, console=console).encode())
     return rows
 
 

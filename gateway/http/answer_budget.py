@@ -1,4 +1,4 @@
-"""Room for answers: none is made while the client's user holds as much unread output as it may.
+"""The budget of answers: none is made while the client's user holds as much unread output as it may.
 
 Without this, each answer would be made and then wait in memory until its client reads it.
 """
@@ -13,10 +13,10 @@ from curbstone.gateway.http.client_disconnect import is_gone
 from curbstone.gateway.http.long_poll import Held
 from curbstone.gateway.http.problem import ClientGone
 from curbstone.gateway.http.scope import AnyScope
-from curbstone.gateway.limits import ROOM_S_MAX
+from curbstone.gateway.limits import ANSWER_WAIT_S_MAX
 from curbstone.net.budget import Account
 
-NO_ROOM = "unread answers of this user take all the memory that it may use; read them first"
+OVER_BUDGET = "unread answers of this user take all the memory that it may use; read them first"
 
 
 def account_of(scope: AnyScope) -> Account:
@@ -25,37 +25,37 @@ def account_of(scope: AnyScope) -> Account:
     return account
 
 
-async def room_for(scope: AnyScope, size: int = 0) -> None:
-    """Wait until an answer of about `size` bytes may be made; raise Busy if there is no room in time."""
+async def wait_for_budget(scope: AnyScope, size: int = 0) -> None:
+    """Wait until an answer of about `size` bytes may be made; raise Busy if that takes too long."""
     account = account_of(scope)
-    room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    budget: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def go_on() -> None:
-        if not room.done():
-            room.set_result(None)
+        if not budget.done():
+            budget.set_result(None)
 
     waiting = account.when_room(size, go_on)
     if waiting is None:
         return
     try:
-        async with asyncio.timeout(ROOM_S_MAX):
-            await room
+        async with asyncio.timeout(ANSWER_WAIT_S_MAX):
+            await budget
     except TimeoutError:
-        raise Busy(NO_ROOM) from None
+        raise Busy(OVER_BUDGET) from None
     finally:
         waiting.cancel()
     if is_gone(scope):
         raise ClientGone
 
 
-def with_room(scope: AnyScope, held: Held) -> Held:
-    """Return what a waiting call needs all the time: `held`, and room for its answer."""
+def within_budget(scope: AnyScope, held: Held) -> Held:
+    """Return what a waiting call needs all the time: `held`, and a budget for its answer."""
     account = account_of(scope)
 
     def check() -> None:
         held.check()
         if account.is_held:
-            raise Busy(NO_ROOM)
+            raise Busy(OVER_BUDGET)
 
     def watch(look: Callable[[], None]) -> Callable[[], None]:
         unwatch, unpause = held.watch(look), account.at_pause(look)

@@ -19,7 +19,7 @@ from curbstone.access.caller import ASKING, NOTHING, Caller, Credentials
 from curbstone.access.errors import FAILED, WANTED, NotLoggedIn, TooMany
 from curbstone.access.secrets import SESSION
 from curbstone.core.errors import CurbstoneError
-from curbstone.gateway.http.answer_budget import account_of, room_for
+from curbstone.gateway.http.answer_budget import account_of, wait_for_budget
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.http.origin_policy import is_same_host
@@ -110,7 +110,7 @@ class Logins:
         """
         await self._log_in(scope)
         if scope["method"] == "GET" and account_of(scope).is_held and scope["path"] not in OF_HEALTH:
-            await room_for(scope)
+            await wait_for_budget(scope)
 
     async def _log_in(self, scope: Scope) -> None:
         authenticator = self._authenticator

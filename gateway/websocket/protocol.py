@@ -129,7 +129,7 @@ class WebSocketProtocol(TurnStream):
             self._steer()
 
     def take(self, data: bytes) -> None:
-        """See `turns.Taker`. Hands the complete messages to the session, together."""
+        """See `fair_reader.Taker`. Hands the complete messages to the session, together."""
         if self._transport.is_closing():
             return
         frames = self._frames

@@ -15,7 +15,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 from curbstone.core.options import QueueOptions
 from curbstone.core.values import Lease
-from curbstone.gateway.http.answer_budget import room_for
+from curbstone.gateway.http.answer_budget import wait_for_budget
 from curbstone.gateway.http.fields import Fields
 from curbstone.gateway.http.long_poll import Held, Polls
 from curbstone.gateway.http.problem import ClientGone
@@ -114,7 +114,7 @@ async def test_a_page_counts_no_more_once_its_request_has_ended_though_the_clien
     begun, may_end = asyncio.Event(), asyncio.Event()
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:
-        await room_for(scope, MIB)
+        await wait_for_budget(scope, MIB)
         begun.set()
         assert (await receive())["type"] == "http.request"
         assert (await receive())["type"] == "http.disconnect"

@@ -7,7 +7,7 @@ from pathlib import Path
 from curbstone.spark import live
 from curbstone.spark.client import Address, Client, Secret
 from curbstone.spark.columns import MESSAGES
-from curbstone.spark.dead_letters import Letters, dead_letters
+from curbstone.spark.dead_letters import DeadLetters, dead_letters
 from curbstone.spark.parts import PartWriter
 from curbstone.spark.report import PAGE, report
 from curbstone.spark.sql import database
@@ -19,7 +19,7 @@ from tests.spark.test_lake import add
 QUEUE = "shop/orders"
 
 
-def found(address: Address | None, lake: str = "", **limits: int) -> list[Letters]:
+def found(address: Address | None, lake: str = "", **limits: int) -> list[DeadLetters]:
     with database() as base:
         return dead_letters(base, server=address, queues=(QUEUE,), lake=lake, **limits)
 

@@ -13,7 +13,7 @@ import pytest
 
 from curbstone.spark import charts
 from curbstone.spark.charts import Series
-from curbstone.spark.dead_letters import Letters, Sample
+from curbstone.spark.dead_letters import DeadLetters, Sample
 from curbstone.spark.figures import Minute
 from curbstone.spark.gaps import Gap
 from curbstone.spark.page import page, step_of
@@ -67,8 +67,8 @@ def test_what_was_lost_comes_first() -> None:
 
 
 def test_dead_letters_are_reported_by_reason_with_the_last_of_them() -> None:
-    letters = [Letters("shop/<orders>", "rejected", "no <price>", 1200, START, (Sample("e-7", "3", "<b>body</b>"),))]
-    made = page([minute(0)], "", START, letters=letters)
+    dead = [DeadLetters("shop/<orders>", "rejected", "no <price>", 1200, START, (Sample("e-7", "3", "<b>body</b>"),))]
+    made = page([minute(0)], "", START, dead=dead)
     reported = made[made.index("<h2>Dead letters") : made.index("<h2>Queues")]
     assert "shop/&lt;orders&gt;" in reported and "no &lt;price&gt;" in reported and ">1,200<" in reported
     assert "<p>e-7, tries: 3</p><pre>&lt;b&gt;body&lt;/b&gt;</pre>" in reported
@@ -77,10 +77,10 @@ def test_dead_letters_are_reported_by_reason_with_the_last_of_them() -> None:
 
 def test_a_dead_letter_links_to_itself_in_the_console() -> None:
     sample = Sample("e-7", "3", "body", "shop/dead:a")
-    letters = [Letters("shop/a", "rejected", "", 1, START, (sample,))]
-    made = page([minute(0)], "", START, letters=letters, console="http://h:1/console")
+    dead = [DeadLetters("shop/a", "rejected", "", 1, START, (sample,))]
+    made = page([minute(0)], "", START, dead=dead, console="http://h:1/console")
     assert '<a href="http://h:1/console#shop/dead%3Aa?e-7">e-7</a>' in made
-    assert "href=" not in page([minute(0)], "", START, letters=letters).partition("<h2>Queues")[0]
+    assert "href=" not in page([minute(0)], "", START, dead=dead).partition("<h2>Queues")[0]
 
 
 def test_two_series_that_are_the_same_are_both_seen() -> None:
@@ -125,8 +125,8 @@ def test_a_page_of_very_many_queues_opens_at_once() -> None:
         for number in range(0, 1440, 12)
     ]
     samples = (Sample("e-7", "3", 300 * "x"),) * 3
-    letters = [Letters(f"shop/q{kind}", "rejected", 300 * "y", 1, START, samples) for kind in range(200)]
-    made = page(rows, "", START, letters=letters, before=rows)
+    dead = [DeadLetters(f"shop/q{kind}", "rejected", 300 * "y", 1, START, samples) for kind in range(200)]
+    made = page(rows, "", START, dead=dead, before=rows)
     assert len(made) < 2_000_000
     assert "charts of the" in made and ">shop/q000</td>" in made, "the quietest is in the table, without a link"
     assert made.index("shop/q239") < made.index("shop/q000")

@@ -85,7 +85,7 @@ TEXTS = (
     f"quarter of it, {size(net.BUFFERED_BYTES_MAX // budget.SHARES)}.",
     f"unfinished input of more than {size(budget.SMALL_BYTES)}",
     f"receives less than {size(budget.STEP_BYTES)} a second for {budget.SLOW_S} seconds",
-    f"pops and leases wait up to {limits.ROOM_S_MAX} s",
+    f"pops and leases wait up to {limits.ANSWER_WAIT_S_MAX} s",
     f"the output that waits for it | {net.UNREAD_S_MAX} s |",
     f"HTTP has {net.RESERVE} more that get `/healthz`",
     f"streams of server-sent events | {connections.OF_USER_MAX:,}; {connections.STREAMS_MAX}, where",

@@ -21,7 +21,7 @@ from curbstone.gateway.formats.parameters import (
     seconds_ms,
     wait_ms,
 )
-from curbstone.gateway.http.answer_budget import room_for, with_room
+from curbstone.gateway.http.answer_budget import wait_for_budget, within_budget
 from curbstone.gateway.http.callbacks import answer, in_pieces
 from curbstone.gateway.http.client_disconnect import is_gone
 from curbstone.gateway.http.login import access_of, caller_of
@@ -118,12 +118,12 @@ class Leases:
     ) -> list[Lease]:
         """Take leases and return them. If the client has left meanwhile, give them back and raise ClientGone."""
         access, caller = access_of(scope), caller_of(scope)
-        await room_for(scope)
+        await wait_for_budget(scope)
         if longest_ms:
             waited: list[Lease] | None = await self._polls.poll(
                 lambda done: access.lease(queue, count, duration_ms, done, caller, group=group, wait_ms=longest_ms),
                 receive,
-                with_room(scope, held_by(access, queue.name)),
+                within_budget(scope, held_by(access, queue.name)),
                 queue.give_back,
             )
             leases = waited or []

@@ -24,7 +24,7 @@ from curbstone.gateway.formats.parameters import (
     wait_ms,
     whole_number,
 )
-from curbstone.gateway.http.answer_budget import room_for, with_room
+from curbstone.gateway.http.answer_budget import wait_for_budget, within_budget
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.client_disconnect import is_wanted
 from curbstone.gateway.http.login import access_of, wants_stream
@@ -86,7 +86,7 @@ class Messages:
         group = group_of(query) if query else ""
         longest_ms = wait_ms(query.get("wait", 0)) if query else 0
         wanted = is_wanted(scope)
-        await room_for(scope)
+        await wait_for_budget(scope)
         if "confirm" in query:
             await self._safe_pop(queue, query, group, longest_ms, scope, receive, send)
             return
@@ -94,7 +94,7 @@ class Messages:
             delivery: Delivery | None = await self._polls.poll(
                 lambda done: queue.pop(done, group=group, wait_ms=longest_ms, is_wanted=wanted),
                 receive,
-                with_room(scope, held_by(access_of(scope), queue.name)),
+                within_budget(scope, held_by(access_of(scope), queue.name)),
             )
         else:
             (delivery,) = await answer(lambda done: queue.pop(done, group=group, is_wanted=wanted))
@@ -150,7 +150,7 @@ class Messages:
             await self._streams.open(stream, scope["fields"].value(b"last-event-id").decode("latin-1"))
             await stream.run(scope, receive, send)
             return
-        await room_for(scope, min(PEEK_BYTES_MAX, limit * queue.options.max_message_size))
+        await wait_for_budget(scope, min(PEEK_BYTES_MAX, limit * queue.options.max_message_size))
         only = group if "group" in query else None
         if (wanted := filter_in(query)) is not None:
             found = await search_through(

@@ -54,7 +54,7 @@ class Moves:
                 return await self._across(source, self._queue, published.tx, self._seq, is_back=True), to
         return death, to
 
-    async def letters(self, message_id: str) -> list[Place]:
+    async def dead_letters(self, message_id: str) -> list[Place]:
         """Return the dead letters that the message became, in order: each has its place and what its headers say."""
         target = self._queue_of_text(self._queue.options.dead_letter)
         if target is None:

@@ -19,7 +19,7 @@ from curbstone.core.positions import Frame, Wanted
 from curbstone.gateway.formats import arrow_stream
 from curbstone.gateway.formats.message_json import body_json, metadata_json
 from curbstone.gateway.formats.parameters import SEQ_MAX, group_of, query_of, whole_number
-from curbstone.gateway.http.answer_budget import room_for
+from curbstone.gateway.http.answer_budget import wait_for_budget
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.problem import Problem
@@ -62,7 +62,7 @@ class Browse:
         passing = filter_in(query)
         if passing is not None:
             wanted = wanted._replace(limit=min(wanted.limit, passing.messages_at_once))
-        await room_for(request, wanted.bytes_max)
+        await wait_for_budget(request, wanted.bytes_max)
         render = _renderer(queue, kind, passing, headers=_flag(query, "headers"), body=_flag(query, "body"))
         page: tuple[bytes, dict[str, str]]
         _, page, next_seq = await answer(partial(queue.reading.browse, wanted, render))

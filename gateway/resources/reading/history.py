@@ -98,9 +98,9 @@ async def _add_moves(
         elif event["event"] == "settled" and target is not None:
             event["to"] = target
     deaths = [event for event in events if event["event"] in DEATHS.values()]
-    letters = await moves.letters(message_id) if deaths or now is None else []
+    dead_letters = await moves.dead_letters(message_id) if deaths or now is None else []
     if is_whole and not deaths:
-        deaths = [{"event": DEATHS[letter["reason"]], "time": letter["time"]} for letter in letters]
+        deaths = [{"event": DEATHS[dead_letter["reason"]], "time": dead_letter["time"]} for dead_letter in dead_letters]
         events += deaths
-    for event, letter in zip(deaths, letters, strict=False):
-        event |= {name: letter[name] for name in ("reason", "tries", "error", "to") if name in letter}
+    for event, dead_letter in zip(deaths, dead_letters, strict=False):
+        event |= {name: dead_letter[name] for name in ("reason", "tries", "error", "to") if name in dead_letter}

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from curbstone.access.rights import Right
 from curbstone.core.positions import KINDS, PUBLISHED, RELEASED, Asked, Event
 from curbstone.gateway.formats.parameters import POSITION_MAX, query_of, wait_ms, whole_number
-from curbstone.gateway.http.answer_budget import room_for
+from curbstone.gateway.http.answer_budget import wait_for_budget
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
 from curbstone.gateway.http.long_poll import Polls, held_by
@@ -46,7 +46,7 @@ class Journal:
         held = held_by(access_of(request), queue.name, Right.PEEK)
         if longest_ms and asked.position == reading.events_end:
             await self._polls.poll(partial(reading.wait_for_events, asked.position, longest_ms), request.receive, held)
-        await room_for(request, bytes_max)
+        await wait_for_budget(request, bytes_max)
         is_binary = accepts(request, BINARY)
         render = _binary if is_binary else _lines
         pieces: list[bytes]
