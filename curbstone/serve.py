@@ -336,13 +336,13 @@ def _listeners(
     settings: Settings,
     acceptor: Acceptor,
     reloads: Reloads,
-    process: Process | None = None,
-    recorder: Recorder | None = None,
-    followers: Followers | None = None,
+    process: Process,
+    recorder: Recorder | None,
+    followers: Followers,
 ) -> list[Listener]:
     listeners = []
     turns = Turns(host)
-    stomp = StompServer(authenticator, host, **_of_stomp(settings), turns=turns, acceptor=acceptor)
+    stomp = StompServer(authenticator, host, **_of_stomp(settings, followers), turns=turns, acceptor=acceptor)
     if settings.stomp_addr:
         listeners.append(Listener("stomp", settings.stomp_addr, stomp))
     mqks_limits = MqksLimits(body_bytes_max=settings.max_message_size)
@@ -380,11 +380,11 @@ def gateway_of(
     traffic: Mapping[str, Traffic] | None = None,
 ) -> Gateway:
     """Return the gateway with all its routes, and STOMP over WebSocket; `traffic` is that of other protocols."""
-    sockets = StompSockets(authenticator, host, text=text_frame, binary=binary_frame, **_of_stomp(settings))
     mq_traffic = Traffic()
     gateway = _of_gateway(settings)
     if followers is None:
         followers, _ = replication.followers_of(broker, host, settings)
+    sockets = StompSockets(authenticator, host, text=text_frame, binary=binary_frame, **_of_stomp(settings, followers))
     standby = Standby(authenticator, followers, may_be_plain=settings.insecure)
     if process is not None:
         process = replace(process, followers=followers.figures)
@@ -407,10 +407,16 @@ def gateway_of(
     )
 
 
-def _of_stomp(settings: Settings) -> dict[str, Any]:
+def _of_stomp(settings: Settings, followers: Followers) -> dict[str, Any]:
     """Return what STOMP's two servers are given."""
+    figures = followers.figures()
     limits = Limits(body_bytes_max=settings.max_message_size)
-    return {"limits": limits, "single_queue": settings.single_queue or None, "name": f"curbstone/{__version__}"}
+    return {
+        "limits": limits,
+        "single_queue": settings.single_queue or None,
+        "name": f"curbstone/{__version__}",
+        "greeting": (f"x-term:{figures.term}",) if figures is not None else (),
+    }
 
 
 def _of_gateway(settings: Settings) -> GatewaySettings:

@@ -59,6 +59,11 @@ class NotUnsettled(ProtocolError):
     """An ACK or NACK names a delivery that has ended or never existed."""
 
 
+def line(agreed: frozenset[str]) -> str:
+    """Return the header line that names the extensions of a connection."""
+    return "x-features:" + ",".join([name for name in EXTENSIONS if name in agreed])
+
+
 def known(text: str) -> frozenset[str]:
     """Return those extensions in the `x-features` of a CONNECT that the server has."""
     return frozenset(part.strip() for part in text.split(",")).intersection(EXTENSIONS)

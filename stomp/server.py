@@ -40,10 +40,11 @@ class StompServer(TcpServer):
         turns: Turns | None = None,
         acceptor: Acceptor | None = None,
         name: str = "curbstone",
+        greeting: tuple[str, ...] = (),
     ) -> None:
         """`turns` and `acceptor` are shared by the whole process; without them the server has its own.
 
-        `name` is what CONNECTED calls it: its name, a slash, its version.
+        `name` is what CONNECTED calls it: its name, a slash, its version. `greeting` are more lines of it.
         """
         self.limits = limits or Limits()
         super().__init__(turns or Turns(host), acceptor)
@@ -52,6 +53,7 @@ class StompServer(TcpServer):
         self.single_queue = parse_queue_name(single_queue) if isinstance(single_queue, str) else single_queue
         self.sync = authenticator.everyone.health().sync
         self.name = name
+        self.greeting = greeting
         self.traffic = Traffic()
         """The counters of all its connections."""
         self.failures = BriefLog(host.call_later, log)
@@ -90,6 +92,7 @@ class _Client(Connection[Session]):
             now_ms=self._host.now_ms(),
             sync=server.sync,
             server=server.name,
+            greeting=server.greeting,
             single_queue=server.single_queue,
             traffic=server.traffic,
             send_at_once=self.send_at_once,

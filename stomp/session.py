@@ -60,6 +60,7 @@ class Session:
         now_ms: int,
         sync: str = "always",
         server: str = "curbstone",
+        greeting: tuple[str, ...] = (),
         single_queue: QueueName | None = None,
         sniffs: bool = True,
         traffic: Traffic | None = None,
@@ -67,7 +68,7 @@ class Session:
     ) -> None:
         """`access` is that of a login in a WebSocket's handshake; or it is anonymous, and CONNECT has to log in.
 
-        `server` is what CONNECTED calls the server: its name, a slash, its version.
+        `server` is what CONNECTED calls the server: its name, a slash, its version. `greeting` are more lines of it.
         `sniffs`: whether to recognize HTTP or TLS in the first bytes, and refuse it as such.
         `send_at_once`: see `SessionState.send_at_once`.
         """
@@ -88,6 +89,7 @@ class Session:
         self._liveness = Liveness(limits, now_ms)
         self._sync = sync
         self._server = server
+        self._greeting = greeting
         self._caller = caller
         self._wants_login = authenticator.wants_login
         self._agreement: connect.Agreement | None = None
@@ -383,10 +385,9 @@ class Session:
         connection.version = self._parser.version = agreement.version
         beats = agreement.server_beats_ms, agreement.client_beats_ms
         self._liveness.agreed(*beats)
-        more = connect.expiry(answer, connection.wall_ms)
+        more = self._greeting + connect.expiry(answer, connection.wall_ms)
         if connection.extensions:
-            names = ",".join([name for name in extensions.EXTENSIONS if name in connection.extensions])
-            more += (f"x-features:{names}", f"x-body-max:{connection.limits.body_bytes_max}")
+            more += (extensions.line(connection.extensions), f"x-body-max:{connection.limits.body_bytes_max}")
         connection.write(frames.connected(agreement.version, beats, connection.name, self._server, self._sync, more))
         self.on_connected(answer.identity.user)
 

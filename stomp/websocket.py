@@ -83,8 +83,9 @@ class StompSockets:
         limits: Limits | None = None,
         single_queue: QueueName | str | None = None,
         name: str = "curbstone",
+        greeting: tuple[str, ...] = (),
     ) -> None:
-        """`name` is what CONNECTED calls it: its name, a slash, its version."""
+        """`name` is what CONNECTED calls it: its name, a slash, its version. `greeting` are more lines of it."""
         self.authenticator = authenticator
         self.host = host
         self.text = text
@@ -93,6 +94,7 @@ class StompSockets:
         self.single_queue = parse_queue_name(single_queue) if isinstance(single_queue, str) else single_queue
         self.sync = authenticator.everyone.health().sync
         self.name = name
+        self.greeting = greeting
         self.traffic = Traffic()
         """The counters of all its connections."""
         self.failures = BriefLog(host.call_later, log)
@@ -155,6 +157,7 @@ class StompSocket:
             now_ms=self._host.now_ms(),
             sync=sockets.sync,
             server=sockets.name,
+            greeting=sockets.greeting,
             single_queue=sockets.single_queue,
             sniffs=False,
             traffic=sockets.traffic,

@@ -98,6 +98,8 @@ class Link:
         """The largest body that the server takes; 0 if it did not say."""
         self.is_closing = False
         """Set by the shell when the client is closed, so that the end of the connection is not reported."""
+        self.term = 0
+        """The highest term of the servers that it was connected to: how often a copy was promoted, and one."""
         self.ups = 0
         self.failure: ClientError | None = None
         """Why the shell must end this connection; None while it need not."""
@@ -348,6 +350,10 @@ class Link:
     def _other(self, other: Other) -> None:
         headers = other.headers
         if other.command == "CONNECTED" and not self.is_up:
+            term = int(headers.get("x-term", "0"))
+            if 0 < term < self.term:
+                raise WireError(f"another server, of term {self.term}, has replaced it, which has term {term}")
+            self.term = max(self.term, term)
             self.features = frozenset(headers.get("x-features", "").split(",")) - {""}
             self.body_bytes_max = int(headers.get("x-body-max", "0"))
             self.is_up = True

@@ -90,7 +90,7 @@ export interface Subscription {
 }
 
 export class Client {
-  constructor(url: string, options?: ClientOptions);
+  constructor(url: string | string[], options?: ClientOptions);
   publish(queue: string, body: Body, options?: PublishOptions): Promise<Stored>;
   publishEvent(event: string, body: Body, options?: PublishOptions): Promise<Stored>;
   subscribe(

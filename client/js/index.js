@@ -58,9 +58,11 @@ export class Message {
   }
 }
 
-/** A client of one server. It connects on first use, and again by itself whenever the connection is lost. */
+/** A client of one server, which may have several addresses. It connects on first use, and again by itself whenever the connection is lost. */
 export class Client {
-  #url;
+  #urls;
+  #turn = 0; // which of them
+  #term = 0; // the highest term of the servers that it was connected to
   #options;
   #socket = null;
   #isUp = false;
@@ -81,13 +83,16 @@ export class Client {
   #handling = new Set(); // what handlers of workers do just now
 
   /**
-   * `options`: project, token (text, or a function that may be async and is asked at each connection), onFull ("wait" or
+   * `url`: an address, or a list of addresses that are tried in turn. `options`: project, token (text, or a function that may be async and is asked at each connection), onFull ("wait" or
    * "raise"), onRefused (called with Refused when the login is wrong), WebSocket.
    */
   constructor(url, options = {}) {
-    const { protocol, host, pathname } = new URL(url);
-    if (!/^(http|ws)s?:$/.test(protocol)) throw new TypeError("an address begins with http or https");
-    this.#url = `${protocol.replace("http", "ws")}//${host}${pathname.replace(/\/$/, "")}/stomp`;
+    this.#urls = [url].flat().map((each) => {
+      const { protocol, host, pathname } = new URL(each);
+      if (!/^(http|ws)s?:$/.test(protocol)) throw new TypeError("an address begins with http or https");
+      return `${protocol.replace("http", "ws")}//${host}${pathname.replace(/\/$/, "")}/stomp`;
+    });
+    if (!this.#urls.length) throw new TypeError("no address");
     this.#options = { project: "default", onFull: "wait", WebSocket: globalThis.WebSocket, ...options };
     if (!this.#options.WebSocket) throw new TypeError("no WebSocket here; give one: { WebSocket } from \"ws\"");
     this.#publisher = new Publisher((bytes) => this.#write(bytes), this.#options.onFull === "wait");
@@ -249,6 +254,10 @@ export class Client {
     }
   }
 
+  get #url() {
+    return this.#urls[this.#turn % this.#urls.length];
+  }
+
   #connect() {
     this.#retry = null;
     if (this.#isClosed) return;
@@ -303,6 +312,12 @@ export class Client {
   }
 
   #up({ headers }) {
+    const term = Number(headers["x-term"] ?? 0);
+    if (0 < term && term < this.#term) {
+      this.#why = `another server, of term ${this.#term}, has replaced it, which has term ${term}`;
+      return this.#lost(this.#why);
+    }
+    this.#term = Math.max(this.#term, term);
     this.#isUp = true;
     this.#bodyMax = Number(headers["x-body-max"] ?? Infinity);
     this.#retryMs = RETRY_MS_MIN;
@@ -360,6 +375,7 @@ export class Client {
     const wait = Math.max(this.#notBeforeMs, this.#retryMs * (0.5 + Math.random() / 2));
     this.#notBeforeMs = 0;
     console.warn(`@curbstone/client: ${what} to ${this.#url}: ${this.#why || why}; next attempt in ${(wait / 1000).toFixed(1)} s`);
+    this.#turn++;
     this.#retryMs = Math.min(RETRY_MS_MAX, 2 * this.#retryMs);
     this.#retry = setTimeout(() => this.#connect(), wait);
   }

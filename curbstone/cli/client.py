@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -31,19 +31,18 @@ class Client:
     """Calls to one server."""
 
     def __init__(self, url: str = "") -> None:
-        """Call the server at `url`, or else the one of the settings."""
-        url = url or server_url()
-        self.url = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
-        if "@" in re.split(r"[/?#]", self.url.partition("://")[2], maxsplit=1)[0]:
-            # The URL is not shown, because its password would then be in terminals and logs.
-            raise CommandFailed(
-                "bad server address: no user or password in it; put a token into a file, see --token-file", WRONG
-            )
+        """Call the server at `url`, or else the one of the settings. Of several, call the first that can be reached."""
+        urls = [_checked(each.strip()) for each in (url or server_url()).split(",")]
         self._headers = login()
-        try:
-            self._connection = Connection(self.url, timeout_s=TIMEOUT_S, tls=tls_to(self.url))
-        except ValueError as error:
-            raise CommandFailed(f"bad server address {url!r}: {error}", WRONG) from None
+        for self.url in urls:
+            try:
+                self._connection = Connection(self.url, timeout_s=TIMEOUT_S, tls=tls_to(self.url))
+            except ValueError as error:
+                raise CommandFailed(f"bad server address {self.url!r}: {error}", WRONG) from None
+            if self.url != urls[-1]:
+                with suppress(*ERRORS):
+                    self._connection.connect()
+                    break
 
     def __enter__(self) -> Client:
         return self
@@ -123,6 +122,16 @@ class Client:
     def json(self, method: str, queue: QueueName, path: str = "", **options: Any) -> Any:
         """Call a path below that of a queue, and return the JSON of the reply."""
         return self.queue(method, queue, path, **options).json()
+
+
+def _checked(url: str) -> str:
+    """Return the address of a server in full. Raise CommandFailed if it has a password."""
+    if "@" in re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0]:
+        # The URL is not shown, because its password would then be in terminals and logs.
+        raise CommandFailed(
+            "bad server address: no user or password in it; put a token into a file, see --token-file", WRONG
+        )
+    return url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
 
 
 def tls_to(url: str) -> ssl.SSLContext | None:

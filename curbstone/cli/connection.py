@@ -40,7 +40,10 @@ VARIABLES = {
 }
 
 _HELP = {
-    "server": ("URL", f"HTTP address of the server (${SERVER_VARIABLE}; default {DEFAULT_SERVER})"),
+    "server": (
+        "URL",
+        f"HTTP address of the server, or several with commas (${SERVER_VARIABLE}; default {DEFAULT_SERVER})",
+    ),
     "context": ("NAME", f"Use the server and the login of this context (${CONTEXT_VARIABLE}; see curbstone context)"),
     "token_file": ("FILE", f"File with a token, for a server that has users (${TOKEN_FILE_VARIABLE})"),
     "ca_file": ("FILE", f"Certificates of the authority that signed the server's (${CA_FILE_VARIABLE})"),

@@ -82,7 +82,7 @@ def push(
     name = queue_of(queue)
     _check_that_there_is(name)
     # The token is read for each connection, because its file may be replaced while this runs.
-    client = Client(server_url(), token=login_token, tls=tls_to(server_url()))
+    client = Client(server_url().split(","), token=login_token, tls=tls_to(server_url()))
     client.worker(str(name), parallel=parallel)(send)
     try:
         client.run()

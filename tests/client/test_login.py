@@ -86,6 +86,18 @@ def a_link(token: Token) -> Link:
     return link
 
 
+def test_a_server_that_was_replaced_is_left_for_the_next_address() -> None:
+    link = Link([parse("stomp://one"), parse("stomp://two")])
+    link.role = Nothing()  # type: ignore[assignment]
+    for attempt, (term, host, is_taken) in enumerate([(1, "one", True), (2, "two", True), (1, "one", False)]):
+        assert link.address().host == host
+        link.opened(None, float(attempt))
+        link.receive(f"CONNECTED\nversion:1.2\nx-term:{term}\n\n\0\n".encode(), float(attempt))
+        assert link.is_up is is_taken
+        link.lost("closed", float(attempt))
+    assert "of term 2, has replaced it, which has term 1" in str(link.last_failure)
+
+
 @pytest.mark.parametrize("way", ["http", "stomp"])
 @pytest.mark.parametrize("name", SHELLS)
 def test_a_function_that_returned_what_is_no_token_is_asked_again(guarded: GuardedServer, name: str, way: str) -> None:

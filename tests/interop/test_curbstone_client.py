@@ -79,6 +79,15 @@ def test_its_login_is_renewed_in_time_told_when_it_is_wrong_and_waited_for_when_
     assert facts["afterWrong"] == 30_000 and facts["afterThrottled"] == 17_000
 
 
+def test_of_several_servers_it_takes_none_that_was_replaced() -> None:
+    with node("terms_node.mjs") as process:
+        printed, _ = process.communicate(timeout=60)
+    facts = json.loads(printed)
+    assert facts["urls"] == [*["ws://one/stomp", "wss://two/mq/stomp"] * 2, "ws://one/stomp"]
+    assert facts["subscribed"] == [True, True, False, True, False]
+    assert "another server, of term 2, has replaced it, which has term 1" in facts["warnings"][2]
+
+
 def test_it_reports_to_the_console_and_stores_once_what_has_a_key(tmp_path: Path) -> None:
     """Handlers that throw, servers that are not there and queues that are full were met with silence."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -22,6 +22,8 @@ from curbstone.core.names import event_name
 from curbstone.core.options import QueueOptions
 from curbstone.core.values import Capability
 from curbstone.gateway.http.resource import Verbs
+from curbstone.gateway.resources.metrics.figures import Process
+from curbstone.gateway.resources.server.standby import NoFollowers
 from curbstone.gateway.server import GatewayServer
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.net.acceptor import Acceptor
@@ -52,7 +54,8 @@ async def test_every_route_is_in_the_contract_and_all_of_the_contract_has_a_rout
     (server,) = [
         each.server
         for each in _listeners(
-            gateway.broker, OpenAuthenticator(gateway.broker, host), host, Settings(), Acceptor(), Reloads()
+            *(gateway.broker, OpenAuthenticator(gateway.broker, host), host, Settings(), Acceptor(), Reloads()),
+            *(Process(), None, NoFollowers("no")),
         )
         if each.name == "http"
     ]

@@ -164,6 +164,8 @@ def test_a_switchover_loses_nothing_and_both_keep_their_command(tmp_path: Path) 
                 assert done.code == 0 and "which serves as term 2" in done.out
                 assert server.process.wait(60) == 7
                 ServerProcess.read_addresses(standby, standby.process)
+                both = f"{server.url},{standby.url}"
+                assert curbstone("queues", "--server", both, cwd=tmp_path).code == 0, "the second one answers"
                 load.urls.append(standby.url)
                 before = len(load.confirmed)
                 until(lambda: len(load.confirmed) > before + 50)
