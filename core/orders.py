@@ -105,65 +105,91 @@ OF_FLAGS = [
 
 UNIQUE, UNIQUE_UNTIL = "x-unique", "x-unique-until"
 """The headers with the name of a message that is stored only if no other has it, and until when that one has it."""
-UNIQUE_MARK = b"x-unique:"
-"""A block without this has no unique name."""
+REPLACE, REPLACE_MAX = "x-replace", "x-replace-max"
+"""The headers with the name of a message that replaces the one with this name that waits, and for how many ms that one
+and those that it has replaced may have been waiting."""
+NAMES = frozenset((UNIQUE, UNIQUE_UNTIL, REPLACE, REPLACE_MAX))
 NAME_BYTES_MAX = 256
-_LF = 10
-NAMES = frozenset((UNIQUE, UNIQUE_UNTIL))
+REPLACE_MAX_MS = 10 * 366 * 86_400_000
+UNIQUE_MARK, REPLACE_MARK = b"x-unique:", b"x-replace:"
+"""A block without these has no name."""
+MARKS = (PRIORITY_MARK, UNIQUE_MARK, REPLACE_MARK)
+"""A block without these asks for nothing."""
 
+_LF = 10
 _DELIVERED_LINE = b"x-unique-until:delivered\n"
+_MAX_LINE = re.compile(rb"(?:\A|\n)x-replace-max:([0-9]{1,15})\n")
+_MAX_DIGITS = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
 class Name(NamedTuple):
-    """The unique name that a message asks for."""
+    """The name that a message asks for."""
 
     hashed: bytes
     until_delivered: bool
     """Whether another message may have it as soon as this one was delivered once, and not only when it is settled."""
+    replaces: bool = False
+    """Whether the message replaces the one that has it and waits, instead of being left out."""
+    most_ms: int = 0
+    """For how many ms that one and those that it has replaced may have been waiting; 0 for any time."""
 
 
 def has_name(block: bytes) -> bool:
     """Return whether a header block asks for a name."""
-    return UNIQUE_MARK in block and _start_of(block) > 0
+    return (UNIQUE_MARK in block or REPLACE_MARK in block) and bool(_name(block)[0])
 
 
-def _start_of(block: bytes) -> int:
-    """Return where the name begins in a header block, or 0 if it has none."""
-    at = block.find(UNIQUE_MARK)
-    while at > 0 and block[at - 1] != _LF:
-        at = block.find(UNIQUE_MARK, at + 1)
-    return at + len(UNIQUE_MARK) if at >= 0 else 0
+def _name(block: bytes) -> tuple[bytes, bytes]:
+    """Return the mark of the line with a name, and that name as it is written; both are empty if there is none."""
+    for mark in (UNIQUE_MARK, REPLACE_MARK):
+        at = block.find(mark)
+        while at > 0 and block[at - 1] != _LF:
+            at = block.find(mark, at + 1)
+        if at >= 0:
+            at += len(mark)
+            return mark, block[at : block.index(b"\n", at)]
+    return b"", b""
 
 
 def asked_name(block: bytes) -> Name:
     """Return the name in a header block that has one."""
-    start = _start_of(block)
-    line = block[start : block.index(b"\n", start)]
+    mark, line = _name(block)
     name = unescape(line.decode("utf-8", "replace")).encode() if b"\\" in line else line
+    if mark == REPLACE_MARK:
+        found = _MAX_LINE.search(block)
+        most_ms = int(found.group(1)) if found is not None else 0
+        return Name(blake2b(name, digest_size=16, person=b"replace").digest(), False, True, most_ms)
     until_delivered = _DELIVERED_LINE in block and (b"\n" + block).find(b"\n" + _DELIVERED_LINE) >= 0
     return Name(blake2b(name, digest_size=16).digest(), until_delivered)
 
 
 def without_names(block: bytes) -> bytes:
     """Return a header block without the lines about its name."""
-    if UNIQUE_MARK not in block:
+    if UNIQUE_MARK not in block and REPLACE_MARK not in block:
         return block
     lines = block.splitlines(keepends=True)
     return b"".join([line for line in lines if line.partition(b":")[0].decode("utf-8", "replace") not in NAMES])
 
 
-def unique_name(block: bytes) -> str:
-    """Return the unique name in a header block, or an empty text; whether it counts is in the orders."""
-    start = _start_of(block)
-    return unescape(block[start : block.index(b"\n", start)].decode("utf-8", "replace")) if start else ""
+def shown_name(block: bytes) -> tuple[str, str]:
+    """Return the header with the name in a block, and the name, or two empty texts; the orders say if it counts."""
+    mark, line = _name(block)
+    return mark[:-1].decode(), unescape(line.decode("utf-8", "replace"))
 
 
 def check_names(headers: Mapping[str, str]) -> None:
     """Raise ValueError if the headers of a message ask for a name that none can have."""
-    name, until = headers.get(UNIQUE), headers.get(UNIQUE_UNTIL)
-    if name is not None and not 1 <= len(name.encode()) <= NAME_BYTES_MAX:
-        raise ValueError(f"{UNIQUE} has {len(name.encode())} bytes; a name has 1 to {NAME_BYTES_MAX}")
-    if until is not None and name is None:
-        raise ValueError(f"{UNIQUE_UNTIL} says until when a name counts, and there is no {UNIQUE}")
-    if until not in (None, "settled", "delivered"):
+    if UNIQUE in headers and REPLACE in headers:
+        raise ValueError(f"a message has {UNIQUE} or {REPLACE}, not both")
+    for header, beside in ((UNIQUE, UNIQUE_UNTIL), (REPLACE, REPLACE_MAX)):
+        name = headers.get(header)
+        if name is not None and not 1 <= len(name.encode()) <= NAME_BYTES_MAX:
+            raise ValueError(f"{header} has {len(name.encode())} bytes; a name has 1 to {NAME_BYTES_MAX}")
+        if name is None and beside in headers:
+            raise ValueError(f"{beside} is for a message with {header}, and there is none")
+    until = headers.get(UNIQUE_UNTIL, "settled")
+    if until not in ("settled", "delivered"):
         raise ValueError(f"{UNIQUE_UNTIL} is {until[:80]!r}; it is settled or delivered")
+    most = headers.get(REPLACE_MAX, "1")
+    if not _MAX_DIGITS.fullmatch(most) or not 1 <= int(most) <= REPLACE_MAX_MS:
+        raise ValueError(f"{REPLACE_MAX} is {most[:80]!r}; it is a whole number of ms from 1 to {REPLACE_MAX_MS}")

@@ -16,7 +16,7 @@ LATEST = "latest"
 
 PUBLISHED = 1
 RELEASED = 2
-KINDS = ("", "published", "released", "settled", "rejected", "dead", "expired", "purged", "skipped")
+KINDS = ("", "published", "released", "settled", "rejected", "dead", "expired", "purged", "skipped", "replaced")
 """The names of the kinds of events; a kind is an index of this."""
 
 Found = Callable[[CurbstoneError | None, int], None]

@@ -37,6 +37,8 @@ class Stats:
     """Messages to events that the filters of its bindings left out."""
     duplicates: int = 0
     """Messages that were left out because another one had their unique name."""
+    replaced: int = 0
+    """Messages that later ones of their name replaced while they waited."""
     refused: int = 0
     """Messages that were refused because there was no room for them."""
     commits: int = 0

@@ -32,7 +32,7 @@ _END = re.compile(rb"\n\n|\0")
 _END_CRLF = re.compile(rb"\n\r?\n|\0")
 _EOLS = re.compile(rb"\n*+(?:\r\n++)*+")  # (\r?\n)*, but with possessive quantifiers: no step for each LF of a flood
 _DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
-VARIED = ("x-key", "JMSXGroupID", "x-unique", "correlation-id", "traceparent")
+VARIED = ("x-key", "JMSXGroupID", "x-unique", "x-replace", "correlation-id", "traceparent")
 """Headers of a SEND that tell messages apart, and mean nothing to the rest of its head."""
 # Only values that need no decoding in any version; a line with another value is parsed with the rest of the head.
 _VARIED = re.compile(rb"\n((?:%b):[!-\[\]-~][ -\[\]-~]*)(?=\n|\Z)" % "|".join(VARIED).encode())

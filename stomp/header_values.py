@@ -8,7 +8,7 @@ from curbstone.core import headers as blocks
 from curbstone.core.errors import BadRequest
 from curbstone.core.filters import filter_of
 from curbstone.core.names import group_name
-from curbstone.core.orders import NAMES, PRIORITY, UNIQUE, UNIQUE_UNTIL, check_names, parse_priority
+from curbstone.core.orders import NAMES, PRIORITY, check_names, parse_priority
 from curbstone.stomp.codec import Head
 from curbstone.stomp.errors import ProtocolError
 
@@ -65,14 +65,14 @@ def priority(head: Head) -> int:
 
 
 def is_named(head: Head) -> bool:
-    """Return whether a SEND asks for a unique name; raise ProtocolError for one that no message can have."""
+    """Return whether a SEND asks for a name; raise ProtocolError for one that no message can have."""
     if NAMES.isdisjoint(head.headers):
         return False
     try:
         check_names(head.headers)
     except ValueError as error:
-        line = head.lines.get(UNIQUE) or head.lines[UNIQUE_UNTIL]
-        raise ProtocolError(f"bad unique name: {error}", line) from None
+        line = next(head.lines[name] for name in NAMES if name in head.lines)
+        raise ProtocolError(f"bad name: {error}", line) from None
     return True
 
 

@@ -276,13 +276,15 @@ def send_headers(
     priority: int | None = None,
     unique: str | None = None,
     unique_until: str | None = None,
+    replace: str | None = None,
+    replace_max: float | None = None,
 ) -> tuple[dict[str, str], bytes]:
     """Return the headers and the body of a SEND outside of a `Series`: in a transaction, a request or an answer."""
     data, kind = content.encode(body)
     named = {"destination": destination, "content-length": str(len(data))}
     if (type or kind) is not None:
         named["content-type"] = str(type or kind)
-    options = content.named(headers, delay, ttl, key, None, priority, unique, unique_until)
+    options = content.named(headers, delay, ttl, key, None, priority, unique, unique_until, replace, replace_max)
     return named | options, data
 
 

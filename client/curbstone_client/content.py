@@ -28,6 +28,8 @@ _PRIORITY_MAX = 255
 
 UNIQUE, UNIQUE_UNTIL = "x-unique", "x-unique-until"
 """The headers with the unique name: while a message with it waits in the queue, no other one is stored."""
+REPLACE, REPLACE_MAX = "x-replace", "x-replace-max"
+"""The headers with the name of a message that replaces the one with this name that waits."""
 _UNTIL = ("settled", "delivered")
 
 IDEMPOTENCY_KEY = "idempotency-key"
@@ -70,6 +72,8 @@ def named(
     priority: int | None = None,
     unique: str | None = None,
     unique_until: str | None = None,
+    replace: str | None = None,
+    replace_max: float | None = None,
 ) -> dict[str, str]:
     """Return the headers of a SEND for these options; durations are in seconds.
 
@@ -92,6 +96,10 @@ def named(
         if unique is None or unique_until not in _UNTIL:
             raise ValueError(f"unique_until is settled or delivered, beside unique, not {unique_until!r}")
         found[UNIQUE_UNTIL] = unique_until
+    if replace is not None:
+        found[REPLACE] = replace
+    if replace_max is not None:
+        found[REPLACE_MAX] = str(milliseconds(replace_max, "replace_max"))
     if idempotency_key is not None:
         if not _IDEMPOTENCY_KEY.fullmatch(idempotency_key):
             raise ValueError(f"idempotency_key must be 1 to 255 visible ASCII characters, not {idempotency_key[:80]!r}")
@@ -113,9 +121,12 @@ def lines(
     priority: int | None = None,
     unique: str | None = None,
     unique_until: str | None = None,
+    replace: str | None = None,
+    replace_max: float | None = None,
 ) -> str:
     """Return the header lines of a SEND for these options, each with a LF in front. Raise what `named` raises."""
-    found = named(headers, delay, ttl, key, idempotency_key, priority, unique, unique_until)
+    options = (headers, delay, ttl, key, idempotency_key, priority, unique, unique_until, replace, replace_max)
+    found = named(*options)
     if type is not None:
         found["content-type"] = type
     return "".join([f"\n{escape(name)}:{escape(value)}" for name, value in found.items()])

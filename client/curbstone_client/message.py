@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic
 
-from curbstone_client.content import KEY, PREFIX, PRIORITY, PRIORITY_DEFAULT, UNIQUE, UNIQUE_UNTIL
+from curbstone_client.content import KEY, PREFIX, PRIORITY, PRIORITY_DEFAULT, REPLACE, REPLACE_MAX, UNIQUE, UNIQUE_UNTIL
 from curbstone_client.errors import ClientError, Stale, end_of
 from curbstone_client.outcome import S
 from curbstone_client.wire import Delivery, parse_head
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _SERVERS = frozenset(
     ["subscription", "message-id", "destination", "ack", "content-length", "content-type", "timestamp"]
-    + ["redelivered", "x-tries", "x-mature", KEY, PRIORITY, UNIQUE, UNIQUE_UNTIL]
+    + ["redelivered", "x-tries", "x-mature", KEY, PRIORITY, UNIQUE, UNIQUE_UNTIL, REPLACE, REPLACE_MAX]
 )
 _ACK = b"\nack:"
 
@@ -89,6 +89,11 @@ class BaseMessage(Generic[S]):
     def unique(self) -> str:
         """The unique name; empty if there is none."""
         return self.raw_headers.get(UNIQUE, "")
+
+    @property
+    def replace(self) -> str:
+        """The name of the messages of which the last one replaces those that wait; empty if there is none."""
+        return self.raw_headers.get(REPLACE, "")
 
     @property
     def destination(self) -> str:

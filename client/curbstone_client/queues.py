@@ -46,6 +46,8 @@ class Target(ABC, Generic[Sent, Published]):
         priority: int | None = None,
         unique: str | None = None,
         unique_until: str | None = None,
+        replace: str | None = None,
+        replace_max: float | None = None,
         idempotency_key: str | None = None,
         seq: int | None = None,
     ) -> Sent:
@@ -56,15 +58,29 @@ class Target(ABC, Generic[Sent, Published]):
         same `key` are delivered one at a time, in order. `priority` is from 0 to 9, 4 if it is not given; messages of a
         higher one are delivered first. While a message with the name `unique` waits in the queue, no other one with it
         is stored; with `unique_until="delivered"` that ends at its first delivery, otherwise when it is settled. A
-        message that is published again under the same `idempotency_key`, within the
-        queue's `idempotency_window`, is stored once; with other content it is refused with status 422. `seq` is the
+        message with the name `replace` takes the place of the one with it that waits, unless that and those it has
+        replaced have waited for `replace_max` seconds. A message that is published again under the same
+        `idempotency_key`, within the queue's `idempotency_window`, is stored once; with other content it is refused
+        with status 422. `seq` is the
         message's number; a client with a `producer` gives one to each message for a queue, in ascending order, unless
         the message has an `idempotency_key`.
         """
         is_keyed = idempotency_key is not None
-        is_plain = not (type or headers or delay or is_keyed or unique_until)
-        is_plain = is_plain and ttl is None and key is None and priority is None and unique is None
-        options = (type, headers, delay, ttl, key, idempotency_key, priority, unique, unique_until)
+        is_plain = not (type or headers or delay or is_keyed or unique_until or replace_max)
+        is_plain = is_plain and ttl is None and key is None and priority is None and unique is None and replace is None
+        options = (
+            type,
+            headers,
+            delay,
+            ttl,
+            key,
+            idempotency_key,
+            priority,
+            unique,
+            unique_until,
+            replace,
+            replace_max,
+        )
         more = "" if is_plain else content.lines(*options)
         sent: Sent = self.client.send(self.destination, body, more, type, seq, is_keyed)
         return sent
@@ -81,6 +97,8 @@ class Target(ABC, Generic[Sent, Published]):
         priority: int | None = None,
         unique: str | None = None,
         unique_until: str | None = None,
+        replace: str | None = None,
+        replace_max: float | None = None,
         idempotency_key: str | None = None,
         seq: int | None = None,
         timeout: float | None = None,
@@ -100,6 +118,8 @@ class Target(ABC, Generic[Sent, Published]):
             priority=priority,
             unique=unique,
             unique_until=unique_until,
+            replace=replace,
+            replace_max=replace_max,
             idempotency_key=idempotency_key,
             seq=seq,
         )
@@ -208,9 +228,11 @@ class BaseTransaction:
         priority: int | None = None,
         unique: str | None = None,
         unique_until: str | None = None,
+        replace: str | None = None,
+        replace_max: float | None = None,
     ) -> None:
         """Add a message to the transaction; it is sent with the commit. The options are those of `Queue.send`."""
-        options = (type, headers, delay, ttl, key, priority, unique, unique_until)
+        options = (type, headers, delay, ttl, key, priority, unique, unique_until, replace, replace_max)
         self.sends.append(send_headers(self._client.destination(queue), body, *options))
 
     def _give_back(self, error: BaseException) -> None:

@@ -27,6 +27,10 @@ export interface PublishOptions {
   unique?: string;
   /** "delivered": the name is free after the first delivery, and not only when the message is settled. */
   uniqueUntil?: "settled" | "delivered";
+  /** A name: the message takes the place of the one with this name that waits. */
+  replace?: string;
+  /** For how many seconds that one and those it has replaced may have waited: after that it stays. */
+  replaceMax?: number;
   /**
    * A message that is published again under the same key, within the queue's `idempotency_window`, is stored once and has the
    * same id; with other content it is refused with status 422. 1 to 255 visible ASCII characters; not for events.
@@ -79,6 +83,8 @@ export class Message {
   readonly priority: number;
   /** Its unique name; empty if there is none. */
   readonly unique: string;
+  /** The name of the messages of which the last one replaces those that wait; empty if there is none. */
+  readonly replace: string;
   readonly timestamp: Date;
   readonly headers: Record<string, string>;
   readonly text: string;

@@ -24,7 +24,7 @@ const KEY = "idempotency-key";
 const PASSED = new Set(["correlation-id", "reply-to", "traceparent", "tracestate", "baggage"]);
 const SERVERS = new Set([
   ...["subscription", "message-id", "destination", "ack", "content-length", "content-type", "timestamp"],
-  ...["redelivered", "x-tries", "x-mature", "x-key", "priority", "x-unique", "x-unique-until"],
+  ...["redelivered", "x-tries", "x-mature", "x-key", "priority", "x-unique", "x-unique-until", "x-replace", "x-replace-max"],
 ]);
 
 /** A message as it was delivered. */
@@ -39,6 +39,7 @@ export class Message {
     this.type = headers["content-type"] ?? "";
     this.key = headers["x-key"] ?? "";
     this.unique = headers["x-unique"] ?? "";
+    this.replace = headers["x-replace"] ?? "";
     this.priority = Math.min(/^\d+$/.test(headers.priority) ? Number(headers.priority) : 4, 9);
     this.timestamp = new Date(Number(headers.timestamp ?? 0));
   }
@@ -170,7 +171,7 @@ export class Client {
     return `/${kind}/${parts.join("/")}`;
   }
 
-  #send(destination, body, { headers = {}, type, delay, ttl, key, priority, unique, uniqueUntil, idempotencyKey }) {
+  #send(destination, body, { headers = {}, type, delay, ttl, key, priority, unique, uniqueUntil, replace, replaceMax, idempotencyKey }) {
     const [bytes, kind] = encoded(body);
     const named = { "content-length": bytes.length };
     if (type ?? kind) named["content-type"] = type ?? kind;
@@ -179,6 +180,8 @@ export class Client {
     if (priority !== undefined) named.priority = priority;
     if (unique !== undefined) named["x-unique"] = unique;
     if (uniqueUntil !== undefined) named["x-unique-until"] = uniqueUntil;
+    if (replace !== undefined) named["x-replace"] = replace;
+    if (replaceMax !== undefined) named["x-replace-max"] = Math.round(replaceMax * 1000);
     if (idempotencyKey !== undefined) named[KEY] = checkedKey(destination, idempotencyKey);
     if (ttl !== undefined) named.expiration = Math.round(ttl * 1000);
     for (const [name, value] of Object.entries(headers)) {

@@ -59,7 +59,7 @@ class Restore:
             if piece and message.seq - piece[0].seq >= 1 << 32:
                 break
             size += entry_bytes(message) + RELEASE_BYTES + RETRY_BYTES
-            size += settled_bytes("", 1) * index.entitled_count(message) + names_bytes([message])
+            size += settled_bytes("", 1) * index.entitled_count(message) + names_bytes(self._parts, [message])
             if not _fits(room, size) or (piece and size > most):
                 break
             piece.append(left.popleft())

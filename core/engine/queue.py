@@ -391,7 +391,8 @@ def _publish_atomically(
     """Publish messages all or nothing."""
     cap = parts.state.options.cap
     tries = RELEASE_BYTES * sum(map(parts.index.entitled_count, messages))
-    size = sum(map(entry_bytes, messages)) + EXPIRY_BYTES * len(messages) + BATCH_BYTES + tries + names_bytes(messages)
+    size = sum(map(entry_bytes, messages)) + EXPIRY_BYTES * len(messages) + BATCH_BYTES + tries
+    size += names_bytes(parts, messages)
     publish = AtomicWrite(messages, on_done, size)
     publish.numbered = numbered
     publish.key = key

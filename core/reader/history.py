@@ -47,6 +47,7 @@ SETTLED: dict[int, int] = {
     Reason.EXPIRE: 6,
     Reason.PURGE: 7,
     Reason.SKIPPED: 8,
+    Reason.REPLACED: 9,
 }
 
 

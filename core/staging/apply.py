@@ -312,7 +312,7 @@ class Application:
 
     def _publish(self, target: Target, queue: Queue, messages: list[Message], size: int) -> None:
         target.handed += len(messages)
-        whole = size + _EXTRAS_BYTES * len(messages) + BATCH_BYTES + _FACT_BYTES + names_bytes(messages)
+        whole = size + _EXTRAS_BYTES * len(messages) + BATCH_BYTES + _FACT_BYTES + names_bytes(queue.parts, messages)
         publish = AtomicWrite(messages, partial(self._written, target, size), whole)
         publish.mark = StagedMark(self.marker.number, target.handed)
         publish.reserved = target.reserved_for(messages, size)

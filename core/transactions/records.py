@@ -19,7 +19,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-from curbstone.core.engine.commit.names import names_bytes
 from curbstone.core.engine.log.format import (
     BATCH_BYTES,
     Settled,
@@ -57,7 +56,7 @@ class Recorded(NamedTuple):
     def log_bytes(self) -> int:
         """About how many bytes it takes in its queue's log, rather too many than too few."""
         records = len(self.messages) + len(self.settled) + len(self.released)
-        return BATCH_BYTES + sum(map(entry_bytes, self.messages)) + 64 * records + names_bytes(self.messages)
+        return BATCH_BYTES + sum(map(entry_bytes, self.messages)) + 64 * records
 
 
 def encode_part(uid: int, messages: list[Message], settles: Sequence[Settle], releases: Sequence[Release]) -> bytes:

@@ -44,7 +44,7 @@ class Participant:
         """The most bytes that its messages take in one batch, with one record of the tries of each in each group."""
         states = RELEASE_BYTES * sum(map(self._queue.index.entitled_count, self.messages))
         entries = sum(map(entry_bytes, self.messages)) + 16 * len(self.messages)
-        return BATCH_BYTES + entries + states + names_bytes(self.messages)
+        return BATCH_BYTES + entries + states + names_bytes(self._queue.parts, self.messages)
 
     @property
     def ends(self) -> list[Settle | Release]:

@@ -21,6 +21,7 @@ SENTENCES = {
     "expired": "expired",
     "purged": "purged",
     "skipped": "given up, because the queue was full",
+    "replaced": "replaced by a later message of its name",
 }
 REASONS = {"rejected": "rejected", "max_tries": "tried too often", "expired": "expired"}
 UNDONE = "brought back by an undo"

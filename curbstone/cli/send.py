@@ -62,6 +62,7 @@ def send(
     unique: Annotated[
         str, typer.Option("--unique", metavar="NAME", help="Store nothing while a message with this name is unsettled")
     ] = "",
+    replace: Annotated[str, typer.Option("--replace", metavar="NAME", help="Replace the one named so that waits")] = "",
     create: Annotated[bool, typer.Option("--create", help="Make the queue if there is none")] = False,
     as_json: Json = False,
 ) -> None:
@@ -74,8 +75,7 @@ def send(
 
     name = queue_of(queue)
     common = _common(content_type, header or [], ttl, delay)
-    asked = {"key": key or None, "unique": unique or None, "priority": priority}
-    common |= {option: value for option, value in asked.items() if value is not None}
+    common |= _given(key=key, unique=unique, replace=replace, priority=priority)
     if bodies:
         groups: Iterable[Iterable[Fields]] = [[{"message": body} for body in bodies]]
     elif whole:
@@ -131,6 +131,11 @@ def in_halves(batch: list[Fields], at_once: Callable[[list[Fields]], T]) -> Iter
         yield from in_halves(batch[middle:], at_once)
     else:
         yield done
+
+
+def _given(**options: str | int | None) -> Fields:
+    """Return the options that were given."""
+    return {name: value for name, value in options.items() if value not in (None, "")}
 
 
 def _common(content_type: str, headers: list[str], ttl: float | None, delay: float | None) -> Fields:
@@ -194,8 +199,8 @@ def _of_json(line: bytes, number: int) -> Fields:
 
 
 def names_of(message: Fields) -> Fields:
-    """Return the fields of a message about its unique name."""
-    return {name: message[name] for name in ("unique", "unique_until") if name in message}
+    """Return the fields of a message about its name."""
+    return {name: message[name] for name in ("unique", "unique_until", "replace", "replace_max") if name in message}
 
 
 def publishable(message: Fields) -> Fields:

@@ -132,8 +132,13 @@ class _Import:
         return message
 
     def _name_of(self, queue: QueueName, line: Fields) -> Fields:
-        """Return the fields about the unique name of a message, if it is the first in its queue that has it."""
-        name = queue, str(line.get("unique", ""))
+        """Return the fields about the unique name of a message, if it is the first in its queue that has it.
+
+        One that replaces others does so no more: of these lines, none replaces another one.
+        """
+        if "unique" not in line:
+            return {}
+        name = queue, str(line["unique"])
         is_first = name not in self._names
         self._names.add(name)
         return names_of(line) if is_first else {}

@@ -181,7 +181,9 @@ _MINUTES = """
             sum("count") FILTER (event = 'expired') AS expired,
             sum("count") FILTER (event = 'purged') AS purged,
             sum("count") FILTER (event = 'skipped') AS skipped,
-            sum("count") FILTER (event IN ('settled', 'rejected', 'dead', 'expired', 'purged', 'skipped')) AS ended
+            sum("count") FILTER (
+                event IN ('settled', 'rejected', 'dead', 'expired', 'purged', 'skipped', 'replaced')
+            ) AS ended
         FROM events WHERE event <> 'published' GROUP BY ALL
     ),
     settled AS (

@@ -43,6 +43,7 @@ EVENTS = {
     6: "expired",
     7: "purged",
     8: "skipped",
+    9: "replaced",
 }
 
 

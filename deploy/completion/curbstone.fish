@@ -263,6 +263,7 @@ complete -c curbstone -n '__fish_seen_subcommand_from send' -l delay -rf -d 'How
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l key -rf -d 'Messages of one key are delivered one at a time, in order'
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l priority -rf -d '9 is delivered first; 4 if it is not given'
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l unique -rf -d 'Store nothing while a message with this name is unsettled'
+complete -c curbstone -n '__fish_seen_subcommand_from send' -l replace -rf -d 'Replace the one named so that waits'
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l create -d 'Make the queue if there is none'
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l json -d 'Print JSON instead of text'
 complete -c curbstone -n '__fish_seen_subcommand_from send' -l server -rf -d 'HTTP address of the server, or several with commas ($CURBSTONE_SERVER; default http://127.0.0.1:8080)'

@@ -52,7 +52,7 @@ const messagePath = (name, id) => `${pathOf(name)}/messages/${encodeURIComponent
 export const removeMessage = (name, id) => call('DELETE', messagePath(name, id))
 
 /** Publish a message as it was peeked to another queue, without its unique name; the same again publishes nothing. */
-export const copy = ({ unique, unique_until: until, ...message }, to) => call('POST', `${pathOf(to)}/messages/batch`, JSON.stringify([message]), {
+export const copy = ({ unique, unique_until: until, replace, replace_max: most, ...message }, to) => call('POST', `${pathOf(to)}/messages/batch`, JSON.stringify([message]), {
   'content-type': 'application/json', 'idempotency-key': `move-${message.id}`,
 })
 

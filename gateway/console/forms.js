@@ -72,7 +72,7 @@ export function optionsIn(data, options = null) {
 
 /** Names that JSON has for what is not a header of the message's producer. */
 const OWN_FIELDS = new Set(['message', 'encoding', 'Content-Type', 'key', 'timestamp', 'redelivered', 'id', 'tries', 'state', 'due',
-  'dead', 'expiry', 'groups', 'priority', 'unique', 'unique_until'])
+  'dead', 'expiry', 'groups', 'priority', 'unique', 'unique_until', 'replace', 'replace_max'])
 
 export const headersOf = message => Object.entries(message).filter(([name]) => !OWN_FIELDS.has(name))
 
@@ -91,6 +91,7 @@ export function messageFields(message = {}) {
       h('label', {}, 'Priority, 0 to 9', h('input', { name: 'priority', type: 'number', min: 0, max: 9, value: message.priority ?? '' })),
       // Not that of the other message: as long as it waits, this one would not be stored.
       h('label', {}, 'Unique name', h('input', { name: 'unique', maxlength: 256 })),
+      h('label', {}, 'Replaces the one that waits, named', h('input', { name: 'replace', maxlength: 256 })),
       h('label', {}, 'Delay, in seconds', h('input', { name: 'delay', type: 'number', min: 0, step: 'any' })),
       h('label', {}, 'ttl, in seconds', h('input', { name: 'ttl', type: 'number', min: 0, step: 'any' }))),
   ]
@@ -100,7 +101,7 @@ export function messageFields(message = {}) {
 export function messageIn(data, encoding = undefined) {
   const message = { 'Content-Type': data.get('type'), message: data.get('body') }
   if (encoding) message.encoding = encoding
-  for (const name of ['key', 'unique']) if (data.get(name)) message[name] = data.get(name)
+  for (const name of ['key', 'unique', 'replace']) if (data.get(name)) message[name] = data.get(name)
   for (const name of ['priority', 'delay', 'ttl']) if (data.get(name)) message[name] = Number(data.get(name))
   for (const line of data.get('headers').split('\n').filter(each => each.trim())) {
     const [, name, value] = /^\s*([^:\s]+)\s*:\s*(.*?)\s*$/.exec(line) ?? []

@@ -5,7 +5,7 @@ import { h, time } from './dom.js'
 
 const WORDS = {
   published: 'published', released: 'given back', settled: 'settled', rejected: 'rejected', dead: 'made a dead letter',
-  expired: 'expired', purged: 'purged', skipped: 'skipped at the cap',
+  expired: 'expired', purged: 'purged', skipped: 'skipped at the cap', replaced: 'replaced by a later message of its name',
 }
 
 /** Return elements that tell what happened to a message; `where` is the queue it is in. */

@@ -10,11 +10,13 @@ from curbstone.core.message import Message
 from curbstone.core.orders import PRIORITY, has_name, level_in, orders_of
 from curbstone.gateway.formats import cloud_events
 from curbstone.gateway.formats.message_json import body_of_json
-from curbstone.gateway.formats.metadata import block_of_json
+from curbstone.gateway.formats.metadata import REPLACE_MAX_MEMBER, block_of_json
 from curbstone.gateway.formats.parameters import encoding_named, groups_of, seconds_ms, ttl_ms
 from curbstone.gateway.http.fields import TRAVELLING
 
-MEMBERS = ("message", "encoding", "Content-Type", *TRAVELLING.values(), PRIORITY, "ttl", "delay", "groups")
+MEMBERS = (
+    "message", "encoding", "Content-Type", *TRAVELLING.values(), REPLACE_MAX_MEMBER, PRIORITY, "ttl", "delay", "groups",
+)  # fmt: skip
 """The members that a message in JSON may have, besides metadata with names that begin with x- or ce-."""
 
 _METADATA = ("x-", "ce-")

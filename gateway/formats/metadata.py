@@ -9,6 +9,8 @@ The lines of a header block (see `core.headers`), and their forms outside of the
     priority:7          HTTP x-priority: 7              JSON "priority": 7
     x-unique:v          HTTP x-unique: v                JSON "unique": "v"
     x-unique-until:v    HTTP x-unique-until: v          JSON "unique_until": "v"
+    x-replace:v         HTTP x-replace: v               JSON "replace": "v"
+    x-replace-max:1500  HTTP x-replace-max: 1.5         JSON "replace_max": 1.5 (seconds)
     x-msg-x-foo:v       HTTP x-msg-x-foo: v             JSON "x-msg-x-foo": "v"
     x-foo:v             HTTP x-msg-x-x-foo: v           JSON "x-foo": "v"
     foo:v (STOMP's)     HTTP x-msg-x-foo: v             JSON "x-msg-x-foo": "v"
@@ -34,7 +36,7 @@ import orjson
 from curbstone.core import headers, orders
 from curbstone.core.errors import BadRequest
 from curbstone.gateway.formats import cloud_events
-from curbstone.gateway.http.fields import EVENT_PREFIX, MESSAGE_PREFIX, PRIORITY, TRAVELLING
+from curbstone.gateway.http.fields import EVENT_PREFIX, MESSAGE_PREFIX, PRIORITY, REPLACE_MAX, TRAVELLING
 from curbstone.gateway.limits import METADATA_BYTES_MAX
 
 PREFIX = "x-msg-x-"
@@ -42,9 +44,11 @@ DEAD = "x-dead-"
 CHARSET = "x-http-charset"
 OCTET_STREAM = "application/octet-stream"
 
+REPLACE_MAX_MEMBER = "replace_max"
 _CACHED_BYTES_MAX = 512
 _FROM_JSON = {json_name: name for name, json_name in TRAVELLING.items()}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
+_SECONDS = re.compile(r"[0-9]{1,10}(\.[0-9]{1,9})?", re.ASCII)
 _BREAKS_LINES = re.compile(r"[\r\n\0]")
 _PRINTABLE = re.compile(r"[\x20-\x7e]*")
 _VERBATIM = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
@@ -95,7 +99,25 @@ def _line_name(name: bytes) -> str:
 
 
 def _line_value(name: bytes, value: bytes, charset: str) -> str:
+    if name == REPLACE_MAX:
+        return _ms_of(value.decode("latin-1"))
     return cloud_events.value_of_header(value) if _is_attribute(name) else value.decode(charset or "ascii")
+
+
+def _ms_of(seconds: object) -> str:
+    """Return the ms of a number of seconds, for a header block; raise BadRequest if it is none."""
+    text = str(seconds)
+    if isinstance(seconds, bool) or not _SECONDS.fullmatch(text):
+        raise BadRequest(f"bad {REPLACE_MAX_MEMBER}: {text[:80]!r} is not a number of seconds")
+    return str(round(float(text) * 1000))
+
+
+def _seconds_of(ms: str) -> int | float:
+    return int(ms) // 1000 if int(ms) % 1000 == 0 else int(ms) / 1000
+
+
+def _is_replace_max(name: str, value: str) -> bool:
+    return name == orders.REPLACE_MAX and value.isdecimal() and value.isascii()
 
 
 def _charset(values: bytes) -> str:
@@ -127,6 +149,8 @@ def block_of_json(fields: Mapping[str, Any]) -> bytes:
             name = _FROM_JSON[name]
         elif name == orders.PRIORITY:
             value = _digits(value)
+        elif name == REPLACE_MAX_MEMBER:
+            name, value = orders.REPLACE_MAX, _ms_of(value)
         elif not name.startswith(cloud_events.PREFIX):
             continue
         if not isinstance(value, str):
@@ -162,7 +186,7 @@ def _check(pairs: list[tuple[str, str]]) -> None:
         try:
             orders.check_names(named)
         except ValueError as error:
-            raise BadRequest(f"bad unique name: {error}") from None
+            raise BadRequest(f"bad name: {error}") from None
 
 
 def _is_priority(name: str, value: str) -> bool:
@@ -191,6 +215,8 @@ def http_headers(block: bytes) -> HttpHeaders:
     own = set()
     for name, value in lines:
         header = PRIORITY if _is_priority(name, value) else _http_name(name)
+        if _is_replace_max(name, value):
+            header, value = REPLACE_MAX, str(_seconds_of(value))
         if header and header not in own:
             own.add(header)
             is_attribute = _is_attribute(header)
@@ -247,6 +273,8 @@ def json_parts(block: bytes) -> tuple[bytes, bytes]:
             own[TRAVELLING[name]] = value
         elif _is_priority(name, value):
             own[name] = int(value)
+        elif _is_replace_max(name, value):
+            own[REPLACE_MAX_MEMBER] = _seconds_of(value)
         elif name != CHARSET:
             own[name if name.startswith(("x-", cloud_events.PREFIX)) else PREFIX + name] = value
     inside: dict[str, object] = dict(_reversed(own))

@@ -16,14 +16,17 @@ TRAVELLING = {
     headers.KEY: "key",
     orders.UNIQUE: "unique",
     orders.UNIQUE_UNTIL: "unique_until",
+    orders.REPLACE: "replace",
 }
 """The headers, besides Content-Type, that stay with a message over every protocol, and their names in JSON."""
 PRIORITY = b"x-priority"
 """The header for a message's priority. `priority` itself is for the response (RFC 9218), and browsers send it."""
+REPLACE_MAX = orders.REPLACE_MAX.encode()
+"""The header for how long those that replace each other may wait, in seconds; in a header block it is in ms."""
 MESSAGE_PREFIX, EVENT_PREFIX = b"x-msg-x-", b"ce-"
 """How the names of a message's own headers begin, and those of a CloudEvent's attributes."""
 
-_OF_MESSAGE = frozenset([b"content-type", PRIORITY, *(name.encode() for name in TRAVELLING)])
+_OF_MESSAGE = frozenset([b"content-type", PRIORITY, REPLACE_MAX, *(name.encode() for name in TRAVELLING)])
 _PREFIXES_OF_MESSAGE = (MESSAGE_PREFIX, EVENT_PREFIX)
 
 

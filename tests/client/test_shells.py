@@ -131,6 +131,15 @@ def test_a_message_is_left_out_while_another_one_has_its_unique_name(shell: Shel
     assert not shell.publish(queue, "5", unique="c").repeated
 
 
+def test_a_message_replaces_the_one_of_its_name_that_waits(shell: Shell, queue: str) -> None:
+    for text in "123":
+        shell.publish(queue, text, replace="a", replace_max=1.5)
+    message = shell.take(shell.consume(queue))
+    assert (message.text, message.replace, dict(message.headers)) == ("3", "a", {})
+    with pytest.raises(ValueError, match="replace_max"):
+        shell.publish(queue, "x", replace="a", replace_max=-1)
+
+
 def test_many_are_stored_in_their_order(shell: Shell, queue: str) -> None:
     sent = [shell.send(queue, b"%d" % n) for n in range(500)]
     shell.flush()

@@ -194,7 +194,7 @@ def test_on_a_cluster_a_unique_name_is_refused_with_a_sentence(cluster: ModelWor
     queue = cluster.queue()
     block = b"x-unique:a\n"
     message = Message(b"x", block, orders_in(block))
-    with pytest.raises(NotSupported, match="Unique names need the local engine"):
+    with pytest.raises(NotSupported, match="Unique names, and messages that replace others, need the local engine"):
         queue.publish([message], lambda *_: None)
     (error, _, _) = cluster.answer(lambda done: cluster.broker.publish_event("e", [message], done))
     assert isinstance(error, NotSupported)

@@ -58,6 +58,11 @@ export async function run({ Client, Reject, Retry, Refused }, url, options, cras
 
   const named = [];
   for (const text of ["stored", "left out"]) named.push(await client.publish("named", text, { unique: "a" }));
+  for (const text of ["old", "new"]) await client.publish("replaced", text, { replace: "a", replaceMax: 30 });
+  const left = [];
+  client.worker("replaced", (message) => left.push([message.text, message.replace]));
+  await until(() => left.length);
+  facts.left = left;
   facts.named = [named.map(({ repeated }) => repeated), named[0].id === named[1].id];
 
   const sending = Array.from({ length: 200 }, (_, n) => client.publish("orders", String(n + 1)));

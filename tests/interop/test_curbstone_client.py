@@ -33,6 +33,7 @@ def judge(facts: dict[str, Any]) -> None:
     assert facts["tries"][:2] == [0, 1]
     assert facts["heard"] == {"id": 7} and facts["filtered"] == [9]
     assert facts["ranked"] == [["high", 9], ["none", 4], ["low", 0]]
+    assert facts["left"] == [["new", "a"]]
     assert facts["named"] == [[False, True], True]
     assert facts["confirmed"] == 200
     assert (facts["maybeRepeated"], facts["twice"]) == (False, 0)

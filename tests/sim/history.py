@@ -49,6 +49,8 @@ class History:
         """How many ordering keys messages have; 0 for none."""
         self.names: dict[int, bytes] = {}
         """The line with the unique name, by token."""
+        self.handed: set[int] = set()
+        """What was handed to somebody at any time."""
         self.priorities = 0
         """How many priorities they have beside none; 0 for none."""
         self.bodies: dict[int, bytes] = {}
@@ -129,6 +131,7 @@ class History:
         if token in self.live:
             raise Violation(f"token {token} is with {self.live[token]} and was given to {to} too")
         self.live[token] = to
+        self.handed.add(token)
 
     def crashed(self) -> None:
         """Nobody holds anything any more."""

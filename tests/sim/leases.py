@@ -24,6 +24,8 @@ def take_or_settle(run: Run) -> None:
     epoch = run.epoch
 
     def leased(leases: list[Lease] | CurbstoneError) -> None:
+        for lease in leases if isinstance(leases, list) else ():
+            run.history.handed.add(run.history.token(lease.delivery.message))
         if isinstance(leases, list) and epoch is run.epoch:
             for lease in leases:
                 run.turns.handed_out(queue, "", lease.delivery.message)

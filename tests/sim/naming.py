@@ -1,10 +1,11 @@
-"""Unique names in a simulated run: messages with few names, so that most find their name taken.
+"""Names in a simulated run: messages with few names, so that most find their name taken, or replace another one.
 
-It has dice of its own. What is judged beside the history:
+It has dice of its own. What is judged beside the history, across crashes, and except by an undo:
 
 - what was left out never comes out
 - the one whose name it was has that name, and was not confirmed to be gone before
-- no two messages of a queue have the same name at the end, across crashes, except by an undo
+- no two messages of a queue have the same unique name at the end
+- of those that replace each other the last that was confirmed is there, and others only if they were handed out before
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from curbstone.core import headers
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, QueueFull
 from curbstone.core.message import Message
-from curbstone.core.orders import UNIQUE, changed
+from curbstone.core.orders import REPLACE, UNIQUE, changed
 from tests.sim.history import Violation
 
 if TYPE_CHECKING:
@@ -32,7 +33,12 @@ class Naming:
         self._rng = Random(f"{seed} unique")
         self._is_focus = focus == "unique"
         self._is_on = self._is_focus or self._rng.random() < 0.2
-        self._names = "abc" if self._is_focus else "abcdefghijkl"
+        self._names = "abcXYZ" if self._is_focus else "abcdefghijklWXYZ"
+        """Those in capitals are for messages that replace each other."""
+        self._replaceable: dict[tuple[str, str], list[int]] = {}
+        """By queue and name, the tokens of messages that later ones may replace."""
+        self._handed: set[int] = set()
+        """What was handed out before the drain."""
         self._stored: dict[tuple[str, int], tuple[str, int]] = {}
         """By queue and seq, the name and the token of a message that was confirmed."""
 
@@ -49,6 +55,7 @@ class Naming:
         tokens = [history.token(message) for message in messages]
         gone = set(history.gone)
         end = queue.state.committed_end
+        self._replace(queue, names, tokens)
         at = 0
 
         def done(error: CurbstoneError | None, _first_seq: int, count: int) -> None:
@@ -70,10 +77,23 @@ class Naming:
 
         queue.publish(messages, run.answers.in_order(queue, len(messages), done), atomic=rng.random() < 0.3)
 
+    def _replace(self, queue: LocalQueue, names: list[str], tokens: list[int]) -> None:
+        """Those of these that replace others may do so from now on."""
+        for name, token in zip(names, tokens, strict=True):
+            if name.isupper():
+                before = self._replaceable.setdefault((queue.uid, name), [])
+                self._run.doom(before)
+                before.append(token)
+
+    def drain(self) -> None:
+        """From now on, everything is handed out."""
+        self._handed = set(self._run.history.handed)
+
     def _message(self, name: str, delay_ms: int) -> Message:
         history = self._run.history
         message = history.message(self._rng.randrange(10, 200), delay_ms)
-        history.names[history.token(message)] = f"{UNIQUE}:{name}\n".encode()
+        header = REPLACE if name.isupper() else UNIQUE
+        history.names[history.token(message)] = f"{header}:{name}\n".encode()
         message.headers = history.headers(history.token(message))
         message.orders = changed(message.orders, named=True)
         return message
@@ -90,9 +110,15 @@ class Naming:
             run.states.saw("a message is left out after a crash")
 
     def judge(self, queue: str, messages: list[Message]) -> None:
-        """Demand that of what a queue held no two had the same name."""
+        """Demand that of what a queue held no two had the same name, or that they were not there to be replaced."""
         history = self._run.history
         kept = [message for message in messages if history.token(message) not in history.undone]
         names = Counter(value for message in kept for name, value in headers.decode(message.headers) if name == UNIQUE)
         if twice := [name for name, count in names.items() if count > 1]:
             raise Violation(f"{queue}: more than one message is named {twice}")
+        last: dict[str, int] = {}
+        for message in kept:
+            for name in [value for header, value in headers.decode(message.headers) if header == REPLACE]:
+                if name in last and last[name] not in self._handed:
+                    raise Violation(f"{queue}: {last[name]}, named {name}, waited beside a later one")
+                last[name] = history.token(message)

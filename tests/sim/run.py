@@ -393,6 +393,7 @@ class Run:
         self.directories.drain()
         self.durable.drain()
         self.overflow.drain()
+        self.naming.drain()
         for consumer in self.consumers:
             for delivery in consumer.unsettled.values():
                 self.history.live.pop(self.history.token(delivery.message, consumer.group), None)

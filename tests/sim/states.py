@@ -41,6 +41,11 @@ def _copies(queue: LocalQueue) -> bool:
     return batch is not None and batch.source is queue.cleaner.relocation
 
 
+def _replaces(queue: LocalQueue) -> object:
+    batch = queue.writer.under_way
+    return batch is not None and batch.publishes.names is not None and batch.publishes.names._aside
+
+
 def _commit_of(queue: LocalQueue, what: str) -> object:
     commit = queue.log._under_way
     return commit is not None and getattr(commit, what)
@@ -104,6 +109,7 @@ QUEUES: dict[str, Callable[[LocalQueue], object]] = {
     "a queue drops its oldest messages while others are in flight": lambda q: (
         _is_skipping(q, drops=True) and q.index.unnamed.in_flight
     ),
+    "a message is set aside, because one that replaces it is on its way": _replaces,
     # Files
     "a commit begins a segment": lambda q: _commit_of(q, "rolled"),
     "a commit begins a segment in the file of a dropped one": lambda q: _commit_of(q, "taken"),

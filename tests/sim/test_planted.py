@@ -338,7 +338,7 @@ def test_the_simulator_sees_names_that_go_with_the_segment_of_their_note(monkeyp
 
 
 def test_the_simulator_sees_two_of_a_name_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Names, "take", lambda self, name, seq: None)
+    monkeypatch.setattr(Names, "take", lambda self, name, seq, message: None)
     assert finds_something(range(20), focus="unique")
 
 
@@ -349,3 +349,13 @@ def test_the_simulator_sees_a_name_that_outlives_its_message(monkeypatch: pytest
 
     monkeypatch.setattr(Names, "holder", holder)
     assert finds_something(range(20), focus="unique")
+
+
+def test_the_simulator_sees_a_replaced_message_that_a_crash_brings_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Names, "add_records", lambda self, records: None)
+    assert finds_something(range(20), focus="unique")
+
+
+def test_the_simulator_sees_a_message_that_a_failed_commit_leaves_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Names, "set_back", lambda self: None)
+    assert finds_something(range(60), faults=True, focus="unique")

@@ -195,7 +195,7 @@ def test_sends_that_differ_in_their_unique_names_alone_share_a_plan_and_those_wi
 def test_a_bad_unique_name_is_an_error_with_the_rule(lines: list[str]) -> None:
     error = Client().error(send("x", *lines, "receipt:r"))
     assert error.headers["receipt-id"] == "r"
-    assert "bad unique name: x-unique" in error.body.decode()
+    assert "bad name: x-unique" in error.body.decode()
 
 
 def test_a_transaction_leaves_out_what_has_the_unique_name_of_another() -> None:
@@ -206,3 +206,14 @@ def test_a_transaction_leaves_out_what_has_the_unique_name_of_another() -> None:
     )
     client.send("COMMIT|transaction:t")
     assert [message.body for message in client.send(SUB)] == [b"1", b"3"]
+
+
+def test_a_send_replaces_the_message_of_its_name_that_waits() -> None:
+    client = Client()
+    client.send(
+        *[send(text, f"x-replace:{name}", "x-replace-max:5000") for text, name in zip("1234", "abab", strict=True)]
+    )
+    messages = client.send("SUBSCRIBE|id:0|destination:/queue/a|ack:client")
+    assert [(message.body, message.headers["x-replace"]) for message in messages] == [(b"3", "a"), (b"4", "b")]
+    error = Client().error(send("x", "x-replace:a", "x-replace-max:1.5"))
+    assert "bad name: x-replace-max is '1.5'" in error.body.decode()

@@ -113,6 +113,8 @@ class Batch:
     def take_publishes(self) -> None:
         """Take the publishes that fit; atomic ones may bring records of their own."""
         self.publishes.take(self.records.bytes if self.records is not None else 0)
+        if self.publishes.names is not None and self.publishes.names.replaced:
+            self.publishes.names.add_records(self._add_to())
         for write in self.publishes.atomic:
             records = self._add_to()
             for settle in write.settles:
@@ -242,6 +244,8 @@ class Batch:
         new = self._new_facts() if has_facts else {}
         messages = len(publishes.messages)
         has_levels = publishes.traits & LEVELS or self._parts.index.runs.levels
+        if publishes.names is not None and publishes.names.replaced:
+            messages = 0  # it is not known which of them are handed out
         marks: dict[Level, int] = {}
         for group in groups.values():
             for level in group.levels:

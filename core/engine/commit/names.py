@@ -1,9 +1,12 @@
-"""The unique names of one batch: which messages have them, in the log or in this very batch.
+"""The names of one batch: which messages have them, in the log or in this very batch, and which are replaced.
 
 A name is a fact with the seq of the message that has it, and counts as long as that message is pending. So nothing is
 written when the message is settled, however that happens, and no name outlives its message. This is decided when the
 batch is made, so in the order of the log; the batch is on disk whole or not at all, and so a message that is left out
 because of another one of the same batch has the outcome of that one.
+
+A message that replaces another is stored in the batch that settles that one: so never both are gone, and never both
+wait. Until the batch is on disk, the one that is replaced is set aside. One that is handed out is left alone.
 """
 
 from __future__ import annotations
@@ -11,17 +14,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from curbstone.core.engine.commit.records import Records
 from curbstone.core.engine.facts.facts import Changes
-from curbstone.core.engine.facts.kinds import KINDS, encode_named, seq_of, until_delivered
-from curbstone.core.engine.log.format import Note
+from curbstone.core.engine.facts.kinds import KINDS, encode_named, seq_of, since_of, until_delivered
+from curbstone.core.engine.log.format import Note, Reason, settled_bytes
 from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.write_queue import AtomicWrite
 from curbstone.core.errors import QueueFull
 from curbstone.core.message import Message
-from curbstone.core.orders import Name, asked_name
+from curbstone.core.orders import Name, asked_name, changed
 
 NAME_BYTES = KINDS[Note.NAME].room
 """The bytes of the note of a name."""
+GROUP_BYTES_MAX = 64
+"""The most bytes of a group's name."""
+SETTLED_BYTES = settled_bytes("x" * GROUP_BYTES_MAX, 1)
+"""The most bytes that a batch says about one message that is settled in a group."""
 FEW = 16
 LOOKED_AT = 2
 """If there are more names than messages, for each one that is added so many others are looked at, and perhaps
@@ -31,7 +39,7 @@ WEEDED_MAX = 1000
 
 
 class Names:
-    __slots__ = ("_coming", "_left", "_now_ms", "_parts")
+    __slots__ = ("_aside", "_coming", "_latest", "_left", "_now_ms", "_outdated", "_parts", "replaced")
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -40,6 +48,14 @@ class Names:
         self._now_ms = parts.state.host.now_ms()
         self._left = parts.facts.most(Note.NAME) - parts.facts.count(Note.NAME)
         """How many more names the queue may have."""
+        self._aside: list[tuple[str, int, int]] = []
+        """By group and seq, the messages that this batch replaces, and when they are due. Nobody gets them now."""
+        self._latest: dict[bytes, Message] = {}
+        """By the hash of a name, the last message of this batch that replaces others."""
+        self._outdated: list[Message] = []
+        """The messages of this batch that later ones of it replace."""
+        self.replaced = 0
+        """How many messages are replaced."""
 
     def holder(self, name: Name, ended: Sequence[tuple[str, int]] = ()) -> int:
         """Return the seq of the message that has a name, 0 if none has it; `ended` are settled in the same write."""
@@ -56,7 +72,7 @@ class Names:
     def any_must_wait(self, messages: list[Message]) -> bool:
         """See `must_wait`."""
         wanted = [name for message in messages if (name := name_of(message)) is not None]
-        return any([self.must_wait(name) for name in wanted if not self.holder(name)])
+        return any([self.must_wait(name) for name in wanted if not (name.replaces or self.holder(name))])
 
     def without_duplicates(self, messages: list[Message], write: AtomicWrite, seq: int) -> list[Message]:
         """Return those messages of a write whose names nobody has, and give them these; they get seqs from `seq` on.
@@ -68,10 +84,10 @@ class Names:
         for message in messages:
             name = name_of(message)
             if name is not None:
-                if holder := self.holder(name, ended):
+                if not name.replaces and (holder := self.holder(name, ended)):
                     mark_duplicate(message, holder)
                     continue
-                self.take(name, seq + len(kept))
+                self.take(name, seq + len(kept), message)
             kept.append(message)
         return kept
 
@@ -91,10 +107,68 @@ class Names:
         most = self._parts.facts.most(Note.NAME)
         return QueueFull(f"queue {self._parts.state.name} has {most} messages with unique names, which is the most")
 
-    def take(self, name: Name, seq: int) -> None:
-        """Give a name to a message of this batch."""
-        self._coming[name.hashed] = encode_named(seq, name.until_delivered, self._now_ms, name.hashed)
+    def take(self, name: Name, seq: int, message: Message) -> None:
+        """Give a name to a message of this batch, which perhaps replaces another one."""
+        since_ms = self._replace(name, message) if name.replaces else self._now_ms
+        self._coming[name.hashed] = encode_named(seq, name.until_delivered, since_ms, name.hashed)
         self._left -= 1
+
+    # --- replacing
+
+    def _replace(self, name: Name, message: Message) -> int:
+        """Let a message replace the one with its name; return since when such messages have been waiting.
+
+        If that is too long already, it replaces none, and is the first of others.
+        """
+        hashed, since_ms = name.hashed, self._now_ms
+        before = self._coming.get(hashed) or self._parts.facts.get(Note.NAME, hashed)
+        if before is not None and (not name.most_ms or since_ms < since_of(before) + name.most_ms):
+            if hashed in self._coming:
+                self._outdated.append(self._latest[hashed])
+                self.replaced += 1
+                since_ms = since_of(before)
+            elif self._set_aside(seq_of(before)):
+                since_ms = since_of(before)
+        if name.most_ms and message.delay_ms > (left_ms := since_ms + name.most_ms - self._now_ms):
+            message.orders = changed(message.orders, delay_ms=left_ms)
+        self._latest[hashed] = message
+        return since_ms
+
+    def _set_aside(self, seq: int) -> bool:
+        """Let nobody get a message any more, where it waits; return whether it waits in some group."""
+        index = self._parts.index
+        groups = [index.groups[name] for name in index.pending_in(seq)]
+        waiting = [group for group in groups if seq not in group.in_flight]
+        self._aside += [(group.name, seq, group.set_aside(seq)) for group in waiting]
+        self.replaced += bool(waiting)
+        return bool(waiting)
+
+    def add_records(self, records: Records) -> None:
+        """Add the settles of what is replaced to the records of the batch."""
+        by_group: dict[str, list[int]] = {}
+        for name, seq, _due_ms in self._aside:
+            by_group.setdefault(name, []).append(seq)
+        for message in self._outdated:
+            for name in self._parts.index.entitled(message):
+                by_group.setdefault(name, []).append(message.seq)
+        for name, seqs in by_group.items():
+            records.settle(name, Reason.REPLACED, seqs)
+
+    def settle(self) -> None:
+        """The batch is on disk, and its messages are in the index: forget what they replace."""
+        index = self._parts.index
+        for name, seq, _due_ms in self._aside:
+            index.clear_seq(name, seq)
+        for message in self._outdated:
+            for name in index.entitled(message):
+                index.clear(name, [message])
+        self._parts.state.stats.replaced += self.replaced
+
+    def set_back(self) -> None:
+        """The commit of the batch has failed: let what it would have replaced wait as before."""
+        for name, seq, due_ms in self._aside:
+            if (group := self._parts.index.groups.get(name)) is not None:
+                group.set_back(seq, due_ms)
 
     def facts(self, facts: Changes) -> None:
         """Add the facts that hold once the batch is on disk."""
@@ -136,9 +210,14 @@ def give_names_back(parts: Parts, messages: list[Message]) -> None:
             parts.facts.set(Note.NAME, encode_named(message.seq, name.until_delivered, now_ms, name.hashed))
 
 
-def names_bytes(messages: list[Message]) -> int:
+def named_bytes(parts: Parts) -> int:
+    """Return the most bytes of the cap that the name of a message takes, with the settles of one that it replaces."""
+    return 2 * NAME_BYTES + SETTLED_BYTES * (1 + len(parts.state.meta.groups))
+
+
+def names_bytes(parts: Parts, messages: list[Message]) -> int:
     """Return the most bytes of the cap that the names of messages take."""
-    return 2 * NAME_BYTES * sum([message.orders is not None and message.orders.named for message in messages])
+    return named_bytes(parts) * sum([message.orders is not None and message.orders.named for message in messages])
 
 
 def name_of(message: Message) -> Name | None:

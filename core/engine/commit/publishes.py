@@ -16,12 +16,12 @@ from functools import partial
 from typing import NamedTuple
 
 from curbstone.core.engine.commit.inspection import inspect
-from curbstone.core.engine.commit.names import NAME_BYTES, Names, mark_duplicate, name_of
+from curbstone.core.engine.commit.names import SETTLED_BYTES, Names, mark_duplicate, name_of, named_bytes
 from curbstone.core.engine.commit.producer_sequences import SequenceCheck
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.facts.kinds import KINDS
 from curbstone.core.engine.index.index import DELAYS, EXPIRIES, GROUPS, LEVELS
-from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES, SEGMENT_BYTES, Note, entry_bytes, settled_bytes
+from curbstone.core.engine.log.format import BATCH_BYTES, ENTRY_BYTES, SEGMENT_BYTES, Note, entry_bytes
 from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.write_queue import EXPIRY_BYTES, AtomicWrite, Publish, Reservation
@@ -39,10 +39,6 @@ BATCH_MESSAGES_MAX = 4096
 """After so many messages no further publish is taken, so that a batch of many small ones does not hold up the rest."""
 NOTES_BYTES = 64
 """What the usual notes of a batch take: the oldest segment there must be, and how far messages were handed out."""
-GROUP_BYTES_MAX = 64
-"""The most bytes of a group's name."""
-SETTLED_BYTES = settled_bytes("x" * GROUP_BYTES_MAX, 1)
-"""The most bytes that a batch says about one delivery that an atomic write ends."""
 KEY_BYTES = KINDS[Note.KEY].room
 """The bytes of the note of an idempotency key."""
 
@@ -253,7 +249,7 @@ class Publishes:
             if names.any_must_wait(messages):
                 return False
             messages = names.without_duplicates(messages, publish, self._state.next_seq + len(self.messages))
-            self._space -= NAME_BYTES * len(messages)
+            self._space -= named_bytes(self._parts) * len(messages)
         self._parts.write_queue.publishes.popleft()
         self.atomic.append(publish)
         self.tx = publish.tx
@@ -351,22 +347,22 @@ class Publishes:
             name = name_of(message) if publish.has_names else None
             if name is not None and error is None:
                 names = self.names = self.names or Names(self._parts)
-                holder = names.holder(name)
+                holder = 0 if name.replaces else names.holder(name)
                 if holder and (publish.numbered is None or self._has_room(total + tries)):
                     self._put_in(publish, messages[:index])
                     return self._leave_out(publish, holder)
-                if not holder and names.must_wait(name):
+                if not holder and not name.replaces and names.must_wait(name):
                     self._put_in(publish, messages[:index])
                     return False
                 error = names.refusal()
-                tries += 2 * NAME_BYTES  # the note is written once more when its segment goes
-                self._space -= NAME_BYTES
+                tries += named_bytes(self._parts)
+                self._space -= named_bytes(self._parts)
             is_next = total and total + size > self._space
             if error is None and not is_next and self._has_room(total + size + tries):
                 total += size
                 self._tries_bytes = tries
                 if name is not None and self.names is not None:
-                    self.names.take(name, seq + index)
+                    self.names.take(name, seq + index, message)
                 continue
             self._put_in(publish, messages[:index])
             if self.messages:  # it is its turn in the next batch

@@ -372,6 +372,8 @@ class Writer:
         if publishes.messages:
             where = segment, batch.start, batch.end, publishes.bytes
             parts.index.add(Placed(publishes.messages, *where, publishes.traits))
+            if publishes.names is not None and publishes.names.replaced:
+                publishes.names.settle()
             state.committed_end = publishes.messages[-1].seq + 1
             parts.wakeups.all_are_woken = True
         for write in publishes.atomic:
@@ -426,6 +428,8 @@ class Writer:
         if not (is_undone and self._is_troubled):
             state.report(f"writing {commit.segment.path} failed: {error}")
         self._log.failed(commit)
+        if batch.publishes.names is not None:
+            batch.publishes.names.set_back()
         self._write_again(batch)
         self._cleaner.relocation.failed(answer)
         self.under_way = None

@@ -16,7 +16,7 @@ from curbstone.core.engine.state import QueueState
 from curbstone.core.errors import CurbstoneError, MessageTooLarge, QueueFull, SchemaViolation, Unavailable
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import QueueName, parse_queue_name
-from curbstone.core.orders import kept_orders, unique_name, without_names
+from curbstone.core.orders import kept_orders, shown_name, without_names
 from curbstone.core.values import Done
 
 PREFIX = b"x-dead-"
@@ -67,8 +67,9 @@ def dead_letter(state: QueueState, message: Message, reason: Reason, tries: int,
         ("x-dead-tries", str(tries)),
         ("x-dead-id", state.message_id(message.seq)),
     ]
-    if name := unique_name(message.headers):
-        provenance.append(("x-dead-unique", name))
+    header, name = shown_name(message.headers)
+    if name:
+        provenance.append((f"x-dead-{header.removeprefix('x-')}", name))
     if error:
         provenance.append(("x-dead-error", error.replace("\0", "")[:ERROR_CHARS_MAX]))
     block = without_names(without_provenance(message.headers)) + headers.encode(provenance)

@@ -9,7 +9,7 @@ The bytes of a fact are the payload of its note in the log. Numbers are little-e
     ACKED       seq (8), name of the group
     PRODUCER    producer (16), number (8), seq (8), time in ms (8)
     RANK        seq (8), level (1), name of the group
-    NAME        seq (8), 1 if the name is free after the first delivery (1), time in ms (8), hash of the name (16)
+    NAME        seq (8), 1 if the name is free after the first delivery (1), since when in ms (8), hash of the name (16)
 
 A new kind needs a number in `Note`, a row in `KINDS`, and functions that make and read its bytes.
 """
@@ -184,9 +184,14 @@ def decode_producer(value: bytes | None) -> LastNumber | None:
 # --- unique names
 
 
-def encode_named(seq: int, until_delivered: bool, time_ms: int, hashed: bytes) -> bytes:
-    """Return the fact that the message with this seq has a name, since that time."""
-    return _NAME.pack(seq, until_delivered, time_ms, hashed)
+def encode_named(seq: int, until_delivered: bool, since_ms: int, hashed: bytes) -> bytes:
+    """Return the fact that the message with this seq has a name, and since when it or those it has replaced had it."""
+    return _NAME.pack(seq, until_delivered, since_ms, hashed)
+
+
+def since_of(value: bytes) -> int:
+    """Return the engine time since when messages that were replaced, one by the next, had a name."""
+    return int.from_bytes(value[9:17], "little")
 
 
 def seq_of(value: bytes) -> int:

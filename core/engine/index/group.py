@@ -239,6 +239,28 @@ class Group:
             self.delayed -= 1
         self.in_flight[seq] = None
 
+    def set_aside(self, seq: int) -> int:
+        """Take a message that waits out of turn; return when it is due, for `set_back`. It counts as handed out."""
+        if seq not in self.retries:  # so that the cursor looks at each message, and finds that this one is handed out
+            self._remember(seq, Retry(self.tries_of(seq), 0, 0))
+        due_ms = self.retries[seq].due_ms
+        self.seize(seq)
+        return due_ms
+
+    def set_back(self, seq: int, due_ms: int) -> None:
+        """Let a message wait again that was set aside, with no other try, unless it was settled meanwhile."""
+        if seq not in self.in_flight:
+            return
+        del self.in_flight[seq]
+        if due_ms:
+            self.retries[seq].due_ms = due_ms
+            self.delayed += 1
+            due.note(self._due, due_ms, seq, len(self.retries), self._delays)
+            self.reader.wakeups.at(due_ms)
+        else:
+            self._return(seq)
+        self.reader.wakeups.wake(self.name)
+
     def end_delivery(self, seq: int) -> None:
         """A message was settled, not by its holder: its delivery is stale if it is handed out."""
         holder = self.in_flight.pop(seq, None)

@@ -193,6 +193,16 @@ class Index:
         if self._state.options.in_flight:  # others have their place now
             self._wakeups.wake(name)
 
+    def clear_seq(self, name: str, seq: int) -> None:
+        """Forget that a message, which need not be in memory, is pending in a group."""
+        group, run = self.groups.get(name), self.runs.find(seq)
+        if group is None or run is None or not run.pending(name) >> (seq - run.first) & 1:
+            return
+        group.end_delivery(seq)
+        group.forget(seq)
+        self.clear_run(group, run, 1 << (seq - run.first), run.bytes_live // run.live().bit_count())
+        self._wakeups.wake(name)
+
     def clear_run(self, group: Group, run: Run, mask: int, size: int) -> None:
         """Forget that the seqs of `mask`, of `size` bytes, are pending in a group; all are in one run."""
         before = run.pending(group.name)

@@ -85,6 +85,7 @@ class Reason(IntEnum):
     SKIPPED = 6  # given up for a group that may be overtaken when the cap is reached
     ABSENT = 7  # the group was declared later, and does not see it
     MOVED = 8  # a redrive put it into another queue
+    REPLACED = 9  # a message with its name came; never in the journal of transactions, where 0.2.0 knows none above 8
 
     @property
     def is_done(self) -> bool:

@@ -26,7 +26,7 @@ FILTERS = (
 )
 OLDEST_EVERY = "oldest_every needs the local engine: RabbitMQ itself decides which message of a cluster is next."
 LIMITS = "in_flight and rate need the local engine: several gateways deliver the messages of a cluster's queue."
-NAMES = "Unique names need the local engine: a cluster does not look at the messages that wait in it."
+NAMES = "Unique names, and messages that replace others, need the local engine: a cluster does not look at what waits."
 EVENT_DELAY = (
     "A delay on a message for an event needs the local engine; on a cluster only messages for a queue have one."
 )

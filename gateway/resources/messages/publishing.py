@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from curbstone.access.rights import Right
 from curbstone.core.errors import BadRequest, CurbstoneError
 from curbstone.core.message import Message, any_named
-from curbstone.core.orders import PRIORITY_MARK, UNIQUE_MARK, has_name, level_in, orders_in, orders_of
+from curbstone.core.orders import MARKS, has_name, level_in, orders_in, orders_of
 from curbstone.core.traffic import Traffic
 from curbstone.gateway.formats import cloud_events
 from curbstone.gateway.formats.idempotency import HEADER, key_of
@@ -137,7 +137,7 @@ async def read_message(scope: AnyScope, receive: Receive, settings: GatewaySetti
             level=level_in(message.headers),
             named=has_name(message.headers),
         )
-    elif PRIORITY_MARK in message.headers or UNIQUE_MARK in message.headers:
+    elif any([mark in message.headers for mark in MARKS]):
         message.orders = orders_in(message.headers)
     if meter is not None:
         meter.count(1, len(message.body) + len(message.headers))

@@ -61,6 +61,7 @@ TOTALS = {
     "messages_lost": ("lost", "Messages that declared groups lost, at the cap or by a purge"),
     "messages_filtered": ("filtered", "Messages to events that the filters of its bindings kept out"),
     "messages_duplicate": ("duplicates", "Messages not stored because others had their unique names"),
+    "messages_replaced": ("replaced", "Messages that later ones of their name replaced while they waited"),
     "messages_overflowed": ("overflowed", "Messages that gave way to newer ones at the cap (option overflow)"),
 }
 RATES = {

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from curbstone.access.caller import shown
 from curbstone.access.rights import Right
-from curbstone.core.orders import asked_name, priority_of, unique_name
+from curbstone.core.orders import asked_name, priority_of, shown_name
 from curbstone.core.values import LEAVING, Capability, Counts, Holder, Peeked, Who
 from curbstone.gateway.formats.parameters import group_of, query_of
 from curbstone.gateway.http.callbacks import answer
@@ -147,6 +147,8 @@ def _about_queue(
     elif queue.stats.duplicates:
         count = queue.stats.duplicates
         yield f"Since the start {count} messages were not stored, because others had their unique names."
+    if count := queue.stats.replaced:
+        yield f"Since the start {count} message{'s' * (count != 1)} that waited {_was(count)} replaced by later ones."
     if counts.delayed:
         yield f"{_messages(counts.delayed)} delayed; the first is due at {_time(counts.first_due_ms)}."
 
@@ -253,14 +255,14 @@ def _about_message(queue: Queue, message_id: str, found: Peeked | None, held_by:
 
 
 def _about_name(found: Peeked) -> str:
-    """Say what the unique name of a message does, if it has one."""
+    """Say what the name of a message does, if it has one."""
     if found.message.orders is None or not found.message.orders.named:
         return ""
-    block = found.message.headers
-    until = (
-        "it was delivered once in each group" if asked_name(block).until_delivered else "it is settled in every group"
-    )
-    return f" Until {until}, no other message named {unique_name(block)!r} is stored."
+    asked, (_, name) = asked_name(found.message.headers), shown_name(found.message.headers)
+    if asked.replaces:
+        return f" A later message named {name!r} replaces it if it still waits then."
+    until = "it was delivered once in each group" if asked.until_delivered else "it is settled in every group"
+    return f" Until {until}, no other message named {name!r} is stored."
 
 
 def _about_holder(holder: Holder) -> str:
@@ -289,6 +291,10 @@ def _messages(count: int) -> str:
 
 def _is(count: int) -> str:
     return "are" if count != 1 else "is"
+
+
+def _was(count: int) -> str:
+    return "were" if count != 1 else "was"
 
 
 def _time(wall_ms: int) -> str:

@@ -87,6 +87,8 @@ def info_of(queue: Queue, group: str = "", *, has_figures: bool = True) -> dict[
         info |= {"held_back": counts.held_back, "limited_by": counts.limited_by}
     if queue.stats.duplicates:
         info["duplicates"] = queue.stats.duplicates
+    if queue.stats.replaced:
+        info["replaced"] = queue.stats.replaced
     if not has_figures:
         del info["delayed"], info["bytes"]
     if queue.damaged:

@@ -386,7 +386,7 @@ def test_there_is_a_most_of_names(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"x-unique": ""}, "x-unique has 0 bytes; a name has 1 to 256"),
         ({"x-unique": "ü" * 129}, "x-unique has 258 bytes; a name has 1 to 256"),
         ({"x-unique": "a", "x-unique-until": "then"}, "x-unique-until is 'then'; it is settled or delivered"),
-        ({"x-unique-until": "settled"}, "there is no x-unique"),
+        ({"x-unique-until": "settled"}, "x-unique-until is for a message with x-unique, and there is none"),
     ],
 )
 def test_what_is_no_name_is_refused(given: dict[str, str], rule: str) -> None:

@@ -220,5 +220,20 @@ def test_a_unique_name_has_headers_and_members_of_its_own() -> None:
 
 @pytest.mark.parametrize("fields", [{"unique": ""}, {"unique": "x" * 257}, {"unique_until": "settled"}])
 def test_a_bad_unique_name_is_refused(fields: dict[str, str]) -> None:
-    with pytest.raises(BadRequest, match="bad unique name: x-unique"):
+    with pytest.raises(BadRequest, match="bad name: x-unique"):
         block_of_json(fields)
+
+
+@pytest.mark.parametrize(("seconds", "ms"), [("30", "30000"), ("1.5", "1500"), ("0.001", "1")])
+def test_the_longest_time_of_messages_that_replace_each_other_is_in_seconds_outside(seconds: str, ms: str) -> None:
+    block = block_of_http(((b"x-replace", b"a"), (b"x-replace-max", seconds.encode())))
+    assert headers.decode(block) == [("x-replace", "a"), ("x-replace-max", ms)]
+    assert (http_of(block)[b"x-replace"], http_of(block)[b"x-replace-max"]) == (b"a", seconds.encode())
+    assert (json_of(block)["replace"], json_of(block)["replace_max"]) == ("a", float(seconds))
+    assert block_of_json({"replace": "a", "replace_max": float(seconds)}) == block
+
+
+@pytest.mark.parametrize("bad", ["x", True, -1, 0, None, "1s", 1e30])
+def test_a_bad_longest_time_is_refused(bad: object) -> None:
+    with pytest.raises(BadRequest, match="bad (replace_max|name)"):
+        block_of_json({"replace": "a", "replace_max": bad})

@@ -335,3 +335,27 @@ async def test_a_batch_that_is_repeated_under_its_key_says_so_though_some_of_it_
 async def test_a_request_has_no_unique_name(gateway: Running) -> None:
     refused = await gateway.http.post(f"{QUEUE}/request", content="x", headers={"x-unique": "a"})
     assert (refused.status_code, "a request can't have a unique name" in refused.text) == (400, True)
+
+
+async def test_a_message_replaces_the_one_of_its_name_that_waits(gateway: Running) -> None:
+    named = {"x-replace": "a", "x-replace-max": "30"}
+    await gateway.http.post(MESSAGES, content="1", headers=named)
+    second = await gateway.http.post(MESSAGES, content="2", headers=named)
+    await gateway.http.post(
+        f"{MESSAGES}/batch", json=[{"message": "3", "replace": "b"}, {"message": "4", "replace": "b"}]
+    )
+    found = (await gateway.http.get(f"{MESSAGES}?limit=9")).json()["messages"]
+    assert [(each["message"], each["replace"], each.get("replace_max")) for each in found] == [
+        ("2", "a", 30),
+        ("4", "b", None),
+    ]
+    assert found[0]["id"] == second.headers["x-msg-id"]
+    assert (await gateway.http.get(QUEUE)).json()["replaced"] == 2
+    text = " ".join((await gateway.http.get(f"{QUEUE}/explain")).json()["sentences"])
+    assert "Since the start 2 messages that waited were replaced by later ones." in text
+    text = (await gateway.http.get(f"{QUEUE}/explain?id={found[0]['id']}")).json()["sentences"][0]
+    assert text.endswith("A later message named 'a' replaces it if it still waits then.")
+    journal = (await gateway.http.get(f"{QUEUE}/journal")).text
+    assert journal.count('"event":"replaced"') == 2
+    both = await gateway.http.post(MESSAGES, content="x", headers={"x-replace": "a", "x-unique": "a"})
+    assert (both.status_code, "a message has x-unique or x-replace, not both" in both.text) == (400, True)

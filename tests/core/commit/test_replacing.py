@@ -1,0 +1,348 @@
+"""Messages that replace the one with their name that waits."""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+
+import pytest
+
+from curbstone.core import headers
+from curbstone.core.admin.queue import LocalQueue
+from curbstone.core.engine.log.format import Reason
+from curbstone.core.message import Message
+from curbstone.core.orders import asked_name, check_names, orders_of
+from curbstone.core.values import Outcome, UndoRequest
+from tests.core.commit.test_unique import named as unique
+from tests.kit.books import check_room
+from tests.kit.lab import Lab, Peer
+
+
+def named(name: str, body: str, *, most_ms: int = 0, **orders: object) -> Message:
+    """Return a message that replaces others of its name."""
+    lines = [("x-replace", name), *([("x-replace-max", str(most_ms))] if most_ms else [])]
+    return Message(body.encode(), headers.encode(lines), orders_of(named=True, **orders))  # type: ignore[arg-type]
+
+
+def publish(lab: Lab, queue: LocalQueue, *messages: Message, atomic: bool = False) -> list[int]:
+    """Publish these; return the seqs."""
+    lab.publish_messages(queue, list(messages), atomic=atomic)
+    assert not any(message.is_duplicate for message in messages)
+    return [message.seq for message in messages]
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_a_message_replaces_the_one_of_its_name_that_waits(atomic: bool) -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, named("a", "1"), named("b", "2"), Message(b"3"), atomic=atomic)
+    publish(lab, queue, named("a", "4"), atomic=atomic)
+    assert lab.bodies(queue) == [b"2", b"3", b"4"]
+    assert (queue.stats.replaced, queue.counts()[:3]) == (1, (3, 0, 0))
+    check_room(queue)
+    assert lab.pop_all(queue) == [b"2", b"3", b"4"]
+    assert publish(lab, queue, named("a", "5")) == [5]
+    assert lab.bodies(queue) == [b"5"]
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize("is_consumed", [False, True])
+def test_of_many_in_one_batch_the_last_is_left_and_the_others_are_handed_to_nobody(
+    atomic: bool, is_consumed: bool
+) -> None:
+    lab = Lab()
+    queue = lab.queue()
+    peer = Peer(lab, queue, window=1) if is_consumed else None
+    publish(lab, queue, *[named("a", str(number)) for number in range(100)], Message(b"other"), atomic=atomic)
+    if peer is not None:
+        assert peer.bodies == [b"99"]
+        peer.ack(*peer.seqs)
+        assert peer.bodies == [b"99", b"other"]
+        lab.restart("power")
+        queue = lab.again(queue)
+        assert lab.lease(queue)[0].delivery.tries == 1, "its delivery was noted"
+    else:
+        assert lab.bodies(queue) == [b"99", b"other"]
+    check_room(queue)
+
+
+def test_one_that_is_handed_out_is_left_alone_and_one_more_waits_beside_it() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, named("a", "1"))
+    peer = Peer(lab, queue, window=1)
+    publish(lab, queue, named("a", "2"))
+    publish(lab, queue, named("a", "3"))
+    assert lab.bodies(queue) == [b"1", b"3"]
+    peer.nack(1)
+    assert peer.seqs == [1, 1], "it has kept its place"
+    peer.ack(1)
+    assert peer.bodies == [b"1", b"1", b"3"]
+
+
+def test_one_that_was_given_back_waits_and_is_replaced() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, named("a", "1"))
+    (lease,) = lab.lease(queue)
+    lab.answer(partial(queue.settle_leases, [lease.token], Outcome.NACK))
+    publish(lab, queue, named("a", "2"))
+    assert lab.bodies(queue) == [b"2"]
+    check_room(queue)
+
+
+def test_in_each_group_the_one_that_waits_there_is_replaced() -> None:
+    lab = Lab()
+    queue = lab.queue(groups=["g"])
+    publish(lab, queue, named("a", "1"))
+    lab.lease(queue)
+    publish(lab, queue, named("a", "2"))
+    assert lab.pop_all(queue, "g") == [b"2"]
+    assert [(found.message.body, found.state) for found in lab.peek(queue)] == [(b"1", "wip"), (b"2", "rdy")]
+
+
+def test_with_a_delay_it_goes_out_once_nothing_more_comes_for_so_long() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    peer = Peer(lab, queue)
+    for number in range(5):
+        publish(lab, queue, named("a", str(number), delay_ms=1000))
+        lab.pass_time(600)
+    assert not peer.bodies
+    assert queue.counts()[:3] == (0, 0, 1)
+    lab.pass_time(500)
+    assert peer.bodies == [b"4"]
+    check_room(queue)
+
+
+def test_one_comes_through_in_each_longest_time_however_many_follow() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    peer = Peer(lab, queue)
+    for number in range(30):
+        publish(lab, queue, named("a", str(number), delay_ms=1000, most_ms=3000))
+        lab.pass_time(300)
+    lab.pass_time(1000)
+    assert len(peer.bodies) in (3, 4)
+    assert peer.bodies[-1] == b"29"
+    assert lab.bodies(queue) == peer.bodies
+
+
+def test_the_longest_time_is_counted_across_a_restart() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, named("a", "1", delay_ms=60_000, most_ms=3000))
+    lab.restart("power", after_ms=2000)
+    queue = lab.again(queue)
+    publish(lab, queue, named("a", "2", delay_ms=60_000, most_ms=3000))
+    assert lab.bodies(queue) == [b"2"]
+    peer = Peer(lab, queue)
+    lab.pass_time(1100)
+    assert peer.bodies == [b"2"]
+
+
+def test_one_that_waited_for_the_longest_time_is_not_replaced_any_more() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, named("a", "1", most_ms=1000))
+    lab.pass_time(1000)
+    publish(lab, queue, named("a", "2", most_ms=1000))
+    publish(lab, queue, named("a", "3", most_ms=1000))
+    assert lab.bodies(queue) == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
+def test_after_any_end_of_the_server_the_last_one_is_there_alone(how: str) -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, named("a", "1"), named("a", "2"))
+    publish(lab, queue, named("a", "3"))
+    lab.restart(how)
+    queue = lab.again(queue)
+    assert lab.bodies(queue) == [b"3"]
+    publish(lab, queue, named("a", "4"))
+    assert lab.bodies(queue) == [b"4"]
+    check_room(queue)
+
+
+@pytest.mark.parametrize("calls", range(12))
+def test_a_crash_at_any_call_leaves_the_old_one_or_the_new_one(calls: int) -> None:
+    lab = Lab(seed=calls)
+    queue = lab.queue()
+    publish(lab, queue, named("a", "old"))
+    answers: list[object] = []
+    queue.publish([named("a", "new")], lambda *given: answers.append(given))
+    for _ in range(calls):
+        lab.host.turn() or lab.host.work()
+    lab.restart("power")
+    queue = lab.again(queue)
+    assert lab.bodies(queue) in ([[b"new"]] if answers else [[b"old"], [b"new"]])
+    check_room(queue)
+
+
+@pytest.mark.parametrize("delay_ms", [0, 3000])
+def test_a_failed_commit_lets_the_old_one_wait_as_before(delay_ms: int) -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, b"first")
+    publish(lab, queue, named("a", "old", delay_ms=delay_ms))
+    peer = Peer(lab, queue, window=1)
+    lab.disk.eio_chance = 1.0
+    ((error, _, _),) = lab.publish_answers(queue, [named("a", "new")])
+    assert error is not None
+    lab.disk.eio_chance = 0
+    lab.pass_time(2000)
+    assert lab.bodies(queue) == [b"first", b"old"]
+    peer.ack(1)
+    assert peer.bodies == [b"first", b"old"][: 1 if delay_ms else 2]
+    lab.pass_time(2000)
+    assert (peer.bodies, peer.tries) == ([b"first", b"old"], [0, 0])
+    check_room(queue)
+
+
+def test_while_it_is_being_replaced_nobody_gets_it() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, named("a", "old"))
+    queue.publish([named("a", "new")], lambda *_: None)
+    lab.host.turn()
+    assert queue.writer.is_busy
+    peer = queue.subscribe(lambda given: bodies.extend(each.message.body for each in given), window=5, on_closed=print)
+    bodies: list[bytes] = []
+    lab.settle()
+    assert bodies == [b"new"]
+    assert list(peer.unsettled) == [2]
+
+
+def test_with_an_ordering_key_it_leaves_its_place_in_the_row() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    block = headers.encode([("x-key", "k"), ("x-replace", "a")])
+    peer = Peer(lab, queue)
+    lab.publish(queue, b"1", headers=b"x-key:k\n")
+    lab.publish(queue, b"old", headers=block, named=True)
+    lab.publish(queue, b"3", headers=b"x-key:k\n")
+    lab.publish(queue, b"new", headers=block, named=True)
+    for seq in (1, 3, 4):
+        peer.ack(seq)
+    assert peer.bodies == [b"1", b"3", b"new"]
+    check_room(queue)
+
+
+def test_the_new_one_has_a_priority_of_its_own() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, named("a", "low", level=1), Message(b"4"))
+    publish(lab, queue, named("a", "high", level=10))
+    assert queue.by_priority() == {9: 1, 4: 1}
+    assert lab.pop_all(queue) == [b"high", b"4"]
+
+
+def test_an_undo_does_not_bring_back_what_was_replaced() -> None:
+    lab = Lab()
+    queue = lab.queue(undo=3600)
+    publish(lab, queue, named("a", "1"))
+    publish(lab, queue, named("a", "2"))
+    lab.pop_all(queue)
+    lab.answer(partial(queue.undo, UndoRequest(10)), passing_ms=1000)
+    assert lab.bodies(queue) == [b"2"]
+    publish(lab, queue, named("a", "3"))
+    assert lab.bodies(queue) == [b"3"]
+
+
+def test_the_log_says_why_a_message_was_settled_and_never_as_acked() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, named("a", "1"))
+    publish(lab, queue, named("a", "2"))
+    assert not Reason.REPLACED.is_done and queue.stats.acked == 0
+
+
+def test_both_kinds_of_names_do_not_meet() -> None:
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, named("a", "1"))
+    publish(lab, queue, unique("a", b"2"))
+    publish(lab, queue, named("a", "3"))
+    assert lab.bodies(queue) == [b"2", b"3"]
+    assert asked_name(b"x-replace:a\nx-replace-max:5\n")[1:] == (False, True, 5)
+
+
+def test_a_transaction_over_queues_replaces_in_each_of_them() -> None:
+    lab = Lab()
+    queues = [lab.queue("one"), lab.queue("two")]
+    for queue in queues:
+        publish(lab, queue, named("a", "old"))
+    transaction = lab.broker.transaction()
+    for queue in queues:
+        transaction.publish(queue, named("a", "new"))
+    assert lab.answer(transaction.commit) == (None,)
+    assert [lab.bodies(queue) for queue in queues] == [[b"new"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        ({"x-replace": ""}, "x-replace has 0 bytes"),
+        ({"x-replace": "a", "x-unique": "a"}, "a message has x-unique or x-replace, not both"),
+        ({"x-replace-max": "5"}, "x-replace-max is for a message with x-replace, and there is none"),
+        ({"x-replace": "a", "x-replace-max": "0"}, "x-replace-max is '0'; it is a whole number of ms from 1 to"),
+        ({"x-replace": "a", "x-replace-max": "1.5"}, "x-replace-max is '1.5'; it is a whole number of ms"),
+    ],
+)
+def test_what_is_no_name_is_refused(given: dict[str, str], rule: str) -> None:
+    with pytest.raises(ValueError, match=rule):
+        check_names(given)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_histories_have_the_last_one_of_each_name(seed: int) -> None:
+    dice = Random(seed)
+    lab = Lab(seed=seed)
+    queue = lab.queue()
+    waiting: dict[str, bytes] = {}
+    out: dict[int, str] = {}
+    peer = Peer(lab, queue, window=2)
+    seen = 0
+
+    def see() -> None:
+        nonlocal seen
+        for delivery in peer.given[seen:]:
+            name = delivery.message.headers.decode()[-2]
+            assert delivery.message.seq in out or waiting.pop(name) == delivery.message.body, f"seed {seed}"
+            out[delivery.message.seq] = name
+        seen = len(peer.given)
+
+    for step in range(150):
+        what = dice.choice(["publish", "publish", "ack", "nack", "restart"])
+        held = list(peer.consumer.unsettled)
+        if what == "publish":
+            names = [dice.choice("abcd") for _ in range(dice.choice([1, 1, 3, 20]))]
+            for place, name in enumerate(names):
+                waiting[name] = f"{step} {place}".encode()
+            messages = [named(name, f"{step} {place}") for place, name in enumerate(names)]
+            publish(lab, queue, *messages, atomic=dice.random() < 0.3)
+        elif what == "ack" and held:
+            seq = dice.choice(held)
+            peer.ack(seq)
+            del out[seq]
+        elif what == "nack" and held:
+            peer.nack(dice.choice(held))
+        elif what == "restart" and dice.random() < 0.2:
+            if held:
+                peer.ack(*held)
+                out.clear()
+            see()
+            held = list(peer.consumer.unsettled)
+            peer.ack(*held)
+            for seq in held:
+                out.pop(seq, None)
+            see()
+            if list(peer.consumer.unsettled):
+                continue
+            lab.restart(dice.choice(["shutdown", "kill", "power"]))
+            queue = lab.named("q")
+            peer, seen = Peer(lab, queue, window=2), 0
+        see()
+        assert queue.counts()[:2] == (len(waiting), len(out)), f"seed {seed}, step {step}"
+        check_room(queue)
