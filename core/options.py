@@ -73,6 +73,14 @@ class QueueOptions:
     """The most deliveries of a group a second; 0 for no limit."""
     burst: int = 0
     """How many deliveries may exceed `rate` after a pause; 0 for those of a second, and at least one."""
+    key_limit: int = 1
+    """The most messages of a key that are handed out and not settled, in a group; 0 for no limit. 1 keeps order."""
+    key_rate: float = 0
+    """The most deliveries of a key a second, in a group; 0 for no limit."""
+    key_burst: int = 0
+    """How many deliveries of a key may exceed `key_rate` after a pause; 0 for those of a second, and at least one."""
+    fair: bool = False
+    """Whether the next message is one of the key with the fewest that are handed out and not settled."""
     schema: str = ""
     """The JSON Schema that bodies have to satisfy, as text; empty for none."""
 
@@ -84,6 +92,30 @@ class QueueOptions:
     @property
     def burst_or_default(self) -> int:
         return self.burst or max(ceil(self.rate), 1)
+
+    @property
+    def key_burst_or_default(self) -> int:
+        return self.key_burst or max(ceil(self.key_rate), 1)
+
+    @property
+    def keys(self) -> tuple[int, float, int, bool]:
+        """What matters for messages with a key: `key_limit`, `key_rate`, the burst, and `fair`."""
+        return self.key_limit, self.key_rate, self.key_burst_or_default, self.fair
+
+    @property
+    def are_keys_in_order(self) -> bool:
+        """Whether a message with a key waits until the one before is settled."""
+        return self.key_limit == 1
+
+    @property
+    def uses_keys(self) -> bool:
+        """Whether the keys of messages matter."""
+        return self.fair or self.key_limit > 0 or self.key_rate > 0
+
+    @property
+    def passes_over(self) -> bool:
+        """Whether messages may be handed out before older ones of other keys, other than by one at a time of a key."""
+        return self.fair or self.key_limit != 1 or self.key_rate > 0
 
     @property
     def backs_off(self) -> bool:
@@ -236,6 +268,10 @@ _CHECKS: dict[str, Callable[[str, object, str], Any]] = {
     "in_flight": _count,
     "rate": _rate,
     "burst": _count,
+    "key_limit": _count,
+    "key_rate": _rate,
+    "key_burst": _count,
+    "fair": _flag,
     "schema": _schema,
 }
 

@@ -86,11 +86,11 @@ class Counts(NamedTuple):
     first_due_ms: int = 0
     """Engine time when the first delayed message is due; 0 if none is delayed."""
     held_back: int = 0
-    """How many of the ready messages the options `in_flight` and `rate` hold back now."""
+    """How many of the ready messages the options `in_flight` and `rate`, or their keys, hold back now."""
     limited_by: str = ""
-    """Which of the two holds them back."""
+    """Which of these holds them back: `in_flight`, `rate` or `keys`. Keys count if they hold back all."""
     next_ms: int = 0
-    """Engine time when `rate` lets the next one go, if it holds all back, else 0."""
+    """Engine time when `rate` or `key_rate` lets the next one go, if it holds all back, else 0."""
 
 
 class Space(NamedTuple):

@@ -196,6 +196,10 @@ class ClientBase(ABC, Generic[Declared]):
         in_flight: int | Keep = KEEP,
         rate: float | Keep = KEEP,
         burst: int | Keep = KEEP,
+        key_limit: int | Keep = KEEP,
+        key_rate: float | Keep = KEEP,
+        key_burst: int | Keep = KEEP,
+        fair: bool | Keep = KEEP,
         schema: Mapping[str, Any] | None | Keep = KEEP,
         paused: bool | Keep = KEEP,
         publish_paused: bool | Keep = KEEP,
@@ -218,6 +222,9 @@ class ClientBase(ABC, Generic[Declared]):
         - `oldest_every`: each delivery with this number goes to the oldest message, whatever its priority.
         - `in_flight`: the most messages of a group that are delivered and not settled.
         - `rate`: the most deliveries of a group a second. `burst`: how many may follow a pause at once.
+        - `key_limit`: the most messages of a key that are delivered and not settled; 1, the default, keeps their order.
+        - `key_rate`, `key_burst`: as `rate` and `burst`, for each key.
+        - `fair`: whether the next message is one of the key with the fewest that are delivered and not settled.
         - `schema`: the JSON Schema that bodies must satisfy; None for none.
         - `paused`, `publish_paused`: whether the queue delivers nothing, and whether it accepts nothing.
         """

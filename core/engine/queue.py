@@ -157,7 +157,11 @@ class Queue:
         if len(data) > most:
             raise BadRequest(f"the queue's options and bindings take {len(data)} bytes, its cap leaves room for {most}")
         gone = set(self.state.meta.groups) - set(meta.groups)
+        keys = self.state.options.keys
         self.state.change(meta)
+        if self.state.options.keys != keys:
+            for group in self.index.groups.values():
+                group.use_keys()
         for name in gone:
             ranges = self.index.drop_group(name)
             if ranges:
@@ -268,6 +272,8 @@ class Queue:
         first_due_ms = self.index.first_due_ms(group) if delayed else 0
         oldest_ms = self.index.runs.oldest_ms
         limited = self.parts.limits.held_back(group, wip, rdy)
+        if rdy and not limited[0]:
+            limited = self.index.groups[group].held_back_by_keys()
         return Counts(rdy, wip, delayed, held, len(self.consumers()), oldest_ms, first_due_ms, *limited)
 
     def by_priority(self, group: str = UNNAMED) -> dict[int, int]:

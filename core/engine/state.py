@@ -29,7 +29,8 @@ class QueueState:
 
     __slots__ = (
         "_meta_bytes", "body_rule", "broken", "committed_end", "damaged", "host", "is_closed", "is_private", "meta",
-        "name", "next_seq", "options", "refusals", "shared", "stats", "syncs", "uid", "write_failure",
+        "name", "next_seq", "options", "passes_over", "refusals", "shared", "stats", "syncs", "uid",
+        "uses_keys", "write_failure",
     )  # fmt: skip
 
     def __init__(self, shared: Shared, meta: Meta, host: FaultBarrier) -> None:
@@ -45,6 +46,9 @@ class QueueState:
         """The options as they were set, the groups and the bindings."""
         self.options: QueueOptions
         """The options in force: those of `meta`, and the server's defaults for the rest."""
+        self.passes_over: bool
+        """See `QueueOptions.passes_over`; and `uses_keys` is there, too."""
+        self.uses_keys: bool
         self._meta_bytes = 0
         """0 until the first call of `meta_bytes`."""
         self.body_rule: BodyRule | None
@@ -69,6 +73,8 @@ class QueueState:
         """Take over a changed `meta`."""
         self.meta = meta
         self.options = meta.options
+        self.passes_over = self.options.passes_over
+        self.uses_keys = self.options.uses_keys
         self.body_rule = BodyRule(lambda: self.shared.schemas, self.options.schema) if self.options.schema else None
         self._meta_bytes = 0
 

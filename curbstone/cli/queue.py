@@ -35,6 +35,10 @@ QUEUE_OPTIONS = {
     "in_flight": ("N", "The most messages delivered and not settled, of each group; 0 for no limit"),
     "rate": ("NUMBER", "The most deliveries a second, of each group; 0 for no limit"),
     "burst": ("N", "How many deliveries may follow a pause at once; 0 for those of a second"),
+    "key_limit": ("N", "The most messages of a key delivered and not settled; 1 keeps their order, 0 for no limit"),
+    "key_rate": ("NUMBER", "The most deliveries of a key a second; 0 for no limit"),
+    "key_burst": ("N", "How many deliveries of a key may follow a pause at once; 0 for those of a second"),
+    "fair": ("yes|no", "Whether the key with the fewest messages delivered and not settled is next"),
 }
 """The metavar and the help of each option. `paused` and `schema` have commands of their own."""
 
@@ -60,7 +64,11 @@ def _with_queue_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def _value(name: str, text: str) -> object:
     if text == "none":
-        return {"groups": [], "dead_letter": "", "unused": None}.get(name, 0)
+        return {"groups": [], "dead_letter": "", "unused": None, "fair": False}.get(name, 0)
+    if name == "fair":
+        if text not in ("yes", "no"):
+            raise CommandFailed(f"bad --fair {text!r}: yes or no", WRONG)
+        return text == "yes"
     if name == "groups":
         return [each.strip() for each in text.split(",") if each.strip()]
     if QUEUE_OPTIONS[name][0] not in _NUMBERS:
@@ -127,7 +135,8 @@ def show(queue: Queue, as_json: Json = False) -> None:
         share = 100 * info["bytes"] / info["cap"]
         figures["on disk"] = f"{size(info['bytes'])} ({share:.0f} % of the cap)"
     if held_back := info.get("held_back"):
-        figures["held back"] = f"{held_back} of those ready, by the option {info['limited_by']}"
+        limit = "their keys" if info["limited_by"] == "keys" else f"the option {info['limited_by']}"
+        figures["held back"] = f"{held_back} of those ready, by {limit}"
     if by_priority := info.get("by_priority"):
         figures["by priority"] = ", ".join([f"{priority}: {count}" for priority, count in by_priority.items()])
     for group, counts in info["groups"].items():
@@ -164,7 +173,7 @@ def _shown(name: str, value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if isinstance(value, bool):
-        return str(value).lower()
+        return ("yes" if value else "no") if kind == "yes|no" else str(value).lower()
     if isinstance(value, int) and kind == "SIZE":
         return f"{size(value)} ({value} bytes)"
     return f"{value} s" if kind == "SECONDS" else str(value)

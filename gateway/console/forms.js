@@ -20,6 +20,10 @@ const OPTIONS = [
   ['in_flight', 'Most messages of a group that are delivered and not settled (0: no limit)', 'number'],
   ['rate', 'Most deliveries of a group a second (0: no limit)', 'number'],
   ['burst', 'Most deliveries at once after a pause (0: those of a second)', 'number'],
+  ['key_limit', 'Most messages of a key that are delivered and not settled (1: in order, 0: no limit)', 'number'],
+  ['key_rate', 'Most deliveries of a key a second (0: no limit)', 'number'],
+  ['key_burst', 'Most deliveries of a key at once after a pause (0: those of a second)', 'number'],
+  ['fair', 'The key with the fewest messages in flight is next', 'flag'],
   ['groups', 'Declared groups, separated by commas', 'list'],
   ['schema', 'JSON Schema of bodies', 'json'],
 ]
@@ -35,6 +39,7 @@ function shown(value, kind) {
 
 function parsed(text, kind) {
   if (text === '') return EMPTY[kind]
+  if (kind === 'flag') return text === 'true'
   if (kind === 'list') return text.split(',').map(each => each.trim()).filter(Boolean)
   if (kind === 'json') return JSON.parse(text)
   return (kind === 'number' || kind === 'nullable' || kind === 'size') && !Number.isNaN(Number(text)) ? Number(text) : text
@@ -47,6 +52,7 @@ function field(name, kind, text) {
     area.value = text
     return area
   }
+  if (kind === 'flag') return h('select', { name }, ['false', 'true'].map(each => h('option', { value: each, selected: each === text }, each === 'true' ? 'yes' : 'no')))
   const type = kind === 'number' || kind === 'nullable' ? { type: 'number', min: 0, step: 'any' } : {}
   return h('input', { name, value: text, ...type })
 }
@@ -63,7 +69,7 @@ export function optionsIn(data, options = null) {
   for (const [name, , kind] of OPTIONS) {
     const text = (data.get(name) ?? '').trim()
     if (data.get(name) === null || text === shown(options?.[name], kind)) continue
-    if (!options && text === (Array.isArray(kind) ? kind[0] : '')) continue
+    if (!options && text === (Array.isArray(kind) ? kind[0] : kind === 'flag' ? 'false' : '')) continue
     const value = parsed(text, kind)
     if (value !== undefined) changes[name] = value
   }

@@ -106,7 +106,7 @@ export class QueuePage {
     try {
       const [info, { groups }] = await Promise.all([api.info(this.name), api.groups(this.name), this.holders.load()])
       const { paused: isPaused, publish_paused: isClosed } = info.options
-      const limited = info.held_back ? [`limited: ${info.held_back} ready ${info.held_back === 1 ? 'message is' : 'messages are'} held back by ${info.limited_by}`] : []
+      const limited = info.held_back ? [`limited: ${info.held_back} ready ${info.held_back === 1 ? 'message is' : 'messages are'} held back by ${info.limited_by === 'keys' ? 'their keys' : info.limited_by}`] : []
       const paused = [...(isPaused ? ['paused: nothing is delivered'] : []), ...(isClosed ? ['paused: nothing is taken in'] : [])]
       put(this.halt, paused.length ? 'Resume' : 'Pause')
       this.trouble.replaceChildren(...[...(info.damaged ?? []).map(text => `damaged: ${text}`), ...paused, ...limited]

@@ -35,8 +35,10 @@ def test_the_life_of_a_queue(run: Run) -> None:
         1,
         "curbstone: queue made/jobs exists; change its options with: curbstone queue set\n",
     )
-    done = run("queue", "set", "made/jobs", "--groups", "none", "--max-tries", "none", "--unused", "60")
-    assert done.out == "queue made/jobs: max_tries = none, groups = none, unused = 60 s\n"
+    done = run(
+        "queue", "set", "made/jobs", "--groups", "none", "--max-tries", "none", "--unused", "60", "--fair", "yes"
+    )
+    assert done.out == "queue made/jobs: max_tries = none, groups = none, unused = 60 s, fair = yes\n"
     (info,) = run("queue", "show", "made/jobs", "--json").json
     options = info["options"]
     assert (options["cap"], options["max_tries"], options["groups"], options["unused"]) == (1 << 20, 0, [], 60)
@@ -52,6 +54,7 @@ def test_the_life_of_a_queue(run: Run) -> None:
 
 def test_a_bad_option_is_refused_with_its_value(run: Run) -> None:
     assert "bad --max-tries 'many': expected a number" in run("queue", "create", "made/x", "--max-tries=many").err
+    assert "bad --fair 'maybe': yes or no" in run("queue", "create", "made/x", "--fair=maybe").err
     assert "'huge' is not" in run("queue", "create", "made/x", "--overflow=huge").err
     assert run("queue", "show", "made/x").code == 4, "nothing was created"
     assert "no option to set" in run("queue", "set", "made/x").err

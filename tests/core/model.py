@@ -2,8 +2,9 @@
 
 It knows no disk and no log. A message has a place in every group entitled to it; the place is rdy,
 wip or delayed, and gone when settled. What is handed out is, of the ready ones of the highest priority, the first by
-seq, and each time after `oldest_every` - 1 others, the first by seq of all; of messages with the same ordering key only
-the first that is there, and after another one of it was settled not in the same go.
+seq, and each time after `oldest_every` - 1 others, the first by seq of all. Of messages with the same key at most
+`key_limit` are wip. If that is 1, only the first that is there is ready, and after another one of it was settled not in
+the same go.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Model:
         self.dead_letter = dead_letter
         self.oldest_every = 0
         self.in_flight = 0
+        self.key_limit = 1
         self.handed: dict[str, int] = {}
         """By group, how many were handed out since the start."""
         self.now_ms = 0
@@ -90,6 +92,15 @@ class Model:
     def ready(self, group: str) -> list[int]:
         """Return what may be handed out, by seq."""
         ready: list[int] = []
+        if self.key_limit != 1:
+            places = self.places(group)
+            wip = Counter(self.messages[seq].key for seq, place in places.items() if place.is_wip)
+            most = self.key_limit or len(places)
+            return [
+                seq
+                for seq, place in places.items()
+                if place.state == "rdy" and (not (key := self.messages[seq].key) or wip[key] < most)
+            ]
         keys = {key for name, key in self.passed if name == group}
         for seq, place in self.places(group).items():
             key = self.messages[seq].key
@@ -149,7 +160,7 @@ class Model:
         due_ms = self.now_ms + delay_ms if delay_ms else 0
         for seq, body, key, priority in zip(seqs, bodies, keys, priorities, strict=True):
             expires_ms = self.now_ms + ttl_ms if ttl_ms else 0
-            held = self.messages[seq] = Held(body, expires_ms, key, 4 if key else priority)
+            held = self.messages[seq] = Held(body, expires_ms, key, 4 if key and self.key_limit == 1 else priority)
             for group in groups or (UNNAMED, *self.declared):
                 held.places[group] = Place(due_ms=due_ms)
         return seqs
@@ -193,7 +204,7 @@ class Model:
     def settle(self, group: str, seq: int) -> None:
         """It is done with in a group."""
         held = self.messages[seq]
-        if held.key:
+        if held.key and self.key_limit == 1:
             self.passed.add((group, held.key))
         if held.places[group].is_unsure:
             self.unsure.add(seq)
@@ -246,6 +257,6 @@ class Model:
         self.handed.clear()
         for message in self.messages.values():
             for place in message.places.values():
-                place.is_unsure = bool(message.key) and not place.is_wip and not place.tries
+                place.is_unsure = bool(message.key) and self.key_limit == 1 and not place.is_wip and not place.tries
                 place.tries += place.is_wip
                 place.is_wip = False

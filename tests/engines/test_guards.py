@@ -180,6 +180,17 @@ def test_a_cluster_has_no_window_of_idempotency_keys_and_registers_none(
     assert registered["ttl"] == 5 and "idempotency_window" not in registered
 
 
+@pytest.mark.parametrize(
+    "option", [{"key_limit": 5}, {"key_limit": 0}, {"key_rate": 1}, {"key_burst": 2}, {"fair": True}]
+)
+def test_a_cluster_knows_no_limits_of_keys(cluster: ModelWorld | NodeWorld, option: dict[str, object]) -> None:
+    queue = cluster.queue(key_limit=1, fair=False)
+    with pytest.raises(NotSupported, match="key_limit, key_rate and fair need the local engine"):
+        cluster.broker.declare(queue.name, option, print)
+    assert isinstance(queue, ClusterQueue)
+    assert not {"key_limit", "fair"} & {*queue.known.as_entry()["options"]}
+
+
 def test_on_a_cluster_rabbitmq_orders_by_priority_and_nothing_goes_before_it(cluster: ModelWorld | NodeWorld) -> None:
     queue = cluster.queue(oldest_every=0)
     with pytest.raises(NotSupported, match="RabbitMQ itself decides which message of a cluster is next"):

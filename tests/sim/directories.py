@@ -236,6 +236,7 @@ class Directories:
             raise Violation("a deletion does not come to its end")
         for queue in run.broker.queues():
             self.declare(queue.name, dict.fromkeys(PAUSES, False))
+        run.fairness.drain()
 
     def _crash_soon(self) -> None:
         """Stop, now and then, at one of the next calls of the operating system, or between two of the next jobs."""

@@ -51,6 +51,8 @@ class History:
         """The line with the unique name, by token."""
         self.handed: set[int] = set()
         """What was handed to somebody at any time."""
+        self.shares_keys = False
+        """Whether options let several messages of a key be in flight, or choose between keys."""
         self.priorities = 0
         """How many priorities they have beside none; 0 for none."""
         self.bodies: dict[int, bytes] = {}

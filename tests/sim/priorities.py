@@ -22,6 +22,8 @@ def see_order(history: History, queue: LocalQueue, name: str, deliveries: list[D
     for delivery in deliveries:
         message = delivery.message
         level = 0 if key_of(message.headers) else level_in(message.headers)
+        if history.shares_keys:  # a message with a key has a priority, or not, by an option that changes
+            level = group.level_of(message.seq).number
         lowest = min(lowest, priority_of(level))
         if group.level_of(message.seq).number != level:
             whose = f"{queue.name} {name!r}: {message.seq}"

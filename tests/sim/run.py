@@ -24,11 +24,11 @@ from tests.sim.directories import Directories
 from tests.sim.drained import see_drained
 from tests.sim.durable import Durable
 from tests.sim.evidence import NotingDisk
+from tests.sim.fairness import Fairness
 from tests.sim.history import History, Unit, Violation
 from tests.sim.leases import give_back, take_or_settle
 from tests.sim.naming import Naming
 from tests.sim.overflow import Overflow
-from tests.sim.priorities import see_order
 from tests.sim.producer import Producers
 from tests.sim.purging import purge
 from tests.sim.reader import GROUP, Reader
@@ -62,6 +62,7 @@ class Run:
         self.history = History()
         self.history.keys = 3 if focus == "keys" else Random(f"keys {seed}").choice([0, 0, 0, 2, 7])
         self.history.priorities = 10 if focus == "priority" else Random(f"priority {seed}").choice([0, 0, 0, 3, 10])
+        self.fairness = Fairness(self, seed, focus)
         self.turns = Turns(self.history, self._is_leased)
         self.answers = Answers(self.history)
         self.producers = Producers(self.history, self.answers, seed, focus)
@@ -166,7 +167,7 @@ class Run:
         weights["publish"] += 2
         weights["go_on"] += 6
         more = (self.directories, self.producers, self.durable, self.overflow, self.undoing, self.sharing, self.naming)
-        for others in more:
+        for others in (*more, self.fairness):
             weights |= others.weights()
         names = list(weights)
         rests = Random(f"rests {self.seed}")
@@ -272,7 +273,7 @@ class Run:
         consumer: Consumer
 
         def deliver(deliveries: list[Delivery]) -> None:
-            see_order(self.history, queue, group, deliveries)
+            self.fairness.see(queue, group, deliveries)
             for delivery in deliveries:
                 self.turns.handed_out(queue, group, delivery.message)
                 self.history.delivered(delivery.message, f"a consumer of {queue.name}", group)
@@ -446,7 +447,7 @@ class Run:
 
     def _drainer(self, queue: LocalQueue, group: str, out: list[Message]) -> None:
         def deliver(deliveries: list[Delivery]) -> None:
-            see_order(self.history, queue, group, deliveries)
+            self.fairness.see(queue, group, deliveries)
             for delivery in deliveries:
                 self.turns.handed_out(queue, group, delivery.message)
                 self.history.delivered(delivery.message, "the drain", group)
@@ -494,7 +495,6 @@ ALL_ACTIONS = {**ACTIONS, "number": Run.number} | {
     name: lambda run, action=action: action(run.directories) for name, action in OF_DIRECTORIES.items()
 }
 ALL_ACTIONS["overflow"] = lambda run: run.overflow.act()
-ALL_ACTIONS["name"] = lambda run: run.naming.act()
+ALL_ACTIONS |= {"name": lambda run: run.naming.act(), "fair": lambda run: run.fairness.act()}
 ALL_ACTIONS["undo"] = lambda run: run.undoing.act()
-ALL_ACTIONS["durable"] = lambda run: run.durable.act()
-ALL_ACTIONS["share"] = lambda run: run.sharing.act()
+ALL_ACTIONS |= {"durable": lambda run: run.durable.act(), "share": lambda run: run.sharing.act()}

@@ -24,6 +24,7 @@ from curbstone.core.engine.log.format import Reason
 from curbstone.core.wal.sync_group import FILES_MAX
 from tests.kit.simulated import Crash
 from tests.sim.evidence import BACK, CRASH, DOUBT, FAILED_SYNC, FULL, LOST, TORN, UNDONE, Effect
+from tests.sim.fairness import OF_KEYS
 
 if TYPE_CHECKING:
     from tests.sim.run import Run
@@ -60,11 +61,6 @@ def _is_skipping(queue: LocalQueue, *, drops: bool) -> bool:
     batch = queue.writer.under_way
     ranges = [*queue.write_queue.ranges, *(batch.records.ranges if batch is not None and batch.records else ())]
     return any(reason is Reason.SKIPPED for _, reason in ranges) and queue.options.drops_oldest is drops
-
-
-def _key_waits_for_the_disk(queue: LocalQueue) -> bool:
-    tables = [group.keys for group in queue.index.groups.values() if group.keys is not None]
-    return any(key.held and key.waits and key.last not in keys._of for keys in tables for key in keys._table.values())
 
 
 def _has_both_sizes(queue: LocalQueue) -> bool:
@@ -140,7 +136,7 @@ QUEUES: dict[str, Callable[[LocalQueue], object]] = {
     "a dead letter waits for room": lambda q: q.dispatcher._dead_letters._condemned,
     "dead letters wait for the transaction of others": lambda q: q.dispatcher._dead_letters._waiting,
     "dead letters are tried in halves": lambda q: q.dispatcher._dead_letters._most < 3,
-    "the next of a key waits until the settle of the first is on disk": _key_waits_for_the_disk,
+    **OF_KEYS,
     "messages of several priorities are pending": lambda q: sum(lv.pending > 0 for lv in q.index.unnamed.levels) > 1,
     "a message of a higher priority is given back than the next one": lambda q: any(
         high.returned and low.pending for high, low in pairwise(q.index.unnamed.levels)

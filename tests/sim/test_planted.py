@@ -25,6 +25,7 @@ from curbstone.core.engine.index.group import Group
 from curbstone.core.engine.index.index import Index
 from curbstone.core.engine.index.keys import Keys
 from curbstone.core.engine.index.level import IsDead, Level, Taken
+from curbstone.core.engine.index.rows import Line, Row
 from curbstone.core.engine.index.runs import Page, Runs
 from curbstone.core.engine.log import meta
 from curbstone.core.engine.log.commit import Commit
@@ -286,6 +287,34 @@ def test_the_simulator_sees_copies_that_are_counted_for_the_wrong_messages(monke
 
     monkeypatch.setattr(Fanout, "_chosen", chosen)
     assert finds_something(range(20), focus="durable")
+
+
+# --- keys that share a queue
+
+
+def test_the_simulator_sees_a_limit_of_keys_that_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Keys, "_is_free", lambda self, key: True)
+    assert finds_something(range(20), focus="fair")
+
+
+def test_the_simulator_sees_places_that_are_free_while_a_message_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Keys.serve
+
+    def serve(self: Keys, row: Row) -> None:
+        key = row.key
+        original(self, row)
+        key.held -= self._limit > 1
+
+    monkeypatch.setattr(Keys, "serve", serve)
+    assert finds_something(range(20), focus="fair")
+
+
+def test_the_simulator_sees_a_fair_queue_that_serves_the_key_with_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    def most(self: Line) -> Row | None:
+        return next(iter(self._by_count[max(self._by_count)])) if self._by_count else None
+
+    monkeypatch.setattr(Line, "next", most)
+    assert finds_something(range(20), focus="fair")
 
 
 # --- priorities

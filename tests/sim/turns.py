@@ -30,7 +30,7 @@ class Turns:
     def handed_out(self, queue: LocalQueue, group: str, message: Message) -> None:
         """A message was handed to somebody; what is wrong with that is kept for `History.check`."""
         key = key_of(message.headers)
-        if not key:
+        if not key or self._history.shares_keys:
             return
         last = self._last.get((queue.uid, group, key))
         self._last[queue.uid, group, key] = message

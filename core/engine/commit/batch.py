@@ -246,13 +246,14 @@ class Batch:
         has_levels = publishes.traits & LEVELS or self._parts.index.runs.levels
         if publishes.names is not None and publishes.names.replaced:
             messages = 0  # it is not known which of them are handed out
+        in_order = not (has_levels or self._parts.state.passes_over)
         marks: dict[Level, int] = {}
         for group in groups.values():
             for level in group.levels:
                 mark = level.delivered
-                if messages and receivers and not group.rdy and not has_levels:
+                if messages and receivers and not group.rdy and in_order:
                     # Those of this very batch that are handed out as soon as it is on disk. The batch says so itself,
-                    # so a crash right after the hand-out finds them marked. With levels it is not known which.
+                    # so a crash right after the hand-out finds them marked. With priorities it is not known which.
                     room = min(receivers.room(group.name, messages), messages)
                     mark = max(mark, self._parts.state.next_seq + room - 1) if room else mark
                 if mark > level.delivered_logged:

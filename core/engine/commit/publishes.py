@@ -459,11 +459,12 @@ class Publishes:
         return entry_bytes(message)
 
     def _take_levels(self, messages: list[Message]) -> None:
-        """Note which messages have a level. One with an ordering key loses it: the order of its key must not change."""
+        """Note which messages have a level. One with a key loses it if keys are in order: that must not change."""
+        in_order = self._state.options.key_limit == 1
         for message in messages:
             orders = message.orders
             if orders is not None and orders.level:
-                if KEY_MARK in message.headers and key_of(message.headers):
+                if in_order and KEY_MARK in message.headers and key_of(message.headers):
                     message.orders = changed(orders, level=0)
                 else:
                     self.traits |= LEVELS

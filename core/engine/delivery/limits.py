@@ -7,61 +7,31 @@ from __future__ import annotations
 
 from functools import partial
 
+from curbstone.core.engine.index.buckets import Bucket
 from curbstone.core.engine.state import QueueState
 from curbstone.core.engine.turns import Wakeups
 from curbstone.core.host import Timer
-from curbstone.core.options import QueueOptions
 
 IN_FLIGHT, RATE = "in_flight", "rate"
 
 SPARE_MAX = 16
 
-_TOKEN = 1_000_000
-"""Buckets count in millionths of a token, so that the smallest rate fills them by a whole number in each ms."""
 
+class _GroupBucket(Bucket):
+    """The bucket of one group."""
 
-class Bucket:
-    """A token bucket: in any span of t seconds it gives out at most `burst` + `rate` * t tokens, to the millisecond."""
+    __slots__ = ("timer",)
 
-    __slots__ = ("_at_ms", "_level", "_per_ms", "timer")
-
-    def __init__(self, since_ms: int, options: QueueOptions) -> None:
-        """It was empty at `since_ms`, and has been filling since then."""
-        self._at_ms = since_ms
-        self._level = 0
-        self._per_ms = _per_ms(options)
+    def __init__(self, since_ms: int, rate: float) -> None:
+        super().__init__(since_ms, rate)
         self.timer: Timer | None = None
         """Wakes the group when there is a token."""
-
-    def tokens(self, now_ms: int, options: QueueOptions) -> int:
-        """Return how many tokens there are. If the options have changed, they count from now on."""
-        if now_ms > self._at_ms:
-            self._level += (now_ms - self._at_ms) * self._per_ms
-            self._at_ms = now_ms
-        self._per_ms = _per_ms(options)
-        burst = options.burst_or_default
-        # A token is taken up to a ms after it is there. What came in meanwhile counts for the next one.
-        self._level = min(self._level, burst * _TOKEN + self._per_ms - 1)
-        return min(self._level // _TOKEN, burst)
-
-    def take(self, tokens: int) -> None:
-        """Take tokens; as a negative number, give some back."""
-        self._level -= tokens * _TOKEN
-
-    @property
-    def due_ms(self) -> int:
-        """Engine time when there is a token, if there is none."""
-        return self._at_ms + -((self._level - _TOKEN) // self._per_ms)
 
     def cancel(self) -> None:
         """Wake nothing any more."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-
-
-def _per_ms(options: QueueOptions) -> int:
-    return round(options.rate * _TOKEN / 1000)
 
 
 class Limits:
@@ -72,7 +42,7 @@ class Limits:
     def __init__(self, state: QueueState, wakeups: Wakeups) -> None:
         self._state = state
         self._wakeups = wakeups
-        self._buckets: dict[str, Bucket] | None = None
+        self._buckets: dict[str, _GroupBucket] | None = None
         """By group; None if there are none. A group without a bucket has one that has been filling since the start."""
         self._sweep_at = SPARE_MAX
 
@@ -82,7 +52,7 @@ class Limits:
         if options.in_flight:
             most = min(most, options.in_flight - in_flight)
         if options.rate and most > 0:
-            most = min(most, self._bucket(group).tokens(self._state.host.now_ms(), options))
+            most = min(most, self._tokens(self._bucket(group)))
         return max(most, 0)
 
     def held_back(self, group: str, in_flight: int, ready: int) -> tuple[int, str, int]:
@@ -106,11 +76,11 @@ class Limits:
             return
         bucket, host = self._bucket(group), self._state.host
         now_ms = host.now_ms()
-        if not bucket.tokens(now_ms, self._state.options):
+        if not self._tokens(bucket):
             bucket.cancel()
             bucket.timer = host.call_later(bucket.due_ms - now_ms, partial(self._wake, group, bucket))
 
-    def _wake(self, group: str, bucket: Bucket) -> None:
+    def _wake(self, group: str, bucket: _GroupBucket) -> None:
         bucket.timer = None
         self._wakeups.wake(group)
 
@@ -120,20 +90,24 @@ class Limits:
             bucket.cancel()
         self._buckets = None
 
-    def _bucket(self, group: str) -> Bucket:
+    def _tokens(self, bucket: Bucket) -> int:
+        options = self._state.options
+        return bucket.tokens(self._state.host.now_ms(), options.rate, options.burst_or_default)
+
+    def _bucket(self, group: str) -> _GroupBucket:
         if self._buckets is None:
             self._buckets = {}
         bucket = self._buckets.get(group)
         if bucket is None:
             if len(self._buckets) >= self._sweep_at:
                 self._sweep(self._buckets)
-            bucket = self._buckets[group] = Bucket(self._state.shared.started_ms, self._state.options)
+            bucket = self._buckets[group] = _GroupBucket(self._state.shared.started_ms, self._state.options.rate)
         return bucket
 
-    def _sweep(self, buckets: dict[str, Bucket]) -> None:
+    def _sweep(self, buckets: dict[str, _GroupBucket]) -> None:
         """Forget buckets that are full, as a new one would be: undeclared groups come in any number over time."""
-        now_ms, options = self._state.host.now_ms(), self._state.options
+        options = self._state.options
         for group, bucket in list(buckets.items()):
-            if bucket.timer is None and bucket.tokens(now_ms, options) == options.burst_or_default:
+            if bucket.timer is None and self._tokens(bucket) == options.burst_or_default:
                 del buckets[group]
         self._sweep_at = 2 * len(buckets) + SPARE_MAX

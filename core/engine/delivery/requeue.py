@@ -12,7 +12,7 @@ from itertools import islice
 
 from curbstone.core.engine.delivery.acks import Acks
 from curbstone.core.engine.delivery.dead_letters import DeadLetters
-from curbstone.core.engine.index.group import Holder
+from curbstone.core.engine.index.retry import Holder
 from curbstone.core.engine.log.format import Reason, TriesRecord
 from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.write_queue import Release

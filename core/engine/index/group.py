@@ -12,12 +12,12 @@ docs/engine.md ("Tries", "The cursor") gives the reasons.
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import Protocol
 
 from curbstone.core.engine.index import due
 from curbstone.core.engine.index.keys import Keys
 from curbstone.core.engine.index.level import IsDead, Level, Taken
 from curbstone.core.engine.index.reader import Reader
+from curbstone.core.engine.index.retry import Holder, Retry
 from curbstone.core.engine.index.runs import Run
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import TriesRecord
@@ -27,33 +27,10 @@ from curbstone.core.orders import priority_of
 TAKE_BYTES_MAX = 1024 * 1024
 HELD_MESSAGES_MAX = 1024
 HELD_BYTES_MAX = 64 * 1024
+KEYS = "keys"
+"""What holds messages back that wait for others of their keys."""
 MATURE_AT_ONCE = 2000
 """How many delayed messages become ready in one turn."""
-
-
-class Holder(Protocol):
-    """A consumer or a lease that holds deliveries."""
-
-    def lose(self, seq: int) -> None:
-        """The delivery of this message is stale: the message was settled in another way."""
-
-
-class Retry:
-    """What a group knows of a message that was given back, or that is not due yet."""
-
-    __slots__ = ("due_ms", "is_record_head", "mature_ms", "message", "segment", "tries")
-
-    def __init__(self, tries: int, due_ms: int, mature_ms: int, message: Message | None = None) -> None:
-        self.tries = tries
-        self.due_ms = due_ms
-        """Engine time from which on it may be delivered; 0 once that has come."""
-        self.mature_ms = mature_ms
-        """Wall-clock time when it became ready, or will."""
-        self.message = message
-        self.segment: Segment | None = None
-        """The segment with the latest record of this, or None if there is none in the log."""
-        self.is_record_head = False
-        """Whether the message is the first one of that record."""
 
 
 class Group:
@@ -91,6 +68,8 @@ class Group:
         """How many messages are kept in memory while they wait to be delivered again."""
         for number in self.reader.runs.levels:
             self.level_numbered(number)
+        if reader.state.options.fair:
+            self.make_keys()
 
     @property
     def rdy(self) -> int:
@@ -103,12 +82,18 @@ class Group:
         if self.keys is None or self.rdy <= 0:
             return self.rdy > 0
         runs = self.reader.runs
-        return any(
+        return self.keys.has_up or any(
             [
                 level.returned or not level.is_stuck and runs.next_pending(self.name, level.number, level.cursor)
                 for level in self.levels
             ]
         )
+
+    def held_back_by_keys(self) -> tuple[int, str, int]:
+        """Return how many are ready, "keys", and when the next may go, if their keys hold all of them back."""
+        if self.keys is None or self.has_ready:
+            return 0, "", 0
+        return self.rdy, KEYS, self.keys.next_due_ms or 0
 
     @property
     def is_in_use(self) -> bool:
@@ -117,8 +102,10 @@ class Group:
 
     @property
     def next_due_ms(self) -> int | None:
-        """Engine time when the next delayed message is due."""
-        return self._due[0][0] if self._due else None
+        """Engine time when the next delayed message is due, or a key may have another delivery."""
+        due_ms = self._due[0][0] if self._due else None
+        key_ms = self.keys.next_due_ms if self.keys is not None else None
+        return min(due_ms, key_ms) if due_ms is not None and key_ms is not None else due_ms or key_ms
 
     # --- what changes
 
@@ -313,7 +300,7 @@ class Group:
 
     def mature(self, now_ms: int) -> bool:
         """Make delayed messages ready that are due, some of them if there are many; return whether there were any."""
-        any_due = False
+        any_due = self.keys is not None and self.keys.mature(now_ms)
         for _ in range(MATURE_AT_ONCE):
             if not self._due or self._due[0][0] > now_ms:
                 break
@@ -326,6 +313,17 @@ class Group:
             any_due = True
             self._return(seq)
         return any_due
+
+    def use_keys(self) -> None:
+        """What the options say of keys has changed."""
+        if self.keys is None and self.reader.state.options.fair:
+            self.make_keys()
+        self.rewind()
+
+    def enter_new(self, run: Run, messages: list[Message]) -> None:
+        """Enter messages that were just added to a run in the rows of their keys, so that it is known who waits."""
+        for level in self.levels:
+            level.enter_new(self, run, messages)
 
     def rewind(self) -> None:
         """Let the cursors start over, because messages have become pending behind them."""
@@ -396,22 +394,30 @@ class Group:
         They are fewer if messages have to be read from the disk first. That happens in the background, and then the
         queue has another turn.
         """
+        is_fair = self.keys is not None and self.keys.is_fair
         if oldest_every and len(self.levels) > 1:
             return self._take_in_turns(limit, is_dead, oldest_every)
         taken = Taken()
         deliveries = taken.deliveries
         room = TAKE_BYTES_MAX
+        keys = self.keys
         for level in self.levels:
-            if level.number and level.cursor > self.reader.runs.levels.get(level.number, -1) and not level.returned:
+            is_passed = level.number and level.cursor > self.reader.runs.levels.get(level.number, -1)
+            if is_passed and not (level.returned or (keys is not None and keys.is_up(level))):
                 continue
             start = len(deliveries)
             level.is_stuck = False
+            if is_fair:
+                level.enter(self, taken)
             while len(deliveries) < limit and room > 0:
                 before = len(deliveries)
                 if level.returned:
-                    if self.keys is not None:
-                        self.keys.take(level, deliveries, limit)
+                    if keys is not None:
+                        keys.take(level, deliveries, limit)
                     if len(deliveries) == before and not level.take_returned(self, taken, is_dead):
+                        break
+                elif keys is not None and is_fair:
+                    if not keys.take_fair(level, taken, is_dead):
                         break
                 elif not level.take_fresh(self, taken, limit, is_dead):
                     break
@@ -421,13 +427,20 @@ class Group:
                 elif len(deliveries) > before:
                     room -= len(deliveries[-1].message.body)
             if len(deliveries) > start:
-                level.delivered = max(level.delivered, deliveries[-1].message.seq)
+                self._mark(level, deliveries[start:], taken)
             if taken.is_reading or len(deliveries) >= limit or room <= 0:
                 break
         for delivery in deliveries:
             self.in_flight[delivery.message.seq] = None
         self._count += len(deliveries)
         return taken
+
+    def _mark(self, level: Level, deliveries: list[Delivery], taken: Taken) -> None:
+        """Take in what was taken of a level."""
+        if self.keys is not None and self.keys.passes_over:
+            self.keys.note_order(level, deliveries, taken)
+        else:
+            level.delivered = max(level.delivered, deliveries[-1].message.seq)
 
     def _take_in_turns(self, limit: int, is_dead: IsDead, every: int) -> Taken:
         """Take deliveries by priority, and each one with the number `every` by age."""
@@ -447,11 +460,14 @@ class Group:
         return taken
 
     def _take_oldest(self, is_dead: IsDead) -> Taken:
-        """Take the message with the lowest seq of all that may be delivered."""
+        """Take the message with the lowest seq of all that may be delivered.
+
+        In a fair queue it is one of those that would be next in their priorities.
+        """
         taken = Taken()
         levels = list(self.levels)
         while levels and not taken.deliveries:
-            heads = [level.head(self) for level in levels]
+            heads = [level.head(self, taken) for level in levels]
             seq = min([head for head in heads if head], default=0)
             if not seq:
                 break
@@ -460,14 +476,17 @@ class Group:
             level.is_stuck = False
             if level.returned:
                 goes_on = level.take_returned(self, taken, is_dead)
+            elif self.keys is not None and self.keys.is_fair:
+                goes_on = self.keys.take_fair(level, taken, is_dead)
             else:
                 goes_on = level.take_fresh(self, taken, 1, is_dead, before)
             if taken.is_reading:
                 break
             if not goes_on:
                 levels.remove(level)
+            if taken.deliveries:
+                self._mark(level, taken.deliveries, taken)
             for delivery in taken.deliveries:
-                level.delivered = max(level.delivered, delivery.message.seq)
                 self.in_flight[delivery.message.seq] = None
                 self._count += 1
         return taken
@@ -476,6 +495,15 @@ class Group:
         """Return the keys of the group, which it has from now on."""
         self.keys = Keys(self)
         return self.keys
+
+    def record_first_try(self, delivery: Delivery, taken: Taken) -> None:
+        """Record that a message was handed out for the first time, which the mark can't say."""
+        seq = delivery.message.seq
+        retry = self.retries.get(seq)
+        if retry is None:
+            self._remember(seq, Retry(0, 0, delivery.mature_ms))
+        if retry is None or retry.segment is None:
+            taken.handed.append(TriesRecord(self.name, seq, 1, 1, 0))
 
     def hand_out(self, message: Message, taken: Taken, is_dead: IsDead) -> None:
         """Take one message: into the deliveries, or, if it is dead, apart from them."""

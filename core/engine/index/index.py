@@ -12,8 +12,9 @@ from curbstone.core.engine.index.copies import Where, insert_copies
 from curbstone.core.engine.index.due import Expiries
 from curbstone.core.engine.index.dynamic_groups import DynamicGroups
 from curbstone.core.engine.index.group import Group
-from curbstone.core.engine.index.keys import Key, Keys
+from curbstone.core.engine.index.keys import Keys
 from curbstone.core.engine.index.reader import Reader
+from curbstone.core.engine.index.rows import Key
 from curbstone.core.engine.index.runs import Run, mask_of, ranges_of, seqs_of
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import ENTRY_BYTES, Reason, Settled, TriesRecord
@@ -319,6 +320,9 @@ class Index:
                 of_these = 1 << (message.seq - run.first) if placed.traits & GROUPS else bits << shift
                 for name in self.entitled(message):
                     self.groups[name].count_levels(run, of_these, 1)
+        if self._state.options.fair:
+            for name in {name: None for message in messages for name in self.entitled(message)}:
+                self.groups[name].enter_new(run, messages)
         if placed.traits & EXPIRIES:
             self.expiries.note(run, min([message.expires_ms for message in messages if message.expires_ms]))
         if placed.traits & DELAYS:

@@ -10,119 +10,66 @@ messages of a key take one entry there. If there are too many entries, the curso
 
 from __future__ import annotations
 
-from array import array
+import sys
 from collections.abc import Iterable
+from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+from curbstone.core.engine.index.buckets import Bucket
+from curbstone.core.engine.index.rows import Key, Line, Row
+from curbstone.core.headers import key_of
 from curbstone.core.message import Delivery, Message
 
 if TYPE_CHECKING:
     from curbstone.core.engine.index.group import Group
-    from curbstone.core.engine.index.level import Level
+    from curbstone.core.engine.index.level import IsDead, Level, Taken
     from curbstone.core.engine.index.runs import Run
 
 ENTRIES_MAX = 262_144
 KEYS_MAX = 100_000
 """The most keys of which something waits or is in flight."""
-_USED_MAX = 64
+SPARE_MAX = 64
 
 WAITS, GOES, NO_ROOM = range(3)
 
 
-class Row:
-    """The messages of one key and one priority that wait. Some may have been settled meanwhile."""
-
-    __slots__ = ("_at", "_returned", "_spans", "first", "is_up", "key", "level")
-
-    def __init__(self, key: Key, level: Level) -> None:
-        self.key = key
-        self.level = level
-        self.first = 0
-        """The first one; 0 if none waits."""
-        self.is_up = False
-        """Whether its first one is among those of the level that may be handed out."""
-        self._spans = array("Q")
-        """The first and the last seq of each stretch, in order."""
-        self._at = 0
-        """Where in `_spans` the first stretch is."""
-        self._returned: list[int] = []
-        """A heap of those that were given back."""
-
-    def append(self, seq: int) -> int:
-        """Enter a message behind all others; return how many entries that takes."""
-        spans = self._spans
-        self.first = self.first or seq
-        if len(spans) > self._at and spans[-1] == seq - 1:
-            spans[-1] = seq
-            return 0
-        spans.append(seq)
-        spans.append(seq)
-        return 1
-
-    def put_back(self, seq: int) -> None:
-        """Enter a message in its place."""
-        heappush(self._returned, seq)
-        self.first = min(self.first or seq, seq)
-
-    def pop(self) -> int:
-        """Take the first one out; return how many entries are free because of that."""
-        spans, at, seq, freed = self._spans, self._at, self.first, 0
-        if at < len(spans) and spans[at] == seq:
-            if spans[at + 1] == seq:
-                at += 2
-                freed = 1
-                if at > _USED_MAX and 2 * at > len(spans):
-                    del spans[:at]
-                    at = 0
-                self._at = at
-            else:
-                spans[at] = seq + 1
-        self.first = spans[at] if at < len(spans) else 0
-        if self._returned:
-            self._pop_returned(seq)
-        return freed
-
-    def _pop_returned(self, seq: int) -> None:
-        returned = self._returned
-        while returned and returned[0] == seq:
-            heappop(returned)
-        if returned and (not self.first or returned[0] < self.first):
-            self.first = returned[0]
-
-
-class Key:
-    """What a group knows of a key of which something waits or is in flight."""
-
-    __slots__ = ("held", "last", "name", "rows")
-
-    def __init__(self, name: bytes) -> None:
-        self.name = name
-        self.held = 0
-        """How many places are taken: by messages in flight and, in order, by one that is delayed or being settled."""
-        self.last = 0
-        """The message that took a place last."""
-        self.rows: tuple[Row, ...] = ()
-        """One for each priority of which messages have waited."""
-
-    @property
-    def waits(self) -> bool:
-        return any([row.first for row in self.rows])
-
-
 class Keys:
-    """The keys of one group, made when the group meets the first message with a key."""
+    """The keys of one group, made when it meets the first message with a key, or at once if the queue is fair."""
 
-    __slots__ = ("_entries", "_group", "_of", "_rows", "_table")
+    __slots__ = (
+        "_aside", "_burst", "_entries", "_group", "_limit", "_lines", "_of", "_rate", "_reading", "_rows", "_state",
+        "_sweep_at", "_table", "_throttled", "is_fair", "is_in_order", "passes_over",
+    )  # fmt: skip
 
     def __init__(self, group: Group) -> None:
         self._group = group
+        self._state = group.reader.state
         self._table: dict[bytes, Key] = {}
+        self._sweep_at = SPARE_MAX
         self._of: dict[int, Key] = {}
         """The messages that have a place."""
         self._rows: dict[int, Row] = {}
         """Each row in which something waits, by its first message."""
+        self._lines: dict[Level, Line] = {}
         self._entries = 0
+        self._throttled: list[tuple[int, bytes]] = []
+        """A heap of keys that have no token, with the time when they have one."""
+        self._aside: dict[Run, list[Row]] = {}
+        """Rows of a fair queue whose first messages have to be read from the disk, by run."""
+        self._reading: Run | None = None
+        """The one of these runs that is being read."""
+        self._use_options()
+
+    def _use_options(self) -> None:
+        options = self._state.options
+        self._limit = options.key_limit or sys.maxsize
+        self._rate, self._burst = options.key_rate, options.key_burst_or_default
+        self.is_in_order = options.key_limit == 1
+        self.is_fair = options.fair
+        """Whether all messages wait in rows, also those without a key, and the row to serve is chosen by `Fair`."""
+        self.passes_over = self._state.passes_over
+        """Whether what was handed out before older messages is recorded one by one: see `note_order`."""
 
     # --- messages that the cursor reaches
 
@@ -130,34 +77,67 @@ class Keys:
         """Take in that the cursor has reached a message with a key; return what becomes of it.
 
         NO_ROOM: the cursor has to stop, because no more messages can wait. GOES: it is to be handed out. WAITS: it is
-        not, because it waits or has a place.
+        not, because it waits, is delayed or has a place.
         """
-        table = self._table
+        table, group = self._table, self._group
         key = table.get(name)
         if key is None:
-            if len(table) >= KEYS_MAX:
-                return NO_ROOM
+            if len(table) >= min(self._sweep_at, KEYS_MAX):
+                self._sweep()
+                if len(table) >= KEYS_MAX:
+                    return NO_ROOM
             key = table[name] = Key(name)
         elif seq in self._of:
             return WAITS
-        elif key.held or key.rows and key.waits:
-            if self._entries >= ENTRIES_MAX:
-                return NO_ROOM
-            row = self._row(key, level)
-            if not row.first:
-                self._rows[seq] = row
-            self._entries += row.append(seq)
+        elif seq in group.in_flight:  # it was taken out of turn, or before keys mattered
+            self._place(key, seq)
+            self._stand(key)
             return WAITS
-        self._of[seq] = key
-        key.held += 1
-        key.last = seq
-        return WAITS if seq in self._group.in_flight or self._group.is_delayed(seq) else GOES
+        elif (key.held >= self._limit and name) or (key.rows and self._must_wait(key, level)):
+            return self._wait(level, key, seq)
+        if seq in group.in_flight or group.is_delayed(seq):
+            if seq in group.in_flight or (self.is_in_order and name):
+                self._place(key, seq)
+            else:
+                self._forget(key)
+            return WAITS
+        if self.is_fair or (self._rate and name and not self._has_token(key)):
+            return self._wait(level, key, seq)
+        self._place(key, seq)
+        if self._rate:
+            self._spend(key)
+        return GOES
+
+    def _must_wait(self, key: Key, level: Level) -> bool:
+        """Return whether something waits that goes before a message of a level."""
+        if self.is_in_order:
+            return key.waits
+        return any([row.first for row in key.rows if row.line.level is level])
+
+    def _wait(self, level: Level, key: Key, seq: int) -> int:
+        """Enter a message in the row of its key, unless it is delayed and holds up nobody."""
+        if self._group.retries and self._group.is_delayed(seq) and not (self.is_in_order and key.name):
+            return WAITS
+        if self._entries >= ENTRIES_MAX:
+            self._forget(key)
+            return NO_ROOM
+        rows = key.rows
+        row = rows[0] if rows and rows[0].line.level is level else self._row(key, level)
+        was_first = not row.first
+        self._entries += row.append(seq)
+        if was_first:
+            self._note_first(row)
+            self._stand(key)
+        return WAITS
 
     def _row(self, key: Key, level: Level) -> Row:
         for row in key.rows:
-            if row.level is level:
+            if row.line.level is level:
                 return row
-        row = Row(key, level)
+        line = self._lines.get(level)
+        if line is None:
+            line = self._lines[level] = Line(level)
+        row = Row(key, line)
         key.rows += (row,)
         return row
 
@@ -171,10 +151,13 @@ class Keys:
         run: Run | None = None
         first = last = bits = 0
         messages: list[Message | None] = []
+        limit_of_key = self._limit
         while returned and len(deliveries) < limit:
             seq = returned[0]
             row = rows.get(seq)
-            if row is None or not row.is_up or row.key.held:
+            if row is None or not row.is_up or row.key.held >= limit_of_key:
+                return
+            if self._rate and not self._is_free(row.key):
                 return
             if run is None or not first <= seq <= last:
                 run = runs.find(seq)
@@ -188,92 +171,332 @@ class Keys:
             self.serve(row)
             deliveries.append(Delivery(message, 0, message.timestamp_ms))
 
+    def head(self, level: Level) -> int:
+        """Return the first message of the row of a level that is served next; 0 if there is none."""
+        line = self._lines.get(level)
+        row = line.next() if line is not None else None
+        return row.first if row is not None else 0
+
+    def take_fair(self, level: Level, taken: Taken, is_dead: IsDead) -> bool:
+        """Take the next message of a fair queue; return False if there is none, or it must be read first."""
+        group, line = self._group, self._lines.get(level)
+        row = line.next() if line is not None else None
+        if line is None or row is None:
+            if self._aside:
+                taken.is_reading = True
+                self._read()
+            return False
+        seq = row.first
+        run = group.reader.runs.find(seq)
+        if run is None or not run.pending(group.name) >> (seq - run.first) & 1 or seq in self._of:
+            self.skip(row)
+            return True
+        retry = group.retries.get(seq) if group.retries else None
+        if seq in group.in_flight or (retry is not None and retry.due_ms):
+            self.step_over(row)
+            return True
+        message = retry.message if retry is not None else None
+        if message is None:
+            if run.messages is None:
+                line.take_down(row)
+                self._aside.setdefault(run, []).append(row)
+                self._read()
+                return True
+            message = run.messages[seq - run.first]
+            if message is None:
+                self.skip(row)
+                return True
+        self.serve(row)
+        if retry is None and seq > level.recovered and not message.expires_ms:
+            taken.deliveries.append(Delivery(message, 0, message.timestamp_ms))
+        else:
+            group.hand_out(message, taken, is_dead)
+        return True
+
+    def _read(self) -> None:
+        """Have the next run read that rows wait for. One at a time: so each is still in memory when it is needed."""
+        while self._reading is None and self._aside:
+            run = next(iter(self._aside))
+            if run.is_indexed and run.messages is None:
+                self._reading = run
+                self._group.reader.load(run, partial(self._was_read, run))
+            else:
+                self._return_aside(run)
+
+    def _was_read(self, run: Run) -> None:
+        self._reading = None
+        self._return_aside(run)
+        self._group.reader.wakeups.wake_all()
+
+    def _return_aside(self, run: Run) -> None:
+        for row in reversed(self._aside.pop(run, [])):
+            self._stand(row.key, as_first=True)
+
     def next_of(self, seq: int) -> Row | None:
         """Return the row of which a message is the first, if it may be handed out."""
         row = self._rows.get(seq)
-        return row if row is not None and row.is_up and not row.key.held else None
+        if row is None or not row.is_up or self.is_fair:
+            return None
+        if self._is_free(row.key):
+            return row
+        row.is_up = False
+        return None
 
-    def waits_or_holds(self, seq: int) -> bool:
+    def knows(self, seq: int) -> bool:
         """Return whether a message has a place, or is the first of its row."""
         return seq in self._of or seq in self._rows
 
+    def comes_back(self, level: Level, message: Message) -> bool:
+        """Let a message with a key wait that is ready again; return whether it has one, or needs none."""
+        name = key_of(message.headers)
+        if not (name or self.is_fair) or not self._state.uses_keys:
+            return False
+        if not (self.is_in_order and name):  # else it is in its row, and not the first
+            key = self._table.get(name)
+            if key is None:
+                key = self._table[name] = Key(name)
+            self._put_back(self._row(key, level), message.seq)
+            self._stand(key)
+        return True
+
     def serve(self, row: Row) -> None:
-        """Let the first message of a row take a place."""
+        """Let the first message of a row take a place, because it is handed out."""
         seq, key = row.first, row.key
-        self.skip(row)
+        self._next(row)
+        self._place(key, seq)
+        if self._rate:
+            self._spend(key)
+        if self.is_fair or (row.first and key.held < self._limit):
+            self._stand(key)
+
+    def step_over(self, row: Row) -> None:
+        """The first message of a row is delayed, or was taken out of turn. In order it holds up the others."""
+        seq, key = row.first, row.key
+        self._next(row)
+        if seq in self._group.in_flight or (self.is_in_order and key.name):
+            self._place(key, seq)
+        self._stand(key)
+
+    def skip(self, row: Row) -> None:
+        """The first message of a row waits no more."""
+        self._next(row)
+        self._stand(row.key)
+
+    def _next(self, row: Row) -> None:
+        del self._rows[row.first]
+        self._entries -= row.pop()
+        if not self.is_fair:
+            row.is_up = False
+        if row.first:
+            if self.passes_over:
+                self._note_first(row)
+            else:
+                self._rows[row.first] = row
+
+    def _put_back(self, row: Row, seq: int) -> None:
+        first = row.first
+        row.put_back(seq)
+        if row.first != first:
+            self._rows.pop(first, None)
+            self._note_first(row)
+            if not self.is_fair:
+                row.is_up = False
+
+    def _note_first(self, row: Row) -> None:
+        self._rows[row.first] = row
+        if self.passes_over:
+            firsts = row.line.firsts
+            heappush(firsts, row.first)
+            if len(firsts) > 2 * len(self._rows) + SPARE_MAX:
+                firsts[:] = sorted([seq for seq, each in self._rows.items() if each.line is row.line])
+
+    # --- places
+
+    def _place(self, key: Key, seq: int) -> None:
         self._of[seq] = key
         key.held += 1
         key.last = seq
 
-    def skip(self, row: Row) -> None:
-        """The first message of a row waits no more."""
-        del self._rows[row.first]
-        self._entries -= row.pop()
-        row.is_up = False
-        if row.first:
-            self._rows[row.first] = row
+    def _is_free(self, key: Key) -> bool:
+        """Whether a message of a key may be handed out."""
+        if key.held >= self._limit or self._rate:
+            return not key.name or (key.held < self._limit and not (self._rate and not self._has_token(key)))
+        return True
 
-    # --- places
+    def _stand(self, key: Key, *, as_first: bool = False) -> None:
+        """See which rows of a key may be served, and forget it if nothing is left of it."""
+        waits = False
+        for row in key.rows:
+            goes = row.first > 0 and self._is_free(key)
+            waits = waits or row.first > 0
+            if not self.is_fair:
+                if goes and not row.is_up:
+                    row.is_up = True
+                    heappush(row.line.level.returned, row.first)
+            else:
+                if row.is_up and not (goes and row.count == key.held):
+                    row.line.take_down(row)
+                if goes and not row.is_up:
+                    row.line.put_up(row, as_first=as_first)
+        if not (waits or key.held):
+            self._forget(key)
 
     def leave(self, key: Key) -> None:
         """A place of a key is free."""
         key.held -= 1
-        self.offer(key)
-
-    def offer(self, key: Key) -> None:
-        """Let the next message of a key be handed out, if there is a place. Forget a key of which nothing is left."""
-        if key.held:
-            return
-        for row in key.rows:
-            if row.first:
-                if not row.is_up:
-                    row.is_up = True
-                    heappush(row.level.returned, row.first)
-                return
-        self._table.pop(key.name, None)
+        if key.rows:
+            self._stand(key)
+        elif not key.held:
+            self._forget(key)
 
     def give_back(self, level: Level, seq: int, *, is_delayed: bool) -> bool:
         """A message was handed out, and waits again; return whether it had a place.
 
-        It keeps the place while it is delayed.
+        In order it keeps the place while it is delayed.
         """
         key = self._of.get(seq)
         if key is None:
             return False
-        if not is_delayed:
+        if not (is_delayed and self.is_in_order and key.name):
             del self._of[seq]
-            if seq < level.cursor:
-                row = self._row(key, level)
-                if row.first:
-                    del self._rows[row.first]
-                row.put_back(seq)
-                row.is_up = False
-                self._rows[row.first] = row
+            if not is_delayed and seq < level.cursor:
+                self._put_back(self._row(key, level), seq)
             self.leave(key)
         return True
 
     def ended(self, seqs: Iterable[int]) -> list[Key]:
         """Take in that messages are no longer pending; return the keys to `leave` once that is on disk."""
-        return [key for seq in seqs if (key := self._of.pop(seq, None)) is not None]
+        ended = [key for seq in seqs if (key := self._of.pop(seq, None)) is not None]
+        if self.is_in_order and not self.is_fair:
+            return ended
+        waits = [key for key in ended if self.is_in_order and key.name]
+        if len(waits) < len(ended):
+            for key in ended:
+                if not (self.is_in_order and key.name):
+                    self.leave(key)
+            self._group.reader.wakeups.wake(self._group.name)
+        return waits
+
+    # --- rates
+
+    def _bucket(self, key: Key) -> Bucket:
+        if key.bucket is None:
+            key.bucket = Bucket(self._state.shared.started_ms, self._rate)
+        return key.bucket
+
+    def _has_token(self, key: Key) -> bool:
+        """Return whether a key may have another delivery; if not, see that it is looked at when it may."""
+        bucket = self._bucket(key)
+        if bucket.tokens(self._state.host.now_ms(), self._rate, self._burst):
+            return True
+        if not key.is_throttled:
+            key.is_throttled = True
+            heappush(self._throttled, (bucket.due_ms, key.name))
+            self._group.reader.wakeups.at(bucket.due_ms)
+        return False
+
+    def _spend(self, key: Key) -> None:
+        if key.name:
+            self._bucket(key).take(1)
+
+    def unused(self, seqs: Iterable[int]) -> None:
+        """These messages reached no client: they do not count for the rates."""
+        for seq in seqs if self._rate else ():
+            key = self._of.get(seq)
+            if key is not None and key.name:
+                self._bucket(key).take(-1)
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """Engine time when the next key may have another delivery."""
+        return self._throttled[0][0] if self._throttled else None
+
+    def mature(self, now_ms: int) -> bool:
+        """Look again at keys that may have another delivery; return whether there are any."""
+        throttled = self._throttled
+        any_due = False
+        while throttled and throttled[0][0] <= now_ms:
+            _, name = heappop(throttled)
+            any_due = True
+            key = self._table.get(name)
+            if key is not None and key.is_throttled:
+                key.is_throttled = False
+                self._stand(key)
+        return any_due
+
+    @property
+    def has_up(self) -> bool:
+        """Whether a message of a fair queue may be handed out, at once or after a read."""
+        return bool(self._aside) or any([line.is_up for line in self._lines.values()])
+
+    def is_up(self, level: Level) -> bool:
+        """Return whether a message of a level may be handed out, other than those in `returned`."""
+        line = self._lines.get(level)
+        return line is not None and line.is_up
 
     # --- all
+
+    def _forget(self, key: Key) -> None:
+        """Forget a key of which nothing waits or is in flight, unless a new bucket would have more in it."""
+        if key.held or key.is_throttled or (key.rows and key.waits):
+            return
+        if key.bucket is None or self._is_full(key.bucket):
+            self._table.pop(key.name, None)
+
+    def _is_full(self, bucket: Bucket) -> bool:
+        tokens = bucket.tokens(self._state.host.now_ms(), self._rate, self._burst) if self._rate else self._burst
+        return tokens == self._burst
+
+    def _sweep(self) -> None:
+        """Forget keys whose buckets have filled since their last message."""
+        for key in list(self._table.values()):
+            self._forget(key)
+        self._sweep_at = 2 * len(self._table) + SPARE_MAX
+
+    def note_order(self, level: Level, deliveries: list[Delivery], taken: Taken) -> None:
+        """Take in what was handed out of a level: up to the first message that waits a mark says so, beyond it records.
+
+        A mark that covered messages that were passed over would let them count as tried after a crash.
+        """
+        line, rows = self._lines.get(level), self._rows
+        firsts = line.firsts if line is not None else []
+        while firsts and (firsts[0] not in rows or rows[firsts[0]].line is not line):
+            heappop(firsts)
+        first = firsts[0] if firsts else sys.maxsize
+        for delivery in deliveries:
+            seq = delivery.message.seq
+            if seq < first:
+                level.delivered = max(level.delivered, seq)
+            elif not delivery.tries:
+                self._group.record_first_try(delivery, taken)
 
     def first_before(self, seq: int, name: bytes) -> int:
         """Return the seq that a message with a key is held back for, or 0 if there is none."""
         key = self._table.get(name)
-        if key is None:
+        if key is None or not name:
             return 0
-        first = key.last if key.held else min([row.first for row in key.rows if row.first], default=seq)
+        if key.held >= self._limit:
+            return key.last if key.last != seq else 0
+        if not self.is_in_order:
+            return 0
+        first = min([row.first for row in key.rows if row.first], default=seq)
         return first if first != seq else 0
 
     def rewind(self) -> None:
-        """Forget what waits, because the cursor starts over. Messages that are in flight, or are being settled, keep
-        their places."""
+        """Forget what waits, because the cursor starts over, and look at the options.
+
+        Messages that are in flight, or are being settled, keep their places.
+        """
         in_flight = self._group.in_flight
         for seq in [seq for seq in self._of if seq not in in_flight]:
             self._of.pop(seq).held -= 1
-        for key in self._table.values():
-            key.rows = ()
-        self._table = {name: key for name, key in self._table.items() if key.held}
         self._rows.clear()
         self._entries = 0
+        self._throttled.clear()
+        self._aside.clear()
+        self._lines.clear()
+        for key in list(self._table.values()):
+            key.rows = ()
+            key.is_throttled = False
+            self._forget(key)
+        self._use_options()

@@ -7,6 +7,7 @@ backlog in which priorities are mixed is read once for each level, and no level 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from heapq import heappop
@@ -96,10 +97,14 @@ class Level:
 
     # --- what is handed out
 
-    def head(self, group: Group) -> int:
-        """Return the first seq that may be ready, or 0. What is passed on the way is not looked at again."""
+    def head(self, group: Group, taken: Taken) -> int:
+        """Return the seq that may be ready and would be next, or 0. What is passed is not looked at again."""
         if self.returned:
             return self.returned[0]
+        if group.keys is not None and group.keys.is_fair:
+            self.is_stuck = False
+            self.enter(group, taken)
+            return group.keys.head(self)
         runs = group.reader.runs
         seq = runs.next_pending(group.name, self.number, self.cursor)
         self.cursor = seq or max(self.cursor, runs.end)
@@ -118,14 +123,13 @@ class Level:
             heappop(returned)  # it was settled meanwhile
             if keys is not None and row is not None:
                 keys.skip(row)
-                keys.offer(row.key)
             return True
-        if retry is not None and retry.due_ms:
-            heappop(returned)  # it was delayed meanwhile
+        if (retry is not None and retry.due_ms) or (row is not None and seq in group.in_flight):
+            heappop(returned)  # it was delayed meanwhile, or taken out of turn
             if keys is not None and row is not None:
-                keys.serve(row)
+                keys.step_over(row)
             return True
-        if keys is not None and row is None and keys.waits_or_holds(seq):
+        if keys is not None and row is None and keys.knows(seq):
             heappop(returned)
             return True
         message = retry.message if retry is not None else None
@@ -143,9 +147,9 @@ class Level:
         if keys is not None:
             if row is not None:
                 keys.serve(row)
-                if seq <= self.recovered:
+                if seq <= self.recovered and not keys.passes_over:
                     group.never_tried(seq)
-            elif key_of(message.headers):  # it waits in its row, and not as the first
+            elif keys.comes_back(self, message):
                 return True
         group.hand_out(message, taken, is_dead)
         return True
@@ -185,7 +189,8 @@ class Level:
             if messages is None:
                 return False
         room = limit - len(taken.deliveries)
-        is_keyed = run.is_keyed
+        is_fair = group.keys is not None and group.keys.is_fair
+        is_keyed = is_fair or (run.is_keyed and group.reader.state.uses_keys)
         old = max(self.recovered, self.rewound - 1)
         is_new = not (group.retries or runs.any_expires or run.first + skip <= old)
         if is_new and not is_keyed:
@@ -232,7 +237,7 @@ class Level:
             state = WAITS
             if message is not None:
                 key = key_of(message.headers) if keys is not None else b""
-                state = keys.meet(self, key, seq) if keys is not None and key else GOES
+                state = keys.meet(self, key, seq) if keys is not None and (key or keys.is_fair) else GOES
                 if state == NO_ROOM:
                     self.is_stuck = True
                     return False
@@ -245,6 +250,27 @@ class Level:
             elif not group.is_delayed(seq) and not (seq < self.rewound and seq in group.in_flight):
                 group.hand_out(message, taken, is_dead)
         return True
+
+    def enter(self, group: Group, taken: Taken) -> None:
+        """Enter all messages from the cursor on in the rows of their keys, as far as they are in memory."""
+        while self.take_fresh(group, taken, sys.maxsize, _never):
+            pass
+
+    def enter_new(self, group: Group, run: Run, messages: list[Message]) -> None:
+        """Enter messages that were just added to a run, if all before them are."""
+        first = messages[0].seq
+        if 0 < group.reader.runs.next_pending(group.name, self.number, self.cursor) < first:
+            return
+        self.cursor = max(self.cursor, first)
+        self.is_stuck = False
+        self._drop_page(group)
+        if self.run is not run:
+            self._move(group, run)
+        if run.messages is None:
+            skip = first - run.first
+            self._page = Page([*[None] * skip, *messages], ((1 << len(messages)) - 1) << skip)
+        self.take_fresh(group, Taken(), sys.maxsize, _never)
+        self._drop_page(group)
 
     # --- what is in memory
 
@@ -259,7 +285,7 @@ class Level:
         if self._page is not None:
             self._drop_page(group)
         self.run = run
-        if left is None or not left.live() or waited:
+        if left is None or not left.live() or waited or (group.keys is not None and group.keys.is_fair):
             return
         pending = left.pending(group.name) if left.ranked else 0
         for other in group.levels if pending else ():
@@ -278,7 +304,7 @@ class Level:
         taken.is_reading = True
         pending = run.pending(group.name)
         mine = run.of_level(self.number, pending)
-        if mine == pending:
+        if mine == pending or (group.keys is not None and group.keys.is_fair):
             group.reader.load(run)
         elif not self._is_loading:
             self._is_loading = True
@@ -302,6 +328,10 @@ class Level:
         if self._page is not None:
             group.reader.forget(self._page)
             self._page = None
+
+
+def _never(_group: str, _message: Message, _tries: int) -> bool:
+    return False
 
 
 def _places(bits: int, most: int) -> list[int]:

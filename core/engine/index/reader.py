@@ -44,11 +44,12 @@ class Reader:
 
     __slots__ = (
         "_cache", "_cached", "_damaged", "_host", "_is_closed", "_keeping", "_loading", "_log", "_read", "_tail_bytes",
-        "room", "runs", "wakeups",
+        "room", "runs", "state", "wakeups",
     )  # fmt: skip
 
     def __init__(self, state: QueueState, wakeups: Wakeups, log: Log, damaged: Callable[[Run, str], None]) -> None:
         """`damaged` is called with a run and a text when some of its messages can't be read and are given up."""
+        self.state = state
         self._host = state.host
         self._log = log
         self._cache = state.shared.cache

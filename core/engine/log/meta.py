@@ -27,7 +27,7 @@ LATER_OPTIONS = frozenset(["idempotency_window"])
 """Options that were added when versions existed that refuse a file with an option they don't know. They are stored
 apart, where those versions do not look, so that they still start."""
 
-POLICY_OPTIONS = frozenset(["burst", "in_flight", "oldest_every", "rate"])
+POLICY_OPTIONS = frozenset(["burst", "fair", "in_flight", "key_burst", "key_limit", "key_rate", "oldest_every", "rate"])
 """Options that decide which message is next. They are stored in a member `policy`, which released versions ignore, so
 these start on the queue, and deliver its messages in order."""
 

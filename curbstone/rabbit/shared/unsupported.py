@@ -25,6 +25,7 @@ FILTERS = (
     " A topic subscription that is not durable can have one."
 )
 OLDEST_EVERY = "oldest_every needs the local engine: RabbitMQ itself decides which message of a cluster is next."
+FAIR = "key_limit, key_rate and fair need the local engine: RabbitMQ knows no keys of messages in a cluster's queue."
 LIMITS = "in_flight and rate need the local engine: several gateways deliver the messages of a cluster's queue."
 NAMES = "Unique names, and messages that replace others, need the local engine: a cluster does not look at what waits."
 EVENT_DELAY = (
@@ -32,7 +33,9 @@ EVENT_DELAY = (
 )
 
 
-_LOCAL_OPTIONS = frozenset(["burst", "idempotency_window", "in_flight", "oldest_every", "rate"])
+_LOCAL_OPTIONS = frozenset(
+    ["burst", "fair", "idempotency_window", "in_flight", "key_burst", "key_limit", "key_rate", "oldest_every", "rate"]
+)
 
 
 def check_orders(messages: Sequence[Message]) -> None:
@@ -53,6 +56,8 @@ def check_options(options: QueueOptions) -> None:
         _refuse(OLDEST_EVERY)
     if options.in_flight or options.rate or options.burst:
         _refuse(LIMITS)
+    if options.passes_over or options.key_burst:
+        _refuse(FAIR)
 
 
 def check_filter(text: str, *, is_private: bool) -> None:

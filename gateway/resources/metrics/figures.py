@@ -16,6 +16,7 @@ import curbstone.core.message
 from curbstone.access.rights import Right
 from curbstone.core.host import Host
 from curbstone.core.names import QueueName
+from curbstone.core.options import QueueOptions
 from curbstone.core.stats import Commits, Histogram, Stats
 from curbstone.core.traffic import Traffic
 from curbstone.core.values import EngineInfo
@@ -43,6 +44,11 @@ QUEUE_GAUGES = {
     "oldest_message_age_seconds": "How long ago the oldest message that is not settled was published, 0 where none is",
 }
 HELD_BACK = "Ready messages that an option holds back; of queues that have it"
+_LIMITS: Mapping[str, Callable[[QueueOptions], object]] = {
+    "in_flight": lambda options: options.in_flight,
+    "rate": lambda options: options.rate,
+    "keys": lambda options: options.passes_over,
+}
 BY_PRIORITY = "Messages of a priority that are ready, delivered or delayed; of queues in which not all have the same"
 SECONDS_TO_FULL = "Time until the queue is full if it continues as in the last minutes; none for one that does not grow"
 TOTALS = {
@@ -391,8 +397,8 @@ class Figures:
         rates = self._rates_of(queue.uid, counters)
         held_back = {
             why: counts.held_back if counts.limited_by == why else 0
-            for why in ("in_flight", "rate")
-            if getattr(queue.options, why)
+            for why, is_set in _LIMITS.items()
+            if is_set(queue.options)
         }
         return QueueFigures(
             queue.name, gauges, counters, rates, to_full_s, space.refused_last_minute, queue.by_priority(), held_back

@@ -107,14 +107,14 @@ def _about_queue(
         yield f"Group {group} is not declared: only messages that name it are for it."
     if counts.rdy:
         yield f"{_messages(counts.rdy)} ready{whose}."
-        if behind:
+        if behind and queue.options.are_keys_in_order:
             ahead = queue.message_id(behind[0].behind)
             if counts.rdy == 1:
                 yield f"It waits behind message {ahead} of the same key, until that is settled."
             else:
                 which = "They all wait" if len(behind) == counts.rdy else f"The first {len(behind)} of them wait"
                 yield f"{which} behind others of their keys that are not settled, the first behind message {ahead}."
-        yield from _about_limits(queue, counts)
+        yield from _about_limits(queue, counts, is_behind=bool(behind))
         can_be_had = not behind and not queue.options.paused and counts.held_back < counts.rdy
         priorities = queue.by_priority(group)
         yield from _about_priorities(queue, priorities)
@@ -153,8 +153,13 @@ def _about_queue(
         yield f"{_messages(counts.delayed)} delayed; the first is due at {_time(counts.first_due_ms)}."
 
 
-def _about_limits(queue: Queue, counts: Counts) -> Iterator[str]:
+def _about_limits(queue: Queue, counts: Counts, *, is_behind: bool) -> Iterator[str]:
+    if queue.options.fair:
+        yield "The next one is of the key with the fewest that are delivered and not settled: the option fair says so."
     if not counts.held_back:
+        return
+    if counts.limited_by == "keys":
+        yield from _about_keys(queue, counts, is_behind=is_behind)
         return
     which = "It is" if counts.rdy == 1 else f"{counts.held_back} of them {_is(counts.held_back)}"
     if counts.limited_by == "in_flight":
@@ -164,6 +169,20 @@ def _about_limits(queue: Queue, counts: Counts) -> Iterator[str]:
         rate = f"{queue.options.rate:g} deliver{'y' if queue.options.rate == 1 else 'ies'} a second"
         then = f"; the next one is at {_time(counts.next_ms)}" if counts.next_ms else ""
         yield f"{which} held back: the option rate allows {rate}{then}."
+
+
+def _about_keys(queue: Queue, counts: Counts, *, is_behind: bool) -> Iterator[str]:
+    options = queue.options
+    allowed = []
+    if options.key_limit > 1:
+        allowed.append(f"{options.key_limit} of a key that are delivered and not settled (key_limit)")
+    if options.key_rate:
+        rate = f"{options.key_rate:g} deliver{'y' if options.key_rate == 1 else 'ies'} of a key a second (key_rate)"
+        allowed.append(rate)
+    if allowed and not (is_behind and options.are_keys_in_order):
+        which = "It is" if counts.rdy == 1 else "They all are"
+        then = f"; the next one may be at {_time(counts.next_ms)}" if counts.next_ms else ""
+        yield f"{which} held back: the options allow {' and '.join(allowed)}{then}."
 
 
 def _about_priorities(queue: Queue, counts: Mapping[int, int]) -> Iterator[str]:
@@ -243,7 +262,12 @@ def _about_message(queue: Queue, message_id: str, found: Peeked | None, held_by:
     if found.message.level:
         priority = priority_of(found.message.level)
         ready = f"is ready, with priority {priority}: it is delivered after those of a higher one, and those before it."
-    if found.behind:
+    if queue.options.fair:
+        ready = "is ready: it is delivered when its key is the one with the fewest that are delivered and not settled."
+    if found.behind and not queue.options.are_keys_in_order:
+        most = queue.options.key_limit
+        ready = f"waits: {most} of its key are delivered and not settled, as many as the option key_limit allows."
+    elif found.behind:
         ready = f"waits behind message {queue.message_id(found.behind)} of the same key, until that is settled."
     states = {
         "rdy": ready,

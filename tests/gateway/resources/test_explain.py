@@ -209,6 +209,31 @@ async def test_messages_that_limits_hold_back(gateway: Running) -> None:
     assert "held_back" not in (await gateway.http.get(QUEUE)).json()
 
 
+async def test_messages_that_the_limits_of_their_keys_hold_back(gateway: Running) -> None:
+    await gateway.http.put(QUEUE, json={"key_limit": 2, "fair": True})
+    for _ in range(4):
+        await gateway.http.post(MESSAGES, content="m", headers={"x-key": "a"})
+    await gateway.http.post(f"{MESSAGES}/lease", json={"count": 10})
+    text = await said(gateway)
+    assert "The next one is of the key with the fewest that are delivered and not settled" in text
+    assert (
+        "They all are held back: the options allow 2 of a key that are delivered and not settled (key_limit)." in text
+    )
+    info = (await gateway.http.get(QUEUE)).json()
+    assert (info["rdy"], info["wip"], info["held_back"], info["limited_by"]) == (2, 2, 2, "keys")
+    metrics = (await gateway.http.get("/metrics")).text
+    assert 'curbstone_queue_held_back{project="p1",queue="q",why="keys"} 2.0' in metrics
+    waiting = (await gateway.http.get(f"{MESSAGES}?state=rdy")).json()["messages"][0]["id"]
+    text = await said(gateway, f"?id={waiting}")
+    assert "waits: 2 of its key are delivered and not settled, as many as the option key_limit allows." in text
+    await gateway.http.put(QUEUE, json={"key_limit": 0, "key_rate": 0.001, "key_burst": 1})
+    await gateway.http.post(f"{MESSAGES}/lease", json={"count": 10})
+    text = await said(gateway)
+    assert "held back: the options allow 0.001 deliveries of a key a second (key_rate); the next one may be at" in text
+    text = await said(gateway, f"?id={waiting}")
+    assert "is ready: it is delivered when its key is the one with the fewest" in text
+
+
 async def test_priorities_that_wait_for_others(gateway: Running) -> None:
     await gateway.publish("1", "2")
     assert "priority" not in await said(gateway)

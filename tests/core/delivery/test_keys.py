@@ -1,0 +1,332 @@
+"""How many messages of a key are in flight, how many a second are delivered, and which key is next in a fair queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from curbstone.core import headers
+from curbstone.core.engine.index import keys
+from curbstone.core.errors import BadRequest
+from curbstone.core.message import Message
+from curbstone.core.options import QueueOptions
+from curbstone.core.orders import orders_of
+from curbstone.core.values import UndoRequest
+from tests.core.delivery.test_ordering import given, keyed, publish
+from tests.kit.lab import Lab, Peer
+
+
+def ranked(word: str, priority: int) -> Message:
+    block = headers.encode([(headers.KEY, word[0]), ("priority", str(priority))])
+    return Message(word.encode(), block, orders_of(level=priority + 1))
+
+
+# --- key_limit
+
+
+def test_so_many_of_a_key_are_out_at_once_and_start_in_order() -> None:
+    lab = Lab()
+    queue = lab.queue(key_limit=2)
+    publish(lab, queue, "a1 a2 a3 b1 a4 -1")
+    peer = Peer(lab, queue)
+    assert given(peer) == "a1 a2 b1 -1"
+    peer.ack(2)
+    assert given(peer) == "a1 a2 b1 -1 a3"
+    peer.ack(1, 3)
+    assert given(peer) == "a1 a2 b1 -1 a3 a4"
+
+
+def test_without_a_limit_keys_are_only_names() -> None:
+    lab = Lab()
+    queue = lab.queue(key_limit=0)
+    publish(lab, queue, "a1 a2 b1 a3")
+    assert given(Peer(lab, queue)) == "a1 a2 b1 a3"
+    assert queue.index.unnamed.keys is None
+
+
+def test_what_is_delayed_or_given_back_has_no_place() -> None:
+    lab = Lab()
+    queue = lab.queue(key_limit=2)
+    lab.publish_messages(queue, [keyed("a", "a1", delay_ms=5000), *[keyed("a", f"a{n}") for n in range(2, 6)]])
+    peer = Peer(lab, queue)
+    assert given(peer) == "a2 a3"
+    peer.nack(2, delay_ms=9000)
+    assert given(peer) == "a2 a3 a4"
+    lab.pass_time(5000)
+    assert given(peer) == "a2 a3 a4", "it waits for a place"
+    peer.ack(3)
+    assert given(peer) == "a2 a3 a4 a1", "and is the first then"
+    lab.pass_time(4000)
+    peer.ack(4)
+    assert given(peer) == "a2 a3 a4 a1 a2"
+    peer.nack(1)
+    assert given(peer) == "a2 a3 a4 a1 a2 a1", "it has its place again before a5"
+    peer.ack(1, 2)
+    assert given(peer).endswith("a1 a5")
+
+
+def test_a_settle_by_id_an_expiry_and_a_purge_make_room() -> None:
+    lab = Lab()
+    queue = lab.queue(key_limit=1 + 1)
+    lab.publish_messages(queue, [keyed("a", "a1"), keyed("a", "a2"), keyed("a", "a3", ttl_ms=1000)])
+    publish(lab, queue, "a4 a5 a6 a7")
+    peer = Peer(lab, queue)
+    lab.pass_time(2000)
+    assert lab.answer(lambda done: queue.settle_by_id(4, done)) == (None, True)
+    assert lab.answer(lambda done: queue.settle_by_id(1, done)) == (None, True)
+    assert given(peer) == "a1 a2 a5"
+    assert lab.purge(queue) == 2
+    publish(lab, queue, "a8")
+    peer.ack(2)
+    assert given(peer) == "a1 a2 a5 a8"
+
+
+def test_a_changed_limit_holds_at_the_next_delivery_and_what_is_out_stays_out() -> None:
+    lab = Lab()
+    queue = lab.queue(key_limit=0)
+    publish(lab, queue, "a1 a2 a3")
+    peer = Peer(lab, queue)
+    lab.queue(key_limit=2)
+    publish(lab, queue, "a4 a5 b1")
+    assert given(peer) == "a1 a2 a3 b1"
+    peer.ack(1)
+    assert given(peer) == "a1 a2 a3 b1"
+    peer.ack(2)
+    assert given(peer) == "a1 a2 a3 b1 a4"
+    lab.queue(key_limit=1)
+    peer.ack(3)
+    assert given(peer) == "a1 a2 a3 b1 a4"
+    peer.ack(4)
+    assert given(peer) == "a1 a2 a3 b1 a4 a5"
+    publish(lab, queue, "a7")
+    lab.queue(key_limit=5)
+    assert given(peer) == "a1 a2 a3 b1 a4 a5 a7"
+
+
+def test_where_a_key_has_a_limit_its_messages_have_priorities() -> None:
+    lab = Lab()
+    queue = lab.queue(key_limit=2)
+    lab.publish_messages(queue, [ranked(word, int(word[1])) for word in ["a4", "a5", "a9", "b1", "a0"]])
+    peer = Peer(lab, queue)
+    assert given(peer) == "a9 a5 b1"
+    lab.publish_messages(queue, [ranked("a7", 7)])
+    peer.ack(3)
+    assert given(peer) == "a9 a5 b1 a7"
+    peer.ack(2)
+    assert given(peer) == "a9 a5 b1 a7 a4"
+
+
+@pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
+def test_only_what_was_handed_out_counts_as_tried_after_a_crash(how: str) -> None:
+    lab = Lab()
+    queue = lab.queue(key_limit=2)
+    publish(lab, queue, "a1 a2 a3 a4 b1 a5 b2")
+    Peer(lab, queue)
+    publish(lab, queue, "-1 b3")
+    lab.restart(how)
+    queue = lab.again(queue)
+    assert {found.message.body: found.tries for found in lab.peek(queue)} == {
+        **{b"a1": 1, b"a2": 1, b"a3": 0, b"a4": 0, b"b1": 1, b"a5": 0, b"b2": 1, b"-1": 1, b"b3": 0}
+    }
+    peer = Peer(lab, queue)
+    assert given(peer) == "a1 a2 b1 b2 -1" and peer.tries == [1] * 5
+    peer.ack(1, 5)
+    assert given(peer) == "a1 a2 b1 b2 -1 a3 b3" and peer.tries[5:] == [0, 0]
+
+
+# --- key_rate
+
+
+def test_a_key_has_so_many_deliveries_a_second() -> None:
+    lab = Lab()
+    queue = lab.queue(key_limit=0, key_rate=2, key_burst=1)
+    lab.pass_time(10_000)
+    publish(lab, queue, "a1 a2 b1 a3 -1 -2")
+    peer = Peer(lab, queue)
+    assert given(peer) == "a1 b1 -1 -2"
+    lab.pass_time(499)
+    assert given(peer) == "a1 b1 -1 -2"
+    lab.pass_time(2)
+    assert given(peer) == "a1 b1 -1 -2 a2"
+    lab.pass_time(500)
+    assert given(peer) == "a1 b1 -1 -2 a2 a3"
+
+
+def test_the_rate_of_a_key_holds_beside_its_order_and_over_a_restart() -> None:
+    lab = Lab()
+    queue = lab.queue(key_rate=1)
+    lab.pass_time(5000)
+    publish(lab, queue, "a1 a2 a3 b1")
+    peer = Peer(lab, queue, auto=True)
+    assert given(peer) == "a1 b1"
+    lab.pass_time(1001)
+    assert given(peer) == "a1 b1 a2"
+    lab.restart()
+    peer = Peer(lab, lab.again(queue), auto=True)
+    assert given(peer) == ""
+    lab.pass_time(1001)
+    assert given(peer) == "a3"
+
+
+def test_redeliveries_count_for_the_rate_and_what_reached_no_client_does_not() -> None:
+    lab = Lab()
+    queue = lab.queue(key_limit=0, key_rate=1)
+    lab.pass_time(5000)
+    publish(lab, queue, "a1 a2")
+    peer = Peer(lab, queue)
+    peer.nack(1)
+    assert given(peer) == "a1"
+    lab.pass_time(1001)
+    assert given(peer) == "a1 a1"
+    peer.ack(1)
+    peer.close()
+    lab.pass_time(1001)
+    queue.pop(lambda *_answer: None, is_wanted=lambda: False)
+    lab.settle()
+    assert given(Peer(lab, queue)) == "a2"
+
+
+@pytest.mark.source
+def test_keys_are_forgotten_when_their_rate_lets_them_start_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "SPARE_MAX", 4)
+    lab = Lab()
+    queue = lab.queue(key_limit=0, key_rate=1000)
+    lab.pass_time(5000)
+    peer = Peer(lab, queue, auto=True)
+    for n in range(100):
+        lab.publish_messages(queue, [keyed(f"k{n}", str(n))])
+        lab.pass_time(2)
+    assert len(peer.bodies) == 100
+    assert queue.index.unnamed.keys is not None and len(queue.index.unnamed.keys._table) < 10
+
+
+# --- fair
+
+
+def test_the_key_with_the_fewest_in_flight_is_next() -> None:
+    lab = Lab()
+    queue = lab.queue(key_limit=0, fair=True)
+    publish(lab, queue, "a1 a2 a3 a4 a5 a6 b1 c1 c2 -1 -2")
+    peer = Peer(lab, queue, window=5)
+    assert given(peer) == "a1 b1 c1 -1 a2"
+    peer.ack(7)
+    assert given(peer) == "a1 b1 c1 -1 a2 c2", "a has 2 in flight, and -2 came to its number later"
+    peer.ack(10)
+    assert given(peer).endswith("c2 -2")
+    peer.ack(1)
+    peer.ack(2)
+    assert given(peer).endswith("c2 -2 a3 a4")
+
+
+def test_a_noisy_tenant_does_not_delay_a_quiet_one() -> None:
+    lab = Lab()
+    queue = lab.queue(key_limit=0, fair=True, cap=64 << 20)
+    for _ in range(100):
+        lab.publish_messages(queue, [keyed("noisy", "n") for _ in range(100)])
+    peer = Peer(lab, queue, window=10)
+    lab.publish_messages(queue, [keyed("quiet", "q")])
+    assert b"q" not in peer.bodies
+    peer.ack(1)
+    assert peer.bodies[-1] == b"q", "it is the next"
+    lab.restart()
+    queue = lab.again(queue)
+    lab.publish_messages(queue, [keyed("other", "o")])
+    peer = Peer(lab, queue, window=10)
+    seqs = 0
+    while b"o" not in peer.bodies and seqs < 200:
+        peer.ack(peer.seqs[seqs])
+        seqs += 1
+    assert b"q" in peer.bodies and seqs < 120, f"after {seqs}: one run is read in a turn"
+
+
+def test_more_than_is_kept_in_memory_is_entered_when_it_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    from curbstone.core.engine.index import reader
+
+    monkeypatch.setattr(reader, "TAIL_BYTES_MAX", 4000)
+    lab = Lab()
+    queue = lab.queue(key_limit=0, fair=True)
+    for n in range(20):
+        lab.publish_messages(queue, [keyed("noisy", f"n{n}" + "x" * 500)])
+    publish(lab, queue, "q1 q2")
+    peer = Peer(lab, queue, window=3)
+    assert [body[:2] for body in peer.bodies] == [b"n0", b"q1", b"n1"]
+    everything = Peer(lab, queue, window=50)
+    assert sorted([*peer.bodies, *everything.bodies])[-2:] == [b"q1", b"q2"] and len(everything.bodies) == 19
+
+
+def test_a_fair_queue_keeps_the_order_of_keys_their_limits_and_priorities() -> None:
+    lab = Lab()
+    queue = lab.queue(fair=True)
+    publish(lab, queue, "a1 a2 b1 -1 -2 a3")
+    peer = Peer(lab, queue)
+    assert given(peer) == "a1 b1 -1 -2"
+    peer.nack(1, delay_ms=1000)
+    assert given(peer) == "a1 b1 -1 -2"
+    lab.pass_time(1000)
+    peer.ack(1)
+    assert given(peer) == "a1 b1 -1 -2 a1 a2"
+    lab.queue(key_limit=2)
+    lab.publish_messages(queue, [ranked(word, 9) for word in ["c9", "b9", "b8", "c8"]])
+    assert given(peer).endswith("a1 a2 a3 c9 b9 c8"), "b has two in flight"
+
+
+def test_what_expires_or_is_purged_or_undone_does_not_confuse_a_fair_queue() -> None:
+    lab = Lab()
+    queue = lab.queue(key_limit=0, fair=True, undo=3600)
+    lab.publish_messages(queue, [keyed("a", "a1", ttl_ms=1000), keyed("a", "a2", delay_ms=2000), keyed("b", "b1")])
+    lab.pass_time(1500)
+    publish(lab, queue, "a3 b2")
+    assert lab.pop(queue) is not None, "a3"
+    peer = Peer(lab, queue)
+    assert given(peer) == "b1 b2"
+    lab.pass_time(1000)
+    assert given(peer) == "b1 b2 a2"
+    lab.answer(lambda done: queue.undo(UndoRequest(10), done), passing_ms=1000)
+    assert given(peer) == "b1 b2 a2 a3"
+    peer.ack(2, 3, 4, 5)
+    publish(lab, queue, "a4")
+    assert given(peer) == "b1 b2 a2 a3 a4"
+
+
+def test_each_nth_delivery_leaves_out_the_priority() -> None:
+    lab = Lab()
+    queue = lab.queue(key_limit=0, fair=True, oldest_every=3)
+    publish(lab, queue, "a1 a2 b1")
+    lab.publish_messages(queue, [ranked(word, 9) for word in ["a9", "a9", "a9", "b9"]])
+    assert given(Peer(lab, queue)) == "a9 b9 a1 a9 a9 b1 a2"
+
+
+def test_a_group_and_a_restart_have_their_own_keys() -> None:
+    lab = Lab()
+    queue = lab.queue(key_limit=0, fair=True, groups=["g"])
+    publish(lab, queue, "a1 a2 b1")
+    one, other = Peer(lab, queue, window=2), Peer(lab, queue, group="g", window=1)
+    assert (given(one), given(other)) == ("a1 b1", "a1")
+    lab.restart("kill")
+    queue = lab.again(queue)
+    one, other = Peer(lab, queue, window=2), Peer(lab, queue, group="g", window=1)
+    assert (given(one), one.tries, given(other), other.tries) == ("a1 b1", [1, 1], "a1", [1])
+
+
+def test_too_many_entries_stop_only_what_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "ENTRIES_MAX", 3)
+    lab = Lab()
+    queue = lab.queue(key_limit=0, fair=True)
+    publish(lab, queue, "a1 b1 a2 b2 c1")
+    peer = Peer(lab, queue, window=1)
+    for seq in (1, 2, 3, 4):
+        peer.ack(seq)
+    assert given(peer) == "a1 b1 a2 c1 b2" or sorted(given(peer).split()) == ["a1", "a2", "b1", "b2", "c1"]
+
+
+# --- options
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"key_limit": -1}, {"key_limit": 1.5}, {"key_rate": -1}, {"key_rate": 0.0001}, {"key_burst": -1}, {"fair": 1}],
+)
+def test_a_wrong_option_is_refused_with_its_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest, match=next(iter(wrong))):
+        QueueOptions().merged(wrong, "default")
