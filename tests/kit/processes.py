@@ -28,6 +28,10 @@ COMMAND = [sys.executable, "-m", "curbstone"]
 
 SETTINGS = ("CURBSTONE_", "NARCONI_", "PORT")
 """What the names of the server's settings begin with."""
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+"""Options of Java for short tests: the compiler that is quick to start, the collector that needs no threads, and no
+check of whether the program is sound bytecode, which for Spark is a seventh of its start.
+"""
 LATE = (*SETTINGS, "PYTEST_", "JAVA_", "PYSPARK_", "SPARK_", "XDG_")
 """What variables begin with that are read when Curbstone runs, if at all; all others have to be the template's."""
 

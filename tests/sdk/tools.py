@@ -28,9 +28,9 @@ def node_tool(name: str) -> Path:
     return path
 
 
-def run(*command: object, cwd: Path) -> str:
-    """Run a command and return its output; show all of it if it fails."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+def run(*command: object, cwd: Path, **more: str) -> str:
+    """Run a command, with `more` in its environment, and return its output; show all of it if it fails."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | more
     words = [str(word) for word in command]
     done = subprocess.run(words, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     print(done.stdout, file=sys.stderr)

@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from curbstone.spark import session
+from tests.kit.processes import QUICK_JAVA
 from tests.kit.server import clean_environment
-
-# The compiler that is quick to start, the collector that needs no threads, and no check of whether Spark itself is
-# sound bytecode, which is a seventh of its start: tests are short.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 
 # A start reads 15,000 classes of Spark. Where they lie in an archive as they are in memory (`class_archive`) it takes
 # hardly more than half the time. Programs with other classes, such as Spark's launcher, would complain that they can't
