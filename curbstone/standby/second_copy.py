@@ -82,7 +82,7 @@ class SecondCopy:
     def request(self, life: int, *, compares: bool) -> dict[str, Any]:
         """Return what to ask a server for, in its present life. With `compares` the whole copy is read."""
         state, position = self.state, self.place.position
-        asked: dict[str, Any] = {"server": state.server, "term": state.term, "copy": state.copy, "key": self.key}
+        asked: dict[str, Any] = {"server": state.server, "term": state.term, "copy_id": state.copy, "key": self.key}
         self.attached, self._head, self._asked = None, b"", None
         if not compares and self.place.can_resume and position is not None and position.life == life:
             position = self.applier.resume()

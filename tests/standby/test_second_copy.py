@@ -97,7 +97,7 @@ class Pair:
             asked.get("only_resume", False),
             asked["server"],
             asked["term"],
-            asked["copy"],
+            asked["copy_id"],
             asked["key"],
             {path: b64decode(text) for path, text in asked.get("had", {}).items()},
         )

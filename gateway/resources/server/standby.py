@@ -43,7 +43,7 @@ NUMBER_MAX = (1 << 63) - 1
 HAD_BYTES_MAX = BACKUP_LIST_BYTES_MAX
 DIGEST_BYTES = 16
 
-_OF_A_HELLO = ("name", "life", "position", "copy_all", "only_resume", "server", "term", "copy", "key", "had")
+_OF_A_HELLO = ("name", "life", "position", "copy_all", "only_resume", "server", "term", "copy_id", "key", "had")
 _KEY = re.compile(r"[0-9a-f]{0,64}")
 
 logger = logging.getLogger("curbstone.gateway")
@@ -318,7 +318,7 @@ def _asked(fields: dict[str, Any]) -> Hello:
         _flag(fields, "only_resume"),
         _key(fields, "server"),
         _number(fields, "term"),
-        _key(fields, "copy"),
+        _key(fields, "copy_id"),
         _key(fields, "key"),
         _digests(fields.get("had", {})),
     )
