@@ -15,7 +15,8 @@ import tempfile
 from pyspark.sql import SparkSession
 
 from curbstone.spark.session import JAVA_MISSING, find_java
-from tests.spark.kit import CLASS_ARCHIVE, LOCAL, QUICK_JAVA, job_environment
+from tests.kit.processes import QUICK_JAVA
+from tests.spark.kit import CLASS_ARCHIVE, LOCAL, job_environment
 
 LIMIT_S = 300
 
