@@ -76,6 +76,8 @@ class Model:
         self.now_ms = 0
         self.next_seq = 1
         self.messages: dict[int, Held] = {}
+        self.latest: dict[str, int] = {}
+        """By name, the message that got it last."""
         self.dead: list[Dead] = []
         self.passed: set[tuple[str, str]] = set()
         """Groups and keys of which a message was settled: the next one comes when that is on disk."""
@@ -164,6 +166,25 @@ class Model:
             for group in groups or (UNNAMED, *self.declared):
                 held.places[group] = Place(due_ms=due_ms)
         return seqs
+
+    def publish_named(self, name: str, body: bytes, *, key: str, delay_ms: int, groups: tuple[str, ...]) -> int:
+        """Take a message with a name; return its seq or, as a negative number, that of the one it is left out for.
+
+        The name begins with how it counts: until the message with it is `settled`, until it is `delivered`, or it
+        `replaces` that one.
+        """
+        holder = self.latest.get(name, 0)
+        places = self.messages[holder].places if holder in self.messages else {}
+        waiting = [group for group, place in places.items() if not place.is_wip]
+        if name.startswith("replaces"):
+            for group in waiting:
+                self.settle(group, holder)
+        elif places if name.startswith("settled") else [group for group in waiting if not places[group].tries]:
+            return -holder
+        more = {"delay_ms": delay_ms, "ttl_ms": 0, "groups": groups}
+        (seq,) = self.publish([body], keys=[key], priorities=[4], **more)  # type: ignore[arg-type]
+        self.latest[name] = seq
+        return seq
 
     def hand_out(self, group: str, room: int) -> list[int]:
         """Hand out what is ready up to `room`, and then what has its turn because of that."""

@@ -67,6 +67,7 @@ class History:
         dead_letter = self.dice.random() < 0.5
         self.priorities = self.dice.choice([[4], [4, 4, 9, 0], [*range(10)]])
         oldest_every = self.dice.choice([0, 0, 2, 5])
+        self.names = [f"{how} {name}" for how in ("settled", "delivered", "replaces") for name in "ab"]
         in_flight = self.dice.choice([0, 0, 1, 4, 30])
         key_limit = self.dice.choice([1, 1, 0, 2, 3])
         self.dead = self.lab.queue("dead")
@@ -136,6 +137,22 @@ class History:
         assert seqs == self.model.publish(
             bodies, delay_ms=delay_ms, ttl_ms=ttl_ms, groups=groups, keys=keys, priorities=priorities
         )
+
+    def publish_named(self) -> None:
+        """One message with a name: it is left out while another one has it, or replaces that one."""
+        name, delay_ms = self.dice.choice(self.names), self.dice.choice([0, 0, 500])
+        groups = self.dice.choice([(), (), ("named",)])
+        bodies, key = self.new_bodies(1), self.dice.choice(self.keys)
+        if not bodies:
+            return
+        how = name.partition(" ")[0]
+        lines = [("x-replace", name)] if how == "replaces" else [("x-unique", name), ("x-unique-until", how)]
+        orders = orders_of(delay_ms=delay_ms, groups=groups, named=True)
+        message = Message(bodies[0], block_of(key) + headers.encode(lines), orders)
+        self.lab.publish_messages(self.queue, [message], atomic=self.dice.random() < 0.3)
+        seq = -message.seq if message.is_duplicate else message.seq
+        self.say(f"{name}, delay {delay_ms}, groups {groups}: {seq}")
+        assert seq == self.model.publish_named(name, bodies[0], key=key, delay_ms=delay_ms, groups=groups)
 
     def transaction(self) -> None:
         """Publish and settle at once."""
@@ -455,6 +472,7 @@ class History:
 
 ACTIONS: list[Callable[[History], None]] = [
     History.publish,
+    History.publish_named,
     History.transaction,
     History.subscribe,
     History.settle,
