@@ -102,13 +102,13 @@ class Settings:
     cap: int = option(
         10 << 20,
         values.size(CAP_BYTES_MIN, CAP_BYTES_MAX),
-        "The most bytes that a queue may take on disk",
+        "The maximum size of a queue on disk",
         also="-cap",
     )
     max_cap: int = option(
         10 << 30,
         values.size(CAP_BYTES_MIN, CAP_BYTES_MAX),
-        "The largest cap that a client may give a queue. Default: 10GiB, or --cap if it is larger",
+        "The largest cap that clients can set for a queue. Default: 10GiB, or --cap if it is larger",
     )
     sync: SyncMode = option(
         SyncMode(),
@@ -142,12 +142,12 @@ class Settings:
     max_ttl: float = option(
         3600,
         values.seconds(0.001, SECONDS_MAX),
-        "The longest ttl that a message may be given over HTTP",
+        "The longest ttl of a message that is published over HTTP",
     )
     default_limit: int = option(
         10,
         values.integer(1, LIMIT_MAX),
-        "The window of a WebSocket consumer that asks for none",
+        "The default window of a WebSocket consumer",
     )
     max_staged: int = option(
         1 << 30,
@@ -204,7 +204,7 @@ class Settings:
     metrics_queues: tuple[str, ...] = option(
         ("*/*",),
         values.PATTERNS,
-        "Queues that have figures of their own in /metrics, as project/queue, where * stands for any text;"
+        "Queues with figures of their own in /metrics, as project/queue, where * stands for any text;"
         ' repeatable. "" leaves figures of single queues out. Default: */*, and at most 1000 queues in any case',
     )
     max_connections_per_address: int = option(
@@ -233,7 +233,7 @@ class Settings:
     trusted_proxy: tuple[str, ...] = option(
         (),
         values.NETWORKS,
-        "Address or network of proxies that are believed when they name the client behind them: in the PROXY"
+        "Address or network of trusted proxies: the client's address is taken from what they send, with the PROXY"
         " protocol on proxy://, and in X-Forwarded-For, X-Forwarded-Proto and Forwarded over HTTP. Repeatable."
         " Default: none",
     )
@@ -241,7 +241,7 @@ class Settings:
         None,
         values.FILE,
         "File with users and their rights (see docs/security.md). With it, every client has to log in. Default:"
-        " every user of this machine may do everything",
+        " every user of this machine has all rights",
     )
     plaintext: bool = option(
         False,
@@ -252,7 +252,7 @@ class Settings:
     insecure: bool = option(
         False,
         values.FLAG,
-        "Allow listeners that other machines can reach without a login. Every client may do everything",
+        "Allow listeners that other machines can reach without a login. Every client has all rights",
     )
     log_level: str = option(
         "info",

@@ -306,7 +306,7 @@ def answer_headers(message: BaseMessage[Any], result: content.Body) -> tuple[dic
     Raise ValueError if the sender expects none.
     """
     if message.reply_to is None:
-        raise ValueError("the sender of this message expects no answer")
+        raise ValueError("this message has no reply-to: its sender expects no reply")
     named, data = send_headers(message.reply_to, result)
     if correlation := message.raw_headers.get("correlation-id"):
         named["correlation-id"] = correlation

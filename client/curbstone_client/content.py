@@ -60,7 +60,7 @@ def encode(body: Body) -> tuple[bytes, str | None]:
     try:
         return _encode_json(body).encode(), JSON_TYPE
     except TypeError:
-        raise TypeError(f"a message is bytes, text or what JSON can say, not {type(body).__name__}") from None
+        raise TypeError(f"a message must be bytes, text or a JSON value, not {type(body).__name__}") from None
 
 
 def named(

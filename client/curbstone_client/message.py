@@ -134,7 +134,7 @@ class BaseMessage(Generic[S]):
         head = self._head
         at = head.find(_ACK)
         if at < 0:
-            raise ClientError("messages of an event and answers can't be given back or rejected")
+            raise ClientError("messages of an event and replies can't be nacked or rejected")
         self.is_settled = True
         end = head.find(b"\n", at + 5)
         return head[at + 5 : end if end >= 0 else None]

@@ -406,7 +406,7 @@ function encoded(body) {
   if (body instanceof ArrayBuffer) return [new Uint8Array(body), undefined];
   if (typeof body === "string") return [new TextEncoder().encode(body), "text/plain; charset=utf-8"];
   const text = JSON.stringify(body);
-  if (text === undefined) throw new TypeError("a message is bytes, text or what JSON can say");
+  if (text === undefined) throw new TypeError("a message must be bytes, text or a JSON value");
   return [new TextEncoder().encode(text), "application/json"];
 }
 

@@ -38,9 +38,9 @@ def _read(path: Path, flags: int, owners: Sequence[int] = ()) -> bytes:
         if not stat.S_ISREG(facts.st_mode):
             raise PermissionError(0, "it is not a regular file")
         if owners and facts.st_uid not in owners:
-            raise PermissionError(0, "it is another user's")
+            raise PermissionError(0, "another user owns it")
         if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise PermissionError(0, "others than its owner may write it; chmod go-w")
+            raise PermissionError(0, "users other than its owner may write it; run chmod go-w on it")
         with os.fdopen(os.dup(descriptor), "rb") as file:
             return file.read(FILE_BYTES_MAX)
     finally:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from curbstone.access.rights import Grant, Grants
     from curbstone.access.users import Users
 
-access = typer.Typer(name="access", cls=Group, help="Make a users file, check it, or ask what it allows.")
+access = typer.Typer(name="access", cls=Group, help="Create a users file, check it, or show what it allows.")
 user = typer.Typer(name="user", cls=Group, help="Hash the password of a user for a users file.")
 
 ADMIN = "admin"
@@ -36,7 +36,9 @@ UsersFile = Annotated[Path, typer.Argument(metavar="FILE", help="The users file,
 
 @access.command(cls=Command)
 def init(
-    users: Annotated[Path, typer.Option("--users", metavar="FILE", help="The users file to make")] = Path("users.toml"),
+    users: Annotated[Path, typer.Option("--users", metavar="FILE", help="The users file to create")] = Path(
+        "users.toml"
+    ),
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The data directory of the server")] = Path(
         "curbstone-data"
     ),

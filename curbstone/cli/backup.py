@@ -32,7 +32,7 @@ def backup(
     ],
     since: Annotated[
         Path | None,
-        typer.Option("--since", metavar="DIR", help="An earlier backup: only what was added since is sent"),
+        typer.Option("--since", metavar="DIR", help="An earlier backup: send only what has changed since then"),
     ] = None,
     follow: Annotated[
         bool,
@@ -42,7 +42,7 @@ def backup(
         str, typer.Option("--keep", metavar="TIME", help="With --follow: how far back any moment can be restored")
     ] = "7d",
     base_every: Annotated[
-        str, typer.Option("--base-every", metavar="TIME", help="With --follow: how often everything is copied anew")
+        str, typer.Option("--base-every", metavar="TIME", help="With --follow: how often a full copy is made")
     ] = "24h",
     as_json: Json = False,
 ) -> None:
@@ -101,7 +101,8 @@ def restore(
         bool, typer.Option("--list", help="Of a backup made with --follow: show what can be restored, and do nothing")
     ] = False,
     queue: Annotated[
-        str, typer.Option("--queue", metavar="QUEUE", help="Put this queue alone into DIR, which may have other queues")
+        str,
+        typer.Option("--queue", metavar="QUEUE", help="Restore only this queue into DIR, which may have other queues"),
     ] = "",
     name: Annotated[str, typer.Option("--as", metavar="QUEUE", help="Give the queue of --queue another name")] = "",
     as_json: Json = False,

@@ -67,7 +67,7 @@ def bench(
     size: Annotated[int, typer.Option("--size", metavar="BYTES", min=STAMP_BYTES, help="The bytes of each body")] = 200,
     window: Annotated[
         int,
-        typer.Option("--window", metavar="N", min=1, max=100_000, help="How many messages may be under way at once"),
+        typer.Option("--window", metavar="N", min=1, max=100_000, help="The maximum number of unconfirmed messages"),
     ] = 100,
     as_json: Json = False,
 ) -> None:

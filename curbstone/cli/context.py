@@ -14,7 +14,7 @@ from curbstone.cli.options import Json
 from curbstone.cli.output import console, print_json, table
 from curbstone.exit_codes import WRONG, CommandFailed
 
-context = typer.Typer(name="context", cls=Group, help="Keep servers and logins under names, for --context.")
+context = typer.Typer(name="context", cls=Group, help="Save servers and logins under names, for --context.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the context")]
 

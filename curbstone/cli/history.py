@@ -14,17 +14,17 @@ from curbstone.cli.output import print_json
 
 SENTENCES = {
     "published": "published, {bytes} bytes",
-    "released": "given back, tried {tries} times",
+    "released": "requeued, number of deliveries: {tries}",
     "settled": "settled",
     "rejected": "rejected",
-    "dead": "dead: tried too often",
+    "dead": "dead: max_tries reached",
     "expired": "expired",
     "purged": "purged",
-    "skipped": "given up, because the queue was full",
+    "skipped": "dropped, because the queue was full",
     "replaced": "replaced by a later message of its name",
 }
-REASONS = {"rejected": "rejected", "max_tries": "tried too often", "expired": "expired"}
-UNDONE = "brought back by an undo"
+REASONS = {"rejected": "rejected", "max_tries": "max_tries reached", "expired": "expired"}
+UNDONE = "restored by an undo"
 STATES = {
     "rdy": "it is ready",
     "wip": "it is delivered and not settled",
@@ -68,7 +68,7 @@ def _origin(source: dict[str, Any]) -> str:
     if "reason" not in source:
         return f"redriven from {_place(source)}"
     tries = source.get("tries", 0)
-    after = f" after {tries} {'try' if tries == 1 else 'tries'}" if tries else ""
+    after = f" after {tries} {'delivery' if tries == 1 else 'deliveries'}" if tries else ""
     return f"died in {_place(source)}{after}: {_reason(source)}"
 
 

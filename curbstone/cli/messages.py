@@ -19,7 +19,7 @@ SHOWN_CHARACTERS = 60
 def peek(
     queue: Queue,
     count: Annotated[
-        int, typer.Option("--count", "-n", metavar="N", min=1, max=1000, help="How many messages to show at most")
+        int, typer.Option("--count", "-n", metavar="N", min=1, max=1000, help="The maximum number of messages to show")
     ] = 10,
     after: Annotated[str, typer.Option("--after", metavar="ID", help="Only show messages after this one")] = "",
     state: Annotated[str, typer.Option("--state", help="Only show messages in this state: rdy, wip or delayed")] = "",
@@ -84,7 +84,7 @@ def purge(
     queue: Queue,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Do not erase the messages on disk, so that `undo` can bring them back")
+        bool, typer.Option("--keep", help="Do not erase the messages on disk, so that `undo` can restore them")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -116,7 +116,7 @@ def undo(
             metavar="N",
             min=1,
             max=10_000,
-            help="How many messages at most; the last settled ones are restored",
+            help="The maximum number of messages; the last settled ones are restored",
         ),
     ] = 1000,
     within: Annotated[
@@ -156,10 +156,10 @@ def redrive(
     queue: Queue,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="QUEUE", help="Move all to this queue. Default: where each was before"),
+        typer.Option("--to", metavar="QUEUE", help="Move all to this queue. Default: the original queue of each"),
     ] = "",
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=0, help="How many dead letters to move at most; 0 for all")
+        int, typer.Option("--limit", metavar="N", min=0, help="The maximum number of dead letters to move; 0 for all")
     ] = 0,
     message_id: Annotated[str, typer.Option("--id", metavar="ID", help="Only move the dead letter with this id")] = "",
     as_json: Json = False,

@@ -26,10 +26,10 @@ AT_ONCE = 100
 def move(
     source: Annotated[
         str,
-        typer.Option("--from", metavar="QUEUE", help="The queue to take messages from", autocompletion=complete_queue),
+        typer.Option("--from", metavar="QUEUE", help="The queue to move messages from", autocompletion=complete_queue),
     ],
     target: Annotated[
-        str, typer.Option("--to", metavar="QUEUE", help="The queue to put them into", autocompletion=complete_queue)
+        str, typer.Option("--to", metavar="QUEUE", help="The queue to move them to", autocompletion=complete_queue)
     ],
     delay: Annotated[
         float,
@@ -38,10 +38,10 @@ def move(
         ),
     ] = 0,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=0, help="How many messages to move at most; 0 for all")
+        int, typer.Option("--limit", metavar="N", min=0, help="The maximum number of messages to move; 0 for all")
     ] = 0,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more messages until interrupted")] = False,
-    create: Annotated[bool, typer.Option("--create", help="Make the queue --to if there is none")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the queue --to if it does not exist")] = False,
     to_server: Annotated[
         str, typer.Option("--to-server", metavar="URL", help="The server of --to, if it is another one")
     ] = "",

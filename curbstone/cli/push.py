@@ -28,13 +28,14 @@ def push(
         Path | None, typer.Option("--secret-file", metavar="FILE", help="The secret to sign with: whsec_… or any text")
     ] = None,
     parallel: Annotated[
-        int, typer.Option("--parallel", metavar="N", min=1, max=1000, help="How many requests may be under way at once")
+        int, typer.Option("--parallel", metavar="N", min=1, max=1000, help="The maximum number of concurrent requests")
     ] = 4,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long to wait for an answer")
+        float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long to wait for a response")
     ] = 15,
     rate: Annotated[
-        float, typer.Option("--rate", metavar="N", min=0, help="The most messages in a second; 0 for no limit")
+        float,
+        typer.Option("--rate", metavar="N", min=0, help="The maximum number of messages per second; 0 for no limit"),
     ] = 0,
     allow_private: Annotated[
         bool, typer.Option("--allow-private", help="Also send to addresses that are not public, such as 127.0.0.1")

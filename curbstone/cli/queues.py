@@ -52,9 +52,7 @@ def queues(
 def explain(
     queue: Queue,
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a message")] = "",
-    group: Annotated[
-        str, typer.Option("--group", metavar="GROUP", help="Explain the queue as this group sees it")
-    ] = "",
+    group: Annotated[str, typer.Option("--group", metavar="GROUP", help="Explain the queue for this group")] = "",
     as_json: Json = False,
 ) -> None:
     """Explain why nothing is delivered from a queue, or where a message is."""
@@ -70,7 +68,10 @@ def explain(
 def pause(
     queue: Queue,
     publish: Annotated[
-        bool, typer.Option("--publish", help="Refuse new messages, as a full queue does, and deliver as before")
+        bool,
+        typer.Option(
+            "--publish", help="Pause publishing instead of deliveries: refuse new messages, as a full queue does"
+        ),
     ] = False,
 ) -> None:
     """Stop the deliveries of a queue, over all protocols.

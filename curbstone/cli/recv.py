@@ -34,7 +34,7 @@ def recv(
     count: Annotated[
         int | None,
         typer.Option(
-            "--count", "-n", metavar="N", min=0, help="How many messages to receive at most; 0 for all. Default: 1"
+            "--count", "-n", metavar="N", min=0, help="The maximum number of messages to receive; 0 for all. Default: 1"
         ),
     ] = None,
     ack: Annotated[bool, typer.Option("--ack", help="Acknowledge each message after it was printed")] = False,

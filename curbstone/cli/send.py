@@ -48,22 +48,22 @@ def send(
         str, typer.Option("--content-type", metavar="TYPE", help="The content type of each message, such as text/plain")
     ] = "",
     header: Header = None,
-    ttl: Annotated[float | None, typer.Option("--ttl", metavar="SECONDS", help="How long each message lives")] = None,
+    ttl: Annotated[float | None, typer.Option("--ttl", metavar="SECONDS", help="Seconds until it expires")] = None,
     delay: Annotated[
         float | None,
-        typer.Option("--delay", metavar="SECONDS", help="How long each message waits before it is delivered"),
+        typer.Option("--delay", metavar="SECONDS", help="Seconds until it is delivered"),
     ] = None,
     key: Annotated[
         str, typer.Option("--key", metavar="KEY", help="Messages of one key are delivered one at a time, in order")
     ] = "",
     priority: Annotated[
-        int | None, typer.Option("--priority", metavar="0-9", help="9 is delivered first; 4 if it is not given")
+        int | None, typer.Option("--priority", metavar="0-9", help="9 is delivered first; the default is 4")
     ] = None,
     unique: Annotated[
         str, typer.Option("--unique", metavar="NAME", help="Store nothing while a message with this name is unsettled")
     ] = "",
-    replace: Annotated[str, typer.Option("--replace", metavar="NAME", help="Replace the one named so that waits")] = "",
-    create: Annotated[bool, typer.Option("--create", help="Make the queue if there is none")] = False,
+    replace: Annotated[str, typer.Option("--replace", metavar="NAME", help="Replace the waiting message of NAME")] = "",
+    create: Annotated[bool, typer.Option("--create", help="Create the queue if it does not exist")] = False,
     as_json: Json = False,
 ) -> None:
     """Publish messages, in order.

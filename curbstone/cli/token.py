@@ -13,7 +13,7 @@ from curbstone.cli.help import Command, Group
 from curbstone.cli.options import Json
 from curbstone.cli.output import counted, print_json
 
-token = typer.Typer(name="token", cls=Group, help="Make, list and revoke API tokens of a running server.")
+token = typer.Typer(name="token", cls=Group, help="Create, list and revoke API tokens of a running server.")
 
 
 @token.command(cls=Command)
@@ -25,8 +25,10 @@ def create(
     grants: Annotated[
         list[str] | None, typer.Option("--grant", metavar="GRANT", help="Limit the token to this grant; repeatable")
     ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", min=0, help="How long the token is valid; 0 for ever")] = 0,
-    label: Annotated[str, typer.Option("--label", metavar="TEXT", help="A note that says what the token is for")] = "",
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0, help="How long the token is valid; 0 means forever")
+    ] = 0,
+    label: Annotated[str, typer.Option("--label", metavar="TEXT", help="A note about the purpose of the token")] = "",
     as_json: Json = False,
 ) -> None:
     """Make a token and print it. It is not shown again."""

@@ -53,15 +53,15 @@ class Sample:
 
 def top(
     interval: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", min=0.1, max=3600, help="How often to ask the server")
+        float, typer.Option("--interval", metavar="SECONDS", min=0.1, max=3600, help="Seconds between updates")
     ] = 1,
     count: Annotated[
-        int, typer.Option("--count", "-n", metavar="N", min=0, help="End after asking this often; 0 for no end")
+        int, typer.Option("--count", "-n", metavar="N", min=0, help="End after this many updates; 0 for no end")
     ] = 0,
     limit: Annotated[
         int,
         typer.Option(
-            "--limit", metavar="N", min=1, max=10_000, help="How many queues to show at most, the busiest first"
+            "--limit", metavar="N", min=1, max=10_000, help="The maximum number of queues to show, the busiest first"
         ),
     ] = 1000,
     as_json: Json = False,

@@ -123,7 +123,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
             return
         except ssl.SSLError as error:
             self._send()  # the alert, which tells the client what is wrong
-            self._fail(error.reason or "it made no sense")
+            self._fail(error.reason or "invalid TLS data")
             self._socket.close()
             return
         self._send()

@@ -9,7 +9,7 @@ const OPTIONS = [
   ['dead_letter', 'Dead-letter queue', 'text'],
   ['ttl', 'Messages expire after, in seconds (0: never)', 'number'],
   ['lease', 'Lease, in seconds', 'number'],
-  ['nack_delay', 'Delay of a message that is given back, in seconds', 'number'],
+  ['nack_delay', 'Delay of a nacked message, in seconds', 'number'],
   ['nack_delay_max', 'Longest such delay, if it grows with each try, in seconds', 'number'],
   ['max_message_size', 'Largest message (bytes, or as 1MiB)', 'size'],
   ['overflow', 'When the queue is full', ['refuse', 'drop-oldest']],

@@ -4,7 +4,7 @@ import * as api from './api.js'
 import { h, time } from './dom.js'
 
 const WORDS = {
-  published: 'published', released: 'given back', settled: 'settled', rejected: 'rejected', dead: 'made a dead letter',
+  published: 'published', released: 'requeued', settled: 'settled', rejected: 'rejected', dead: 'made a dead letter',
   expired: 'expired', purged: 'purged', skipped: 'skipped at the cap', replaced: 'replaced by a later message of its name',
 }
 
@@ -57,5 +57,5 @@ function told(event, isUndone) {
   const group = event.group ? ` in group ${event.group}` : ''
   const tries = event.tries ? `, delivered ${times(event.tries)} by then` : ''
   const due = event.due ? `, until ${time(event.due)}` : ''
-  return `${isUndone ? 'brought back by an undo' : WORDS[event.event] ?? event.event}${group}${tries}${due}`
+  return `${isUndone ? 'restored by an undo' : WORDS[event.event] ?? event.event}${group}${tries}${due}`
 }

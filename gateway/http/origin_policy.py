@@ -59,7 +59,7 @@ class OriginPolicy:
         if not origin:
             return send
         if scope["method"] not in _SAFE_METHODS and not is_same_host(origin, host):
-            raise Problem(403, "pages of this origin may not call; see --cors-origin")
+            raise Problem(403, "requests from pages of this origin are not allowed; see --cors-origin")
         return send
 
     def check_host(self, host: bytes) -> None:
@@ -99,7 +99,7 @@ class OriginPolicy:
             return
         site = named.get(b"sec-fetch-site")
         if site in (b"cross-site", b"same-site"):
-            raise Problem(403, "pages of another origin may not take messages; see --cors-origin")
+            raise Problem(403, "pages of other origins can't consume messages; see --cors-origin")
         if site is None and named.get(b"user-agent", b"").startswith(_BROWSERS) and _OF_A_PAGE not in named:
             raise Problem(
                 403, "a browser that does not name the calling page can't take messages; send X-Requested-With"

@@ -256,7 +256,7 @@ def test_a_bad_file_changes_nothing_at_a_reload_and_refuses_a_start(world: World
         World(world.file.parent, "[users.x]\npassword = ['secret-text']")
     world.write(USERS)
     world.file.chmod(0o620)
-    with pytest.raises(UsersError, match="others than its owner may write it"):
+    with pytest.raises(UsersError, match="users other than its owner may write it"):
         world.authenticator.open()
 
 
@@ -281,7 +281,7 @@ def test_a_file_of_tokens_that_another_user_put_there_is_not_read(
     world.authenticator.open()
     real = os.fstat
     monkeypatch.setattr(os, "fstat", lambda file: os.stat_result([*real(file)[:4], 12345, *real(file)[5:10]]))
-    with pytest.raises(DataDirectoryError, match="access/tokens can't be read: it is another user's"):
+    with pytest.raises(DataDirectoryError, match="access/tokens can't be read: another user owns it"):
         tokens.read(world.data)
 
 

@@ -304,7 +304,7 @@ def test_a_message_of_an_event_needs_no_end(shell: Shell, queue: str) -> None:
     message = shell.take(subscriber)
     with pytest.raises(ZeroDivisionError):
         shell.handle(message, lambda: print(1 / 0))
-    with pytest.raises(ClientError, match="can't be given back or rejected"):
+    with pytest.raises(ClientError, match="can't be nacked or rejected"):
         shell.settle(message, "reject")
 
 

@@ -193,7 +193,7 @@ def test_the_history_of_a_message(run: Run, server: ServerProcess) -> None:
     good(run("send", "a", "hello"))
     (received,) = good(run("recv", "a", "--json")).json
     lines = good(run("history", "a", received["id"])).out.splitlines()
-    assert [line[25:] for line in lines] == ["published, 5 bytes", "given back, tried 1 times", "it is ready"]
+    assert [line[25:] for line in lines] == ["published, 5 bytes", "requeued, number of deliveries: 1", "it is ready"]
     assert [event["event"] for event in good(run("history", "a", received["id"], "--json")).json[0]["events"]] == [
         "published",
         "released",
@@ -201,7 +201,7 @@ def test_the_history_of_a_message(run: Run, server: ServerProcess) -> None:
     good(run("recv", "a", "--ack"))
     good(run("undo", "a"))
     lines = good(run("history", "a", received["id"])).out.splitlines()
-    assert [line[25:] for line in lines][-3:] == ["settled", "brought back by an undo", "it is ready"]
+    assert [line[25:] for line in lines][-3:] == ["settled", "restored by an undo", "it is ready"]
     assert run("history", "a", "made-up").code == 4
 
 
@@ -217,10 +217,10 @@ def test_the_history_of_a_message_that_died_and_was_redriven(run: Run, server: S
         return [line[25:] for line in good(run("history", queue, message_id)).out.splitlines()]
 
     assert history("a", received["id"])[-2:] == [
-        f"dead-lettered to default/dead as {letter['id']}: tried too often",
+        f"dead-lettered to default/dead as {letter['id']}: max_tries reached",
         "it is gone",
     ]
-    died = f"died in default/a as {received['id']} after 1 try: tried too often"
+    died = f"died in default/a as {received['id']} after 1 delivery: max_tries reached"
     assert history("dead", letter["id"]) == [died, "published, 5 bytes", "it is ready"]
     good(run("redrive", "dead"))
     (again,) = good(run("peek", "a", "--json")).json

@@ -55,7 +55,7 @@ def test_options_pause_a_queue_let_the_oldest_make_room_and_check_bodies(server:
     assert call(server, "PUT", "/queues/opt", options).status == 201
     for number in range(10):
         publish(server, "opt", f"{number}{'x' * 10_000}")
-    assert "gave way to newer ones" in " ".join(reported(server, "GET", "/queues/opt/explain")["sentences"])
+    assert "to make room for newer ones" in " ".join(reported(server, "GET", "/queues/opt/explain")["sentences"])
     assert reported(server, "GET", "/queues/opt")["options"].items() >= options.items()
     assert reported(server, "POST", "/queues/opt/pause") == {"paused": True, "publish_paused": False}
     assert pop(server, "opt").status == 204

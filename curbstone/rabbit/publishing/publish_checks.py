@@ -25,7 +25,7 @@ class PublishChecks:
     __slots__ = ("_bytes_max", "_door", "_paused")
 
     def __init__(self, name: QueueName, options: QueueOptions, schemas: Schemas) -> None:
-        text = f"queue {name} takes no messages until its option publish_paused is false"
+        text = f"queue {name} accepts no messages until its option publish_paused is false"
         self._paused = PublishPaused(text) if options.publish_paused else None
         self._bytes_max = options.max_message_size
         self._door = BodyRule(lambda: schemas, options.schema) if options.schema else None

@@ -57,7 +57,7 @@ TOTALS = {
     "messages_delivered": ("delivered", "Deliveries"),
     "messages_redelivered": ("redelivered", "Deliveries of messages delivered before"),
     "messages_acknowledged": ("acked", "Messages settled by their consumers"),
-    "messages_returned": ("released", "Deliveries given back: nack, end of a lease or of a connection"),
+    "messages_returned": ("released", "Deliveries requeued: nack, end of a lease or of a connection"),
     "messages_rejected": ("rejected", "Deliveries rejected"),
     "messages_expired": ("expired", "Messages whose time to live ran out"),
     "messages_dead_lettered": ("dead_lettered", "Messages sent to a dead-letter queue"),
@@ -83,7 +83,7 @@ BY_PROTOCOL = {
     "messages_delivered": ("delivered", "Messages handed to consumers"),
     "messages_redelivered": ("redelivered", "Deliveries of messages delivered before"),
     "messages_acknowledged": ("acked", "Deliveries acknowledged"),
-    "messages_returned": ("returned", "Deliveries given back by their consumers (nack)"),
+    "messages_returned": ("returned", "Deliveries requeued by their consumers (nack)"),
     "messages_rejected": ("rejected", "Deliveries rejected: dead-lettered, or dropped without a dead-letter queue"),
 }
 _COUNTERS = tuple(name for name, _ in TOTALS.values())

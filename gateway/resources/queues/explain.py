@@ -77,7 +77,7 @@ def _holder(holder: Holder) -> dict[str, object]:
 def _about_server(access: AuthorizedBroker) -> Iterator[str]:
     health = access.health()
     if not health.ok:
-        yield "The server has trouble" + "".join(f"; {reason}" for reason in health.reasons[:3]) + "."
+        yield f"The server is not healthy: {'; '.join(health.reasons[:3])}."
 
 
 async def _held_back(queue: Queue, group: str) -> list[Peeked]:
@@ -100,11 +100,11 @@ def _about_queue(
     if queue.options.paused:
         yield "It is paused: nothing is delivered until its option paused is false."
     if queue.options.publish_paused:
-        yield "It takes no messages until its option publish_paused is false; what it holds is delivered."
+        yield "It accepts no messages until its option publish_paused is false; its messages are still delivered."
     for text in queue.damaged[:3]:
         yield f"It is damaged: {text}."
     if group and not any(each.declared for each in backlogs if each.group == group):
-        yield f"Group {group} is not declared: only messages that name it are for it."
+        yield f"Group {group} is not declared: it gets only messages that are published for it."
     if counts.rdy:
         yield f"{_messages(counts.rdy)} ready{whose}."
         if behind and queue.options.are_keys_in_order:
@@ -121,7 +121,7 @@ def _about_queue(
         takers = [holder for holder in holders if holder.group == group]
         yield from _about_takers(group, takers, can_be_had, has_priorities=len(priorities) > 1)
     elif not counts.wip and not counts.delayed:
-        yield f"Nothing waits in it{whose}."
+        yield f"It has no messages{whose}."
     if counts.wip:
         yield f"{_messages(counts.wip)} delivered and not settled."
     for each in longest:
@@ -133,15 +133,14 @@ def _about_queue(
         yield f"Of these {count} {_is(count)} leased; the first returns at {when}."
     others = [backlog for backlog in backlogs if backlog.group != group and backlog.rdy]
     for backlog in others[:GROUPS_MAX]:
-        note = "" if backlog.declared else ", which is not declared: only who names it gets them"
+        note = "" if backlog.declared else ", which is not declared: only its own consumers get them"
         yield f"{_messages(backlog.rdy)} ready for group {backlog.group}{note}."
     yield from _about_room(queue, counts.bytes)
     if queue.stats.overflowed:
-        yield f"Since the start {_messages(queue.stats.overflowed)} gone that gave way to newer ones."
+        yield f"Since the start it has dropped {_count(queue.stats.overflowed)} to make room for newer ones."
     if queue.stats.filtered:
-        count = queue.stats.filtered
-        none = "" if queue.stats.published else ", and none has passed"
-        yield f"Since the start the filters of its bindings have kept out {count} message{'s' * (count != 1)}{none}."
+        none = "" if queue.stats.published else ", and none has matched"
+        yield f"Since the start the filters of its bindings have excluded {_count(queue.stats.filtered)}{none}."
     if queue.stats.duplicates == 1:
         yield "Since the start one message was not stored, because another one had its unique name."
     elif queue.stats.duplicates:
@@ -198,7 +197,7 @@ def _about_priorities(queue: Queue, counts: Mapping[int, int]) -> Iterator[str]:
     if every:
         yield f"One of {every} deliveries goes to the oldest message, whatever its priority."
     else:
-        yield "They wait as long as those are ready: the option oldest_every would let some of them through."
+        yield "They wait while those are ready, unless the option oldest_every is set."
 
 
 def _about_room(queue: Queue, held: int) -> Iterator[str]:
@@ -211,9 +210,9 @@ def _about_room(queue: Queue, held: int) -> Iterator[str]:
         yield "No message fits now."
     # If none fits in a queue that is far from full, the cap is not the cause: the disk is full, or the queue is paused.
     if (space.refused_last_minute and space.available) or held > 0.9 * (cap - space.reserved):
-        then = "the oldest messages give way" if queue.options.drops_oldest else "it refuses messages"
-        kept = f"{_bytes(space.reserved)} are kept free for acks, returned messages and cleaning"
-        yield f"It takes {_bytes(held)} of its cap of {_bytes(cap)}, and {kept}; when it is full {then}."
+        then = "it drops its oldest messages" if queue.options.drops_oldest else "it refuses messages"
+        kept = f"{_bytes(space.reserved)} are reserved for acks, requeued messages and compaction"
+        yield f"It takes {_bytes(held)} of its cap of {_bytes(cap)}, and {kept}; when it is full, {then}."
 
 
 def _bytes(size: int) -> str:
@@ -242,7 +241,7 @@ def _about_takers(group: str, holders: list[Holder], can_be_had: bool, *, has_pr
         yield f"{who} {most}, and must settle some."
         if has_priorities:
             holds = "it holds" if is_one else "they hold"
-            yield f"A higher priority does not overtake what {holds}: a smaller window lets it go out sooner."
+            yield f"A higher priority does not overtake the messages that {holds}; a smaller window shortens the wait."
     if held := states.count("held"):
         who, is_one = _of(held, len(states))
         yield f"{who} {'does' if is_one else 'do'} not read what was sent."
@@ -309,8 +308,12 @@ def _whose(who: Who) -> str:
     return over + (f" ({', '.join(known)})" if known else "")
 
 
+def _count(count: int) -> str:
+    return f"{count} message{'s' if count != 1 else ''}"
+
+
 def _messages(count: int) -> str:
-    return f"{count} message{'s' if count != 1 else ''} {_is(count)}"
+    return f"{_count(count)} {_is(count)}"
 
 
 def _is(count: int) -> str:

@@ -187,7 +187,7 @@ class Logins:
         """POST /v2/reload: read users and certificates again. A bad file changes nothing, and the reply says why."""
         access_of(request).administer("reload")
         if not self._reloads:
-            raise Problem(409, "this server has neither users nor a certificate to read again")
+            raise Problem(409, "this server has neither users nor a certificate to reload")
         await answer(self._reloads.reload)
         return Response(status_code=204)
 

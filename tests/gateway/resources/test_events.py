@@ -205,7 +205,7 @@ async def test_a_binding_has_a_filter_that_is_shown_replaced_and_removed(gateway
         reached.append(reply.json()["queues"])
     assert reached == [2, 1] and [await bodies(gateway, name) for name in ("all", "eu")] == [["eu", "us"], ["eu"]]
     sentences = (await gateway.http.get("/v2/p1/queues/eu/explain")).json()["sentences"]
-    assert "Since the start the filters of its bindings have kept out 1 message." in sentences
+    assert "Since the start the filters of its bindings have excluded 1 message." in sentences
     assert "curbstone_messages_filtered_total 1.0" in (await gateway.http.get("/metrics")).text
     assert (await gateway.http.put(path, json={"filter": None})).status_code == 201
     assert "filters" not in (await gateway.http.get("/v2/p1/queues/eu")).json()

@@ -19,7 +19,7 @@ async def said(gateway: Running, query: str = "") -> str:
 
 
 async def test_an_empty_queue(gateway: Running) -> None:
-    assert await said(gateway) == "Nothing waits in it."
+    assert await said(gateway) == "It has no messages."
 
 
 async def test_nobody_consumes(gateway: Running) -> None:
@@ -65,7 +65,7 @@ async def test_what_waits_for_a_group_that_is_not_declared_is_reported(gateway: 
     await gateway.http.post(f"{MESSAGES}?groups=zz", content="1")
     assert "1 message is ready for group zz, which is not declared" in await said(gateway)
     assert (await said(gateway, "?group=zz")).startswith(
-        "Group zz is not declared: only messages that name it are for it. 1"
+        "Group zz is not declared: it gets only messages that are published for it. 1"
     )
     assert "1 message is ready for group zz. No consumer is connected for group zz." in await said(gateway, "?group=zz")
 
@@ -76,7 +76,7 @@ async def test_a_full_queue(gateway: Running) -> None:
         pass
     text = await said(gateway)
     assert "It refused 1 message in the last minute; the largest message that fits now is" in text
-    assert "of its cap of 64 KiB, and" in text and "when it is full it refuses messages" in text
+    assert "of its cap of 64 KiB, and" in text and "when it is full, it refuses messages" in text
 
 
 async def test_a_queue_that_refuses_messages_long_before_its_cap_says_so(gateway: Running) -> None:
@@ -156,7 +156,7 @@ async def test_what_made_room_to_newer_messages_is_reported_and_counted(gateway:
         await gateway.publish("x" * 4000)
     rdy, _, _ = await gateway.counts()
     said = " ".join((await gateway.http.get(QUEUE + "/explain")).json()["sentences"])
-    assert f"Since the start {40 - rdy} messages are gone that gave way to newer ones." in said
+    assert f"Since the start it has dropped {40 - rdy} messages to make room for newer ones." in said
     assert f"curbstone_messages_overflowed_total {float(40 - rdy)}" in (await gateway.http.get("/metrics")).text
 
 
@@ -241,13 +241,13 @@ async def test_priorities_that_wait_for_others(gateway: Running) -> None:
         await gateway.http.post(MESSAGES, content="x", headers={"x-priority": priority})
     text = await said(gateway)
     assert "2 of its 5 messages have priority 9 and go first; the others have 0 to 4." in text
-    assert "They wait as long as those are ready: the option oldest_every would let some of them through." in text
+    assert "They wait while those are ready, unless the option oldest_every is set." in text
     await gateway.http.put(QUEUE, json={"oldest_every": 10})
     assert "One of 10 deliveries goes to the oldest message, whatever its priority." in await said(gateway)
     async with gateway.socket("consume", "?ack&limit=1") as socket:
         for _ in range(2):
             await socket.recv()
-        assert "A higher priority does not overtake what it holds" in await said(gateway)
+        assert "A higher priority does not overtake the messages that it holds" in await said(gateway)
     (found,) = (await gateway.http.get(f"{MESSAGES}?limit=1")).json()["messages"]
     assert "priority" not in await said(gateway, f"?id={found['id']}")
     last = (await gateway.http.get(MESSAGES)).json()["messages"][-1]
