@@ -7,12 +7,12 @@ import re
 import shutil
 import signal
 import subprocess
-import threading
 from collections import Counter
 from pathlib import Path
 
 from tests.kit.processes import FIRST
 from tests.kit.server import ServerProcess, clean_environment
+from tests.kit.until import until
 
 # A name that a platform does not have is ignored for its question mark.
 CALLS = {
@@ -43,8 +43,6 @@ while "TracerPid:\\t0\\n" in pathlib.Path("/proc/self/status").read_text():
     time.sleep(0.005)
 """
 _TRACER = re.compile(r"^TracerPid:\t(\d+)$", re.MULTILINE)
-_POLL_S = 0.01
-_POLLS_MAX = 3000
 
 
 def why_no_strace() -> str:
@@ -95,11 +93,7 @@ class TracedServer(ServerProcess):
         """End the tracing, and the faults with it; the server continues."""
         tracer = self._tracer()
         os.kill(tracer, signal.SIGTERM)
-        for _ in range(_POLLS_MAX):
-            if self._tracer() == 0:
-                return
-            threading.Event().wait(_POLL_S)
-        raise AssertionError("strace does not let go")
+        until(lambda: self._tracer() == 0, "strace does not let go")
 
     def _tracer(self) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii", errors="replace")
@@ -110,13 +104,9 @@ class TracedServer(ServerProcess):
     def calls_made(self) -> Counter[str]:
         """Return how many calls of each kind the busiest thread made, once the server has ended."""
         kinds = {name.lstrip("?"): kind for kind, names in CALLS.items() for name in names.split(",")}
-        for _ in range(_POLLS_MAX):
-            trace = self.trace_file.read_text(encoding="utf-8", errors="replace")
-            if re.search(rf"^{self.process.pid} +\+\+\+ ", trace, re.MULTILINE):
-                break
-            threading.Event().wait(_POLL_S)
-        else:
-            raise AssertionError("strace does not end")
+        end = re.compile(rf"^{self.process.pid} +\+\+\+ ", re.MULTILINE)
+        until(lambda: end.search(self.trace_file.read_text(encoding="utf-8", errors="replace")), "strace does not end")
+        trace = self.trace_file.read_text(encoding="utf-8", errors="replace")
         counts: Counter[tuple[str, str]] = Counter()
         for match in re.finditer(r"^(\d+) +(\w+)\(", trace, re.MULTILINE):
             counts[match[1], kinds[match[2]]] += 1

@@ -15,10 +15,11 @@ import pytest
 from websockets.frames import Frame, Opcode
 
 from tests.faults.test_slow_peers import narrow
-from tests.faults.witness import memory_bytes, until
+from tests.faults.witness import memory_bytes
 from tests.kit.authority import Authority
 from tests.kit.guarded_server import GuardedServer, Line, guarded_server
 from tests.kit.server import ServerProcess
+from tests.kit.until import until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 

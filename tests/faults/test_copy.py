@@ -8,9 +8,10 @@ from pathlib import Path
 
 from tests.crash.mortal import HANG_S
 from tests.crash.stomp_peer import HungUp, StompPeer, encode
-from tests.faults.witness import QUEUE, Witness, call, until
+from tests.faults.witness import QUEUE, Witness, call
 from tests.kit.commands import curbstone
 from tests.kit.server import ServerProcess
+from tests.kit.until import until
 
 COPIES = 4
 

@@ -16,9 +16,10 @@ import pytest
 from curbstone.core.options import QueueOptions
 from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket import protocol
-from tests.faults.witness import call, until
+from tests.faults.witness import call
 from tests.kit.gateway import QUEUE, Running, running
 from tests.kit.server import ServerProcess
+from tests.kit.until import until
 
 ROOT = Path(__file__).resolve().parents[2]
 FREED_S_MAX = 60

@@ -18,9 +18,10 @@ import pytest
 
 from tests.crash.mortal import HANG_S
 from tests.faults.stopwatch import Stopwatch
-from tests.faults.witness import Login, Witness, bearer, call, memory_bytes, until
+from tests.faults.witness import Login, Witness, bearer, call, memory_bytes
 from tests.kit.guarded_server import guarded_server
 from tests.kit.server import ServerProcess
+from tests.kit.until import until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="figures are read from /proc")
 

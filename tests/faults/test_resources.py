@@ -15,8 +15,9 @@ import pytest
 
 from tests.crash.mortal import HANG_S
 from tests.crash.stomp_peer import StompPeer, encode
-from tests.faults.witness import Witness, call, cpu_s, memory_bytes, until
+from tests.faults.witness import Witness, call, cpu_s, memory_bytes
 from tests.kit.server import NotReady, ServerProcess
+from tests.kit.until import until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="figures are read from /proc")
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.crash.stomp_peer import encode
-from tests.faults.witness import Witness, call, memory_bytes, until
+from tests.faults.witness import Witness, call, memory_bytes
 from tests.kit.server import ServerProcess
+from tests.kit.until import until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 

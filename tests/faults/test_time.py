@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.crash.stomp_peer import encode
-from tests.faults.witness import Witness, call, until
+from tests.faults.witness import Witness, call
 from tests.kit.clock import Clock
 from tests.kit.server import ServerProcess
+from tests.kit.until import until
 
 BEAT_MS = 4500
 """Who is silent for 10 s is taken for dead: the test may stand still for so long before the stop and behind it."""

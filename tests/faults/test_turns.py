@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults.test_many_queues import prepare
-from tests.faults.witness import until
 from tests.faults.worst import CASES, WIRE, World
 from tests.kit.contract import operations
 from tests.kit.guarded_server import guarded_server
 from tests.kit.server import ServerProcess, clean_environment
+from tests.kit.until import until
 
 ROOT = Path(__file__).resolve().parents[2]
 TURN_MS_MAX = 250

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import json
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.crash.history import Answered, Delivered, History, Sent, Settled, Settling
-from tests.crash.mortal import HANG_S, Stuck
+from tests.crash.mortal import HANG_S
 from tests.crash.producers import VALUE
 from tests.crash.stomp_peer import StompPeer, encode
 from tests.kit.server import ServerProcess
 
 QUEUE = "default/witness"
-POLL_S = 0.02
-
-
-def until(happened: Callable[[], bool], what: str, limit_s: float = HANG_S) -> None:
-    """Wait until something is so; raise Stuck."""
-    pause = threading.Event()
-    for _ in range(int(limit_s / POLL_S)):
-        if happened():
-            return
-        pause.wait(POLL_S)
-    raise Stuck(what)
-
 
 Login = tuple[str, str]
 """A user, and its token."""

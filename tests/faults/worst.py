@@ -17,8 +17,8 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from tests.faults.test_many_queues import LARGE
-from tests.faults.witness import until
 from tests.kit.guarded_server import GuardedServer, Line
+from tests.kit.until import until
 
 AT_ONCE = 10_000
 """The most messages of a batch."""
