@@ -29,7 +29,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	if command -v $$p >/dev/null && $$p -c '$(NEW_ENOUGH)' 2>/dev/null; then echo $$p; exit; fi; done)
 
 .PHONY: $(SETS:%=%-deps) audit bench clean cluster compiled coverage dev docs format help install lint lock man ops-tools release run \
-	sdk sdk-tools soak soak-fuzz soak-mutation test test-compiled test-deps
+	sdk sdk-tools soak soak-fuzz soak-mutation soak-standby test test-compiled test-deps
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +71,8 @@ soak-fuzz: $(DEV)  ## Fuzz each decoder (Atheris) and the property tests (HypoFu
 	$(BIN)/python $(PIP_INSTALL) --upgrade --target build/hypofuzz hypofuzz 'hypothesis<6.156'  # the last that it can use
 	CURBSTONE_RECORD=1 PYTHONPATH=build/hypofuzz $(BIN)/python -m tests.fuzz.properties
 	CURBSTONE_RECORD=1 $(BIN)/python -m pytest -s -m soak tests/fuzz
+soak-standby: $(DEV)  ## Failovers: simulated (CURBSTONE_SIM_SECONDS=600) and of real processes (CURBSTONE_CRASH_SECONDS=60)
+	CURBSTONE_RECORD=1 $(BIN)/python -m pytest -s -m soak tests/standby
 soak-mutation: $(DEV)  ## Try the next mutants of the engine for CURBSTONE_MUTATION_SECONDS (600) of CPU time
 	CURBSTONE_RECORD=1 $(BIN)/python -m tests.mutation.run
 cluster: $(DEV) cluster-deps  ## Three RabbitMQ nodes, two gateways, and kills under load (CURBSTONE_CLUSTER_SECONDS=600)

@@ -40,6 +40,10 @@ ACK_S_MAX = 1.0
 """How often is acknowledged in any case."""
 LOOK_S = 0.1
 ANSWER_S_MAX = 60
+BEHIND_BYTES = 8 * 1024 * 1024
+"""After so many bytes without a pause it is far behind."""
+PAUSE_S = 0.005
+"""A server that has nothing more to send pauses for longer than that."""
 FINAL = (400, 401, 403, 404, 405, 501)
 """Refusals that another attempt does not change."""
 
@@ -183,9 +187,12 @@ class StandbyProcess:
     def _receive(self, client: Client, asked: dict[str, Any], pauses: Backoff) -> None:
         copy = self._copy
         was_attached = was_complete = False
+        in_a_row, applied_s = 0, time.monotonic()
         with client.stream("POST", "/v2/standby/stream", json=asked, timeout=SILENT_S) as pieces:
             for piece in pieces:
+                has_paused = time.monotonic() - applied_s > PAUSE_S
                 self._apply(piece)
+                applied_s = time.monotonic()
                 if copy.is_handed_over:
                     say(f"{client.url} has handed over")
                     return
@@ -194,6 +201,9 @@ class StandbyProcess:
                     continue
                 if attached.waits:
                     self._more.set()
+                else:
+                    in_a_row = 0 if has_paused else in_a_row + len(piece)
+                    self._catch_up(is_behind=in_a_row > BEHIND_BYTES)
                 if not was_attached:
                     was_attached = True
                     pauses.reset()
@@ -204,6 +214,20 @@ class StandbyProcess:
                     was_complete = True
                     say(f"the copy is complete: {size(copy.applier.applied)} into this run of the server")
         raise CommandFailed(f"{client.url} ended the stream")
+
+    def _catch_up(self, *, is_behind: bool) -> None:
+        """Apply without syncs while there is much to apply. Not if the server waits, for then that slows it down."""
+        applier = self._copy.applier
+        is_catching_up = self._copy.state.is_catching_up
+        try:
+            if is_behind and not is_catching_up and applier.is_usable:
+                say("far behind: catching up")
+                applier.catch_up()
+            elif is_catching_up and not is_behind:
+                applier.caught_up()
+                say("caught up")
+        except OSError as error:
+            raise _DiskFailed(f"the disk failed: {error}") from error
 
     def _apply(self, piece: bytes) -> None:
         is_full = False

@@ -75,6 +75,8 @@ class Applier:
         self._under_way: dict[int, tuple[int, Callable[[], None]]] = {}
         """Syncs that have begun here: the position before them, and what waits for them."""
         self._failure: OSError | None = None
+        self._durable_before = 0
+        """While it catches up: up to where everything was durable before."""
         self._is_first = True
         """Whether this process has not received anything yet."""
 
@@ -94,6 +96,8 @@ class Applier:
         with self._lock:
             if not self.is_usable:
                 return 0
+            if self.place.state.is_catching_up:
+                return self._durable_before
             return min([before for before, _ in self._under_way.values()], default=self.applied)
 
     # --- connections
@@ -105,6 +109,7 @@ class Applier:
         """
         if self._is_first:
             self._sync_now()
+            self.place.change(is_catching_up=False)
         elif not self._is_copying:
             self._note(self.applied, self.applied)
         position = self.place.position
@@ -183,6 +188,21 @@ class Applier:
         if self.place.state.is_complete and not self._is_copying:
             self.place.note(Position(self._life, applied, at_most))
 
+    def catch_up(self) -> None:
+        """Apply without syncs from now on, because it is far behind: with them it would never come closer.
+
+        Only for a copy that is usable. Until `caught_up` nothing more is durable, and after a power cut it is compared.
+        """
+        self._wait_for_syncs()
+        self._check_syncs()
+        self._durable_before = self.durable
+        self.place.change(is_catching_up=True)
+
+    def caught_up(self) -> None:
+        """Make everything durable that was applied meanwhile. Raise SyncFailed."""
+        self._sync_now()
+        self.place.change(is_catching_up=False)
+
     def close(self) -> None:
         """Wait for the syncs under way, and close all files."""
         self._wait_for_syncs()
@@ -200,7 +220,13 @@ class Applier:
         self._sync_now()
         term = self.place.state.term + 1
         self.place.change(
-            is_complete=False, in_sync=InSync.NO, is_server=True, believed="", term=term, skips_ids=skips_ids
+            is_complete=False,
+            is_catching_up=False,
+            in_sync=InSync.NO,
+            is_server=True,
+            believed="",
+            term=term,
+            skips_ids=skips_ids,
         )
 
     def give_up(self) -> None:
@@ -287,6 +313,8 @@ class Applier:
     # --- syncs
 
     def _begin_sync(self, frame: Frame) -> None:
+        if self.place.state.is_catching_up:
+            return
         number, disk, path = frame.a, self._disk, frame.path
         if frame.flag == Sync.FILE:
             job = self._file(path).sync
@@ -365,7 +393,7 @@ class Applier:
         self.place.change(in_sync=InSync.HANDED_OVER)
 
     def _begin_copy(self, _frame: Frame) -> None:
-        self.place.change(is_complete=False, in_sync=InSync.NO)
+        self.place.change(is_complete=False, in_sync=InSync.NO, is_catching_up=False)
         self._close_files("")
         self._listed = {}
 

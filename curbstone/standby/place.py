@@ -40,6 +40,8 @@ class State:
     """What the server has said last."""
     wants_full_copy: bool = False
     """Whether a sync has failed. What is read then may not be on the disk, so a comparison finds too little."""
+    is_catching_up: bool = False
+    """Whether it is applied without syncs, so that after a power cut files may be those of different moments."""
     server: str = ""
     """The id of the server whose data these are; "" if none is known yet."""
     term: int = 0
@@ -98,6 +100,8 @@ class Place:
                 self.position = Position(*numbers)
         if self.position is None and self.state.in_sync == InSync.IN_MEMORY:
             self.change(in_sync=InSync.NO)
+        if self.position is None and self.state.is_catching_up:
+            self.change(is_complete=False, is_catching_up=False)
 
     @property
     def can_resume(self) -> bool:

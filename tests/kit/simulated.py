@@ -264,7 +264,8 @@ class SimDisk:
     def _apply(self, change: tuple[str, str, Inode | None]) -> None:
         kind, path, inode = change
         if kind == "create" and inode is not None:
-            self.durable_names[path] = inode
+            if path.rpartition("/")[0] in self.dirs | self.durable_dirs:  # else its directory was renamed or removed
+                self.durable_names[path] = inode
         elif kind == "remove":
             self.durable_names.pop(path, None)
         elif kind == "mkdir":

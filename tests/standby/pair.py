@@ -144,6 +144,8 @@ class Pair:
         self.clock_ms += rng.choice([0, 0, 1, 20])
         if rng.random() < 0.003:
             self._trouble()
+        if not self.run.is_sync and self._cursor is not None and rng.random() < 0.01:
+            self._catch_up()
         if self.run.is_sync and not self._tick():
             self.run.counts["silences"] += 1
             self.lose()
@@ -177,6 +179,20 @@ class Pair:
         except OSError:
             self.run.counts["notes that failed"] += 1
             return True
+
+    def _catch_up(self) -> None:
+        """The standby begins to catch up, or has."""
+        applier = self.standby.applier
+        try:
+            if applier.place.state.is_catching_up:
+                applier.caught_up()
+            elif applier.is_usable:
+                self.run.counts["began to catch up"] += 1
+                applier.catch_up()
+        except Crash:
+            self._restart()
+        except (OSError, SyncFailed):
+            self._fail()
 
     def _trouble(self) -> None:
         """The standby's disk fails, is full or works again; or time passes in which nobody hears anything."""
@@ -406,7 +422,8 @@ class PairRun(Run):
         standby.disk.crash_in = -1
         position = applier.place.position
         cut = (self.lives[position.life], position.applied) if position is not None else FROM_THE_START
-        if is_power and (self.is_power_aimed or rng.random() < 0.6):
+        may_lose_power = not applier.place.state.is_catching_up  # after that it would not be promoted
+        if is_power and may_lose_power and (self.is_power_aimed or rng.random() < 0.6):
             self.counts["failovers with both powers cut"] += 1
             # Behind a sync that has failed, nothing of this life has to be there: nobody knows what that sync was for.
             cut = min(cut, (cut[0], 0 if applier.has_failed else applier.durable or cut[1]))

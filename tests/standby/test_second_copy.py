@@ -244,6 +244,35 @@ def test_what_a_copy_in_sync_may_lack_is_decided_by_the_time_since_it_was_heard(
     assert pair.copy.promote(accepts_loss=False) == "" and not pair.copy.state.skips_ids
 
 
+def test_a_copy_that_is_far_behind_is_applied_without_syncs(pair: Pair) -> None:
+    pair.attach()
+    before = pair.copy.ack()["durable"]
+    pair.copy.applier.catch_up()
+    pair.server.write("second", b"2")
+    pair.receive()
+    assert pair.contents()["second"] == b"2" and pair.copy.ack()["durable"] == before
+    pair.copy.applier.caught_up()
+    assert pair.copy.ack()["durable"] == pair.server.stream.end
+    pair.copy.applier.catch_up()
+    pair.copy.close()
+    pair.copy = pair.new_copy()
+    pair.leave()
+    assert pair.attach() < 2000, "only the process has ended, and what it wrote is there"
+    assert not pair.copy.state.is_catching_up
+
+
+def test_a_power_cut_while_it_catches_up_makes_a_copy_unusable(pair: Pair) -> None:
+    pair.attach()
+    pair.copy.applier.catch_up()
+    pair.copy.close()
+    pair.copy = pair.new_copy(b"another boot")
+    with pytest.raises(NotPromoted, match="not complete"):
+        pair.copy.promote(accepts_loss=True)
+    pair.leave()
+    pair.attach()
+    assert pair.copy.ack()["is_usable"]
+
+
 def test_a_server_that_continues_anywhere_else_is_not_believed(pair: Pair) -> None:
     pair.attach()
     pair.leave()

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.commands import curbstone
+from tests.kit.results import record
 from tests.kit.server import ServerProcess, call
 from tests.kit.until import until
 from tests.standby.second import StandbyProcess
@@ -225,6 +226,8 @@ def test_failovers_of_real_processes_lose_nothing(tmp_path: Path) -> None:
                 standby = StandbyProcess(folder, server.url, *OPTIONS, NEVER, "--discard")
             in_sync(server)
     missing = set(load.confirmed) - set(bodies(server))
+    counts = {"failovers": failovers, "switchovers": handovers, "messages confirmed": len(load.confirmed)}
+    record("failovers", counts, is_finding=bool(missing))
     print(f"{len(load.confirmed)} confirmed, {failovers} failovers, {handovers} handovers, {kills} kills of a standby")
     assert not missing, sorted(missing)[:10]
     standby.stop()
