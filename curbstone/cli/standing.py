@@ -257,7 +257,9 @@ class StandbyProcess:
             copy, begun_ms = self._copy, now_ms()
             attached = copy.attached
             ack = copy.ack()
-            if attached is None or (ack == last and begun_ms - last_ms < ACK_S_MAX * 1000):
+            # While one that says nothing new is under way, another one has to wait.
+            is_news = any(ack[name] != last.get(name) for name in ("durable", "is_usable"))
+            if attached is None or not (is_news or begun_ms - last_ms >= ACK_S_MAX * 1000):
                 continue
             try:
                 client = client or Client()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from curbstone.core.disk import Disk
 from curbstone.core.errors import Conflict, Gone, Unavailable
 from curbstone.gateway.resources.server.standby import DIGEST_BYTES, Ack, Hello
-from curbstone.standby.barrier import StandbyBarrier
+from curbstone.standby.barrier import StandbyBarrier, Standing
 from curbstone.standby.copying import Copy
 from curbstone.standby.frames import Attached, Kind
 from curbstone.standby.handover import Ending, Handover
@@ -112,6 +112,11 @@ class Follower:
         data = b"".join(self._cursor.take(_PIECE_BYTES))
         self.sent_bytes += len(data)
         return data
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether `read` has only to take what waits, and copies nothing."""
+        return self._copy is None
 
     def figures(self) -> FollowerFigures:
         """Return what is known of it."""
@@ -323,6 +328,11 @@ class Followers:
             self._followers.remove(follower)
             self._sent_bytes += follower.sent_bytes
         logger.info("%s follows no more", follower.name)
+
+    @property
+    def is_in_sync(self) -> bool:
+        """See `Source`."""
+        return self._barrier is not None and self._barrier.standing is Standing.SYNC
 
     @property
     def confirms(self) -> str:

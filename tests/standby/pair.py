@@ -14,7 +14,6 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -30,6 +29,7 @@ from tests.kit.simulated import Crash, SimHost
 from tests.sim.evidence import NotingDisk
 from tests.sim.run import Run
 from tests.sim.trouble import UNLIMITED, disk_recovers
+from tests.standby.held_back import PairHost
 from tests.standby.machine import SimSyncs, Standby
 from tests.standby.marked import FROM_THE_START, Mark, Marked
 
@@ -307,39 +307,6 @@ class Pair:
             self._is_aimed = False
             self._frozen = 30 if is_syncing else 0
             disk.crash_in = self.rng.choice([0, 0, 1, 2, 4])
-
-
-class PairHost(SimHost):
-    """A host with the rule of `core.host.AsyncioHost`: reports of jobs that succeeded wait at the barrier."""
-
-    def __init__(self, rng: Random, wall_ms: int, pair: Pair) -> None:
-        super().__init__(rng, wall_ms)
-        self.pair = pair
-        self._held_back: list[tuple[int, Callable[[], object]]] = []
-
-    def work(self) -> bool:
-        barrier, before = self.pair.barrier, len(self.ended)
-        barrier.begin()
-        worked = super().work()
-        mark = barrier.end()
-        if mark and len(self.ended) > before:
-            report = self.ended[-1]
-            assert isinstance(report, partial)
-            if report.args[-1] is None:  # the error; `partial` of a `partial` has the arguments of both
-                self._held_back.append((mark, self.ended.pop()))
-        return worked
-
-    def turn(self) -> bool:
-        moved = self.pair.step()
-        left = []
-        for mark, report in self._held_back:
-            if self.pair.barrier.allows(mark):
-                self.pair.released(mark)
-                self.ended.append(report)
-            else:
-                left.append((mark, report))
-        self._held_back = left
-        return super().turn() or moved or bool(left)
 
 
 class PairRun(Run):

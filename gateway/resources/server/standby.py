@@ -89,6 +89,10 @@ class Follower(Protocol):
     gather_s: float
     """How long to wait for more before something is sent."""
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether `read` does not block for long now."""
+
     def read(self) -> bytes:
         """Return what comes next, or b"" if there is nothing now. Blocks. Raise OSError if it can't continue."""
 
@@ -115,6 +119,10 @@ class Handover(Protocol):
 
 class Source(Protocol):
     """What followers get."""
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether confirms wait for a standby that is in sync. Then `acknowledge` does not block."""
 
     def attach(self, hello: Hello, wake: Callable[[], None]) -> Follower:
         """Attach one that follows. Blocks. Raise Conflict or Unavailable.
@@ -146,6 +154,7 @@ class NoFollowers:
         raise NotSupported(self._reason)
 
     acknowledge = hand_over = attach
+    is_in_sync = False
 
     def figures(self) -> None:
         """Return None: there are none."""
@@ -218,7 +227,7 @@ class Standby:
         fields = await read_object(request, request.receive, LOGIN_BYTES_MAX, "an acknowledgement", Ack._fields)
         ack = _acknowledged(fields)
         source = self._source
-        is_believed = await in_thread(lambda: source.acknowledge(ack))
+        is_believed = source.acknowledge(ack) if source.is_in_sync else await in_thread(lambda: source.acknowledge(ack))
         return JsonResponse({"believed": is_believed}, headers=FRESH)
 
     async def switch_over(self, request: Request) -> Response:
@@ -273,7 +282,8 @@ class StreamReply(StreamingResponse):
         leave = self._standby.begin(self, request, access)
         try:
             while not (self._is_cut or is_gone(request)):
-                if piece := await in_thread(self._follower.read):
+                follower = self._follower
+                if piece := follower.read() if follower.is_quick else await in_thread(follower.read):
                     yield piece
                 elif self._is_over:  # only now, so that it has what was there when the end was asked for
                     break
