@@ -14,6 +14,7 @@ from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.disk import OF_ONE_FILE, Disk
 from curbstone.core.engine.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX, Directories
 from curbstone.core.engine.disk_alarms import AlarmingHost
+from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.log import Log, Salt, random_salt
 from curbstone.core.engine.log.meta import Meta, load_meta, meta_reserve, store_meta
 from curbstone.core.engine.queue import Queue
@@ -182,7 +183,7 @@ class Broker:
         replay = Replay(queue.parts)
         if not replay.run():
             # There is no log that can be read, for example because a crash came during the creation.
-            queue.log.create(queue.state.next_seq, replay.first_number)
+            queue.log.recovered([queue.log.create(queue.state.next_seq, replay.first_number)], replay.first_number)
             self.disk.sync_dir(directory)
         earlier = self._queues.get(meta.name)
         if earlier is None or self._takes_over(queue, earlier):
@@ -284,20 +285,22 @@ class Broker:
         self._know(queue)
         directory = queue.log.directory
         is_begun = False
+        first: Segment | None = None
 
         def job() -> None:
-            nonlocal is_begun
+            nonlocal is_begun, first
             is_begun = self._queues.get(name) is queue
             if is_begun:  # otherwise it was deleted before this job began
                 self.disk.make_dir(directory)
-                queue.log.create(1)
+                first = queue.log.create(1)
                 if not name.is_private:
                     store_meta(self.disk, directory, meta.encode())
                     self.disk.sync_dir(QUEUES)
 
         def done(error: BaseException | None) -> None:
             if error is None:
-                if is_begun:
+                if first is not None:
+                    queue.log.recovered([first], 1)
                     queue.opened()
                 else:
                     queue.meta_writer.failed(NoSuchQueue(f"no such queue: {name}"))

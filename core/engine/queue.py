@@ -360,10 +360,11 @@ class Queue:
         state.broken = f"{state.label} {what}"
         refusal = Unavailable(state.broken)
         self.host.tell(self.writer.abandon, refusal)
-        state.is_closed = False
-        self.host.tell(self.close, refusal)
-        state.is_closed = True
-        state.shared.alarms.note(state.label, what)
+        was_closed, state.is_closed = state.is_closed, True
+        self.host.tell(self._end, refusal)
+        if not was_closed:  # else it was deleted, and nobody would end the alarm
+            state.shared.alarms.note(state.label, what)
+        self.wakeups.dirty()  # the deletion may wait for the end of a job
 
     def fail_to_open(self, error: CurbstoneError) -> None:
         """End a queue that could not be created, and refuse everything that waits for it."""
@@ -384,6 +385,7 @@ class Queue:
         self.leases.end_all()
         self.cleaner.end(error)
         self.index.reader.close()
+        self.wakeups.end()
         for fn in list(self.wakeups.watchers):
             self.host.tell(fn)
 

@@ -73,7 +73,8 @@ class Wakeups:
     """What one queue has to do in its next turn, or at a given time."""
 
     __slots__ = (
-        "_alarm_ms", "_timer", "all_are_woken", "dirty", "has_changed", "host", "is_due", "turn", "watchers", "woken",
+        "_alarm_ms", "_has_ended", "_timer", "all_are_woken", "dirty", "has_changed", "host", "is_due", "turn",
+        "watchers", "woken",
     )  # fmt: skip
 
     def __init__(self, host: Host, turn: Turn, add: Callable[[Turn], None]) -> None:
@@ -94,6 +95,7 @@ class Wakeups:
         """Whether the time of `at` has come."""
         self._alarm_ms: int | None = None
         self._timer: Timer | None = None
+        self._has_ended = False
 
     @property
     def is_empty(self) -> bool:
@@ -128,8 +130,17 @@ class Wakeups:
 
         return unwatch
 
+    def end(self) -> None:
+        """End the timer, which would keep the queue in memory."""
+        self._has_ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def at(self, due_ms: int) -> None:
         """Have a turn at that engine time, to deal with what is due by then."""
+        if self._has_ended:
+            return
         if self._alarm_ms is None or due_ms < self._alarm_ms:
             if self._timer is not None:
                 self._timer.cancel()

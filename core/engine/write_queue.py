@@ -276,6 +276,9 @@ class WriteQueue:
         """Write that messages are settled. The write queue keeps `seqs`, and changes it."""
         if not seqs:
             return
+        if self.redelivery_records:
+            for seq in seqs:
+                self.redelivery_records.pop((group, seq), None)
         key = (group, reason)
         waiting = self.settles.get(key)
         if waiting is None:

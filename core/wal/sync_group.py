@@ -248,7 +248,7 @@ class SyncGroup:
                 redo.uids.add(commit.uid)
         self._commits.syncs += any(commit.redo for commit in job.commits)
         self._catch_up_later()
-        if any([commit.is_doubtful for commit in job.commits]):  # first: from then on every file is kept
+        if any([commit.doubt for commit in job.commits]):  # first: from then on every file is kept
             self.keep("syncing a segment failed")
         if isinstance(job.redo_error, NoRedoFile):
             self._make_after_ms = self._host.now_ms() + MAKE_AGAIN_MS

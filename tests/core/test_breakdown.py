@@ -159,6 +159,18 @@ def test_a_queue_that_broke_down_can_be_deleted_and_made_anew(monkeypatch: pytes
     assert lab.bodies(lab.again(queue)) == [b"new"]
 
 
+@pytest.mark.source
+def test_a_deleted_queue_that_breaks_down_leaves_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, queue, _ = start()
+    queue.publish([message("m")], lambda *_: None)
+    while not queue.writer.is_busy:
+        assert lab.host.turn()
+    with monkeypatch.context() as patch:
+        plant(patch, queue.writer, "_apply")
+        (gone,) = lab.answer(lambda done: lab.broker.delete(queue.name, done), passing_ms=1000)
+    assert gone is True and queue.state.broken and lab.broker.health().ok
+
+
 def test_one_who_is_notified_and_fails_hurts_no_other_client(caplog: pytest.LogCaptureFixture) -> None:
     lab, queue, _ = start()
     caplog.set_level(logging.ERROR)
@@ -169,7 +181,10 @@ def test_one_who_is_notified_and_fails_hurts_no_other_client(caplog: pytest.LogC
     peer.consumer.ack([1], on_done=fault)
     peer.consumer.ack([2], on_done=answers.append)
     queue.watch(fault)
+    lab.broker.declare(queue.name, {"ttl": 5}, fault)
+    lab.broker.declare(queue_name("new"), {}, fault)
+    lab.broker.declare(queue_name("new"), {}, answers.append)
     lab.settle()
-    assert answers == [None, None] and not queue.state.broken and lab.broker.health().ok
+    assert answers == [None, None, None] and not queue.state.broken and lab.broker.health().ok
     assert "planted" in caplog.text
     assert lab.publish(queue, "continues")

@@ -160,3 +160,15 @@ def test_what_is_read_while_its_queue_is_removed_is_no_trouble_of_the_disk(
     desk.lab.settle()
     assert [type(error) for error, *_ in answers] == [NoSuchQueue]
     assert "can't be read" not in caplog.text
+
+
+def test_a_queue_that_ends_during_a_commit_leaves_nothing_in_memory() -> None:
+    """Its messages had stayed in the account of the memory that all queues share, and its timer had kept the queue."""
+    lab = Lab()
+    queue = lab.queue()
+    queue.publish([message("m", ttl_ms=3_600_000)], lambda *_: None)
+    while not queue.writer.is_busy:
+        assert lab.host.turn()
+    lab.end(queue, "delete")
+    assert lab.broker.shared.cache.bytes == 0
+    assert not [timer for _, _, timer in lab.host.timers if timer.fn is not None]

@@ -98,11 +98,12 @@ class Names:
             self._parts.facts.get(Note.NAME, name.hashed) is not None
         )
 
-    def refusal(self) -> QueueFull | None:
-        """Return an error if the queue has as many names as it may, else None."""
-        if self._left <= 0:
+    def refusal(self, messages: Sequence[Message]) -> QueueFull | None:
+        """Return an error if the queue has too many names to give some to all of these messages, else None."""
+        wanted = {name.hashed for message in messages if (name := name_of(message)) and not self.holder(name)}
+        if self._left < len(wanted):
             self._left += self.weed() // NAME_BYTES
-        if self._left > 0:
+        if self._left >= len(wanted):
             return None
         most = self._parts.facts.most(Note.NAME)
         return QueueFull(f"queue {self._parts.state.name} has {most} messages with unique names, which is the most")

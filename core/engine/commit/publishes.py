@@ -235,7 +235,7 @@ class Publishes:
         elif not publish.tx:
             if not is_first and not self._fits_beside(publish):
                 return False
-            error = self._crowded(publish.messages)
+            error = self._refusal_of(publish)
             if error is not None:
                 return self._refuse(publish, error)
             if is_first and not self._has_room(size):
@@ -245,7 +245,7 @@ class Publishes:
                 return self._refuse(publish, QueueFull(text))
         messages = publish.messages[publish.next :]
         if publish.has_names:
-            names = self.names = self.names or Names(self._parts)
+            names = self._unique_names()
             if names.any_must_wait(messages):
                 return False
             messages = names.without_duplicates(messages, publish, self._state.next_seq + len(self.messages))
@@ -266,6 +266,18 @@ class Publishes:
             self._space -= KEY_BYTES
             self._budget -= 2 * KEY_BYTES  # the note is written once more when its segment goes
         return not publish.must_not_fail
+
+    def _unique_names(self) -> Names:
+        if self.names is None:
+            self.names = Names(self._parts)
+        return self.names
+
+    def _refusal_of(self, publish: AtomicWrite) -> CurbstoneError | None:
+        """Return an error if the groups or the unique names of a publish are too many for the queue, else None."""
+        error = self._crowded(publish.messages)
+        if error is None and publish.has_names:
+            error = self._unique_names().refusal(publish.messages)
+        return error
 
     @property
     def _has_most_keys(self) -> bool:
@@ -307,7 +319,7 @@ class Publishes:
         size = publish.atomic_bytes
         if self.messages or self.atomic or publish.has_room:
             return False
-        error = self._crowded(publish.messages)
+        error = self._refusal_of(publish)
         if error is not None:
             return self._refuse(publish, error)
         if publish.messages and not self._has_room(size):
@@ -346,7 +358,7 @@ class Publishes:
             tries += RELEASE_BYTES * self._parts.index.entitled_count(message)
             name = name_of(message) if publish.has_names else None
             if name is not None and error is None:
-                names = self.names = self.names or Names(self._parts)
+                names = self._unique_names()
                 holder = 0 if name.replaces else names.holder(name)
                 if holder and (publish.numbered is None or self._has_room(total + tries)):
                     self._put_in(publish, messages[:index])
@@ -354,7 +366,7 @@ class Publishes:
                 if not holder and not name.replaces and names.must_wait(name):
                     self._put_in(publish, messages[:index])
                     return False
-                error = names.refusal()
+                error = names.refusal([message])
                 tries += named_bytes(self._parts)
                 self._space -= named_bytes(self._parts)
             is_next = total and total + size > self._space

@@ -288,8 +288,8 @@ class Writer:
         early, self._early = self._early, None
         if early is not None and error is None and self.under_way is not None:
             self._state.host.tell(early.send)
-        if commit.is_doubtful:
-            self._syncer.keep(f"writing {commit.segment.path} failed: {error}")
+        if commit.doubt:
+            self._syncer.keep(commit.doubt)
         batch = self.under_way
         if batch is None:  # the queue broke down meanwhile
             self._turn()

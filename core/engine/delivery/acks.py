@@ -77,7 +77,7 @@ class Acks:
             return
         group.end_delivery(seq)
         group.forget(seq)
-        index.clear_run(group, run, 1 << (seq - run.first), 0)
+        index.clear_run(group, run, 1 << (seq - run.first), run.bytes_live // run.live().bit_count())
         state.stats.acked += 1
         self._write_queue.settled(UNNAMED, Reason.ACK, [seq])
         self._wakeups.wake(UNNAMED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from heapq import heappop, heappush
+from itertools import takewhile
 from typing import NamedTuple
 
 from curbstone.core.engine.facts.kinds import (
@@ -72,7 +73,7 @@ class Facts:
         self._state = state
         self._room = room
         self._known: dict[int, dict[bytes, Fact]] = {}
-        """By kind and key, the facts that are in the log."""
+        """By kind and key, the facts that are in the log, in the order of their segments."""
         self._ends: dict[int, list[tuple[int, bytes]]] = {}
         """By kind, a heap with the end of each fact that has one. If it was set again since, its end is a later one."""
         self._unlooked: dict[int, list[bytes]] | None = None
@@ -150,7 +151,8 @@ class Facts:
         """Forget the facts of a kind that are over and whose note is in a segment below `log_start`."""
         known = self._known.get(note)
         if known:
-            for key in [key for key, fact in known.items() if fact.segment < log_start and is_over(fact.value)]:
+            old = takewhile(lambda item: item[1].segment < log_start, known.items())
+            for key in [key for key, fact in old if is_over(fact.value)]:
                 self.forget(note, key)
 
     def _remember(self, note: Note, key: bytes, value: bytes, segment: int) -> None:
@@ -159,7 +161,7 @@ class Facts:
         known = self._known.get(note)
         if known is None:
             known = self._known[note] = {}
-        is_new = key not in known
+        is_new = known.pop(key, None) is None
         known[key] = Fact(value, segment)
         if is_new:
             self._room.notes(kind.room)
@@ -199,7 +201,9 @@ class Facts:
             for number, known in self._known.items():
                 end_ms = KINDS[number].end_ms
                 for key, fact in known.items():
-                    if fact.segment < log_start and (end_ms is None or end_ms(fact.value) > now_ms):
+                    if fact.segment >= log_start:
+                        break
+                    if end_ms is None or end_ms(fact.value) > now_ms:
                         repeated[Note(number), key] = fact.value
         changed = dict(self.changed)
         notes = [encode_note(note, value) for (note, _), value in {**repeated, **changed, **new}.items()]
@@ -212,7 +216,7 @@ class Facts:
         """
         for (note, key), value in facts.repeated.items():
             known = self._known[note]
-            if key in known:
+            if known.pop(key, None) is not None:
                 known[key] = Fact(value, segment)
         for (note, key), value in facts.changed.items():
             now = self.changed.get((note, key))

@@ -384,7 +384,7 @@ class Index:
             run = self.runs.find(seq)
             if run is not None and run.pending(settled.group) >> (seq - run.first) & 1:
                 group.forget(seq)
-                self.clear_run(group, run, 1 << (seq - run.first), 0)
+                self.clear_run(group, run, 1 << (seq - run.first), run.bytes_live // run.live().bit_count())
                 seqs.append(seq)
         return settled.group, Reason(settled.reason), seqs
 

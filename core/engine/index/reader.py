@@ -73,7 +73,7 @@ class Reader:
             run.messages = []
         elif run.messages is None:
             return
-        if not self._fits(size):
+        if self._is_closed or not self._fits(size):
             self.forget(run)
             return
         kept = run.messages

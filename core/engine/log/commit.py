@@ -79,8 +79,8 @@ class Commit:
 
     __slots__ = (
         "_aside", "_buffers", "_cut_first", "_directory", "_disk", "_fenced", "_held", "_least", "_old",
-        "_remove_first", "_remove_last", "_syncs_names", "dropped", "end", "erases", "has_synced_names",
-        "has_synced_removals", "is_doubtful", "is_undone", "kept", "offset", "old_size", "redo", "reserve",
+        "_remove_first", "_remove_last", "_syncs_names", "doubt", "dropped", "end", "erases", "has_synced_names",
+        "has_synced_removals", "is_undone", "kept", "offset", "old_size", "redo", "reserve",
         "reserve_to", "rolled", "segment", "size", "syncs", "taken", "uid", "unremoved",
     )  # fmt: skip
 
@@ -119,8 +119,8 @@ class Commit:
         """Files that could not be removed, though the commit is on disk."""
         self.is_undone = False
         """Whether it failed because the disk was full, and none of it is left there."""
-        self.is_doubtful = False
-        """Whether a segment that redo files have bytes of could not be synced. Then the redo files must be kept."""
+        self.doubt = ""
+        """Why a segment that redo files have bytes of could not be synced. Then the redo files must be kept."""
         self.redo = 0
         """The redo file that made the commit durable, or 0 if the segment's own file was synced."""
         self.old_size = active.size
@@ -285,8 +285,9 @@ class Commit:
         """
         try:
             file.sync()
-        except OSError:
-            self.is_doubtful |= segment.redo > 0
+        except OSError as error:
+            if segment.redo:
+                self.doubt = f"syncing {segment.path} failed: {error}"
             raise
 
     def _write(self) -> None:

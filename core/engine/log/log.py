@@ -212,20 +212,18 @@ class Log:
         for again in waiting:
             again()
 
-    def create(self, next_seq: int, number: int = 1) -> None:
-        """Make the first segment of a new log; blocking."""
+    def create(self, next_seq: int, number: int = 1) -> Segment:
+        """Write the file of the first segment of a new log, and return the segment for `recovered`; blocking."""
         assert not self.segments
-        self._numbers = number
         header = SegmentHeader(self._salt(), self.uid, number, 0, 0, self.log_start, next_seq, self.next_batch, self.tx)
         path = segment_path(self.directory, number)
         file = self.disk.open_lasting(path, create=True)
         file.write(0, [encode_segment_header(header).ljust(GROWTH_BYTES_FIRST, b"\0")])
         file.sync()
-        self.segments.append(Segment(number, path, header.salt, SEGMENT_BYTES, GROWTH_BYTES_FIRST, file))
-        self._count_sealed()
+        return Segment(number, path, header.salt, SEGMENT_BYTES, GROWTH_BYTES_FIRST, file)
 
     def recovered(self, segments: list[Segment], newest_number: int) -> None:
-        """Take over what recovery found; the last segment becomes the active one."""
+        """Take over what recovery found, or `create` has made; the last segment becomes the active one."""
         self.segments = segments
         self._numbers = newest_number
         self._count_sealed()
@@ -408,7 +406,7 @@ class Log:
             self.fenced = False
             self.segments.append(commit.segment)
             old = self.segments[-2]
-            old.redo = 0 if not commit.is_doubtful else old.redo
+            old.redo = 0 if not commit.doubt else old.redo
         commit.segment.end = commit.end
         commit.segment.size = commit.size
         if commit.syncs and not commit.redo:

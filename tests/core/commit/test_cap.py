@@ -367,3 +367,16 @@ def test_a_log_that_is_cleaned_holds_no_more_than_before(size: int) -> None:
     for _ in range(3):
         lab.purge(queue)
         assert queue.log.room.held <= held
+
+
+def test_messages_that_were_settled_by_id_take_no_room_of_the_largest_message() -> None:
+    lab = Lab()
+    queue = lab.queue(cap=1024 * KIB)
+    seqs = lab.publish(queue, *[b"x" * 1000] * 400)
+    live = queue.index.runs.bytes_live
+    for seq in seqs[::2]:
+        queue.settle_by_id(seq, lambda _error, _there: None)
+    lab.settle()
+    assert 0.45 * live < queue.index.runs.bytes_live < 0.55 * live
+    lab.restart()
+    assert 0.45 * live < lab.again(queue).index.runs.bytes_live < 0.55 * live

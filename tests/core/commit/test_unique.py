@@ -376,8 +376,15 @@ def test_there_is_a_most_of_names(monkeypatch: pytest.MonkeyPatch) -> None:
     publish(lab, queue, named("a"), named("b"), named("c"))
     (error, _, _), *_ = lab.publish_answers(queue, [named("d")])
     assert isinstance(error, QueueFull) and "3 messages with unique names" in str(error)
+    batch = [named("d"), named("a"), named("d"), named("e")]
+    ((error, _, _),) = lab.publish_answers(queue, batch, atomic=True)
+    assert isinstance(error, QueueFull) and "3 messages with unique names" in str(error)
+    transaction = lab.broker.transaction()
+    transaction.publish(queue, named("d"))
+    transaction.publish(lab.queue("other"), Message(b"m"))
+    assert isinstance(lab.answer(transaction.commit)[0], QueueFull)
     lab.pop(queue)
-    assert publish(lab, queue, named("d")) == [4]
+    assert publish(lab, queue, named("d"), named("d"), named("b"), atomic=True) == [4, -4, -2]
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from curbstone.core.engine.facts.facts import EMPTY, BatchFacts, Facts, put
+from curbstone.core.engine.facts.facts import EMPTY, BatchFacts, Changes, Facts, put
 from curbstone.core.engine.facts.kinds import (
     KINDS,
     Dedup,
@@ -320,3 +321,23 @@ def test_a_new_kind_needs_a_row_and_nothing_else(monkeypatch: pytest.MonkeyPatch
     again.facts.recover(Note.FILLER, counted("b", 3000, 2), 5, ())
     again.facts.forget(Note.FILLER, b"b")
     assert again.facts.get(Note.FILLER, b"b") is None and again.room.notes_bytes == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_facts_of_segments_that_are_dropped_are_found_among_the_first(seed: int) -> None:
+    """They are looked for in the order of their segments, so that a drop does not look at all facts."""
+    print(f"seed {seed}")
+    rng = Random(seed)
+    bench = Bench()
+    start = 1
+    for segment in range(1, 60):
+        new: Changes = {}
+        for _ in range(rng.randrange(5)):
+            put(new, Note.PRODUCER, encode_producer(rng.randbytes(1), LastNumber(segment, segment, 0)))
+        start = rng.randrange(start, segment + 1)
+        facts = bench.facts.pending(new, start if rng.random() < 0.5 else 0)
+        old = {key for key, fact in bench.facts._known.get(Note.PRODUCER, {}).items() if fact.segment < start}
+        assert not facts.repeated or {key for _, key in facts.repeated} == old
+        bench.facts.logged(facts, segment)
+        known = [fact.segment for fact in bench.facts._known.get(Note.PRODUCER, {}).values()]
+        assert known == sorted(known)
