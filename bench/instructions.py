@@ -11,6 +11,7 @@ numbers of messages, and the difference is divided: so the start is not counted.
 from __future__ import annotations
 
 import argparse
+import gc
 import re
 import subprocess
 import sys
@@ -120,6 +121,14 @@ def _keyed(number: int) -> tuple[bytes, Any]:
     return b"x-key:%d\n" % (number * 7919 % 100), None
 
 
+def _of_many(number: int) -> tuple[bytes, Any]:
+    return b"x-key:%d\n" % (number * 7919 % 10_000), None
+
+
+def _noisy(number: int) -> tuple[bytes, Any]:
+    return b"x-key:%d\n" % (number * 7919 % 10_000 if number % 10 == 0 else 10_000), None
+
+
 _RANKED: list[tuple[bytes, Any]] = []
 
 
@@ -142,6 +151,10 @@ SHAPES: dict[str, tuple[dict[str, object], Callable[[int], tuple[bytes, Any]]]] 
     "plain": ({}, _plain),
     "keyed": ({}, _keyed),
     "ranked": ({}, _ranked),
+    "labelled": ({"key_limit": 0}, _of_many),
+    "fair": ({"key_limit": 0, "fair": True}, _of_many),
+    "noisy": ({"key_limit": 0, "fair": True}, _noisy),
+    "limited": ({"key_limit": 5}, _keyed),
     "unique": ({}, _unique),
 }
 """By name, the options of the queue, and the block and the orders of each message."""
@@ -150,6 +163,7 @@ WORK = ("publish", "drain", "pipe")
 
 def run(shape: str, work: str, count: int, is_shipped: bool) -> None:
     """Run one workload; raise AssertionError if a message is missing."""
+    gc.disable()  # one collection costs as much as thousands of messages, and a little more or less moves it
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         engine = Engine(Path(folder), *SHAPES[shape], is_shipped)
         if work == "pipe":

@@ -30,6 +30,7 @@ ENTRIES_MAX = 262_144
 KEYS_MAX = 100_000
 """The most keys of which something waits or is in flight."""
 SPARE_MAX = 64
+SWEEP_MS = 1000
 
 WAITS, GOES, NO_ROOM = range(3)
 
@@ -39,7 +40,7 @@ class Keys:
 
     __slots__ = (
         "_aside", "_burst", "_entries", "_group", "_limit", "_lines", "_of", "_rate", "_reading", "_rows", "_state",
-        "_sweep_at", "_table", "_throttled", "is_fair", "is_in_order", "passes_over",
+        "_sweep_at", "_swept_ms", "_table", "_throttled", "is_fair", "is_in_order", "passes_over",
     )  # fmt: skip
 
     def __init__(self, group: Group) -> None:
@@ -47,6 +48,7 @@ class Keys:
         self._state = group.reader.state
         self._table: dict[bytes, Key] = {}
         self._sweep_at = SPARE_MAX
+        self._swept_ms = 0
         self._of: dict[int, Key] = {}
         """The messages that have a place."""
         self._rows: dict[int, Row] = {}
@@ -82,10 +84,8 @@ class Keys:
         table, group = self._table, self._group
         key = table.get(name)
         if key is None:
-            if len(table) >= min(self._sweep_at, KEYS_MAX):
-                self._sweep()
-                if len(table) >= KEYS_MAX:
-                    return NO_ROOM
+            if len(table) >= min(self._sweep_at, KEYS_MAX) and not self._has_room():
+                return NO_ROOM
             key = table[name] = Key(name)
         elif seq in self._of:
             return WAITS
@@ -179,12 +179,12 @@ class Keys:
 
     def take_fair(self, level: Level, taken: Taken, is_dead: IsDead) -> bool:
         """Take the next message of a fair queue; return False if there is none, or it must be read first."""
+        if self._aside and self._reading is None:
+            self._read()
         group, line = self._group, self._lines.get(level)
         row = line.next() if line is not None else None
         if line is None or row is None:
-            if self._aside:
-                taken.is_reading = True
-                self._read()
+            taken.is_reading |= bool(self._aside)
             return False
         seq = row.first
         run = group.reader.runs.find(seq)
@@ -263,7 +263,9 @@ class Keys:
         """Let the first message of a row take a place, because it is handed out."""
         seq, key = row.first, row.key
         self._next(row)
-        self._place(key, seq)
+        self._of[seq] = key
+        key.held += 1
+        key.last = seq
         if self._rate:
             self._spend(key)
         if self.is_fair or (row.first and key.held < self._limit):
@@ -344,10 +346,15 @@ class Keys:
     def leave(self, key: Key) -> None:
         """A place of a key is free."""
         key.held -= 1
-        if key.rows:
+        rows = key.rows
+        if not rows:
+            if not key.held:
+                self._forget(key)
+        elif len(rows) == 1 and rows[0].first and not (self.passes_over or rows[0].is_up or key.held):
+            rows[0].is_up = True  # as `_stand` does it: this is the one that follows in the order of its key
+            heappush(rows[0].line.level.returned, rows[0].first)
+        else:
             self._stand(key)
-        elif not key.held:
-            self._forget(key)
 
     def give_back(self, level: Level, seq: int, *, is_delayed: bool) -> bool:
         """A message was handed out, and waits again; return whether it had a place.
@@ -447,11 +454,15 @@ class Keys:
         tokens = bucket.tokens(self._state.host.now_ms(), self._rate, self._burst) if self._rate else self._burst
         return tokens == self._burst
 
-    def _sweep(self) -> None:
-        """Forget keys whose buckets have filled since their last message."""
-        for key in list(self._table.values()):
-            self._forget(key)
-        self._sweep_at = 2 * len(self._table) + SPARE_MAX
+    def _has_room(self) -> bool:
+        """Return whether there may be another key. Those whose buckets have filled meanwhile are forgotten first."""
+        now_ms = self._state.host.now_ms()
+        if self._rate and now_ms >= self._swept_ms + SWEEP_MS:
+            self._swept_ms = now_ms
+            for key in list(self._table.values()):
+                self._forget(key)
+            self._sweep_at = 2 * len(self._table) + SPARE_MAX
+        return len(self._table) < KEYS_MAX
 
     def note_order(self, level: Level, deliveries: list[Delivery], taken: Taken) -> None:
         """Take in what was handed out of a level: up to the first message that waits a mark says so, beyond it records.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from curbstone.core import headers
-from curbstone.core.engine.index import keys
+from curbstone.core.engine.index import keys, runs
 from curbstone.core.errors import BadRequest
 from curbstone.core.message import Message
 from curbstone.core.options import QueueOptions
@@ -190,6 +190,7 @@ def test_redeliveries_count_for_the_rate_and_what_reached_no_client_does_not() -
 @pytest.mark.source
 def test_keys_are_forgotten_when_their_rate_lets_them_start_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "SPARE_MAX", 4)
+    monkeypatch.setattr(keys, "SWEEP_MS", 1)
     lab = Lab()
     queue = lab.queue(key_limit=0, key_rate=1000)
     lab.pass_time(5000)
@@ -253,6 +254,21 @@ def test_more_than_is_kept_in_memory_is_entered_when_it_is_published(monkeypatch
     assert [body[:2] for body in peer.bodies] == [b"n0", b"q1", b"n1"]
     everything = Peer(lab, queue, window=50)
     assert sorted([*peer.bodies, *everything.bodies])[-2:] == [b"q1", b"q2"] and len(everything.bodies) == 19
+
+
+def test_what_has_to_be_read_is_read_while_other_keys_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two keys wait for reads of two runs; only the first read was begun while others were served."""
+    monkeypatch.setattr(runs, "RUN_SPAN_MAX", 1)
+    lab = Lab()
+    queue = lab.queue(key_limit=0, fair=True)
+    publish(lab, queue, "a1 b1")
+    for run in queue.index.runs:
+        queue.index.reader.forget(run)
+    lab.publish_messages(queue, [keyed("c", f"c{n}") for n in range(1, 9)])
+    peer = Peer(lab, queue, window=2)
+    for n in range(6):
+        peer.ack(peer.seqs[n])
+    assert {"a1", "b1"} < set(given(peer).split())
 
 
 def test_a_fair_queue_keeps_the_order_of_keys_their_limits_and_priorities() -> None:
