@@ -417,8 +417,8 @@ class Group:
                     if len(deliveries) == before and not level.take_returned(self, taken, is_dead):
                         break
                 elif keys is not None and is_fair:
-                    if not keys.take_fair(level, taken, is_dead):
-                        break
+                    room = keys.take_fair(level, taken, limit, is_dead, room)
+                    break
                 elif not level.take_fresh(self, taken, limit, is_dead):
                     break
                 if len(deliveries) > before + 1 and (run := level.run) is not None:
@@ -477,7 +477,8 @@ class Group:
             if level.returned:
                 goes_on = level.take_returned(self, taken, is_dead)
             elif self.keys is not None and self.keys.is_fair:
-                goes_on = self.keys.take_fair(level, taken, is_dead)
+                self.keys.take_fair(level, taken, 1, is_dead, TAKE_BYTES_MAX)
+                goes_on = False
             else:
                 goes_on = level.take_fresh(self, taken, 1, is_dead, before)
             if taken.is_reading:

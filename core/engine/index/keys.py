@@ -177,41 +177,49 @@ class Keys:
         row = line.next() if line is not None else None
         return row.first if row is not None else 0
 
-    def take_fair(self, level: Level, taken: Taken, is_dead: IsDead) -> bool:
-        """Take the next message of a fair queue; return False if there is none, or it must be read first."""
+    def take_fair(self, level: Level, taken: Taken, limit: int, is_dead: IsDead, room: int) -> int:
+        """Take the next messages of a fair queue, up to so many, and so many bytes; return how many bytes are left."""
         if self._aside and self._reading is None:
             self._read()
-        group, line = self._group, self._lines.get(level)
-        row = line.next() if line is not None else None
-        if line is None or row is None:
-            taken.is_reading |= bool(self._aside)
-            return False
-        seq = row.first
-        run = group.reader.runs.find(seq)
-        if run is None or not run.pending(group.name) >> (seq - run.first) & 1 or seq in self._of:
-            self.skip(row)
-            return True
-        retry = group.retries.get(seq) if group.retries else None
-        if seq in group.in_flight or (retry is not None and retry.due_ms):
-            self.step_over(row)
-            return True
-        message = retry.message if retry is not None else None
-        if message is None:
-            if run.messages is None:
-                line.take_down(row)
-                self._aside.setdefault(run, []).append(row)
-                self._read()
-                return True
-            message = run.messages[seq - run.first]
-            if message is None:
+        group, line, deliveries = self._group, self._lines.get(level), taken.deliveries
+        runs, retries, in_flight = group.reader.runs, group.retries, group.in_flight
+        run: Run | None = None
+        first = last = bits = 0
+        while len(deliveries) < limit and room > 0:
+            row = line.next() if line is not None else None
+            if line is None or row is None:
+                taken.is_reading |= bool(self._aside)
+                return room
+            seq = row.first
+            if run is None or not first <= seq <= last:
+                run = runs.find(seq)
+                if run is not None:
+                    first, last, bits = run.first, run.last, run.pending(group.name)
+            if run is None or not bits >> (seq - first) & 1 or seq in self._of:
                 self.skip(row)
-                return True
-        self.serve(row)
-        if retry is None and seq > level.recovered and not message.expires_ms:
-            taken.deliveries.append(Delivery(message, 0, message.timestamp_ms))
-        else:
-            group.hand_out(message, taken, is_dead)
-        return True
+                continue
+            retry = retries.get(seq) if retries else None
+            if seq in in_flight or (retry is not None and retry.due_ms):
+                self.step_over(row)
+                continue
+            message = retry.message if retry is not None else None
+            if message is None:
+                if run.messages is None:
+                    line.take_down(row)
+                    self._aside.setdefault(run, []).append(row)
+                    self._read()
+                    continue
+                message = run.messages[seq - first]
+                if message is None:
+                    self.skip(row)
+                    continue
+            self.serve(row)
+            room -= len(message.body)
+            if retry is None and seq > level.recovered and not message.expires_ms:
+                deliveries.append(Delivery(message, 0, message.timestamp_ms))
+            else:
+                group.hand_out(message, taken, is_dead)
+        return room
 
     def _read(self) -> None:
         """Have the next run read that rows wait for. One at a time: so each is still in memory when it is needed."""
@@ -268,7 +276,12 @@ class Keys:
         key.last = seq
         if self._rate:
             self._spend(key)
-        if self.is_fair or (row.first and key.held < self._limit):
+        if self.is_fair:
+            if len(key.rows) == 1 and not self._rate:
+                row.line.move(row, goes=row.first > 0 and (key.held < self._limit or not key.name))
+            else:
+                self._stand(key)
+        elif row.first and key.held < self._limit:
             self._stand(key)
 
     def step_over(self, row: Row) -> None:
@@ -347,7 +360,7 @@ class Keys:
         """A place of a key is free."""
         key.held -= 1
         rows = key.rows
-        if not rows:
+        if not rows or (len(rows) == 1 and not rows[0].first):
             if not key.held:
                 self._forget(key)
         elif len(rows) == 1 and rows[0].first and not (self.passes_over or rows[0].is_up or key.held):

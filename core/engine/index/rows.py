@@ -59,6 +59,12 @@ class Line:
         if as_first:
             rows.move_to_end(row, last=False)
 
+    def move(self, row: Row, *, goes: bool) -> None:
+        """A message of the key of a row that is up was handed out: the row is served later, or not at all."""
+        self.take_down(row)
+        if goes:
+            self.put_up(row, as_first=False)
+
     def take_down(self, row: Row) -> None:
         """Let a row not be served."""
         rows = self._by_count[row.count]
