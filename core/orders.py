@@ -179,17 +179,17 @@ def shown_name(block: bytes) -> tuple[str, str]:
 
 def check_names(headers: Mapping[str, str]) -> None:
     """Raise ValueError if the headers of a message ask for a name that none can have."""
-    if UNIQUE in headers and REPLACE in headers:
+    unique, replace = headers.get(UNIQUE), headers.get(REPLACE)
+    if unique is not None and replace is not None:
         raise ValueError(f"a message has {UNIQUE} or {REPLACE}, not both")
-    for header, beside in ((UNIQUE, UNIQUE_UNTIL), (REPLACE, REPLACE_MAX)):
-        name = headers.get(header)
+    for header, name in ((UNIQUE, unique), (REPLACE, replace)):
         if name is not None and not 1 <= len(name.encode()) <= NAME_BYTES_MAX:
             raise ValueError(f"{header} has {len(name.encode())} bytes; a name has 1 to {NAME_BYTES_MAX}")
-        if name is None and beside in headers:
-            raise ValueError(f"{beside} is for a message with {header}, and there is none")
-    until = headers.get(UNIQUE_UNTIL, "settled")
-    if until not in ("settled", "delivered"):
-        raise ValueError(f"{UNIQUE_UNTIL} is {until[:80]!r}; it is settled or delivered")
-    most = headers.get(REPLACE_MAX, "1")
-    if not _MAX_DIGITS.fullmatch(most) or not 1 <= int(most) <= REPLACE_MAX_MS:
+    until, most = headers.get(UNIQUE_UNTIL), headers.get(REPLACE_MAX)
+    for header, value, beside, name in ((UNIQUE_UNTIL, until, UNIQUE, unique), (REPLACE_MAX, most, REPLACE, replace)):
+        if value is not None and name is None:
+            raise ValueError(f"{header} is for a message with {beside}, and there is none")
+    if until not in (None, "settled", "delivered"):
+        raise ValueError(f"{UNIQUE_UNTIL} is {str(until)[:80]!r}; it is settled or delivered")
+    if most is not None and (not _MAX_DIGITS.fullmatch(most) or not 1 <= int(most) <= REPLACE_MAX_MS):
         raise ValueError(f"{REPLACE_MAX} is {most[:80]!r}; it is a whole number of ms from 1 to {REPLACE_MAX_MS}")

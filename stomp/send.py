@@ -14,7 +14,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.masks import is_mask
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName, reply_address
-from curbstone.core.orders import NAMES, PRIORITY, Orders, changed, orders_of
+from curbstone.core.orders import NAMED, NAMES, OF_FLAGS, PRIORITY, Orders, changed, orders_of
 from curbstone.core.values import Numbered
 from curbstone.stomp import arguments, extensions, frames, header_values, producer_sequence, temp_queues
 from curbstone.stomp.codec import V10, Head
@@ -124,7 +124,9 @@ class Publisher:
             if is_lasting and plan.transaction is None:
                 common.plan = plan
         block = plan.block + head.varied + header_values.ordering_key(head, *ORDERING_KEYS)
-        orders = changed(plan.orders, named=True) if header_values.is_named(head) else plan.orders
+        orders = plan.orders
+        if header_values.is_named(head):
+            orders = changed(orders, named=True) if orders is not None else OF_FLAGS[NAMED]
         own = SendPlan(plan.target, block, orders, plan.transaction, plan.key)
         own.numbers = plan.numbers
         return own, common.plan is not None

@@ -39,12 +39,14 @@ WEEDED_MAX = 1000
 
 
 class Names:
-    __slots__ = ("_aside", "_coming", "_latest", "_left", "_now_ms", "_outdated", "_parts", "replaced")
+    __slots__ = ("bytes_each", "_aside", "_coming", "_latest", "_left", "_now_ms", "_outdated", "_parts", "replaced")
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._coming: dict[bytes, bytes] = {}
         """The names that messages of this batch get: by hash, the fact."""
+        self.bytes_each = named_bytes(parts)
+        """See `named_bytes`."""
         self._now_ms = parts.state.host.now_ms()
         self._left = parts.facts.most(Note.NAME) - parts.facts.count(Note.NAME)
         """How many more names the queue may have."""

@@ -16,7 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 from curbstone.core.engine.commit.inspection import inspect
-from curbstone.core.engine.commit.names import SETTLED_BYTES, Names, mark_duplicate, name_of, named_bytes
+from curbstone.core.engine.commit.names import SETTLED_BYTES, Names, mark_duplicate, name_of
 from curbstone.core.engine.commit.producer_sequences import SequenceCheck
 from curbstone.core.engine.compaction.cleaner import Cleaner
 from curbstone.core.engine.facts.kinds import KINDS
@@ -249,7 +249,7 @@ class Publishes:
             if names.any_must_wait(messages):
                 return False
             messages = names.without_duplicates(messages, publish, self._state.next_seq + len(self.messages))
-            self._space -= named_bytes(self._parts) * len(messages)
+            self._space -= names.bytes_each * len(messages)
         self._parts.write_queue.publishes.popleft()
         self.atomic.append(publish)
         self.tx = publish.tx
@@ -367,8 +367,8 @@ class Publishes:
                     self._put_in(publish, messages[:index])
                     return False
                 error = names.refusal([message])
-                tries += named_bytes(self._parts)
-                self._space -= named_bytes(self._parts)
+                tries += names.bytes_each
+                self._space -= names.bytes_each
             is_next = total and total + size > self._space
             if error is None and not is_next and self._has_room(total + size + tries):
                 total += size

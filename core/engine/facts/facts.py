@@ -41,11 +41,9 @@ def put(changes: Changes, note: Note, value: bytes) -> None:
     changes[note, KINDS[note].key_of(value)] = value
 
 
-class Fact(NamedTuple):
-    """A fact that is in the log, and the segment with the last note of it."""
-
-    value: bytes
-    segment: int
+Fact = tuple[bytes, int]
+"""A fact that is in the log, and the number of the segment with the last note of it. There may be very many, and the
+garbage collector soon leaves plain tuples like these alone."""
 
 
 class BatchFacts(NamedTuple):
@@ -74,8 +72,9 @@ class Facts:
         self._room = room
         self._known: dict[int, dict[bytes, Fact]] = {}
         """By kind and key, the facts that are in the log, in the order of their segments."""
-        self._ends: dict[int, list[tuple[int, bytes]]] = {}
-        """By kind, a heap with the end of each fact that has one. If it was set again since, its end is a later one."""
+        self._ends: dict[int, list[tuple[int, bytes]]] | None = None
+        """By kind, a heap with the end of each fact that has one; None if there never was any. If a fact was set again
+        since, its end is a later one."""
         self._unlooked: dict[int, list[bytes]] | None = None
         """By kind, the keys that `weed` has yet to look at; None if it was never called."""
         self.changed: Changes = {}
@@ -91,7 +90,7 @@ class Facts:
             fact = known.get(key) if known is not None else None
             if fact is None:
                 return None
-            value = fact.value
+            value = fact[0]
         end_ms = KINDS[note].end_ms
         return None if end_ms is not None and end_ms(value) <= self._state.host.now_ms() else value
 
@@ -143,7 +142,7 @@ class Facts:
         for _ in range(min(most, len(unlooked))):
             key = unlooked.pop()
             fact = known.get(key)
-            if fact is not None and is_over(fact.value):
+            if fact is not None and is_over(fact[0]):
                 self.forget(note, key)
         return before - len(known)
 
@@ -151,8 +150,8 @@ class Facts:
         """Forget the facts of a kind that are over and whose note is in a segment below `log_start`."""
         known = self._known.get(note)
         if known:
-            old = takewhile(lambda item: item[1].segment < log_start, known.items())
-            for key in [key for key, fact in old if is_over(fact.value)]:
+            old = takewhile(lambda item: item[1][1] < log_start, known.items())
+            for key in [key for key, (value, _) in old if is_over(value)]:
                 self.forget(note, key)
 
     def _remember(self, note: Note, key: bytes, value: bytes, segment: int) -> None:
@@ -162,15 +161,18 @@ class Facts:
         if known is None:
             known = self._known[note] = {}
         is_new = known.pop(key, None) is None
-        known[key] = Fact(value, segment)
+        known[key] = (value, segment)
         if is_new:
             self._room.notes(kind.room)
             if kind.end_ms is not None:
+                if self._ends is None:
+                    self._ends = {}
                 heappush(self._ends.setdefault(note, []), (kind.end_ms(value), key))
 
     def forget_ended(self, note: Note) -> None:
         """Forget facts of a kind that have ended and, if they make way for new ones, the first of too many."""
-        kind, ends, known = KINDS[note], self._ends.get(note), self._known.get(note)
+        kind, known = KINDS[note], self._known.get(note)
+        ends = self._ends.get(note) if self._ends is not None else None
         if not ends or known is None or kind.end_ms is None:
             return
         now_ms = self._state.host.now_ms()
@@ -182,7 +184,7 @@ class Facts:
             fact = known.get(key)
             if fact is None:
                 continue
-            end_ms = kind.end_ms(self.changed.get((note, key), fact.value))
+            end_ms = kind.end_ms(self.changed.get((note, key), fact[0]))
             if end_ms == noted_ms:
                 self.forget(note, key)
             else:  # it was set again since: so each fact has one entry, however often it changes
@@ -200,11 +202,11 @@ class Facts:
             now_ms = self._state.host.now_ms()
             for number, known in self._known.items():
                 end_ms = KINDS[number].end_ms
-                for key, fact in known.items():
-                    if fact.segment >= log_start:
+                for key, (value, segment) in known.items():
+                    if segment >= log_start:
                         break
-                    if end_ms is None or end_ms(fact.value) > now_ms:
-                        repeated[Note(number), key] = fact.value
+                    if end_ms is None or end_ms(value) > now_ms:
+                        repeated[Note(number), key] = value
         changed = dict(self.changed)
         notes = [encode_note(note, value) for (note, _), value in {**repeated, **changed, **new}.items()]
         return BatchFacts(b"".join(notes), new, changed, repeated) if notes else EMPTY
@@ -217,7 +219,7 @@ class Facts:
         for (note, key), value in facts.repeated.items():
             known = self._known[note]
             if known.pop(key, None) is not None:
-                known[key] = Fact(value, segment)
+                known[key] = (value, segment)
         for (note, key), value in facts.changed.items():
             now = self.changed.get((note, key))
             if now is not None:

@@ -336,8 +336,8 @@ def test_the_facts_of_segments_that_are_dropped_are_found_among_the_first(seed: 
             put(new, Note.PRODUCER, encode_producer(rng.randbytes(1), LastNumber(segment, segment, 0)))
         start = rng.randrange(start, segment + 1)
         facts = bench.facts.pending(new, start if rng.random() < 0.5 else 0)
-        old = {key for key, fact in bench.facts._known.get(Note.PRODUCER, {}).items() if fact.segment < start}
+        old = {key for key, fact in bench.facts._known.get(Note.PRODUCER, {}).items() if fact[1] < start}
         assert not facts.repeated or {key for _, key in facts.repeated} == old
         bench.facts.logged(facts, segment)
-        known = [fact.segment for fact in bench.facts._known.get(Note.PRODUCER, {}).values()]
+        known = [fact[1] for fact in bench.facts._known.get(Note.PRODUCER, {}).values()]
         assert known == sorted(known)
