@@ -163,6 +163,7 @@ BESIDE = [path for folder in ("bench", "client", "tests") for path in (ROOT / fo
 ALL_PYTHON = sorted({*SOURCES, *TOP_MODULES, *BESIDE})
 
 
+@cache
 def relative(path: Path) -> str:
     """Return where a file is, as core/disk.py; of a folder in curbstone/ with rules of its own, as net/tcp.py."""
     inside = path.relative_to(ROOT).as_posix().removeprefix("curbstone/")
@@ -227,12 +228,15 @@ def facts(path: Path) -> Facts:
     )
 
 
-def run_time_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a tree without those under `if TYPE_CHECKING`."""
-    yield node
-    if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
-        for child in ast.iter_child_nodes(node):
-            yield from run_time_nodes(child)
+def run_time_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements of a tree without those under `if TYPE_CHECKING`."""
+    left = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            inside = (ast.stmt, ast.excepthandler, ast.match_case)
+            left += [child for child in ast.iter_child_nodes(node) if isinstance(child, inside)]
 
 
 def imported(path: Path) -> tuple[str, ...]:
