@@ -321,7 +321,8 @@ class Index:
                 for name in self.entitled(message):
                     self.groups[name].count_levels(run, of_these, 1)
         if self._state.options.fair:
-            for name in {name: None for message in messages for name in self.entitled(message)}:
+            some = messages if placed.traits & GROUPS else messages[:1]
+            for name in {name: None for message in some for name in self.entitled(message)}:
                 self.groups[name].enter_new(run, messages)
         if placed.traits & EXPIRIES:
             self.expiries.note(run, min([message.expires_ms for message in messages if message.expires_ms]))

@@ -47,7 +47,6 @@ class Keys:
         self._group = group
         self._state = group.reader.state
         self._table: dict[bytes, Key] = {}
-        self._sweep_at = SPARE_MAX
         self._swept_ms = 0
         self._of: dict[int, Key] = {}
         """The messages that have a place."""
@@ -67,6 +66,7 @@ class Keys:
         options = self._state.options
         self._limit = options.key_limit or sys.maxsize
         self._rate, self._burst = options.key_rate, options.key_burst_or_default
+        self._sweep_at = SPARE_MAX
         self.is_in_order = options.key_limit == 1
         self.is_fair = options.fair
         """Whether all messages wait in rows, also those without a key, and the row to serve is chosen by `Fair`."""
@@ -475,6 +475,8 @@ class Keys:
             for key in list(self._table.values()):
                 self._forget(key)
             self._sweep_at = 2 * len(self._table) + SPARE_MAX
+        elif not self._rate:  # each is forgotten at once
+            self._sweep_at = KEYS_MAX
         return len(self._table) < KEYS_MAX
 
     def note_order(self, level: Level, deliveries: list[Delivery], taken: Taken) -> None:
