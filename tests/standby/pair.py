@@ -248,6 +248,8 @@ class Pair:
         if is_complete and barrier.standing in (Standing.ALONE, Standing.WAITING):
             was_alone = barrier.standing is Standing.ALONE
             barrier.joined()
+            if barrier.may_be_believed:  # as the reply to the acknowledgement says
+                self.standby.left_by = 0
             if was_alone and self.run.may_crash and self.run.disk.crash_in < 0 and self.rng.random() < 0.3:
                 self.run.counts["ends right after it was alone"] += 1  # the standby has not heard of that yet
                 self._frozen = 200

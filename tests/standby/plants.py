@@ -182,6 +182,19 @@ def _belief_not_taken_back(patch: Patch) -> None:
     patch.setattr(StandbyBarrier, "may_be_believed", believed, raising=False)
 
 
+def _caught_up_not_noted(patch: Patch) -> None:
+    """It applies without syncs, and takes every position for durable."""
+    original = Applier.catch_up
+
+    def catch_up(self: Applier) -> None:
+        original(self)
+        self.place.change(is_catching_up=False)
+        patch.setattr(self, "_begin_sync", lambda _frame: None)
+
+    patch.setattr(Applier, "catch_up", catch_up)
+    patch.setitem(applying._APPLY, Kind.BEGIN, lambda applier, frame: applier._begin_sync(frame))
+
+
 def _resumes_anywhere(patch: Patch) -> None:
     original = Stream.resume
 
@@ -222,6 +235,7 @@ PLANTS: dict[str, Plant] = {
     "a start confirms alone": Plant(_starts_alone),
     "a connection lost while joining confirms alone": Plant(_lost_while_joining),
     "a standby believes for good that it lacks nothing": Plant(_belief_not_taken_back),
+    "that a copy catches up is not noted": Plant(_caught_up_not_noted, is_sync=False),
     "it resumes where the stream is not kept": Plant(_resumes_anywhere),
     "a failed sync is forgotten": Plant(_failed_sync_forgotten),
     "zeros behind a write are left out": Plant(_zeros_left_out, is_sync=False),
