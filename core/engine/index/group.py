@@ -427,7 +427,10 @@ class Group:
                 elif len(deliveries) > before:
                     room -= len(deliveries[-1].message.body)
             if len(deliveries) > start:
-                self._mark(level, deliveries[start:], taken)
+                if keys is None or not keys.passes_over:
+                    level.delivered = max(level.delivered, deliveries[-1].message.seq)
+                else:
+                    self._mark(level, deliveries[start:], taken)
             if taken.is_reading or len(deliveries) >= limit or room <= 0:
                 break
         for delivery in deliveries:
