@@ -70,7 +70,7 @@ class Transaction(BaseTransaction):
     ) -> None:
         """Commit; all of it is on disk when this returns.
 
-        If the block raised or the commit failed, nothing is committed and the messages are given back.
+        If the block raised or the commit failed, nothing is committed and the messages are requeued.
         """
         if error is None:
             try:

@@ -211,13 +211,13 @@ class ClientBase(ABC, Generic[Declared]):
         - `cap`: the most bytes that the queue takes on disk. `max_message_size`: the largest body.
         - `ttl`: after how long messages expire.
         - `max_tries`: after how many deliveries a message is dead. `dead_letter`: the queue for dead messages.
-        - `nack_delay`: how long a message that is given back waits. If `nack_delay_max` is larger, the delay doubles
+        - `nack_delay`: how long a nacked message waits. If `nack_delay_max` is larger, the delay doubles
           with each try, up to this.
         - `lease`: how long a message that is leased over HTTP may stay unsettled.
         - `groups`: the reading groups, each of which gets all messages.
         - `overflow`: whether a full queue refuses new messages, or drops its oldest.
         - `unused`: after how long without a consumer the queue is deleted; None for never.
-        - `undo`: how long settled messages can be brought back.
+        - `undo`: how long settled messages can be restored.
         - `idempotency_window`: how long the queue remembers idempotency keys, at most 7 days.
         - `oldest_every`: each delivery with this number goes to the oldest message, whatever its priority.
         - `in_flight`: the most messages of a group that are delivered and not settled.

@@ -124,7 +124,7 @@ def detail_of(body: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a delivery whose handler raised: it is rejected, or given back after `delay` seconds."""
+    """The end of a delivery whose handler raised: it is rejected, or requeued after `delay` seconds."""
 
     reject: bool
     delay: float | None
@@ -134,7 +134,7 @@ class End:
 def end_of(error: BaseException, tries: int) -> End:
     """Return how a delivery ends whose handler raised this error.
 
-    The message is given back after 1, 2, 4 … 300 s, give or take 15 %, unless the error is a `Reject` or a `Retry`.
+    The message is redelivered after 1, 2, 4 … 300 s, give or take 15 %, unless the error is a `Reject` or a `Retry`.
     """
     if isinstance(error, Reject):
         return End(True, None, str(error) or "rejected")

@@ -168,7 +168,7 @@ class BaseQueue(Target[Sent, Published], Generic[Sent, Published, Arriving, Answ
     def undo(self, *, limit: int = 1000, within: float | None = None, id: str | None = None, group: str = "") -> Fields:
         """Bring back messages that were acked, popped or purged, if the queue's log still has them.
 
-        At most `limit` messages are brought back: those that were settled in the last `within` seconds, or the one
+        At most `limit` messages are restored: those that were settled in the last `within` seconds, or the one
         with this `id`; of the reading group `group` if it is given. Return how many messages are `restored`, were
         `gone` or had `expired`, and whether there is `more`.
         """

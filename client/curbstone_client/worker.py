@@ -70,7 +70,7 @@ def log_failure(queue: str, message: BaseMessage[Any], error: BaseException) -> 
     if isinstance(error, Exception) and not isinstance(error, Reject | Retry):
         log.error("%s: the handler failed for %r", queue, message, exc_info=error)
     else:
-        log.info("%s: %r was given back: %s: %s", queue, message, type(error).__name__, error)
+        log.info("%s: %r was requeued: %s: %s", queue, message, type(error).__name__, error)
 
 
 def poison_warning(queue: str, info: Mapping[str, Any]) -> str | None:

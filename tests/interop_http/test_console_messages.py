@@ -83,7 +83,7 @@ def test_the_life_of_a_message_is_reported_from_the_log(page: Page, http: httpx.
     press(page, "History")
     page.until("document.querySelector('.life .now') !== null")
     steps = page.evaluate("[...document.querySelectorAll('.life li')].map(li => li.innerText)")
-    assert "published" in steps[0] and "given back, delivered once by then" in steps[1]
+    assert "published" in steps[0] and "requeued, delivered once by then" in steps[1]
     assert "is delayed until" in steps[-1] and len(steps) == 3
 
 
