@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from hypofuzz.database import FailureState, HypofuzzDatabase, test_keys_key
@@ -51,14 +52,17 @@ def main() -> int:
     began = time.time()
     program = "from hypothesis.extra.cli import main; main()"
     command = [sys.executable, "-c", program, "fuzz", "-n", "1", "--no-dashboard", "--", *property_tests()]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as fuzzer:
-        try:
-            _, errors = fuzzer.communicate(timeout=float(os.environ.get("CURBSTONE_FUZZ_SECONDS", "300")))
-        except subprocess.TimeoutExpired:
-            fuzzer.send_signal(signal.SIGINT)
-            fuzzer.communicate()
-        else:
-            sys.exit(f"HypoFuzz ended by itself:\n{errors}")
+    # It has workers, which are not ended by a signal to it alone.
+    fuzzer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        _, errors = fuzzer.communicate(timeout=float(os.environ.get("CURBSTONE_FUZZ_SECONDS", "300")))
+        sys.exit(f"HypoFuzz ended by itself:\n{errors}")
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(fuzzer.pid, signal.SIGKILL)
+        fuzzer.wait()
     inputs, failing = results(began)
     for nodeid, count in sorted(inputs.items()):
         print(f"{count:9,} {nodeid}")
