@@ -154,6 +154,9 @@ class Queue(Protocol):
         answered first, with `on_done(None, 0, count)`. If the number in front of the first one (`Numbered.after`) is
         not stored, they are refused with NumberGap; of a producer that is not known, no number is stored.
 
+        A message that is left out because another one has its unique name has the seq of that one
+        (`Message.is_duplicate`). Then the seqs of one answer need not be consecutive: read them from the messages.
+
         If one commit writes all of the messages and no others, an engine may use `early` as well as `on_done`, so that
         the client has the answer while the engine takes the messages into memory.
         """

@@ -52,7 +52,7 @@ class Capability(Enum):
     KEYS = "keys"
     """Idempotency keys."""
     ORDERING = "ordering"
-    """Ordering keys: `core.engine.index.ordering`."""
+    """Ordering keys: `core.engine.index.keys`."""
     NUMBERS = "numbers"
     """Numbered producers: `core.engine.commit.producer_sequences`."""
     LOOKING = "looking"

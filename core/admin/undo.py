@@ -17,7 +17,7 @@ from typing import NamedTuple
 from curbstone.core.admin.restore import Restore
 from curbstone.core.disk import Disk
 from curbstone.core.engine.commit.writer import Writer
-from curbstone.core.engine.log.batches import Batch
+from curbstone.core.engine.log.batches import StoredBatch
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import Flag, Reason, decode_seqs, decode_settled, entry_bytes
 from curbstone.core.engine.log.scan import Scan
@@ -207,7 +207,7 @@ class _Settled:
         self.seqs.clear()
         self.damaged = True
 
-    def _add(self, batch: Batch) -> None:
+    def _add(self, batch: StoredBatch) -> None:
         request, seqs, header = self._request, self.seqs, batch.header
         settled = [
             item for item in decode_settled(batch.data, batch.settles_at, batch.notes_at) if item.group == request.group
@@ -255,7 +255,7 @@ def _messages(disk: Disk, segments: list[Segment], chosen: set[int]) -> Iterator
         last_batch = scan.last_batch
 
 
-def _may_have(batch: Batch, seqs: list[int]) -> bool:
+def _may_have(batch: StoredBatch, seqs: list[int]) -> bool:
     """Return whether a batch may have a message of these ascending seqs; a batch of copies always may."""
     header = batch.header
     if not header.messages or header.flags & Flag.COPY:

@@ -355,8 +355,11 @@ class Broker:
         elif not self._directories.when_removed(name, lambda error: on_done(error or True)):
             self.host.call_soon(partial(on_done, False))
 
-    def left_out(self, queue: Queue, error: CurbstoneError) -> bool:
-        """See `core.events.events.IsLeftOut`. A private queue that is full is deleted."""
+    def leave_out(self, queue: Queue, error: CurbstoneError) -> bool:
+        """Return whether a queue just does not get a message that it refused with this error.
+
+        A private queue that is full is deleted for that.
+        """
         if queue.name.is_private and isinstance(error, QueueFull):
             self._end(queue, error)
             return True
@@ -457,12 +460,12 @@ class Broker:
     def publish_event(
         self, event: str, messages: list[Message], on_done: Published, project: str = DEFAULT_PROJECT
     ) -> None:
-        """See `core.port.Broker.publish_event`. `core.events.events.IsLeftOut` says which refusals are no errors."""
+        """See `core.port.Broker.publish_event`. `core.events.events.LeaveOut` says which refusals are no errors."""
         targets = self.bound(event, project)
         if not targets or not messages:
             self.host.call_soon(partial(on_done, None, 0, len(messages)))
         else:
-            self._fanouts.begin(Fanout(self.host, targets, messages, self.left_out, on_done))
+            self._fanouts.begin(Fanout(self.host, targets, messages, self.leave_out, on_done))
 
     def reply(self, name: QueueName, messages: list[Message], on_done: Published) -> bool:
         queue = self._queues.get(name)
@@ -470,7 +473,7 @@ class Broker:
             return False
 
         def done(error: CurbstoneError | None, first_seq: int, count: int) -> None:
-            on_done(None if error is not None and self.left_out(queue, error) else error, first_seq, count)
+            on_done(None if error is not None and self.leave_out(queue, error) else error, first_seq, count)
 
         queue.publish(messages, done)
         return True

@@ -1,4 +1,7 @@
-"""The parts of one queue that the rest of it works with; passed whole to code that needs several of them."""
+"""The parts of one queue, which code in `commit/`, `compaction/` and `delivery/` takes as a whole.
+
+The parts themselves do not use it.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Shared:
         self.slices = Slices(host)
         self.host = host
         self.syncer: Syncer = NoSyncer()
-        """Whoever opens a broker may replace it, before any queue is made."""
+        """The broker sets it before it makes queues. Without a broker, as in a dry recovery, there are no commits."""
         # Named once, for each time makes an object, and each of many queues keeps them.
         self.now_ms = host.now_ms
         self.now_us = host.now_us

@@ -25,7 +25,7 @@ logger = logging.getLogger("curbstone.core")
 
 
 class QueueState:
-    """See the module's docstring. It only holds facts, and asks no other room."""
+    """See the module's docstring. It uses none of the other parts."""
 
     __slots__ = (
         "_meta_bytes", "body_rule", "broken", "committed_end", "damaged", "host", "is_closed", "is_private", "meta",

@@ -129,7 +129,7 @@ class Bindings:
                 del self._masks[project]
 
 
-IsLeftOut = Callable[[Queue, CurbstoneError], bool]
+LeaveOut = Callable[[Queue, CurbstoneError], bool]
 """Returns whether a queue that refused a message simply does not get it, which is no error for the publisher.
 
 That is so for a queue that was deleted meanwhile, because it is not bound any more; and for a subscriber's private
@@ -202,7 +202,7 @@ class Fanout:
         host: Host,
         targets: Sequence[tuple[Queue, Filters]],
         messages: list[Message],
-        is_left_out: IsLeftOut,
+        leave_out: LeaveOut,
         on_done: Published,
     ) -> None:
         self._host = host
@@ -211,7 +211,7 @@ class Fanout:
         self._hold = Hold() if 0 < len(durable) < len(targets) else None
         self._durable_left = len(durable) * len(messages)
         """How many copies for queues that are not private have not been answered."""
-        self._is_left_out = is_left_out
+        self._leave_out = leave_out
         self._begun = 0
         self._messages = messages
         self._on_done = on_done
@@ -298,7 +298,7 @@ class Fanout:
         first = self._answered.get(queue.name, 0)
         self._answered[queue.name] = first + count
         if error is not None:
-            reported = None if self._is_left_out(queue, error) else error
+            reported = None if self._leave_out(queue, error) else error
             places = self._places.get(queue.name) or range(len(self._messages))
             for place in places[first : first + count]:
                 self._refused.setdefault(place, {})[queue.name] = reported

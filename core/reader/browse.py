@@ -121,7 +121,7 @@ class _Browse(Generic[T]):
         ended = state.ended()
         if result is not None:
             self._on_done(None, *result)
-        elif log.waits_for_drop(state.host, partial(self._done, result, error)):
+        elif log.retry_after_drop(state.host, partial(self._done, result, error)):
             return
         elif ended is not None:  # its files are gone, or will be
             self._on_done(ended, None, 0)

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from curbstone.core.disk import Disk
-from curbstone.core.engine.log.batches import Batch, batch_at
+from curbstone.core.engine.log.batches import StoredBatch, batch_at
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.file_view import Window
 from curbstone.core.engine.log.format import (
@@ -108,7 +108,7 @@ class Reading(Generic[T]):
     def _done(self, first: int, result: tuple[list[T], int] | None, error: BaseException | None) -> None:
         """Return the page; or begin again if a segment was dropped meanwhile, of which `first` was the first."""
         state, log = self._state, self._log
-        if result is None and log.waits_for_drop(state.host, partial(self._done, first, result, error)):
+        if result is None and log.retry_after_drop(state.host, partial(self._done, first, result, error)):
             return
         ended = state.ended() if result is None else None
         if ended is not None:  # its files are gone, or will be
@@ -179,7 +179,7 @@ def _is_batch(window: Window, offset: int, salt: int) -> bool:
     return batch_at(window.data, offset - window.start, salt) is not None
 
 
-def _events_of(batch: Batch, position: int) -> Iterator[Event]:
+def _events_of(batch: StoredBatch, position: int) -> Iterator[Event]:
     """Yield the events of a batch, in the order in which a reader wants them."""
     header = batch.header
     number = 0
@@ -198,7 +198,7 @@ def _events_of(batch: Batch, position: int) -> Iterator[Event]:
             number += 1
 
 
-def _published(batch: Batch) -> Iterator[tuple[int, int, int, str]]:
+def _published(batch: StoredBatch) -> Iterator[tuple[int, int, int, str]]:
     """Yield (seq, publish time, bytes of the body, groups named) of the messages of a batch."""
     offset = batch.messages_at
     first_seq = batch.header.first_seq

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from curbstone.core.disk import Disk
-from curbstone.core.engine.log.batches import Batch
+from curbstone.core.engine.log.batches import StoredBatch
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import SEGMENT_BYTES, Reason, decode_segment_header, decode_settled
 from curbstone.core.engine.log.scan import Scan
@@ -58,7 +58,7 @@ def _tx_before(disk: Disk, segment: Segment) -> int:
     return header.tx if header is not None else 0
 
 
-def _traces(batch: Batch, tx: int, trail: Trail) -> Iterator[Trace]:
+def _traces(batch: StoredBatch, tx: int, trail: Trail) -> Iterator[Trace]:
     is_tx = 0 != tx == trail.tx
     has_line = bool(trail.line) and batch.data.find(trail.line, batch.messages_at, batch.releases_at) >= 0
     if is_tx or has_line or (trail.seqs and batch.header.first_seq <= max(trail.seqs)):

@@ -38,7 +38,7 @@ class Server(Protocol):
     def ensure(self, name: QueueName) -> port.Queue:
         """Return a queue, creating it if necessary."""
 
-    def left_out(self, queue: Queue, error: CurbstoneError) -> bool:
+    def leave_out(self, queue: Queue, error: CurbstoneError) -> bool:
         """Return whether the queue, which has refused a message with this error, simply does not get it."""
 
     def bound(self, event: str, project: str) -> Sequence[tuple[Queue, Filters]]:
@@ -91,7 +91,7 @@ class Transaction:
     def publish_event(self, event: str, message: Message, project: str = DEFAULT_PROJECT) -> None:
         """Add a publish to every queue that is bound to `event` when the transaction is committed.
 
-        If one of them refuses it, so is the transaction, unless `Participant.may_miss` lets it continue without it.
+        If one of them refuses it, so is the transaction, unless `Participant.leave_out` lets it continue without it.
         """
         self._publishes.append(((project, event), message))
 
@@ -135,7 +135,7 @@ class Transaction:
     def _participant(self, queue: Queue) -> Participant:
         participant = self._participants.get(queue)
         if participant is None:
-            participant = self._participants[queue] = Participant(queue, self._server.left_out)
+            participant = self._participants[queue] = Participant(queue, self._server.leave_out)
         return participant
 
     # --- commit
@@ -172,7 +172,7 @@ class Transaction:
 
     @staticmethod
     def _written(participant: Participant, done: Done, error: CurbstoneError | None, _first: int, _count: int) -> None:
-        done(None if error is not None and participant.may_miss(error) else error)
+        done(None if error is not None and participant.leave_out(error) else error)
 
     def _address(self) -> CurbstoneError | None:
         """Put each message into the participants of the queues that get it."""
@@ -228,7 +228,7 @@ class Transaction:
             error = self._refusal(queue, participant)
             if error is None:
                 continue
-            if not participant.may_miss(error):
+            if not participant.leave_out(error):
                 return error
             del self._participants[queue]
         if size > JOURNAL_BYTES_MAX and len(self._participants) > 1:  # before any of it is encoded

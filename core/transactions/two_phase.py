@@ -15,7 +15,7 @@ from curbstone.core.engine.log.room import RELEASE_BYTES
 from curbstone.core.engine.queue import Queue
 from curbstone.core.engine.write_queue import SETTLE_BYTES, AtomicWrite, Release, Settle
 from curbstone.core.errors import CurbstoneError, Unavailable
-from curbstone.core.events.events import IsLeftOut
+from curbstone.core.events.events import LeaveOut
 from curbstone.core.host import Host
 from curbstone.core.message import Message
 from curbstone.core.transactions.records import encode_part
@@ -26,18 +26,18 @@ from curbstone.core.values import Done
 class Participant:
     """What a transaction does to one queue."""
 
-    def __init__(self, queue: Queue, left_out: IsLeftOut) -> None:
+    def __init__(self, queue: Queue, leave_out: LeaveOut) -> None:
         self.messages: list[Message] = []
         self.settles: list[Settle] = []
         self.releases: list[Release] = []
         self.is_only_bound = True
         """Whether it only gets messages of events, so that no client has named the queue."""
         self._queue = queue
-        self._left_out = left_out
+        self._leave_out = leave_out
 
-    def may_miss(self, error: CurbstoneError) -> bool:
-        """Return whether the transaction continues without this queue (see `core.events.events.IsLeftOut`)."""
-        return self.is_only_bound and not self.ends and self._left_out(self._queue, error)
+    def leave_out(self, error: CurbstoneError) -> bool:
+        """Return whether the transaction continues without this queue (see `core.events.events.LeaveOut`)."""
+        return self.is_only_bound and not self.ends and self._leave_out(self._queue, error)
 
     @property
     def size(self) -> int:
@@ -99,7 +99,7 @@ class MultiQueueCommit:
         if place.tx:
             del self._places[queue]
         elif error is not None and not self._has_ended:
-            if not self._participants[queue].may_miss(error):
+            if not self._participants[queue].leave_out(error):
                 self._end(error)
                 return
             del self._places[queue], self._participants[queue]

@@ -17,7 +17,7 @@ from curbstone.cli.options import Json
 from curbstone.cli.output import console, print_json, progress, size, table
 from curbstone.core.disk import OF_ONE_FILE, OsFile, file_bytes
 from curbstone.core.engine.directories import GONE_SUFFIX, QUEUES, TWIN_SUFFIX
-from curbstone.core.engine.log.batches import Batch
+from curbstone.core.engine.log.batches import StoredBatch
 from curbstone.core.engine.log.commit import ASIDE_SUFFIX
 from curbstone.core.engine.log.format import Flag, Note, decode_log_start, decode_notes
 from curbstone.core.engine.log.meta import Meta, load_meta
@@ -353,7 +353,7 @@ def _gap(number: int, chain: Chain) -> str:
     return f"segment {number} is missing, with all between it and " + (f"segment {before}" if before else "the oldest")
 
 
-def _check_batch(batch: Batch, checked: Checked, damage: list[tuple[int, str]], number: int) -> int:
+def _check_batch(batch: StoredBatch, checked: Checked, damage: list[tuple[int, str]], number: int) -> int:
     """Read the records of a batch whose checksum is right. Return the start of the log that it notes, or 0."""
     header = batch.header
     try:

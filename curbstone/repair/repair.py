@@ -16,7 +16,7 @@ from pathlib import Path
 
 from curbstone.core.disk import OF_ONE_FILE, Disk, sync_path
 from curbstone.core.engine.directories import QUEUES, TWIN_SUFFIX
-from curbstone.core.engine.log.batches import Batch
+from curbstone.core.engine.log.batches import StoredBatch
 from curbstone.core.engine.log.commit import ASIDE_SUFFIX, Segment, segment_path
 from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.engine.log.format import (
@@ -273,7 +273,7 @@ def _put_right(data: bytearray, start: int, stop: int, salt: int) -> bool:
     return True
 
 
-def _log_start_in(batch: Batch) -> int:
+def _log_start_in(batch: StoredBatch) -> int:
     notes = decode_notes(batch.data, batch.notes_at, batch.end_at)
     return max([decode_log_start(payload) for kind, payload in notes if kind == Note.LOG_START], default=0)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.broker import Broker
-from curbstone.core.engine.compaction.cleaner import State
+from curbstone.core.engine.compaction.cleaner import PassState
 from curbstone.core.engine.directories import Removal
 from curbstone.core.engine.log.format import Reason
 from curbstone.core.wal.sync_group import FILES_MAX
@@ -66,7 +66,8 @@ def _is_skipping(queue: LocalQueue, *, drops: bool) -> bool:
 def _has_both_sizes(queue: LocalQueue) -> bool:
     room = queue.log.room
     return (
-        room.segment_bytes == room.small_bytes and queue.log._sealed_end_max > 2 * room.small_bytes < room.ample_bytes
+        room.segment_bytes == room.small_bytes
+        and queue.log.room.sealed_end_max > 2 * room.small_bytes < room.ample_bytes
     )
 
 
@@ -77,15 +78,15 @@ def _ends_now(queue: LocalQueue) -> bool:
 
 QUEUES: dict[str, Callable[[LocalQueue], object]] = {
     # The cleaner and the cap
-    "a publish waits for the cleaner": lambda q: q.cleaner._publish.state is State.CLEANING,
-    "a whole pass has made no room for a publish": lambda q: q.cleaner._publish.state is State.SPENT,
-    "the log is cleaned for settles": lambda q: q.cleaner.for_settles.state is State.CLEANING,
-    "a whole pass has made no room for settles": lambda q: q.cleaner.for_settles.state is State.SPENT,
-    "the log is cleaned because it is above its cap": lambda q: q.cleaner._cap.state is State.CLEANING,
-    "a whole pass has not brought the log below its cap": lambda q: q.cleaner._cap.state is State.SPENT,
+    "a publish waits for the cleaner": lambda q: q.cleaner._publish.state is PassState.CLEANING,
+    "a whole pass has made no room for a publish": lambda q: q.cleaner._publish.state is PassState.SPENT,
+    "the log is cleaned for settles": lambda q: q.cleaner.for_settles.state is PassState.CLEANING,
+    "a whole pass has made no room for settles": lambda q: q.cleaner.for_settles.state is PassState.SPENT,
+    "the log is cleaned because it is above its cap": lambda q: q.cleaner._cap.state is PassState.CLEANING,
+    "a whole pass has not brought the log below its cap": lambda q: q.cleaner._cap.state is PassState.SPENT,
     "a purge waits for its bytes to be erased": lambda q: q.cleaner._erased,
     "an erase and a publish want the same segments gone": lambda q: (
-        q.cleaner._erased and q.cleaner._publish.state is State.CLEANING
+        q.cleaner._erased and q.cleaner._publish.state is PassState.CLEANING
     ),
     "the cleaner copies a segment": _copies,
     "the cleaner copies a part of a large run": lambda q: q.cleaner.relocation._part,

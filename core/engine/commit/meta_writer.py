@@ -14,7 +14,7 @@ from curbstone.core.values import Done
 
 
 class MetaWriter:
-    """Knows whether a queue is on disk, and stores its `meta`."""
+    """Stores the `meta` of a queue, and decides which cap is in force while a change of it is being stored."""
 
     __slots__ = (
         "_coming_caps", "_data", "_has_failed", "_is_creating", "_parts", "_settles_first", "_stored_cap", "_storing",

@@ -35,7 +35,7 @@ LOOKED_AT = 2
 """If there are more names than messages, for each one that is added so many others are looked at, and perhaps
 forgotten. So more than half of them are never those of messages that are gone, but for a `FEW`."""
 WEEDED_MAX = 1000
-"""... and so many in a turn, if a publish finds no room."""
+"""... and so many whenever a publish finds no room."""
 
 
 class Names:

@@ -51,7 +51,7 @@ class SequenceCheck:
         return 0 if numbered.producer in self.coming else KINDS[Note.PRODUCER].room
 
     def taken(self, publish: Publish, now_ms: int) -> None:
-        """The messages of a publish in front of its next one go into the batch, or are left out."""
+        """Note the last number of a publish, all of whose messages before `next` are in the batch or left out."""
         if publish.numbered is not None:
             last = publish.numbered.behind(publish.next).after
             self.coming[publish.numbered.producer] = LastNumber(last, publish.messages[publish.next - 1].seq, now_ms)

@@ -1,6 +1,6 @@
 """Decides when segments have to go, so that there is room. It is always the oldest one that goes.
 
-What is live in the oldest segment is copied to the end of the log (`copying`); a segment in which nothing is live is
+What is live in the oldest segment is copied to the end of the log (`relocate`); a segment in which nothing is live is
 dropped. Because the oldest goes first, a settle is never lost before its message. Because it goes whatever it holds,
 one old message that is never settled does not keep the log from shrinking.
 
@@ -48,14 +48,14 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.values import Done
 
 
-class State(Enum):
+class PassState(Enum):
     RESTING = "resting"
     CLEANING = "cleaning"
     LAST_DROP = "last drop"
     SPENT = "spent"
 
 
-RESTING, CLEANING, LAST_DROP, SPENT = State
+RESTING, CLEANING, LAST_DROP, SPENT = PassState
 
 
 class _Reason:

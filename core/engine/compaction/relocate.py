@@ -18,14 +18,12 @@ from curbstone.core.engine.index.copies import Where
 from curbstone.core.engine.index.runs import Run, seqs_of
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, TriesRecord, entry_bytes
-from curbstone.core.engine.log.room import RELEASE_BYTES
+from curbstone.core.engine.log.room import PIECE_BYTES, RELEASE_BYTES
 from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Message
 
 COPY_BYTES_MAX = 128 * 1024
-HEADS_BYTES = SEGMENT_BYTES + 2 * BATCH_BYTES
-"""What a segment with a single batch takes beside the entries and records in it."""
 
 
 class Copy(NamedTuple):
@@ -90,7 +88,7 @@ class Relocation:
             self._oldest = oldest
             self._todo = sorted(self._parts.index.runs.in_segment(oldest), key=lambda run: run.offset, reverse=True)
             self._asked.clear()
-        limit = min(COPY_BYTES_MAX, self._parts.log.room.segment_bytes - HEADS_BYTES)
+        limit = min(COPY_BYTES_MAX, self._parts.log.room.segment_bytes - PIECE_BYTES)
         return None if self._must_read(limit) else self._messages_of(oldest, limit)
 
     def _is_left(self, run: Run) -> bool:

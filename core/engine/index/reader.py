@@ -161,12 +161,15 @@ class Reader:
 
         def done(result: Read | None, error: BaseException | None) -> None:
             nonlocal again_ms
-            if isinstance(error, OSError | MemoryError) and not self._is_closed:
-                logger.warning("%s can't be read now: %s; it is tried again", place[0], error)
+            if isinstance(error, OSError | MemoryError) and not self._is_closed and run.live():
+                if again_ms == AGAIN_MS:
+                    logger.warning("%s can't be read now: %s; it is tried again", place[0], error)
                 self._host.call_later(again_ms, lambda: self._host.submit(job, done))
                 again_ms = min(2 * again_ms, AGAIN_MS_MAX)
                 return
-            if (result is None or result.damage) and self._log.waits_for_drop(self._host, lambda: done(result, error)):
+            if (result is None or result.damage) and self._log.retry_after_drop(
+                self._host, lambda: done(result, error)
+            ):
                 return
             callbacks = self._loading.pop(run)
             keeps = run in self._keeping

@@ -247,7 +247,7 @@ class Runs:
         run.bytes_live = size
 
     def insert(self, run: Run) -> None:
-        """Add a run at its place in the order. Copies that are not behind all others need that; see `placing`."""
+        """Add a run at its place in the order. Copies that are not behind all others need that; see `copies`."""
         index = bisect_right(self._firsts, run.first)
         assert not index or self._runs[index - 1].last < run.first, "runs do not overlap"
         assert index == len(self._runs) or run.last < self._runs[index].first, "runs do not overlap"

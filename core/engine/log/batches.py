@@ -19,7 +19,7 @@ from curbstone.core.engine.log.format import (
 from curbstone.core.message import Message
 
 
-class Batch(NamedTuple):
+class StoredBatch(NamedTuple):
     """A good batch. It begins at index `at` of `data`, which may hold more; `offset` is its place in the file."""
 
     header: BatchHeader
@@ -57,15 +57,15 @@ class Batch(NamedTuple):
         return decode_entries(self.data, self.messages_at, self.header.messages, self.header.first_seq)
 
 
-def batch_at(data: bytes, at: int, salt: int, offset: int = 0) -> Batch | None:
+def batch_at(data: bytes, at: int, salt: int, offset: int = 0) -> StoredBatch | None:
     """Return the batch at index `at` if it is complete and matches its CRC; `offset` is its place in the file."""
     header = decode_batch_header(data, at)
     if header is None or not batch_is_whole(data, at, header.length, salt):
         return None
-    return Batch(header, data, at, offset)
+    return StoredBatch(header, data, at, offset)
 
 
-def batches_in(data: bytes, salt: int) -> Iterator[Batch]:
+def batches_in(data: bytes, salt: int) -> Iterator[StoredBatch]:
     """Yield the good batches in `data`, which begins with a batch. Bytes that do not match their CRC are skipped."""
     at = 0
     while at < len(data):

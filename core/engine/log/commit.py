@@ -52,7 +52,7 @@ class Segment:
         self.tries_records = 0
         """How many pending messages have the latest record of their tries here."""
         self.dead_ms = 0
-        """Engine time when it was first seen without runs and states; 0 before the first look."""
+        """Engine time when it was first seen without runs and records of tries; 0 before the first look."""
         self.damaged = False
         self.is_redoable = True
         """Whether its commits may go to redo files: only if its header has the format that older programs refuse."""

@@ -20,7 +20,8 @@ for one. A release says that seqs are ready again, from what time on, and how of
 says that seqs are done, and why. Both name a group and hold runs of seqs. Notes are facts about the log itself.
 
 Format 2 has the same bytes as format 1, but after a power cut a segment of format 2 may lack batches that only a redo
-file has (see `redo`). A program that knows only format 1 would miss them, so it has to refuse the segment.
+file has (see `core.wal.redo_file`). A program that knows only format 1 would miss them, so it has to refuse the
+segment.
 """
 
 from __future__ import annotations

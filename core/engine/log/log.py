@@ -54,7 +54,7 @@ def random_salt() -> int:
 
 class Log:
     __slots__ = (
-        "_after_drop", "_holds", "_leftover", "_numbers", "_salt", "_sealed_bytes", "_sealed_end_max", "_spare",
+        "_after_drop", "_holds", "_last_number", "_leftover", "_salt", "_sealed_bytes", "_spare",
         "_tail_bytes", "_under_way", "_undurable_bytes", "directory", "disk", "fenced", "log_start", "next_batch",
         "reserve", "room", "segments", "tx", "uid",
     )  # fmt: skip
@@ -73,7 +73,8 @@ class Log:
         self.fenced = False
         """Whether a sync or write has failed in the active segment. Then nothing more is written there."""
         self._salt = salt
-        self._numbers = 0
+        self._last_number = 0
+        """The highest number that a segment of this queue has had."""
         self.room = Room(cap, meta_bytes)
         self._tail_bytes = min(TAIL_BYTES_MAX, self.room.ample_bytes)
         self._under_way: Commit | None = None
@@ -89,7 +90,6 @@ class Log:
         self._undurable_bytes = 0
         """Bytes of removed files that a power cut may bring back."""
         self._sealed_bytes = 0
-        self._sealed_end_max = 0
 
     # --- who reads its files meanwhile
 
@@ -166,7 +166,7 @@ class Log:
             going = commit.end if commit.rolled else commit.end - active.end
             growing = commit.size if commit.rolled else commit.size - active.size
             growing += commit.reserve_to - self.reserve
-        largest = max(self._sealed_end_max, active.end, commit.end if commit is not None else 0)
+        largest = max(self.room.sealed_end_max, active.end, commit.end if commit is not None else 0)
         if doubtful:
             left = [*self._leftover.values(), active.size if self.fenced else 0]
             going += sum(left)
@@ -194,7 +194,7 @@ class Log:
 
     # --- commits
 
-    def waits_for_drop(self, host: Host, again: Callable[[], object]) -> bool:
+    def retry_after_drop(self, host: Host, again: Callable[[], object]) -> bool:
         """Return whether it is too early to judge a read that failed; then `again` is called when it is not.
 
         A commit that drops the oldest segment removes the file on a worker thread. The log and the index learn of it
@@ -206,7 +206,7 @@ class Log:
         self._after_drop += (partial(host.call_later, 0, again),)
         return True
 
-    def _try_again(self) -> None:
+    def _call_waiting_readers(self) -> None:
         """No commit is under way any more: call those who wait for that."""
         waiting, self._after_drop = self._after_drop, ()
         for again in waiting:
@@ -225,7 +225,7 @@ class Log:
     def recovered(self, segments: list[Segment], newest_number: int) -> None:
         """Take over what recovery found, or `create` has made; the last segment becomes the active one."""
         self.segments = segments
-        self._numbers = newest_number
+        self._last_number = newest_number
         self._count_sealed()
 
     def _count_sealed(self) -> None:
@@ -233,7 +233,6 @@ class Log:
         sealed = self.segments[:-1]
         self._sealed_bytes = sum([segment.size for segment in sealed])
         ends = [segment.end for segment in sealed]
-        self._sealed_end_max = max(ends, default=0)
         self.room.holds(self._sealed_bytes, ends, self.active.end)
 
     def has_file_for(self, size: int) -> bool:
@@ -255,9 +254,9 @@ class Log:
         for path, size in self._leftover.items():
             commit.remove_first(path, size)
         if roll or self.fenced:
-            self._numbers += 1
+            self._last_number += 1
             old = self.active
-            numbers = (self._numbers, old.number, old.end, self.log_start)
+            numbers = (self._last_number, old.number, old.end, self.log_start)
             header = SegmentHeader(self._salt(), self.uid, *numbers, next_seq, self.next_batch, self.tx)
             spare = self._take_spare(recycle, is_full)
             commit.roll(header, spare, self.reserve, fenced=self.fenced)
@@ -396,7 +395,7 @@ class Log:
         """Take a commit that is on disk into the log."""
         self._under_way = None
         if self._after_drop:
-            self._try_again()
+            self._call_waiting_readers()
         self._leftover = {}
         self.reserve = commit.reserve
         if commit.has_synced_names:
@@ -436,7 +435,7 @@ class Log:
         """Forget the commit under way: the queue broke down, so its result does not matter any more."""
         self._under_way = None
         if self._after_drop:
-            self._try_again()
+            self._call_waiting_readers()
 
     def failed(self, commit: Commit) -> None:
         """Leave the log at its last good batch. Unless the commit was undone, the next one begins a new segment.
@@ -445,7 +444,7 @@ class Log:
         """
         self._under_way = None
         if self._after_drop:
-            self._try_again()
+            self._call_waiting_readers()
         self._leftover = commit.files_touched()  # including the earlier left-overs: the commit was to remove them
         self.reserve = commit.reserve
         if commit.rolled:

@@ -63,13 +63,15 @@ def release_bytes(records: int) -> int:
 
 class Room:
     __slots__ = (
-        "_aside_bytes", "_end", "_sealed_bytes", "_sealed_end_max", "_sealed_ends", "_sealed_split_bytes",
+        "_aside_bytes", "_end", "_sealed_bytes", "_sealed_ends", "_sealed_split_bytes",
         "ample_bytes", "cap", "excess", "free", "kept", "left", "meta_bytes", "notes_bytes", "pending", "reserved",
-        "segment_bytes", "slack_bytes", "small_bytes", "split_bytes",
+        "sealed_end_max", "segment_bytes", "slack_bytes", "small_bytes", "split_bytes",
     )  # fmt: skip
 
     def __init__(self, cap: int, meta_bytes: int) -> None:
-        self._aside_bytes = self._end = self._sealed_bytes = self._sealed_end_max = 0
+        self._aside_bytes = self._end = self._sealed_bytes = 0
+        self.sealed_end_max = 0
+        """The end of the longest segment before the active one."""
         self._sealed_split_bytes = 0
         self.split_bytes = 0
         """What the segments that are larger than the least size will take more when they are cleaned."""
@@ -104,7 +106,7 @@ class Room:
 
     def suit(self, live_bytes: int) -> None:
         """Choose the size of segments by how much of the log is live. Large ones take no room that is promised."""
-        assert self.kept >= 0 <= self.reserved, "what is promised was counted when it was promised"
+        assert self.kept >= 0 and self.reserved >= 0, "what is promised was counted when it was promised"
         before, left = self.segment_bytes, self.left
         is_ample = 2 * (live_bytes + self.pending * RETRY_BYTES + self.notes_bytes) <= self.cap
         self.segment_bytes = self.ample_bytes if is_ample else self.small_bytes
@@ -130,7 +132,7 @@ class Room:
         """Take in new segments: bytes and ends of those before the active one, and the end of the active one."""
         self._sealed_bytes = sealed_bytes
         self._sealed_ends = sealed_ends
-        self._sealed_end_max = max(sealed_ends, default=0)
+        self.sealed_end_max = max(sealed_ends, default=0)
         self._end = end
         self._count_splits()
         self._weigh()
@@ -174,7 +176,7 @@ class Room:
     @property
     def copy_bytes(self) -> int:
         """The bytes of the largest segment that there is or is meant to be."""
-        return max(self.segment_bytes, self._end, self._sealed_end_max)
+        return max(self.segment_bytes, self._end, self.sealed_end_max)
 
     def to_clean(self, largest: int) -> int:
         """Return the room that cleaning takes if the largest segment ends at `largest`: its copy, and the slack."""

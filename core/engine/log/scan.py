@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from curbstone.core.disk import Disk
-from curbstone.core.engine.log.batches import Batch, batch_at
+from curbstone.core.engine.log.batches import StoredBatch, batch_at
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.file_view import Window
 from curbstone.core.engine.log.format import (
@@ -36,7 +36,7 @@ class Scan:
         """The damaged stretches: the first byte of each, and the first byte behind it."""
         self.torn_bytes = 0
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[StoredBatch]:
         """Yield the good batches."""
         file = self._disk.open(self._segment.path)
         window = Window(file, self._segment.end)
@@ -47,7 +47,7 @@ class Scan:
             for start, end in window.unreadable:
                 self._damaged(start, end, "can't be read: the disk reports an error")
 
-    def _batches(self, window: Window) -> Iterator[Batch]:
+    def _batches(self, window: Window) -> Iterator[StoredBatch]:
         offset = self._start
         while offset < self._segment.end:
             batch = self._batch_at(window, offset)
@@ -58,12 +58,12 @@ class Scan:
             yield self._passed(batch)
             offset = self.end
 
-    def _passed(self, batch: Batch) -> Batch:
+    def _passed(self, batch: StoredBatch) -> StoredBatch:
         self.last_batch = batch.header.number
         self.end = batch.offset + batch.header.length
         return batch
 
-    def _in_order(self, window: Window, offset: int) -> Iterator[Batch]:
+    def _in_order(self, window: Window, offset: int) -> Iterator[StoredBatch]:
         """Yield the good batches from `offset` on, if the batch that should be there is not.
 
         If a disk wrote a block to the wrong place, a good batch can turn up too early, in front of batches with lower
@@ -85,7 +85,7 @@ class Scan:
             end = self.end
         self._tail(window, end)
 
-    def _batch_at(self, window: Window, offset: int) -> Batch | None:
+    def _batch_at(self, window: Window, offset: int) -> StoredBatch | None:
         if not window.have(offset, BATCH_BYTES):
             return None
         header = decode_batch_header(window.data, offset - window.start)
@@ -95,7 +95,7 @@ class Scan:
             return None
         return batch_at(window.data, offset - window.start, self._segment.salt, offset)
 
-    def _next_good(self, window: Window, offset: int) -> Batch | None:
+    def _next_good(self, window: Window, offset: int) -> StoredBatch | None:
         """Return the first good batch that begins behind `offset`: find its magic, then check its CRC."""
         offset += 1
         while window.have(offset, BATCH_BYTES):

@@ -8,7 +8,7 @@ from curbstone.core.disk import file_bytes
 from curbstone.core.engine.facts.kinds import KINDS, decode_rank, decode_seq
 from curbstone.core.engine.index.copies import Where
 from curbstone.core.engine.index.runs import Run
-from curbstone.core.engine.log.batches import Batch
+from curbstone.core.engine.log.batches import StoredBatch
 from curbstone.core.engine.log.commit import ASIDE_SUFFIX, RESERVE_NAME, SEGMENT_SUFFIX, Segment, reserve_path
 from curbstone.core.engine.log.format import (
     Flag,
@@ -212,7 +212,7 @@ class Replay:
 
     # --- one batch
 
-    def _apply(self, batch: Batch, segment: Segment) -> None:
+    def _apply(self, batch: StoredBatch, segment: Segment) -> None:
         header = batch.header
         if header.flags & Flag.COPY:
             self._apply_copy(batch, segment)
@@ -250,7 +250,7 @@ class Replay:
     def _mark(self, name: str, level: int, seq: int) -> None:
         self._delivered[name, level] = max(self._delivered.get((name, level), 0), seq)
 
-    def _apply_copy(self, batch: Batch, segment: Segment) -> None:
+    def _apply_copy(self, batch: StoredBatch, segment: Segment) -> None:
         """Move copied messages to where they lie now.
 
         Messages of a run that were not copied had been settled when the copy was made, but the log has not said so up
@@ -264,7 +264,7 @@ class Replay:
             self._index.replayed(name)
         self._index.insert_copies(copies, names, Where(segment, batch.offset, batch.offset + batch.header.length))
 
-    def _apply_messages(self, batch: Batch, segment: Segment) -> None:
+    def _apply_messages(self, batch: StoredBatch, segment: Segment) -> None:
         header = batch.header
         first, count = header.first_seq, header.messages
         if self._index.runs.at_or_after(first) is not None:  # happens only if damage hid what was settled
