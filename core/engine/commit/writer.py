@@ -205,22 +205,22 @@ class Writer:
         if self._state.write_failure:
             self._refuse_new(Unavailable(self._state.write_failure))
             return
-        write_queue, cleaner = self._write_queue, self._cleaner
+        write_queue, is_cleaning = self._write_queue, self._cleaner.review()
         has_work = (
             write_queue.publishes
             or write_queue.must_write
             or not write_queue.is_empty
             or self.copy_source is not None
-            or (len(self._log.segments) > 1 and cleaner.droppable() > 0)
-            or cleaner.review()
+            or is_cleaning
+            or (len(self._log.segments) > 1 and self._cleaner.droppable() > 0)
             or self._parts.index.has_unlogged_marks
         )
         if has_work and not (self._syncer.is_gathering and self._syncer.defer(self._parts.wakeups.turn)):
-            self._begin_commit()
+            self._begin_commit(is_cleaning)
 
-    def _begin_commit(self) -> None:
+    def _begin_commit(self, was_cleaning: bool) -> None:
+        """`was_cleaning`: whether segments have to go, before the batch is made."""
         state, write_queue, cleaner = self._state, self._write_queue, self._cleaner
-        was_cleaning = cleaner.review()
         if write_queue.publishes:
             self._log.room.suit(self._parts.index.runs.bytes_live)
         # Publishes and copies take turns, so that neither holds up the other.

@@ -167,9 +167,8 @@ class Reader:
                 self._host.call_later(again_ms, lambda: self._host.submit(job, done))
                 again_ms = min(2 * again_ms, AGAIN_MS_MAX)
                 return
-            if (result is None or result.damage) and self._log.retry_after_drop(
-                self._host, lambda: done(result, error)
-            ):
+            is_damaged = result is None or bool(result.damage)
+            if is_damaged and self._log.retry_after_drop(self._host, lambda: done(result, error)):
                 return
             callbacks = self._loading.pop(run)
             keeps = run in self._keeping
