@@ -79,8 +79,8 @@ class Commit:
 
     __slots__ = (
         "_aside", "_buffers", "_cut_first", "_directory", "_disk", "_fenced", "_held", "_least", "_old",
-        "_remove_first", "_remove_last", "_syncs_names", "doubt", "dropped", "end", "erases", "has_synced_names",
-        "has_synced_removals", "is_undone", "kept", "offset", "old_size", "redo", "reserve",
+        "_remove_first", "_remove_last", "_syncs_names", "_to_cut", "cut", "doubt", "dropped", "end", "erases",
+        "has_synced_names", "has_synced_removals", "is_undone", "kept", "offset", "old_size", "redo", "reserve",
         "reserve_to", "rolled", "segment", "size", "syncs", "taken", "uid", "unremoved",
     )  # fmt: skip
 
@@ -144,6 +144,10 @@ class Commit:
         """Files with their sizes; see `remove_first`, and for the next two `remove_last` and `set_aside`."""
         self._remove_last: tuple[str, ...] = ()
         self._aside: tuple[str, ...] = ()
+        self._to_cut: Sequence[Segment] = ()
+        """Earlier segments to cut to their contents before anything is written; see `cut_earlier`."""
+        self.cut: tuple[Segment, ...] = ()
+        """Those of them that were cut."""
 
     @property
     def added(self) -> int:
@@ -162,7 +166,8 @@ class Commit:
             self._old is None
             and self.size == self._held
             and self.segment.is_redoable
-            and not (self.dropped or self._remove_first or self._syncs_names or self.reserve_to > self.reserve)
+            and not (self.dropped or self._remove_first or self._syncs_names or self._to_cut)
+            and self.reserve_to <= self.reserve
         )
 
     @property
@@ -210,6 +215,11 @@ class Commit:
     def cut_first(self) -> None:
         """Cut the segment before the new one to its contents first: the cap has no room for both files as they are."""
         self._cut_first = True
+
+    def cut_earlier(self, segments: Sequence[Segment]) -> int:
+        """Cut segments to their contents first, because that failed when they were full; return the bytes gained."""
+        self._to_cut = segments
+        return sum([segment.size - segment.end for segment in segments])
 
     def grow_to(self, size: int, least: int) -> None:
         """Prepare the file ahead, with real zeros, so that later syncs change neither its size nor its extents.
@@ -292,6 +302,14 @@ class Commit:
 
     def _write(self) -> None:
         """Do everything that takes room on the disk."""
+        for segment in self._to_cut:
+            file = self._disk.open(segment.path)
+            try:
+                file.truncate(segment.end)
+                file.sync()
+            finally:
+                file.close()
+            self.cut += (segment,)
         for path in self._remove_first:
             self._remove(path)
         if self._remove_first or self._syncs_names:
@@ -303,14 +321,14 @@ class Commit:
             self._write_reserve()
         if self._old is not None:
             self._open_new(self._old)
-        file = self._file_of(self.segment)
+        active = self._file_of(self.segment)
         if self.end > self._held:  # the batch and the zeros behind it go into one write
-            self._or_least(file, self.offset, self._buffers, self.end)
+            self._or_least(active, self.offset, self._buffers, self.end)
         else:
             if self.size > self._held:
-                self._or_least(file, self._held, [], self._held)
+                self._or_least(active, self._held, [], self._held)
             if self._buffers:
-                file.write(self.offset, self._buffers)
+                active.write(self.offset, self._buffers)
 
     def _or_least(self, file: WriteBehindFile, offset: int, buffers: list[bytes], end: int) -> None:
         """Write `buffers`, which end at `end`, and zeros up to `size`, or only to `_least` if the disk is too full."""

@@ -333,7 +333,8 @@ class Log:
     def _prepare(self, commit: Commit, tail: int | None) -> None:
         """Grow the commit's file past its end, as far as the cap allows, so that a tail for settles is left.
 
-        If the cap has no room for the commit itself, the spare file is given up, then the reserve. ::
+        If the cap has no room for the commit itself, the spare file is given up, then the reserve, then what was
+        prepared in earlier segments and could not be cut off when they were full. ::
 
             new segment  disk         the file grows                                  what was prepared in the old one
             no           has room     to twice its size, up to a segment and a tail   -
@@ -352,6 +353,8 @@ class Log:
             room += self.reserve
             self.reserve = 0
             commit.give_up_reserve()
+        if room < commit.end:
+            room += commit.cut_earlier([each for each in self.segments[:-1] if each.size > each.end])
         wanted = least = commit.end + (tail or 0)
         if tail is not None and commit.size - least < HEADROOM_BYTES:
             # Zeros ahead make later syncs cheap. Behind a large commit they would cost more than they save.
@@ -391,11 +394,18 @@ class Log:
         least = self.room.segment_bytes // 2
         return next((s for s in dropped if not s.damaged and least <= s.size <= RECYCLE_BYTES_MAX), None)
 
-    def succeeded(self, commit: Commit) -> None:
-        """Take a commit that is on disk into the log."""
+    def _ended(self, commit: Commit) -> None:
         self._under_way = None
         if self._after_drop:
             self._call_waiting_readers()
+        if commit.cut:
+            for segment in commit.cut:
+                segment.size = segment.end
+            self._count_sealed()
+
+    def succeeded(self, commit: Commit) -> None:
+        """Take a commit that is on disk into the log."""
+        self._ended(commit)
         self._leftover = {}
         self.reserve = commit.reserve
         if commit.has_synced_names:
@@ -442,9 +452,7 @@ class Log:
 
         If the commit has created a segment file, that is not part of the chain: the next segment will name the old one.
         """
-        self._under_way = None
-        if self._after_drop:
-            self._call_waiting_readers()
+        self._ended(commit)
         self._leftover = commit.files_touched()  # including the earlier left-overs: the commit was to remove them
         self.reserve = commit.reserve
         if commit.rolled:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from random import Random
 
 import pytest
 
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.engine.log import room
+from curbstone.core.engine.log.commit import Commit, Segment
 from curbstone.core.names import queue_name
 from tests.core.commit.test_cap import fill, is_taken
 from tests.core.commit.test_faults import used
@@ -172,3 +174,28 @@ def test_a_queue_that_is_being_created_says_how_much_it_takes() -> None:
     lab.settle()
     assert at_once.available >= 0
     assert queue.space().available > 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_segments_that_could_not_be_cut_when_they_were_full_do_not_make_the_queue_exceed_its_cap(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    print(f"seed {seed}")
+    rng = Random(seed)
+    lab = Lab(seed=seed)
+    queue = lab.queue(cap=192 * KIB)
+    peer = Peer(lab, queue, window=1_000_000)
+    cut = Commit._cut
+
+    def failing_cut(self: Commit, old: Segment) -> None:
+        if not self._cut_first and rng.random() < 0.7:
+            raise OSError(errno.EIO, "Input/output error")
+        cut(self, old)
+
+    monkeypatch.setattr(Commit, "_cut", failing_cut)
+    for _ in range(20):
+        while is_taken(lab, queue, rng.choice([1000, 2000, 5000])):  # `Lab` itself sees whether the cap is exceeded
+            pass
+        assert queue.log.room.excess == 0
+        held = list(peer.consumer.unsettled)
+        peer.ack(*rng.sample(held, rng.randrange(1, len(held))))
