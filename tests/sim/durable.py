@@ -56,6 +56,8 @@ class Durable:
         self._consumer: Consumer | None = None
         self._used_ms = 0
         """When it was last used, by engine time."""
+        self._turned_ms = 0
+        """When its time had begun anew at the latest: in its first turn after a start."""
         self._tokens: list[int] = []
 
     def weights(self) -> dict[str, int]:
@@ -66,6 +68,7 @@ class Durable:
         """Make it, use it, leave it alone, or publish to its event."""
         run = self._run
         run.host.settle()
+        self._turned_ms = self._turned_ms or run.host.now_ms()
         self.look()
         if self._queue is None:
             self._subscribe()
@@ -169,8 +172,10 @@ class Durable:
             if idle_ms < UNUSED_MS and self._is_confirmed:
                 raise Violation(f"{NAME} is gone, and was used {idle_ms} ms ago")
             self._forget()
-        elif self._is_confirmed and not run.faults and idle_ms > UNUSED_MS + LATE_MS and not queue.state.broken:
-            raise Violation(f"{NAME} is there, and was not used for {idle_ms} ms")
+        elif self._is_confirmed and not run.faults and not queue.state.broken:
+            idle_ms = min(idle_ms, run.host.now_ms() - self._turned_ms)
+            if idle_ms > UNUSED_MS + LATE_MS:
+                raise Violation(f"{NAME} is there, and was not used for {idle_ms} ms")
 
     def _forget(self) -> None:
         run = self._run
@@ -194,6 +199,7 @@ class Durable:
         found = next((queue for queue in run.broker.queues() if queue.name == NAME), None)
         self._consumer = None
         self._used_ms = run.host.now_ms()
+        self._turned_ms = 0
         if self._queue is None or not self._is_confirmed:
             self._queue = None  # whatever is there of it, it is asked for again
         elif found is not None:
