@@ -330,6 +330,20 @@ def test_an_ack_fits_where_little_more_is_left_than_is_kept_for_tries(left: int)
     assert queue.write_queue.is_empty
 
 
+@pytest.mark.parametrize("count", [1, 20])
+def test_the_first_nack_fits_where_all_that_is_left_is_kept_for_tries(count: int) -> None:
+    lab = Lab()
+    queue = lab.queue()
+    lab.publish(queue, *["a"] * count)
+    peer = Peer(lab, queue)
+    peer.consumer.hold()
+    queue.log.room.kept = queue.log.room.records_left
+    peer.consumer.nack(list(range(1, count + 1)))
+    while not queue.writer.is_busy:
+        assert lab.host.turn()
+    assert not queue.write_queue.releases, "it waits for the cleaner"
+
+
 @pytest.mark.parametrize("takes", ["acks", "pops"])
 @pytest.mark.parametrize("groups", [[], ["r"]], ids=["alone", "a group keeps all"])
 @pytest.mark.parametrize("nacks", [0, 3])

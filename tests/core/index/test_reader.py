@@ -51,3 +51,16 @@ def test_where_other_queues_have_all_memory_messages_are_read_back_all_the_same(
             peer.ack(*peer.consumer.unsettled)
     assert sorted(seq for peer in peers for seq in peer.seqs) == list(range(1, 2 * RUNS, 2))
     assert lab.broker.shared.cache.bytes == CACHE_BYTES_MAX
+
+
+def test_damage_is_seen_at_once_also_after_a_commit_that_dropped_segments() -> None:
+    lab = Lab(cap=64 * MIB)
+    queue = with_a_backlog(lab)
+    first = queue.log.segments[0].number
+    while queue.log.segments[0].number == first:
+        assert lab.pop(queue)
+    broken = queue.log.segments[-2].path
+    cache = lab.disk.names[broken].cache
+    cache[1000 : len(cache)] = bytes(len(cache) - 1000)
+    left = len(lab.pop_all(queue))
+    assert 0 < left < 2 * RUNS and queue.damaged
