@@ -3,7 +3,7 @@
 It runs with that version's own engine, lab and simulated disk, and has the names of the version that is released next.
 The directories of earlier versions were made by earlier versions of this file, which are in the history::
 
-    PYTHONPATH=. python tests/core/recovery/golden.py tests/core/recovery/golden-0.2.0
+    PYTHONPATH=. python tests/core/recovery/golden.py tests/core/recovery/golden-0.3.0
 
 This writes two files. The one that ends with `.tar.gz` has the directory. The one that ends with `.json` has what must
 be found in it: what that version itself found when it started on a copy. `test_golden.py` compares.
@@ -30,6 +30,8 @@ HOUR_MS = 3_600_000
 KEYS = [("keyed", "one", "content of one"), ("keyed", "three", "content of three"), ("wrapped", "old", "content")]
 """The idempotency keys: queue, key, and what was published under it."""
 PRODUCERS = [("numbered", "first"), ("numbered", "second"), ("wrapped", "old")]
+NAMES = ["taken", "taken, too"]
+"""The unique names of messages in the queue `named`."""
 STAGED = ["open", "done", "cut", "job@1", "job@2", "unknown"]
 """The ids of staged transactions."""
 
@@ -101,6 +103,7 @@ def fill(lab: Any) -> None:
     lab.lease(leased, 2, ms=HOUR_MS)
 
     fill_policy(lab, message)
+    fill_names(lab, message)
     fill_memories(lab, values, message)
     with suppress(Exception):  # only versions that have it
         undone = lab.queue("undone", undo=3600)
@@ -122,6 +125,22 @@ def fill_policy(lab: Any, message: Callable[..., Any]) -> None:
     lab.answer(
         lambda done: lab.broker.bind("weather", filtered, done, filter_text="temperature > 30 AND city LIKE 'B%'")
     )
+
+
+def fill_names(lab: Any, message: Callable[..., Any]) -> None:
+    """Use the options for keys, unique names, and messages that replace others."""
+    limited = lab.queue("limited", key_limit=2, key_rate=3.5, key_burst=9, fair=True)
+    heads = [b"x-key:a\n", b"x-key:a\n", b"x-key:a\n", b"x-key:b\n"]
+    lab.publish_messages(limited, [message(f"{place}", headers=head) for place, head in enumerate(heads)])
+    peer = importlib.import_module(LAB).Peer(lab, limited, window=10)  # it holds what it was given
+    peer.nack(peer.seqs[-1], delay_ms=0)
+    named = lab.queue("named")
+    heads = [b"x-unique:free\n", *(f"x-unique:{name}\n".encode() for name in NAMES), b"x-replace:r\n"]
+    for turn in range(2):
+        for head in heads:
+            lab.publish_messages(named, [message(f"turn {turn}", headers=head, named=True)])
+        if not turn:
+            assert lab.pop(named) == b"turn 0"
 
 
 def fill_memories(lab: Any, values: Any, message: Callable[..., Any]) -> None:
@@ -272,6 +291,8 @@ def describe(lab: Any) -> dict[str, Any]:
             last = by_name[name].last_number(values.producer_key("", producer))
             if last is not None:
                 found["producers"].append([name, producer, *last[:2]])
+    if "named" in by_name:
+        found["names"] = names_in(lab, by_name["named"])
     for identifier in STAGED:
         try:
             status = lab.broker.staging.status("default", identifier)
@@ -282,10 +303,23 @@ def describe(lab: Any) -> dict[str, Any]:
     return found
 
 
+def names_in(lab: Any, queue: Any) -> list[int]:
+    """Return the seqs of the messages that have the names: publish each again, which must store nothing."""
+    found = []
+    for name in NAMES:
+        head = f"x-unique:{name}\n".encode()
+        message = importlib.import_module(LAB).message("a repeat that must not be stored", headers=head, named=True)
+        lab.publish_messages(queue, [message])
+        found.append(message.seq if message.is_duplicate else 0)
+    return found
+
+
 def policy_of(queue: Any) -> dict[str, Any]:
     """Return what decides which message is next, and the filters, of a queue that has any."""
-    names = ("burst", "in_flight", "oldest_every", "rate")
-    options = {name: getattr(queue.options, name) for name in names if getattr(queue.options, name)}
+    names = ("burst", "fair", "in_flight", "key_burst", "key_limit", "key_rate", "oldest_every", "rate")
+    usual = type(queue.options)()
+    given = [name for name in names if getattr(queue.options, name) != getattr(usual, name)]
+    options = {name: getattr(queue.options, name) for name in given}
     found = {"options": options, "by_priority": {str(key): n for key, n in queue.by_priority().items()}}
     found["filters"] = {event: text for event, text in queue.meta.bindings.items() if text}
     return {name: value for name, value in found.items() if value}

@@ -4,7 +4,8 @@
 tries, idempotency keys, numbered producers, a log that has turned over, a transaction whose second part is missing, a
 journal with an unfinished record, and staged transactions: open ones, committed ones, and one whose messages are in the
 log in part. Later ones also have a redo file with commits that are in no segment, and an undo; that of 0.2.0 has
-priorities, the options that decide which message is next, and filters.
+priorities, the options that decide which message is next, and filters; that of 0.3.0 has unique names, messages that
+have replaced others, and the options for keys.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from curbstone.core.options import KIB
 from curbstone.core.values import IdempotencyKey, Numbered, Peeked, producer_key
 from curbstone.core.wal.redo_format import REDO_FORMAT
 from curbstone.standby import history
-from tests.core.recovery.golden import KEYS, PRODUCERS, STAGED, policy_of, text
+from tests.core.recovery.golden import KEYS, PRODUCERS, STAGED, names_in, policy_of, text
 from tests.core.staging.lab import commit, stage
 from tests.kit.books import check_room
 from tests.kit.lab import Lab, Peer, message
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
-FIRST, LAST = "0.1.0", "0.2.0"
-ALL = [FIRST, "0a679af", LAST]
+FIRST, LAST = "0.1.0", "0.3.0"
+ALL = [FIRST, "0a679af", "0.2.0", LAST]
 VERSIONS = pytest.mark.parametrize("version", ALL)
 HOUR_MS = 3_600_000
 
@@ -98,6 +99,8 @@ def describe(lab: Lab) -> dict[str, Any]:
         last = queue_of(lab, name).last_number(producer_key("", producer))
         if last is not None:
             found["producers"].append([name, producer, *last[:2]])
+    if queue_name("named") in [queue.name for queue in lab.broker.queues()]:
+        found["names"] = names_in(lab, queue_of(lab, "named"))
     for identifier in STAGED:
         try:
             status = lab.broker.staging.status("default", identifier)
