@@ -37,7 +37,7 @@ def purge(
             erased(refusal)
             return
         cleaner.erase(erasing(erased))
-        parts.wakeups.dirty()
+        parts.wakeups.schedule()
 
     def erased(error: CurbstoneError | None) -> None:
         on_done(error, 0 if error else purged)

@@ -33,7 +33,7 @@ class LocalQueue(Queue):
         meta: Meta,
         log: Log,
         mover_of: Callable[[Queue], Mover],
-        dirty: Callable[[Turn], None],
+        schedule: Callable[[Turn], None],
         delete: Callable[[Queue, CurbstoneError], None],
         erasing: Callable[[int, Done], Done],
         find: Callable[[QueueName], port.Queue],
@@ -42,7 +42,7 @@ class LocalQueue(Queue):
 
         `find` returns a queue of the same engine, or raises NoSuchQueue.
         """
-        super().__init__(shared, meta, log, mover_of, dirty, delete)
+        super().__init__(shared, meta, log, mover_of, schedule, delete)
         self._mover = mover_of(self)
         self._find = find
         self._erasing = erasing

@@ -100,7 +100,7 @@ class Restore:
             return
         self._left.clear()
         self.is_over = True
-        self._parts.wakeups.dirty()  # the writer forgets it in the queue's next turn
+        self._parts.wakeups.schedule()  # the writer forgets it in the queue's next turn
         self._on_done(error or self._stopped, self._restored)
         for then in self._after:
             then()

@@ -121,7 +121,7 @@ class Undo:
     def _end(self, on_done: Undoing, error: CurbstoneError | None, undone: Undone) -> None:
         self._is_busy = False
         self._restore = None
-        self._state.host.tell(on_done, error, undone)
+        self._state.host.notify(on_done, error, undone)
 
     # --- purges
 

@@ -36,7 +36,7 @@ class FaultBarrier:
 
     def call_soon(self, fn: Callable[[], object]) -> object:
         """See `Host.call_soon`. A queue uses this only for answers to others."""
-        return self._host.call_soon(partial(self.tell, fn))
+        return self._host.call_soon(partial(self.notify, fn))
 
     def call_later(self, delay_ms: int, fn: Callable[[], object]) -> Timer:
         return self._host.call_later(delay_ms, partial(self.contain, fn))
@@ -52,7 +52,7 @@ class FaultBarrier:
             self._faults.append(error)
             self._break_down(error)
 
-    def tell(self, fn: Callable[..., object], *args: Any) -> None:
+    def notify(self, fn: Callable[..., object], *args: Any) -> None:
         """Call a callback from outside the queue. If it raises, that is logged."""
         try:
             fn(*args)

@@ -80,17 +80,17 @@ class Queue:
         meta: Meta,
         log: Log,
         mover_of: Callable[[Queue], Mover],
-        dirty: Callable[[Turn], None],
+        schedule: Callable[[Turn], None],
         delete: Callable[[Queue, CurbstoneError], None],
     ) -> None:
         """`mover_of(queue)` returns what moves messages of this queue to others, for example its dead letters.
 
-        `dirty(turn)` has the queue's turn called at the end of the present turn of the loop. `delete(queue, reason)`
+        `schedule(turn)` has the queue's turn called at the end of the present turn of the loop. `delete(queue, reason)`
         deletes the queue in a later turn and tells its consumers the reason.
         """
         host = self.host = FaultBarrier(shared, meta, self._break_down)
         state = self.state = QueueState(shared, meta, host)
-        wakeups = self.wakeups = Wakeups(host, partial(host.contain, self.turn), dirty)
+        wakeups = self.wakeups = Wakeups(host, partial(host.contain, self.turn), schedule)
         self.name = meta.name
         self.uid = meta.uid
         self.log = log
@@ -167,7 +167,7 @@ class Queue:
             if ranges:
                 self.write_queue.settled_ranges(name, Reason.PURGE, ranges)
             self.facts.forget_group(name)
-            self.wakeups.dirty()
+            self.wakeups.schedule()
         for name in meta.groups:
             self.index.group(name)
         self.wakeups.wake_all()  # what was paused may continue
@@ -308,14 +308,14 @@ class Queue:
         if wakeups.has_changed:
             wakeups.has_changed = False
             for fn in list(wakeups.watchers):
-                self.host.tell(fn)
+                self.host.notify(fn)
 
     def opened(self) -> None:
         """Begin to serve the queue: its directory exists, and its log has been read."""
         self.state.committed_end = self.state.next_seq
         self.meta_writer.opened()
         if not (self._is_idle() and self.wakeups.is_empty) or self.log.bytes > IDLE_BYTES_MAX:
-            self.wakeups.dirty()
+            self.wakeups.schedule()
 
     def _is_idle(self) -> bool:
         """Return whether the queue is empty and has nothing to do, so that its log may shrink."""
@@ -327,7 +327,7 @@ class Queue:
             return
         self._timers.sweep()
         if self.cleaner.trim():
-            self.wakeups.dirty()
+            self.wakeups.schedule()
 
     def when_idle(self, fn: Callable[[], None]) -> None:
         """Call `fn` once no job is under way in the directory of the queue, which has ended."""
@@ -359,12 +359,12 @@ class Queue:
         logger.error("%s broke down", state.label, exc_info=error, extra={"queue": state.label})
         state.broken = f"{state.label} {what}"
         refusal = Unavailable(state.broken)
-        self.host.tell(self.writer.abandon, refusal)
+        self.host.notify(self.writer.abandon, refusal)
         was_closed, state.is_closed = state.is_closed, True
-        self.host.tell(self._end, refusal)
+        self.host.notify(self._end, refusal)
         if not was_closed:  # else it was deleted, and nobody would end the alarm
             state.shared.alarms.note(state.label, what)
-        self.wakeups.dirty()  # the deletion may wait for the end of a job
+        self.wakeups.schedule()  # the deletion may wait for the end of a job
 
     def fail_to_open(self, error: CurbstoneError) -> None:
         """End a queue that could not be created, and refuse everything that waits for it."""
@@ -387,7 +387,7 @@ class Queue:
         self.index.reader.close()
         self.wakeups.end()
         for fn in list(self.wakeups.watchers):
-            self.host.tell(fn)
+            self.host.notify(fn)
 
 
 # --- publishes on their way into the write queue; one that is refused waits for its turn, so answers keep their order
@@ -420,7 +420,7 @@ def _publish_each(
 ) -> None:
     """Publish messages one by one; those that are too large are refused in their turn."""
     if hold is not None:
-        hold.when_over(parts.wakeups.dirty)
+        hold.when_over(parts.wakeups.schedule)
     most = parts.state.options.max_message_size
     size = 0
     are_plain = True

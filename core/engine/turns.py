@@ -29,28 +29,28 @@ class Turns:
     def __init__(self, host: Host, syncer: Syncer) -> None:
         self._host = host
         self._syncer = syncer
-        self._dirty: dict[Turn, None] = {}  # in order, so that a simulated run can be repeated
+        self._scheduled: dict[Turn, None] = {}  # in order, so that a simulated run can be repeated
         self._is_set = False
 
     def __len__(self) -> int:
-        return len(self._dirty)
+        return len(self._scheduled)
 
     def add(self, turn: Turn) -> None:
         """Have a queue's turn called: once, however often it is added."""
-        self._dirty[turn] = None
+        self._scheduled[turn] = None
         if not self._is_set:
             self._is_set = True
             self._host.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._is_set = False
-        now, self._dirty = self._dirty, {}
+        now, self._scheduled = self._scheduled, {}
         if len(now) == 1:
             for turn in now:
                 turn()
         else:
             self._turn_of_many(now)
-        if self._dirty and not self._is_set:
+        if self._scheduled and not self._is_set:
             self._is_set = True
             self._host.call_soon(self._turn)
 
@@ -60,7 +60,7 @@ class Turns:
         for had, turn in enumerate(now, 1):
             turn()
             if had % TURNS_AT_ONCE == 0 and had < len(now) and self._host.now_us() >= end_us:
-                self._dirty = dict.fromkeys(islice(now, had, None)) | self._dirty
+                self._scheduled = dict.fromkeys(islice(now, had, None)) | self._scheduled
                 break
         self._syncer.end_turn()
 
@@ -73,7 +73,7 @@ class Wakeups:
     """What one queue has to do in its next turn, or at a given time."""
 
     __slots__ = (
-        "_alarm_ms", "_has_ended", "_timer", "all_are_woken", "dirty", "has_changed", "host", "is_due", "turn",
+        "_alarm_ms", "_has_ended", "_timer", "all_are_woken", "has_changed", "host", "is_due", "schedule", "turn",
         "watchers", "woken",
     )  # fmt: skip
 
@@ -82,8 +82,8 @@ class Wakeups:
         self.host = host
         self.turn = turn
         """The turn of the queue."""
-        self.dirty = partial(add, turn)
-        """Has the queue's turn called at the end of this turn of the loop."""
+        self.schedule = partial(add, turn)
+        """Has the queue's turn called at the end of this turn of the loop, once."""
         self.woken: dict[str, None] = {}
         """The groups in which something may be handed out."""
         self.all_are_woken = False
@@ -105,18 +105,18 @@ class Wakeups:
     def wake(self, group: str) -> None:
         """Have ready messages of a group handed out at the end of this turn."""
         self.woken[group] = None
-        self.dirty()
+        self.schedule()
 
     def wake_all(self) -> None:
         """Have ready messages of all groups handed out, including those that waited for a read."""
         self.all_are_woken = True
-        self.dirty()
+        self.schedule()
 
     def changed(self) -> None:
         """Have the watchers called, because the counts may have changed."""
         if self.watchers and not self.has_changed:
             self.has_changed = True
-            self.dirty()
+            self.schedule()
 
     def watch(self, fn: Callable[[], None]) -> Callable[[], None]:
         """Call `fn` after each turn in which the counts changed; return a function that ends this."""
@@ -153,4 +153,4 @@ class Wakeups:
             self.at(due_ms)
         else:
             self.is_due = True
-            self.dirty()
+            self.schedule()

@@ -270,7 +270,7 @@ class WriteQueue:
         if self.publishes is _NOTHING:
             self.publishes = deque()
         self.publishes.append(publish)
-        self._wakeups.dirty()
+        self._wakeups.schedule()
 
     def settled(self, group: str, reason: Reason, seqs: list[int]) -> None:
         """Write that messages are settled. The write queue keeps `seqs`, and changes it."""
@@ -285,7 +285,7 @@ class WriteQueue:
             self.settles[key] = seqs
         else:
             waiting += seqs
-        self._wakeups.dirty()
+        self._wakeups.schedule()
 
     def acked_lazily(self, group: str, seqs: list[int]) -> None:
         """Write with the next commit, whenever that comes, that messages were acked: a restart does not ask for it."""
@@ -300,7 +300,7 @@ class WriteQueue:
     def settled_ranges(self, group: str, reason: Reason, ranges: list[tuple[int, int]]) -> None:
         """Write that whole ranges of messages are settled, each as (first, count)."""
         self.ranges.setdefault((group, reason), []).extend(ranges)
-        self._wakeups.dirty()
+        self._wakeups.schedule()
 
     def released(self, released: TriesRecord) -> None:
         """Write that messages were given back; what was to be written of their being handed out is no longer true."""
@@ -315,13 +315,13 @@ class WriteQueue:
                 self.releases[-1] = last._replace(span=last.span + released.span)
                 return
         self.releases.append(released)
-        self._wakeups.dirty()
+        self._wakeups.schedule()
 
     def record_redeliveries(self, states: list[TriesRecord]) -> None:
         """Write the tries of messages that were handed out, and not for the first time, as a crash has to find them."""
         for state in states:
             self.redelivery_records[state.group, state.first] = state
-        self._wakeups.dirty()
+        self._wakeups.schedule()
 
     def when_committed(self, on_done: Done) -> None:
         """Call `on_done(error)` when all settles and releases that were asked for so far are on disk.
@@ -333,7 +333,7 @@ class WriteQueue:
             return
         self.callbacks.append(on_done)
         if not self.settles:  # else the queue has a turn already, or a commit is under way, or no room is left for them
-            self._wakeups.dirty()
+            self._wakeups.schedule()
 
     def when_settled(self, on_done: Done) -> None:
         """Call `on_done(error)` when all settles that were asked for so far are on disk; see `when_committed`.
@@ -344,12 +344,12 @@ class WriteQueue:
             self._wakeups.host.call_soon(partial(on_done, self._refusal))
             return
         self.after_settles.append(on_done)
-        self._wakeups.dirty()
+        self._wakeups.schedule()
 
     def pop(self, pop: Pop) -> None:
         """Write the settle of a pop."""
         self.pops[pop] = None
-        self._wakeups.dirty()
+        self._wakeups.schedule()
 
     def pop_first(self, pops: list[Pop]) -> None:
         """Write the settles of these pops before those of all others."""
@@ -381,7 +381,7 @@ class WriteQueue:
             self._wakeups.host.call_soon(partial(on_done, self._refusal))
             return
         self.waiting_for_room += (on_done,)
-        self._wakeups.dirty()
+        self._wakeups.schedule()
 
     def take_waiting_for_room(self) -> Sequence[Done]:
         """Take out and return the callbacks of those who wait for room."""

@@ -104,7 +104,7 @@ class StagedCommit:
         for target, asked in self._asked.items():
             assert target.queue is not None
             asked.refusal = QueueFull(f"queue {target.queue.name} has made no room in {ROOM_MS_MAX // 1000} s")
-            target.queue.wakeups.dirty()
+            target.queue.wakeups.schedule()
 
     def _answered(self, target: Target, error: CurbstoneError | None, _first: int, _count: int) -> None:
         """A queue has granted or refused room."""

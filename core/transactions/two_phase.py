@@ -115,7 +115,7 @@ class MultiQueueCommit:
             place.reserved = 0
             place.tx = 0
             place.refusal = error
-            queue.wakeups.dirty()
+            queue.wakeups.schedule()
         for participant in self._participants.values():
             for end in participant.ends:
                 end.undo(end.deliveries)
@@ -135,7 +135,7 @@ class MultiQueueCommit:
             place.settles, place.releases = participant.settles, participant.releases
             place.on_room = None
             place.on_done = done
-            queue.wakeups.dirty()
+            queue.wakeups.schedule()
 
     def _part_done(self, uid: int, error: CurbstoneError | None, _first: int, _count: int) -> None:
         if not isinstance(error, Unavailable):  # else the journal keeps the part, and the next start writes it

@@ -97,7 +97,7 @@ def test_the_simulator_sees_a_key_whose_next_message_does_not_wait(monkeypatch: 
 
 
 def test_the_simulator_sees_settles_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WriteQueue, "settled", lambda self, group, reason, seqs: self._wakeups.dirty())
+    monkeypatch.setattr(WriteQueue, "settled", lambda self, group, reason, seqs: self._wakeups.schedule())
     assert finds_something(range(10))
 
 
@@ -162,7 +162,7 @@ def test_the_simulator_sees_what_a_full_disk_refused_return(monkeypatch: pytest.
 
 
 def test_the_simulator_sees_cumulative_acks_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WriteQueue, "settled_ranges", lambda self, group, reason, ranges: self._wakeups.dirty())
+    monkeypatch.setattr(WriteQueue, "settled_ranges", lambda self, group, reason, ranges: self._wakeups.schedule())
     assert finds_something(range(20))
 
 

@@ -87,7 +87,7 @@ def finds_something(seeds: range) -> bool:
 
 
 def test_it_sees_settles_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WriteQueue, "settled", lambda self, group, reason, seqs: self._wakeups.dirty())
+    monkeypatch.setattr(WriteQueue, "settled", lambda self, group, reason, seqs: self._wakeups.schedule())
     assert finds_something(range(10))
 
 
@@ -162,7 +162,7 @@ def test_a_failing_run_shrinks_to_what_matters() -> None:
 
 
 def test_a_planted_bug_is_reported_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WriteQueue, "settled", lambda self, group, reason, seqs: self._wakeups.dirty())
+    monkeypatch.setattr(WriteQueue, "settled", lambda self, group, reason, seqs: self._wakeups.schedule())
     seed = next(seed for seed in range(20) if failure_of(seed, plan(seed, STEPS), faults=False))
     reported = explain(seed, plan(seed, STEPS), faults=False)
     assert int(reported.split()[0]) < 40, reported

@@ -20,7 +20,7 @@ def inspect(parts: Parts, rule: BodyRule, publish: Publish) -> Inspection:
     while found.fit < len(publish.messages) and found.refusal is None and not found.is_apart:
         body = publish.messages[found.fit].body
         if not checks.has_time():
-            parts.state.host.call_soon(parts.wakeups.dirty)
+            parts.state.host.call_soon(parts.wakeups.schedule)
             break
         refusal = rule.check(body) if rule.most_ms(body) <= AT_ONCE_MS else UNPLACED
         if refusal is UNPLACED:
@@ -45,4 +45,4 @@ def _checked(parts: Parts, found: Inspection, refusal: Any, error: BaseException
         parts.state.report(f"a body can't be checked against the schema: {error}")
         refusal = Unavailable(f"the body can't be checked against the queue's schema: {error}")
     _note(found, refusal)
-    parts.wakeups.dirty()
+    parts.wakeups.schedule()

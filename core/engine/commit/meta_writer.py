@@ -68,7 +68,7 @@ class MetaWriter:
     def _tell(self, error: CurbstoneError | None) -> None:
         waiting, self._waiting = self._waiting, []
         for on_done in waiting:
-            self._parts.state.host.tell(on_done, error)
+            self._parts.state.host.notify(on_done, error)
 
     def when_open(self, on_done: Done) -> None:
         """Call `on_done(error)`, in a later turn, once the queue is on disk or could not be created."""
@@ -155,5 +155,5 @@ class MetaWriter:
         if self._storing:
             self._store_next()
         for _, on_done in stored:
-            self._parts.state.host.tell(on_done, error)
+            self._parts.state.host.notify(on_done, error)
         self._ended()

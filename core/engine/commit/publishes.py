@@ -108,7 +108,7 @@ class Publishes:
             self._measure(inbox[0])
             while inbox and len(self.messages) < BATCH_MESSAGES_MAX and self._take_next(inbox[0]):
                 if self.left_out >= BATCH_MESSAGES_MAX:
-                    self._parts.wakeups.dirty()  # perhaps nothing is written, and no end of a commit follows
+                    self._parts.wakeups.schedule()  # perhaps nothing is written, and no end of a commit follows
                     break
         if not inbox or (self.messages and not isinstance(inbox[-1], Reservation)):
             self._cleaner.unblocked()  # so the next publish that has to wait gets a whole pass of the cleaner
@@ -175,7 +175,7 @@ class Publishes:
         if self.taken:
             self.taken.append(Taken(publish, first, count, (error, first_seq)))
         else:
-            self._state.host.tell(publish.on_done, error, first_seq, count)
+            self._state.host.notify(publish.on_done, error, first_seq, count)
 
     def _refuse(self, publish: Publish, error: CurbstoneError) -> bool:
         """Refuse all that is left of the first publish. Deliveries that it would have settled stay as they are."""

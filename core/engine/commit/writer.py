@@ -149,7 +149,7 @@ class Writer:
             callbacks = [*write_queue.callbacks, *write_queue.take_waiting_for_room()]
             write_queue.callbacks = []
         for callback in callbacks:
-            self._state.host.tell(callback, error)
+            self._state.host.notify(callback, error)
 
     def abandon(self, error: CurbstoneError) -> None:
         """The queue broke down: refuse all of the batch under way, even what reaches the disk or is there already."""
@@ -158,9 +158,9 @@ class Writer:
         if batch is None:
             return
         for pop in batch.pops:
-            self._state.host.tell(pop.on_done, error)
+            self._state.host.notify(pop.on_done, error)
         for callback in (*batch.after_settles, *batch.callbacks):
-            self._state.host.tell(callback, error)
+            self._state.host.notify(callback, error)
         for part in batch.publishes.taken:
             # A promised publish that waits in the write queue again is refused there.
             if not (part.publish.must_not_fail and part.publish in self._write_queue.publishes):
@@ -182,16 +182,16 @@ class Writer:
                 publish.abort()
                 count = len(publish.messages) - publish.next
                 self._state.refused(publish.refusal or error, count)
-                self._state.host.tell(publish.on_done, publish.refusal or error, 0, count)
+                self._state.host.notify(publish.on_done, publish.refusal or error, 0, count)
 
     def _refuse_taken(self, part: Taken, error: CurbstoneError) -> None:
         """Refuse the part of a publish that is in a batch. If its answer was known before, it gets that instead."""
         if part.answer is not None:
-            self._state.host.tell(part.publish.on_done, *part.answer, part.span)
+            self._state.host.notify(part.publish.on_done, *part.answer, part.span)
             return
         part.publish.abort()
         self._state.refused(error, part.span)
-        self._state.host.tell(part.publish.on_done, error, 0, part.span)
+        self._state.host.notify(part.publish.on_done, error, 0, part.span)
 
     # --- a commit
 
@@ -256,7 +256,7 @@ class Writer:
         began_cleaning = cleaner.is_cleaning and not was_cleaning
         copies_wait = was_cleaning or self.copy_source is not None
         if (publishes_first and copies_wait) or source is Source.OTHER_COPY or began_cleaning:
-            self._parts.wakeups.dirty()  # to make the next batch, which may have something to write
+            self._parts.wakeups.schedule()  # to make the next batch, which may have something to write
         if source is Source.NOTHING:
             self._refuse_new(QueueFull(NO_SPACE))
 
@@ -269,7 +269,7 @@ class Writer:
         early = publish.early
         if early is not None and answer is None and count == len(publish.messages):
             self._early = early
-            self._state.host.tell(early.prepare, publish.messages[0].seq)
+            self._state.host.notify(early.prepare, publish.messages[0].seq)
 
     def _next_source(self, is_cleaning: bool) -> tuple[Source, Copy | None]:
         """Return what the next batch holds beside records, and the copies if they are the cleaner's."""
@@ -287,7 +287,7 @@ class Writer:
         self.is_busy = False
         early, self._early = self._early, None
         if early is not None and error is None and self.under_way is not None:
-            self._state.host.tell(early.send)
+            self._state.host.notify(early.send)
         if commit.doubt:
             self._syncer.keep(commit.doubt)
         batch = self.under_way
@@ -317,7 +317,7 @@ class Writer:
         self._respond(batch)
         if self._write_queue.waiting_for_room:
             for callback in self._write_queue.take_waiting_for_room():
-                state.host.tell(callback, None)
+                state.host.notify(callback, None)
         if not state.syncs:
             self._sync_later()
         if batch.records is not None or self._dispatcher or self._leaves_work(commit):
@@ -342,14 +342,14 @@ class Writer:
     def _respond(self, batch: Batch) -> None:
         """Respond, in their order, to the callers of a batch that is on disk or has nothing to write."""
         for callback in batch.after_settles:
-            self._state.host.tell(callback, None)
+            self._state.host.notify(callback, None)
         for callback in batch.callbacks:
-            self._state.host.tell(callback, None)
+            self._state.host.notify(callback, None)
         for publish, first, count, answer in batch.publishes.taken:
             if isinstance(publish, AtomicWrite) and publish.reserved:
                 self._log.room.give_back(publish.reserved)
             error, seq = answer or (None, publish.messages[first].seq if count else 0)
-            self._state.host.tell(publish.on_done, error, seq, count)
+            self._state.host.notify(publish.on_done, error, seq, count)
         self._state.stats.duplicates += batch.publishes.left_out
         if self.copy_source is not None and self.copy_source.is_over:
             self.copy_source = None
@@ -357,13 +357,13 @@ class Writer:
     def copy_from(self, source: CopySource) -> None:
         """Write what this source has, between publishes and after what the cleaner copies."""
         self.copy_source = source
-        self._parts.wakeups.dirty()
+        self._parts.wakeups.schedule()
 
     def _fail_copies(self, error: CurbstoneError) -> None:
         """End what is copied for another source than the cleaner, if there is one."""
         source, self.copy_source = self.copy_source, None
         if source is not None:
-            self._state.host.tell(source.failed, error)
+            self._state.host.notify(source.failed, error)
 
     def _apply(self, batch: Batch, commit: Commit) -> None:
         """Update the index and the ledgers with what a commit has brought to the disk."""
@@ -434,14 +434,14 @@ class Writer:
         self._cleaner.relocation.failed(answer)
         self.under_way = None
         for callback in batch.after_settles:
-            state.host.tell(callback, answer)
+            state.host.notify(callback, answer)
         if is_undone and not was_full and not state.is_closed:
             self._write_queue.callbacks = [*batch.callbacks, *self._write_queue.callbacks]
             self._write_queue.pop_first(batch.pops)
         else:
             self._pops.failed(batch.pops, answer, is_undone=is_undone)
             for callback in batch.callbacks:
-                state.host.tell(callback, answer)
+                state.host.notify(callback, answer)
         for part in batch.publishes.taken:
             if not part.publish.must_not_fail:
                 self._refuse_taken(part, answer)
@@ -484,7 +484,7 @@ class Writer:
         if not self._state.write_failure and not self._state.is_closed:
             self.disk_is_full = False
             self._write_queue.must_write = True
-            self._parts.wakeups.dirty()
+            self._parts.wakeups.schedule()
 
     def _try_again(self) -> None:
         if self._state.is_closed:

@@ -337,10 +337,10 @@ class Cleaner:
             self._erase.state = RESTING
             waiting, self._erased = self._erased, []
             for on_done in waiting:
-                self._parts.state.host.tell(on_done, None)
+                self._parts.state.host.notify(on_done, None)
 
     def end(self, error: CurbstoneError) -> None:
         """The queue ends: nothing more will be erased."""
         waiting, self._erased = self._erased, []
         for on_done in waiting:
-            self._parts.state.host.tell(on_done, error)
+            self._parts.state.host.notify(on_done, error)

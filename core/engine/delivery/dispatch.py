@@ -234,4 +234,4 @@ class Dispatcher(dict[str, RoundRobin]):
         self.clear()
         self.parts.limits.end()
         for receiver in receivers:
-            self._state.host.tell(receiver.end, error)
+            self._state.host.notify(receiver.end, error)

@@ -72,7 +72,7 @@ class Pops:
             self._wakeups.wake(group)
         self._state.stats.acked += len(pops)
         for pop in pops:
-            self._state.host.tell(pop.on_done, pop.delivery)
+            self._state.host.notify(pop.on_done, pop.delivery)
 
     def failed(self, pops: list[Pop], error: CurbstoneError, *, is_undone: bool) -> None:
         """The commit with the settles of these pops failed; if it `is_undone`, they are certainly not on the disk."""
@@ -84,7 +84,7 @@ class Pops:
             pops = [pop for pop in pops if not pop.is_in_doubt]
         self._put_back(pops)
         for pop in pops:
-            self._state.host.tell(pop.on_done, error)
+            self._state.host.notify(pop.on_done, error)
 
     def refuse_all(self, error: CurbstoneError) -> None:
         """Refuse the pops that wait: nothing is written for now, or the queue has ended."""

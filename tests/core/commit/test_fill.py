@@ -65,7 +65,7 @@ def test_acks_fit_after_pairs_of_messages_were_copied_into_segments_of_their_own
     while not queue.stats.refused:
         lab.publish_answers(queue, [message(b"x" * size), message(b"y" * size)])
     queue.cleaner.erase()
-    queue.wakeups.dirty()
+    queue.wakeups.schedule()
     lab.settle()
     assert queue.log.room.left - queue.log.room.kept > -queue.log.room.slack_bytes
     peer = Peer(lab, queue)

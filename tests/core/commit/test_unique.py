@@ -209,7 +209,7 @@ def test_a_name_waits_for_a_settle_that_has_found_no_room_in_the_log(monkeypatch
         lab.host.work()
     assert not answers
     monkeypatch.undo()
-    queue.wakeups.dirty()
+    queue.wakeups.schedule()
     lab.settle()
     assert answers == [(None, 2, 1)]
 
