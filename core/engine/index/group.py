@@ -410,7 +410,7 @@ class Group:
             if is_fair:
                 level.enter(self, taken)
             while len(deliveries) < limit and room > 0:
-                before = len(deliveries)
+                before, keys = len(deliveries), self.keys  # the first message with a key makes them
                 if level.returned:
                     if keys is not None:
                         keys.take(level, deliveries, limit)
@@ -427,7 +427,7 @@ class Group:
                 elif len(deliveries) > before:
                     room -= len(deliveries[-1].message.body)
             if len(deliveries) > start:
-                if keys is None or not keys.passes_over:
+                if self.keys is None or not self.keys.passes_over:
                     level.delivered = max(level.delivered, deliveries[-1].message.seq)
                 else:
                     self._mark(level, deliveries[start:], taken)

@@ -24,7 +24,7 @@ nothing is published.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from curbstone.core.engine.log.commit import Commit, Segment, Spare, reserve_path, segment_path
@@ -394,18 +394,19 @@ class Log:
         least = self.room.segment_bytes // 2
         return next((s for s in dropped if not s.damaged and least <= s.size <= RECYCLE_BYTES_MAX), None)
 
-    def _ended(self, commit: Commit) -> None:
+    def _take_cuts(self, segments: Sequence[Segment]) -> None:
+        """Take in that segments were cut to their contents."""
+        for segment in segments:
+            segment.size = segment.end
+        self._count_sealed()
+
+    def succeeded(self, commit: Commit) -> None:
+        """Take a commit that is on disk into the log."""
         self._under_way = None
         if self._after_drop:
             self._call_waiting_readers()
         if commit.cut:
-            for segment in commit.cut:
-                segment.size = segment.end
-            self._count_sealed()
-
-    def succeeded(self, commit: Commit) -> None:
-        """Take a commit that is on disk into the log."""
-        self._ended(commit)
+            self._take_cuts(commit.cut)
         self._leftover = {}
         self.reserve = commit.reserve
         if commit.has_synced_names:
@@ -452,7 +453,11 @@ class Log:
 
         If the commit has created a segment file, that is not part of the chain: the next segment will name the old one.
         """
-        self._ended(commit)
+        self._under_way = None
+        if self._after_drop:
+            self._call_waiting_readers()
+        if commit.cut:
+            self._take_cuts(commit.cut)
         self._leftover = commit.files_touched()  # including the earlier left-overs: the commit was to remove them
         self.reserve = commit.reserve
         if commit.rolled:

@@ -76,7 +76,10 @@ class Messages:
         self._traffic.published += 1
         stored = await publish(queue, scope, [message], atomic=False)
         self._traffic.confirmed += 1
-        await reply(send, 201, [*stored.headers, *[(b"x-msg-id", name.encode()) for name in stored.ids]])
+        fields = stored.headers
+        if stored.ids:
+            fields.append((b"x-msg-id", stored.ids[0].encode()))
+        await reply(send, 201, fields)
 
     async def delete(self, scope: Scope, receive: Receive, send: Send) -> None:
         """DELETE: take one message. It is settled when the reply is sent, and only if the client is still there."""
