@@ -47,7 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         (directory,) = data.joinpath("queues").iterdir()
         write_history(data, directory.name, 100)
         process.restart()
-        until(lambda: any(get(process, "?queue=shop/orders").json()["queues"][0][READY]))  # it is opened after the start
+        until(lambda: any(get(process, "?queue=shop/orders").json()["queues"][0][READY]))  # opened after the start
         yield process
 
 
