@@ -64,7 +64,7 @@ def _settle_all(parts: Parts) -> int:
             lost[group.name] = (lost.get(group.name, (0, 0))[0] + bits.bit_count(), run.first + bits.bit_length())
             parts.write_queue.settled_ranges(group.name, Reason.PURGE, ranges_of(run.first, bits))
             if group.keys is not None:
-                index.leave_keys(group, group.keys, seqs_of(run.first, bits))
+                index.end_keys(group, group.keys, seqs_of(run.first, bits))
             if group.retries:
                 for seq in seqs_of(run.first, bits):
                     group.forget(seq)

@@ -84,7 +84,7 @@ def _goes(group: Group, row: Row) -> bool:
     """Return whether the first message of a row could have been handed out."""
     run = group.reader.runs.find(row.first)
     is_pending = run is not None and run.pending(group.name) >> (row.first - run.first) & 1
-    return bool(row.is_up and is_pending and row.first not in group.in_flight and not group.is_delayed(row.first))
+    return bool(row.is_offered and is_pending and row.first not in group.in_flight and not group.is_delayed(row.first))
 
 
 def _tables(queue: LocalQueue) -> list[Keys]:
@@ -93,7 +93,9 @@ def _tables(queue: LocalQueue) -> list[Keys]:
 
 def _key_waits_for_the_disk(queue: LocalQueue) -> bool:
     tables = _tables(queue)
-    return any(key.held and key.waits and key.last not in keys._of for keys in tables for key in keys._table.values())
+    return any(
+        key.held and key.waits and key.last not in keys._placed for keys in tables for key in keys._table.values()
+    )
 
 
 def _key_is_full(queue: LocalQueue) -> bool:

@@ -298,14 +298,14 @@ def test_the_simulator_sees_a_limit_of_keys_that_counts_nothing(monkeypatch: pyt
 
 
 def test_the_simulator_sees_places_that_are_free_while_a_message_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Keys.serve
+    original = Keys.take_place
 
-    def serve(self: Keys, row: Row) -> None:
+    def take_place(self: Keys, row: Row) -> None:
         key = row.key
         original(self, row)
         key.held -= self._limit > 1
 
-    monkeypatch.setattr(Keys, "serve", serve)
+    monkeypatch.setattr(Keys, "take_place", take_place)
     assert finds_something(range(20), focus="fair")
 
 

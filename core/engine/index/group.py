@@ -153,7 +153,7 @@ class Group:
         self.in_flight.pop(message.seq, None)
         if due_ms:
             if self.keys is not None:
-                self.keys.give_back(self.level, message.seq, is_delayed=True)
+                self.keys.release_place(self.level, message.seq, is_delayed=True)
             self.delay(message.seq, tries, due_ms, mature_ms, message)
             return
         self._remember(message.seq, Retry(tries, 0, mature_ms, self._hold(message)))
@@ -162,7 +162,7 @@ class Group:
     def _return(self, seq: int) -> None:
         """Let a message be handed out that was handed out before, or was delayed, if the cursor has passed it."""
         level = self.level_of(seq)
-        if self.keys is not None and self.keys.give_back(level, seq, is_delayed=False):
+        if self.keys is not None and self.keys.release_place(level, seq, is_delayed=False):
             return
         if seq < level.cursor:
             heappush(level.returned, seq)
@@ -403,7 +403,7 @@ class Group:
         keys = self.keys
         for level in self.levels:
             is_passed = level.number and level.cursor > self.reader.runs.levels.get(level.number, -1)
-            if is_passed and not (level.returned or (keys is not None and keys.is_up(level))):
+            if is_passed and not (level.returned or (keys is not None and keys.is_offered(level))):
                 continue
             start = len(deliveries)
             level.is_stuck = False

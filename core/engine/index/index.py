@@ -213,13 +213,13 @@ class Index:
         if run.ranked:
             group.count_levels(run, before & mask, -1)
         if group.keys is not None:
-            self.leave_keys(group, group.keys, seqs_of(run.first, before & mask))
+            self.end_keys(group, group.keys, seqs_of(run.first, before & mask))
         if cleared and (group.name or run.named):  # messages that are pending in another group, too, are still live
             size = size * (before & mask & ~run.live()).bit_count() // cleared
         self.runs.shrink(run, size)
         self.drop_if_dead(run)
 
-    def leave_keys(self, group: Group, keys: Keys, seqs: Iterable[int]) -> None:
+    def end_keys(self, group: Group, keys: Keys, seqs: Iterable[int]) -> None:
         """Messages are no longer pending: once that is on disk, those behind them of the same keys may follow."""
         ended = keys.ended(seqs)
         if ended:
@@ -229,7 +229,7 @@ class Index:
         """Settles are on disk; or writing them has failed, then they are written again."""
         if error is None:
             for key in ended:
-                keys.leave(key)
+                keys.free_place(key)
             self._wakeups.wake(group.name)
         elif not self._state.is_closed:
             self._when_settled(partial(self._settled, group, keys, ended))
@@ -420,7 +420,7 @@ class Index:
             group.recount()
             if group.keys is not None:
                 gone = ~run.pending(group.name) & (1 << run.last - run.first + 1) - 1
-                self.leave_keys(group, group.keys, seqs_of(run.first, gone))
+                self.end_keys(group, group.keys, seqs_of(run.first, gone))
             for seq in [seq for seq in group.retries if run.first <= seq <= run.last]:
                 if not run.pending(group.name) >> (seq - run.first) & 1:
                     group.forget(seq)

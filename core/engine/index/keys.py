@@ -39,7 +39,7 @@ class Keys:
     """The keys of one group, made when it meets the first message with a key, or at once if the queue is fair."""
 
     __slots__ = (
-        "_aside", "_burst", "_entries", "_group", "_limit", "_lines", "_of", "_rate", "_reading", "_rows", "_state",
+        "_aside", "_burst", "_entries", "_group", "_limit", "_lines", "_placed", "_rate", "_reading", "_rows", "_state",
         "_sweep_at", "_swept_ms", "_table", "_throttled", "is_fair", "is_in_order", "passes_over",
     )  # fmt: skip
 
@@ -48,7 +48,7 @@ class Keys:
         self._state = group.reader.state
         self._table: dict[bytes, Key] = {}
         self._swept_ms = 0
-        self._of: dict[int, Key] = {}
+        self._placed: dict[int, Key] = {}
         """The messages that have a place."""
         self._rows: dict[int, Row] = {}
         """Each row in which something waits, by its first message."""
@@ -75,7 +75,7 @@ class Keys:
 
     # --- messages that the cursor reaches
 
-    def meet(self, level: Level, name: bytes, seq: int) -> int:
+    def reached(self, level: Level, name: bytes, seq: int) -> int:
         """Take in that the cursor has reached a message with a key; return what becomes of it.
 
         NO_ROOM: the cursor has to stop, because no more messages can wait. GOES: it is to be handed out. WAITS: it is
@@ -87,11 +87,11 @@ class Keys:
             if len(table) >= min(self._sweep_at, KEYS_MAX) and not self._has_room():
                 return NO_ROOM
             key = table[name] = Key(name)
-        elif seq in self._of:
+        elif seq in self._placed:
             return WAITS
         elif seq in group.in_flight:  # it was taken out of turn, or before keys mattered
             self._place(key, seq)
-            self._stand(key)
+            self._offer_rows(key)
             return WAITS
         elif (key.held >= self._limit and name) or (key.rows and self._must_wait(key, level)):
             return self._wait(level, key, seq)
@@ -127,7 +127,7 @@ class Keys:
         self._entries += row.append(seq)
         if was_first:
             self._note_first(row)
-            self._stand(key)
+            self._offer_rows(key)
         return WAITS
 
     def _row(self, key: Key, level: Level) -> Row:
@@ -155,7 +155,7 @@ class Keys:
         while returned and len(deliveries) < limit:
             seq = returned[0]
             row = rows.get(seq)
-            if row is None or not row.is_up or row.key.held >= limit_of_key:
+            if row is None or not row.is_offered or row.key.held >= limit_of_key:
                 return
             if self._rate and not self._is_free(row.key):
                 return
@@ -168,7 +168,7 @@ class Keys:
             if message is None or not bits >> (seq - first) & 1 or seq in self._group.in_flight:
                 return
             heappop(returned)
-            self.serve(row)
+            self.take_place(row)
             deliveries.append(Delivery(message, 0, message.timestamp_ms))
 
     def head(self, level: Level) -> int:
@@ -195,25 +195,25 @@ class Keys:
                 run = runs.find(seq)
                 if run is not None:
                     first, last, bits = run.first, run.last, run.pending(group.name)
-            if run is None or not bits >> (seq - first) & 1 or seq in self._of:
-                self.skip(row)
+            if run is None or not bits >> (seq - first) & 1 or seq in self._placed:
+                self.drop_first(row)
                 continue
             retry = retries.get(seq) if retries else None
             if seq in in_flight or (retry is not None and retry.due_ms):
-                self.step_over(row)
+                self.pass_over(row)
                 continue
             message = retry.message if retry is not None else None
             if message is None:
                 if run.messages is None:
-                    line.take_down(row)
+                    line.withdraw(row)
                     self._aside.setdefault(run, []).append(row)
                     self._read()
                     continue
                 message = run.messages[seq - first]
                 if message is None:
-                    self.skip(row)
+                    self.drop_first(row)
                     continue
-            self.serve(row)
+            self.take_place(row)
             room -= len(message.body)
             if retry is None and seq > level.recovered and not message.expires_ms:
                 deliveries.append(Delivery(message, 0, message.timestamp_ms))
@@ -238,23 +238,23 @@ class Keys:
 
     def _return_aside(self, run: Run) -> None:
         for row in reversed(self._aside.pop(run, [])):
-            self._stand(row.key, as_first=True)
+            self._offer_rows(row.key, as_first=True)
 
     def next_of(self, seq: int) -> Row | None:
         """Return the row of which a message is the first, if it may be handed out."""
         row = self._rows.get(seq)
-        if row is None or not row.is_up or self.is_fair:
+        if row is None or not row.is_offered or self.is_fair:
             return None
         if self._is_free(row.key):
             return row
-        row.is_up = False
+        row.is_offered = False
         return None
 
-    def knows(self, seq: int) -> bool:
+    def has(self, seq: int) -> bool:
         """Return whether a message has a place, or is the first of its row."""
-        return seq in self._of or seq in self._rows
+        return seq in self._placed or seq in self._rows
 
-    def comes_back(self, level: Level, message: Message) -> bool:
+    def requeue(self, level: Level, message: Message) -> bool:
         """Let a message with a key wait that is ready again; return whether it has one, or needs none."""
         name = key_of(message.headers)
         if not (name or self.is_fair) or not self._state.uses_keys:
@@ -264,14 +264,14 @@ class Keys:
             if key is None:
                 key = self._table[name] = Key(name)
             self._put_back(self._row(key, level), message.seq)
-            self._stand(key)
+            self._offer_rows(key)
         return True
 
-    def serve(self, row: Row) -> None:
-        """Let the first message of a row take a place, because it is handed out."""
+    def take_place(self, row: Row) -> None:
+        """Take a place for the first message of a row, because it is handed out."""
         seq, key = row.first, row.key
         self._next(row)
-        self._of[seq] = key
+        self._placed[seq] = key
         key.held += 1
         key.last = seq
         if self._rate:
@@ -280,28 +280,28 @@ class Keys:
             if len(key.rows) == 1 and not self._rate:
                 row.line.move(row, goes=row.first > 0 and (key.held < self._limit or not key.name))
             else:
-                self._stand(key)
+                self._offer_rows(key)
         elif row.first and key.held < self._limit:
-            self._stand(key)
+            self._offer_rows(key)
 
-    def step_over(self, row: Row) -> None:
+    def pass_over(self, row: Row) -> None:
         """The first message of a row is delayed, or was taken out of turn. In order it holds up the others."""
         seq, key = row.first, row.key
         self._next(row)
         if seq in self._group.in_flight or (self.is_in_order and key.name):
             self._place(key, seq)
-        self._stand(key)
+        self._offer_rows(key)
 
-    def skip(self, row: Row) -> None:
+    def drop_first(self, row: Row) -> None:
         """The first message of a row waits no more."""
         self._next(row)
-        self._stand(row.key)
+        self._offer_rows(row.key)
 
     def _next(self, row: Row) -> None:
         del self._rows[row.first]
         self._entries -= row.pop()
         if not self.is_fair:
-            row.is_up = False
+            row.is_offered = False
         if row.first:
             if self.passes_over:
                 self._note_first(row)
@@ -315,7 +315,7 @@ class Keys:
             self._rows.pop(first, None)
             self._note_first(row)
             if not self.is_fair:
-                row.is_up = False
+                row.is_offered = False
 
     def _note_first(self, row: Row) -> None:
         self._rows[row.first] = row
@@ -328,7 +328,7 @@ class Keys:
     # --- places
 
     def _place(self, key: Key, seq: int) -> None:
-        self._of[seq] = key
+        self._placed[seq] = key
         key.held += 1
         key.last = seq
 
@@ -338,62 +338,62 @@ class Keys:
             return not key.name or (key.held < self._limit and not (self._rate and not self._has_token(key)))
         return True
 
-    def _stand(self, key: Key, *, as_first: bool = False) -> None:
+    def _offer_rows(self, key: Key, *, as_first: bool = False) -> None:
         """See which rows of a key may be served, and forget it if nothing is left of it."""
         waits = False
         for row in key.rows:
             goes = row.first > 0 and self._is_free(key)
             waits = waits or row.first > 0
             if not self.is_fair:
-                if goes and not row.is_up:
-                    row.is_up = True
+                if goes and not row.is_offered:
+                    row.is_offered = True
                     heappush(row.line.level.returned, row.first)
             else:
-                if row.is_up and not (goes and row.count == key.held):
-                    row.line.take_down(row)
-                if goes and not row.is_up:
-                    row.line.put_up(row, as_first=as_first)
+                if row.is_offered and not (goes and row.count == key.held):
+                    row.line.withdraw(row)
+                if goes and not row.is_offered:
+                    row.line.offer(row, as_first=as_first)
         if not (waits or key.held):
             self._forget(key)
 
-    def leave(self, key: Key) -> None:
+    def free_place(self, key: Key) -> None:
         """A place of a key is free."""
         key.held -= 1
         rows = key.rows
         if not rows or (len(rows) == 1 and not rows[0].first):
             if not key.held:
                 self._forget(key)
-        elif len(rows) == 1 and rows[0].first and not (self.passes_over or rows[0].is_up or key.held):
-            rows[0].is_up = True  # as `_stand` does it: this is the one that follows in the order of its key
+        elif len(rows) == 1 and rows[0].first and not (self.passes_over or rows[0].is_offered or key.held):
+            rows[0].is_offered = True  # as `_offer_rows` does it: this is the one that follows in the order of its key
             heappush(rows[0].line.level.returned, rows[0].first)
         else:
-            self._stand(key)
+            self._offer_rows(key)
 
-    def give_back(self, level: Level, seq: int, *, is_delayed: bool) -> bool:
+    def release_place(self, level: Level, seq: int, *, is_delayed: bool) -> bool:
         """A message was handed out, and waits again; return whether it had a place.
 
         In order it keeps the place while it is delayed.
         """
-        key = self._of.get(seq)
+        key = self._placed.get(seq)
         if key is None:
             return False
         if not (is_delayed and self.is_in_order and key.name):
-            del self._of[seq]
+            del self._placed[seq]
             if not is_delayed and seq < level.cursor:
                 self._put_back(self._row(key, level), seq)
-            self.leave(key)
+            self.free_place(key)
         return True
 
     def ended(self, seqs: Iterable[int]) -> list[Key]:
-        """Take in that messages are no longer pending; return the keys to `leave` once that is on disk."""
-        ended = [key for seq in seqs if (key := self._of.pop(seq, None)) is not None]
+        """Take in that messages are no longer pending; return the keys to `free_place` once that is on disk."""
+        ended = [key for seq in seqs if (key := self._placed.pop(seq, None)) is not None]
         if self.is_in_order and not self.is_fair:
             return ended
         waits = [key for key in ended if self.is_in_order and key.name]
         if len(waits) < len(ended):
             for key in ended:
                 if not (self.is_in_order and key.name):
-                    self.leave(key)
+                    self.free_place(key)
             self._group.reader.wakeups.wake(self._group.name)
         return waits
 
@@ -422,7 +422,7 @@ class Keys:
     def unused(self, seqs: Iterable[int]) -> None:
         """These messages reached no client: they do not count for the rates."""
         for seq in seqs if self._rate else ():
-            key = self._of.get(seq)
+            key = self._placed.get(seq)
             if key is not None and key.name:
                 self._bucket(key).take(-1)
 
@@ -441,18 +441,18 @@ class Keys:
             key = self._table.get(name)
             if key is not None and key.is_throttled:
                 key.is_throttled = False
-                self._stand(key)
+                self._offer_rows(key)
         return any_due
 
     @property
     def has_up(self) -> bool:
         """Whether a message of a fair queue may be handed out, at once or after a read."""
-        return bool(self._aside) or any([line.is_up for line in self._lines.values()])
+        return bool(self._aside) or any([line.is_offered for line in self._lines.values()])
 
-    def is_up(self, level: Level) -> bool:
+    def is_offered(self, level: Level) -> bool:
         """Return whether a message of a level may be handed out, other than those in `returned`."""
         line = self._lines.get(level)
-        return line is not None and line.is_up
+        return line is not None and line.is_offered
 
     # --- all
 
@@ -514,8 +514,8 @@ class Keys:
         Messages that are in flight, or are being settled, keep their places.
         """
         in_flight = self._group.in_flight
-        for seq in [seq for seq in self._of if seq not in in_flight]:
-            self._of.pop(seq).held -= 1
+        for seq in [seq for seq in self._placed if seq not in in_flight]:
+            self._placed.pop(seq).held -= 1
         self._rows.clear()
         self._entries = 0
         self._throttled.clear()

@@ -122,14 +122,14 @@ class Level:
         if run is None or not run.pending(group.name) & bit:
             heappop(returned)  # it was settled meanwhile
             if keys is not None and row is not None:
-                keys.skip(row)
+                keys.drop_first(row)
             return True
         if (retry is not None and retry.due_ms) or (row is not None and seq in group.in_flight):
             heappop(returned)  # it was delayed meanwhile, or taken out of turn
             if keys is not None and row is not None:
-                keys.step_over(row)
+                keys.pass_over(row)
             return True
-        if keys is not None and row is None and keys.knows(seq):
+        if keys is not None and row is None and keys.has(seq):
             heappop(returned)
             return True
         message = retry.message if retry is not None else None
@@ -146,10 +146,10 @@ class Level:
             heappop(returned)
         if keys is not None:
             if row is not None:
-                keys.serve(row)
+                keys.take_place(row)
                 if seq <= self.recovered and not keys.passes_over:
                     group.never_tried(seq)
-            elif keys.comes_back(self, message):
+            elif keys.requeue(self, message):
                 return True
         group.hand_out(message, taken, is_dead)
         return True
@@ -237,7 +237,7 @@ class Level:
             state = WAITS
             if message is not None:
                 key = key_of(message.headers) if keys is not None else b""
-                state = keys.meet(self, key, seq) if keys is not None and (key or keys.is_fair) else GOES
+                state = keys.reached(self, key, seq) if keys is not None and (key or keys.is_fair) else GOES
                 if state == NO_ROOM:
                     self.is_stuck = True
                     return False

@@ -33,7 +33,7 @@ class Line:
         """No row has fewer in flight."""
 
     @property
-    def is_up(self) -> bool:
+    def is_offered(self) -> bool:
         """Whether a row may be served."""
         return bool(self._by_count)
 
@@ -47,7 +47,7 @@ class Line:
             rows = self._by_count[self._fewest]
         return next(iter(rows))
 
-    def put_up(self, row: Row, *, as_first: bool) -> None:
+    def offer(self, row: Row, *, as_first: bool) -> None:
         """Let a row be served; it comes behind others with as many in flight, or before."""
         count = row.count = row.key.held
         rows = self._by_count.get(count)
@@ -55,21 +55,21 @@ class Line:
             rows = self._by_count[count] = OrderedDict()
             self._fewest = min(self._fewest, count)
         rows[row] = None
-        row.is_up = True
+        row.is_offered = True
         if as_first:
             rows.move_to_end(row, last=False)
 
     def move(self, row: Row, *, goes: bool) -> None:
         """A message of the key of a row that is up was handed out: the row is served later, or not at all."""
-        self.take_down(row)
+        self.withdraw(row)
         if goes:
-            self.put_up(row, as_first=False)
+            self.offer(row, as_first=False)
 
-    def take_down(self, row: Row) -> None:
+    def withdraw(self, row: Row) -> None:
         """Let a row not be served."""
         rows = self._by_count[row.count]
         del rows[row]
-        row.is_up = False
+        row.is_offered = False
         if not rows:
             del self._by_count[row.count]
 
@@ -77,14 +77,14 @@ class Line:
 class Row:
     """The messages of one key and one priority that wait. Some may have been settled meanwhile."""
 
-    __slots__ = ("_at", "_returned", "_spans", "count", "first", "is_up", "key", "line")
+    __slots__ = ("_at", "_returned", "_spans", "count", "first", "is_offered", "key", "line")
 
     def __init__(self, key: Key, line: Line) -> None:
         self.key = key
         self.line = line
         self.first = 0
         """The first one; 0 if none waits."""
-        self.is_up = False
+        self.is_offered = False
         """Whether its first one may be handed out, and is in `returned`, or, if it is fair, its line."""
         self.count = 0
         """How many of its key were in flight when it was put up."""

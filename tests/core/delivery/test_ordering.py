@@ -304,7 +304,7 @@ def test_nothing_stays_in_memory_of_keys_that_are_done_with() -> None:
     assert lab.pop_all(queue) == [b"%d" % n for n in range(200)]
     kept = queue.index.unnamed.keys
     assert kept is not None
-    left = [kept._table, kept._of, kept._rows, kept._entries, kept._throttled, kept._aside]
+    left = [kept._table, kept._placed, kept._rows, kept._entries, kept._throttled, kept._aside]
     assert not any(left), left
 
 
