@@ -40,7 +40,7 @@ def standby(
 
     What is reported goes to stderr. It ends at SIGTERM or Ctrl-C.
     """
-    from curbstone.cli.standing import StandbyProcess, is_to_serve
+    from curbstone.cli.standby_process import StandbyProcess, is_to_serve
     from curbstone.settings import load
 
     settings = load({"standby_backlog": BACKLOG, **{name: value for name, value in given.items() if was_given(value)}})
@@ -80,6 +80,6 @@ def promote(
     If `curbstone standby` runs on DIR, it begins to serve. Else start `curbstone serve` on it. Make sure that the
     former server is stopped: it ends by itself only when somebody who follows the new one connects to it.
     """
-    from curbstone.cli.standing import promote as promote_copy
+    from curbstone.cli.standby_process import promote as promote_copy
 
     print(promote_copy(data, accepts_loss=accept_loss))
