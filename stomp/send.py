@@ -118,11 +118,12 @@ class Publisher:
             if header_values.is_named(head):
                 plan.orders = changed(plan.orders, named=True)
             return plan, is_lasting
-        plan = common.plan
-        if plan is None:
+        if common.plan is None:
             plan, is_lasting = self._plan(common)
             if is_lasting and plan.transaction is None:
                 common.plan = plan
+        else:
+            plan = common.plan
         block = plan.block + head.varied + header_values.ordering_key(head, *ORDERING_KEYS)
         orders = plan.orders
         if header_values.is_named(head):

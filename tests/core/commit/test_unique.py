@@ -193,6 +193,7 @@ def test_a_failed_commit_gives_no_name_away() -> None:
     assert publish(lab, queue, named("a")) == [queue.state.next_seq - 1]
 
 
+@pytest.mark.source
 def test_a_name_waits_for_a_settle_that_has_found_no_room_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash would have brought the first message back beside the second."""
     lab = Lab()
@@ -369,6 +370,7 @@ def test_a_full_queue_forgets_names_without_messages_before_it_refuses_any() -> 
     check_room(queue)
 
 
+@pytest.mark.source
 def test_there_is_a_most_of_names(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab()
     queue = lab.queue()
