@@ -92,7 +92,7 @@ def test_the_simulator_sees_a_message_given_twice(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_simulator_sees_a_key_whose_next_message_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Keys, "meet", lambda self, level, name, seq: 1)
+    monkeypatch.setattr(Keys, "reached", lambda self, level, name, seq: 1)
     assert finds_something(range(10), focus="keys")
 
 

@@ -40,7 +40,7 @@ class Keys:
 
     __slots__ = (
         "_aside", "_burst", "_entries", "_group", "_limit", "_lines", "_placed", "_rate", "_reading", "_rows", "_state",
-        "_sweep_at", "_swept_ms", "_table", "_throttled", "is_fair", "is_in_order", "passes_over",
+        "_sweep_at", "_swept_ms", "_table", "_throttled", "_was_full", "is_fair", "is_in_order", "passes_over",
     )  # fmt: skip
 
     def __init__(self, group: Group) -> None:
@@ -54,6 +54,8 @@ class Keys:
         """Each row in which something waits, by its first message."""
         self._lines: dict[Level, Line] = {}
         self._entries = 0
+        self._was_full = False
+        """Whether a message found no room, and nothing has become free since."""
         self._throttled: list[tuple[int, bytes]] = []
         """A heap of keys that have no token, with the time when they have one."""
         self._aside: dict[Run, list[Row]] = {}
@@ -63,6 +65,7 @@ class Keys:
         self._use_options()
 
     def _use_options(self) -> None:
+        self._was_full = False
         options = self._state.options
         self._limit = options.key_limit or sys.maxsize
         self._rate, self._burst = options.key_rate, options.key_burst_or_default
@@ -72,6 +75,11 @@ class Keys:
         """Whether all messages wait in rows, also those without a key, and the row to serve is chosen by `Fair`."""
         self.passes_over = self._state.passes_over
         """Whether what was handed out before older messages is recorded one by one: see `note_order`."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a message that found no room would find none now either, so that no run has to be read for it."""
+        return self._was_full and not (self._rate and self._state.host.now_ms() >= self._swept_ms + SWEEP_MS)
 
     # --- messages that the cursor reaches
 
@@ -85,6 +93,7 @@ class Keys:
         key = table.get(name)
         if key is None:
             if len(table) >= min(self._sweep_at, KEYS_MAX) and not self._has_room():
+                self._was_full = True
                 return NO_ROOM
             key = table[name] = Key(name)
         elif seq in self._placed:
@@ -120,6 +129,7 @@ class Keys:
             return WAITS
         if self._entries >= ENTRIES_MAX:
             self._forget(key)
+            self._was_full = True
             return NO_ROOM
         rows = key.rows
         row = rows[0] if rows and rows[0].line.level is level else self._row(key, level)
@@ -299,7 +309,10 @@ class Keys:
 
     def _next(self, row: Row) -> None:
         del self._rows[row.first]
-        self._entries -= row.pop()
+        freed = row.pop()
+        if freed:
+            self._entries -= freed
+            self._was_full = False
         if not self.is_fair:
             row.is_offered = False
         if row.first:
@@ -358,6 +371,7 @@ class Keys:
 
     def free_place(self, key: Key) -> None:
         """A place of a key is free."""
+        self._was_full = False
         key.held -= 1
         rows = key.rows
         if not rows or (len(rows) == 1 and not rows[0].first):
@@ -460,10 +474,11 @@ class Keys:
         """Forget a key of which nothing waits or is in flight, unless a new bucket would have more in it."""
         if key.held or key.is_throttled or (key.rows and key.waits):
             return
-        if key.bucket is None or self._is_full(key.bucket):
+        if key.bucket is None or self._is_refilled(key.bucket):
             self._table.pop(key.name, None)
+            self._was_full = False
 
-    def _is_full(self, bucket: Bucket) -> bool:
+    def _is_refilled(self, bucket: Bucket) -> bool:
         tokens = bucket.tokens(self._state.host.now_ms(), self._rate, self._burst) if self._rate else self._burst
         return tokens == self._burst
 

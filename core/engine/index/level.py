@@ -102,7 +102,7 @@ class Level:
         if self.returned:
             return self.returned[0]
         if group.keys is not None and group.keys.is_fair:
-            self.is_stuck = False
+            self.is_stuck = self.is_stuck and group.keys.is_full
             self.enter(group, taken)
             return group.keys.head(self)
         runs = group.reader.runs
@@ -159,6 +159,8 @@ class Level:
 
         Return False at the end, or if the run must be loaded.
         """
+        if self.is_stuck:
+            return False
         runs = group.reader.runs
         run = self.run
         if run is None or self.cursor > run.last or self.cursor < run.first:

@@ -9,12 +9,12 @@ import pytest
 from curbstone.core import headers
 from curbstone.core.engine.index import keys, runs
 from curbstone.core.errors import BadRequest
-from curbstone.core.message import Message
-from curbstone.core.options import QueueOptions
+from curbstone.core.message import Delivery, Message
+from curbstone.core.options import MIB, QueueOptions
 from curbstone.core.orders import orders_of
 from curbstone.core.values import UndoRequest
 from tests.core.delivery.test_ordering import given, keyed, publish
-from tests.kit.lab import Lab, Peer
+from tests.kit.lab import Lab, Peer, message
 
 
 def ranked(word: str, priority: int) -> Message:
@@ -346,3 +346,29 @@ def test_too_many_entries_stop_only_what_comes_later(monkeypatch: pytest.MonkeyP
 def test_a_wrong_option_is_refused_with_its_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadRequest, match=next(iter(wrong))):
         QueueOptions().merged(wrong, "default")
+
+
+@pytest.mark.source
+def test_priorities_that_find_no_room_for_their_keys_do_not_read_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keys, "KEYS_MAX", 2)
+    lab = Lab(cap=64 * MIB)
+    queue = lab.queue(fair=True, key_limit=3)
+    for number in range(20):
+        head = b"x-key:k%d\n" % number
+        lab.publish_messages(
+            queue, [message(b"x" * 60_000, headers=head, level=1 + number % 10), message("fills a run")]
+        )
+    lab.restart()
+    queue = lab.again(queue)
+    lab.broker.shared.cache.bytes_max = 0
+    taken: list[Delivery] = []
+    consumer = queue.subscribe(taken.extend, window=100, on_closed=lambda _: None)
+    for _ in range(40):
+        steps = 0
+        while lab.host.turn() or lab.host.work():
+            steps += 1
+            assert steps < 2000, "it turns for ever"
+        consumer.ack(list(consumer.unsettled), lambda _error: None)
+    assert sorted({each.message.seq for each in taken}) == list(range(1, 41))
