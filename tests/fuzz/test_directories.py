@@ -50,6 +50,12 @@ def test_an_edited_directory_is_served_or_refused_and_nothing_of_it_is_lost(vers
         judge(version, seed, tmp_path)
 
 
+@pytest.mark.parametrize(("version", "seed"), [("0.1.0", 1778544317)])
+def test_what_was_found_once_stays_found(version: str, seed: int, tmp_path: Path) -> None:
+    """A damaged segment before the active one was cut behind its last good batch when its queue was nearly full."""
+    judge(version, seed, tmp_path)
+
+
 @pytest.mark.soak
 def test_edited_directories_for_as_long_as_asked(tmp_path: Path) -> None:
     first = first_seed()

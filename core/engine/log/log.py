@@ -54,8 +54,8 @@ def random_salt() -> int:
 
 class Log:
     __slots__ = (
-        "_after_drop", "_holds", "_last_number", "_leftover", "_salt", "_sealed_bytes", "_spare",
-        "_tail_bytes", "_under_way", "_undurable_bytes", "directory", "disk", "fenced", "log_start", "next_batch",
+        "_after_drop", "_holds", "_last_number", "_leftover", "_salt", "_sealed_bytes", "_spare", "_tail_bytes",
+        "_uncut", "_under_way", "_undurable_bytes", "directory", "disk", "fenced", "log_start", "next_batch",
         "reserve", "room", "segments", "tx", "uid",
     )  # fmt: skip
 
@@ -73,6 +73,8 @@ class Log:
         self.fenced = False
         """Whether a sync or write has failed in the active segment. Then nothing more is written there."""
         self._salt = salt
+        self._uncut: list[Segment] = []
+        """Segments that could not be cut to their contents in this run of the server. Others may be damaged."""
         self._last_number = 0
         """The highest number that a segment of this queue has had."""
         self.room = Room(cap, meta_bytes)
@@ -353,8 +355,9 @@ class Log:
             room += self.reserve
             self.reserve = 0
             commit.give_up_reserve()
-        if room < commit.end:
-            room += commit.cut_earlier([each for each in self.segments[:-1] if each.size > each.end])
+        if room < commit.end and self._uncut:
+            self._uncut = [each for each in self._uncut if each in self.segments]
+            room += commit.cut_earlier(tuple(self._uncut))
         wanted = least = commit.end + (tail or 0)
         if tail is not None and commit.size - least < HEADROOM_BYTES:
             # Zeros ahead make later syncs cheap. Behind a large commit they would cost more than they save.
@@ -398,6 +401,7 @@ class Log:
         """Take in that segments were cut to their contents."""
         for segment in segments:
             segment.size = segment.end
+            self._uncut.remove(segment)
         self._count_sealed()
 
     def succeeded(self, commit: Commit) -> None:
@@ -413,6 +417,8 @@ class Log:
             self._undurable_bytes = 0
         if commit.rolled:
             self.active.size = commit.old_size
+            if commit.old_size > self.active.end:
+                self._uncut.append(self.active)
             self.fenced = False
             self.segments.append(commit.segment)
             old = self.segments[-2]
