@@ -78,7 +78,7 @@ def promote(
     """Make a standby the server, for example because the server's machine has failed.
 
     If `curbstone standby` runs on DIR, it begins to serve. Else start `curbstone serve` on it. Make sure that the
-    former server is stopped: it ends by itself only when somebody who follows the new one connects to it.
+    former server is stopped: it ends by itself only when a standby of the new server connects to it.
     """
     from curbstone.cli.standby_process import promote as promote_copy
 

@@ -1,7 +1,7 @@
 """The process of `curbstone standby`: it keeps a copy of a server until it is promoted or ended.
 
 Three threads: one receives and applies, one acknowledges, and one looks for what `curbstone promote` asks. That is a
-file in the data directory, so whoever may write there may promote, and nobody else.
+file in the data directory, so only users who may write there can promote.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from curbstone.backup.receive import private_files
 from curbstone.cli.client import Client, Refused
+from curbstone.cli.follow import FINAL, SILENT_S
 from curbstone.cli.output import size
 from curbstone.core.disk import OsDisk, sync_path
 from curbstone.core.errors import DataDirectoryError
@@ -27,13 +28,11 @@ from curbstone.http_client import Backoff
 from curbstone.standby.applying import DiskFull, SyncFailed
 from curbstone.standby.frames import BadFrame
 from curbstone.standby.place import STATE_FILE, Place
+from curbstone.standby.restoring import FILES_MAX
 from curbstone.standby.scope import OWN
 from curbstone.standby.second_copy import NotItsCopy, NotPromoted, SecondCopy
 from curbstone.standby.threads import SyncThreads
 
-SILENT_S = 10
-"""A server that sends nothing for so long counts as lost; it sends its clock each second."""
-FILES_MAX = 500
 ACK_S = 0.2
 """How often is acknowledged what has changed, if the server does not wait for it."""
 ACK_S_MAX = 1.0
@@ -44,8 +43,6 @@ BEHIND_BYTES = 8 * 1024 * 1024
 """After so many bytes without a pause it is far behind."""
 PAUSE_S = 0.005
 """A server that has nothing more to send pauses for longer than that."""
-FINAL = (400, 401, 403, 404, 405, 501)
-"""Refusals that another attempt does not change."""
 
 REQUEST, ANSWER = "promote", "promoted"
 

@@ -49,6 +49,16 @@ class Syncs(Protocol):
         """Run a job, then `done` with its error; return what waits until both have returned."""
 
 
+def run_sync(job: Callable[[], None], done: Callable[[OSError | None], None]) -> None:
+    """Run a job, then `done` with its error."""
+    try:
+        job()
+    except OSError as error:
+        done(error)
+    else:
+        done(None)
+
+
 class Applier:
     """See the module's docstring. `durable` may be read on any thread; all else is called on one, and blocks."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from curbstone.standby.applying import run_sync
+
 THREADS = 16
 """As many as the server has."""
 
@@ -21,12 +23,7 @@ class SyncThreads:
         """See `Syncs`."""
 
         def run() -> None:
-            try:
-                job()
-            except OSError as error:
-                done(error)
-            else:
-                done(None)
+            run_sync(job, done)
             self._ended()
 
         future = self._pool.submit(run)

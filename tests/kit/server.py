@@ -174,3 +174,13 @@ def call(server: ServerProcess, method: str, path: str, body: object = None) -> 
     with urllib.request.urlopen(request, timeout=60) as reply:
         text = reply.read()
     return json.loads(text) if text else None
+
+
+def bodies(server: ServerProcess) -> list[str]:
+    """Return the bodies of what waits in the queue q, in order."""
+    found: list[str] = []
+    after = ""
+    while page := call(server, "GET", f"/v2/default/queues/q/messages?limit=1000&after={after}")["messages"]:
+        found += [message["message"] for message in page]
+        after = page[-1]["id"]
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-from curbstone.standby.applying import Applier
+from curbstone.standby.applying import Applier, run_sync
 from curbstone.standby.place import Place
 from tests.sim.evidence import NotingDisk
 from tests.sim.trouble import disk_recovers
@@ -24,12 +24,7 @@ class SimSyncs:
         def finish() -> None:
             if finish in self.pending:
                 self.pending.remove(finish)
-                try:
-                    job()
-                except OSError as error:
-                    done(error)
-                else:
-                    done(None)
+                run_sync(job, done)
 
         self.pending.append(finish)
         return finish

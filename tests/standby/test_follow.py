@@ -30,7 +30,7 @@ from curbstone.standby.history import INDEX, parts_of
 from tests.kit.commands import curbstone
 from tests.kit.guarded_server import GuardedServer, guarded_server
 from tests.kit.processes import COMMAND, Process, start
-from tests.kit.server import ServerProcess, call, clean_environment
+from tests.kit.server import ServerProcess, bodies, call, clean_environment
 from tests.kit.until import until
 
 BACKLOG = "--standby-backlog=1MiB"
@@ -41,15 +41,6 @@ def publish(server: ServerProcess, *bodies: str) -> datetime:
     call(server, "PUT", "/v2/default/queues/q", {})
     call(server, "POST", "/v2/default/queues/q/messages/batch", [{"message": body} for body in bodies])
     return datetime.now(UTC)
-
-
-def bodies(server: ServerProcess) -> list[str]:
-    found: list[str] = []
-    after = ""
-    while page := call(server, "GET", f"/v2/default/queues/q/messages?limit=1000&after={after}")["messages"]:
-        found += [message["message"] for message in page]
-        after = page[-1]["id"]
-    return found
 
 
 class FollowerProcess:

@@ -18,7 +18,7 @@ import pytest
 
 from tests.kit.commands import curbstone
 from tests.kit.results import record
-from tests.kit.server import ServerProcess, call
+from tests.kit.server import ServerProcess, bodies, call
 from tests.kit.until import until
 from tests.standby.second import StandbyProcess
 
@@ -37,15 +37,6 @@ def in_sync(server: ServerProcess) -> None:
 
 def publish(server: ServerProcess, body: str) -> None:
     call(server, "POST", "/v2/default/queues/q/messages/batch", [{"message": body}])
-
-
-def bodies(server: ServerProcess) -> list[str]:
-    found: list[str] = []
-    after = ""
-    while page := call(server, "GET", f"/v2/default/queues/q/messages?limit=1000&after={after}")["messages"]:
-        found += [message["message"] for message in page]
-        after = page[-1]["id"]
-    return found
 
 
 class Load:

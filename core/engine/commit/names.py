@@ -205,11 +205,10 @@ def give_names_back(parts: Parts, messages: list[Message]) -> None:
 
     To be called when the batch with them is made. If its commit fails they stay settled, and so the names are free.
     """
-    names = Names(parts)
+    names, now_ms = Names(parts), parts.state.host.now_ms()
     for message in messages:
         name = name_of(message)
         if name is not None and not names.holder(name):
-            now_ms = parts.state.host.now_ms()
             parts.facts.set(Note.NAME, encode_named(message.seq, name.until_delivered, now_ms, name.hashed))
 
 

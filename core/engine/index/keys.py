@@ -72,7 +72,7 @@ class Keys:
         self._sweep_at = SPARE_MAX
         self.is_in_order = options.key_limit == 1
         self.is_fair = options.fair
-        """Whether all messages wait in rows, also those without a key, and the row to serve is chosen by `Fair`."""
+        """Whether all messages wait in rows, also those without a key, and `Line` chooses the row to serve."""
         self.passes_over = self._state.passes_over
         """Whether what was handed out before older messages is recorded one by one: see `note_order`."""
 
@@ -281,9 +281,7 @@ class Keys:
         """Take a place for the first message of a row, because it is handed out."""
         seq, key = row.first, row.key
         self._next(row)
-        self._placed[seq] = key
-        key.held += 1
-        key.last = seq
+        self._place(key, seq)
         if self._rate:
             self._spend(key)
         if self.is_fair:
