@@ -334,7 +334,7 @@ class OsDisk:
             os.close(fd)
 
     def give_up(self, file: LastingFile) -> None:
-        """Close a file for good, now or when its last user calls `take_back`."""
+        """Close a file, now or when its last user calls `take_back`."""
         fd = -1
         with self._lasting_lock:
             self._lasting.pop(file, None)
@@ -351,8 +351,8 @@ class OsDisk:
     def _close_idle(self) -> bool:
         """Close the descriptor of the file that was used longest ago; return False if all are in use.
 
-        Files with something to sync come last, because while the descriptor is open the system is sure to report a
-        failed write.
+        Files with something to sync are closed last, because while the descriptor is open the system certainly reports
+        a failed write.
         """
         with self._lasting_lock:
             idle = (file for file in self._lasting if not file.users)

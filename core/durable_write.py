@@ -13,7 +13,7 @@ EndWrite = Callable[[OSError | None, int, bool], None]
 
 
 class DurableWrite:
-    """A write that has begun. Whoever has it makes the write and the sync, and calls `end`.
+    """A write that has begun. The caller makes the write and the sync, and calls `end`.
 
     If either fails, `File.write` and `File.sync` have to be called all the same: they fail in the same way, and their
     caller finds out what to do about it.

@@ -1,6 +1,6 @@
 """The errors of the engine, as its users see them.
 
-Every error has a text for people that names the rule that was broken. Which code a protocol gives to an error is the
+The text of every error is for users and names the rule that was broken. Which code a protocol gives to an error is the
 business of its adapter::
 
     CurbstoneError
@@ -15,12 +15,12 @@ business of its adapter::
     │   └── NumberGap           a numbered message came before the one that belongs in front of it
     ├── KeyReused               an idempotency key returned with other content
     ├── StaleDelivery           the delivery ended before it was settled
-    ├── Gone                    what is asked for is no longer in the log
+    ├── Gone                    the requested messages are no longer in the log
     ├── MessageTooLarge         larger than the queue's or the server's limit
     ├── QueueFull               does not fit under the queue's cap
     │   └── PublishPaused       the queue takes no messages for now
     ├── EventRefused            some of the queues bound to an event refused it
-    ├── NotSupported            this engine lacks the part that was asked for
+    ├── NotSupported            this engine lacks the requested part
     └── Unavailable             the disk failed, or the server is stopping
         └── DataDirectoryError  the data directory can't be used at all
 
@@ -105,11 +105,11 @@ class KeyReused(CurbstoneError):
 
 
 class StaleDelivery(CurbstoneError):
-    """The delivery was settled or given back, or its lease ran out, before this call."""
+    """The delivery was settled or requeued, or its lease ran out, before this call."""
 
 
 class Gone(CurbstoneError):
-    """The messages or events asked for are no longer in the log; `members` say from where on there are some."""
+    """The requested messages or events are no longer in the log; `members` name the first that are there."""
 
     def __init__(self, text: str, **members: object) -> None:
         super().__init__(text)
@@ -150,20 +150,20 @@ class EventRefused(CurbstoneError):
     def __init__(self, refused: Mapping[QueueName, CurbstoneError], stored: int) -> None:
         self.refused = refused
         self.stored = stored
-        told = {str(name): str(error) for name, error in refused.items() if not name.is_private}
-        private = len(refused) - len(told)
-        texts = [f"{name}: {text}" for name, text in told.items()]
+        public = {str(name): str(error) for name, error in refused.items() if not name.is_private}
+        private = len(refused) - len(public)
+        texts = [f"{name}: {text}" for name, text in public.items()]
         more = [f"{len(texts) - TOLD_MAX} more"] if len(texts) > TOLD_MAX else []
         whose = [f"{private} private to their subscribers"] if private else []
         super().__init__(
             f"{len(refused)} of {len(refused) + stored} queues bound to the event refused the message: "
             + "; ".join([*texts[:TOLD_MAX], *more, *whose])
         )
-        self.members = {"stored": stored, "refused": dict(list(told.items())[:MEMBERS_MAX])}
+        self.members = {"stored": stored, "refused": dict(list(public.items())[:MEMBERS_MAX])}
 
 
 class NotSupported(CurbstoneError):
-    """This engine lacks the part that was asked for; the text says which engine has it."""
+    """This engine lacks the requested part; the text names an engine that has it."""
 
 
 class Unavailable(CurbstoneError):
@@ -176,7 +176,7 @@ class Unavailable(CurbstoneError):
 
 
 def shutting_down() -> Unavailable:
-    """Return the error for calls that come while the server stops."""
+    """Return the error for calls that arrive while the server stops."""
     return Unavailable("the server is shutting down", is_stop=True)
 
 

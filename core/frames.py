@@ -52,7 +52,7 @@ def decode_frame(frame: Frame) -> Iterator[tuple[Message, int]]:
 
 
 def strip(frame: Frame, *, headers: bool, body: bool) -> Frame:
-    """Return a frame whose entries have lost their headers or bodies, unless asked for; their extras stay."""
+    """Return a frame without the headers or bodies of its entries, unless they are wanted; their extras stay."""
     if headers and body:
         return frame
     view = memoryview(frame.entries)

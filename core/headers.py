@@ -2,7 +2,7 @@
 
 A block is ``name:value\\n`` lines in UTF-8, in the order in which they were given. In names and values, ``\\`` is
 written ``\\\\``, LF ``\\n``, CR ``\\r`` and a colon ``\\c``. That is the header encoding of STOMP 1.2 (§ Value
-Encoding), so a message that comes in and goes out over STOMP 1.2 passes through untouched; all other protocols decode
+Encoding), so a message that is sent and received over STOMP 1.2 passes through unchanged; all other protocols decode
 it here. The content type is the line named ``content-type``. The ordering key (see `core.engine.index.keys`) is the
 first line named ``x-key``.
 """

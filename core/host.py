@@ -1,6 +1,6 @@
 """The world the engine runs in: clocks, the turn of the event loop, and threads for blocking work.
 
-The engine knows only the port `Host`. `AsyncioHost` is the real one; the simulator has its own. The engine runs on one
+The engine uses only the port `Host`. `AsyncioHost` is the real one; the simulator has its own. The engine runs on one
 thread, the host's; only jobs run on others.
 """
 
@@ -85,7 +85,7 @@ class ConfirmBarrier(Protocol):
 DONE_AT_ONCE = 8
 """How many finished jobs are always reported before the loop looks at its sockets again."""
 DONE_NS_MAX = 50_000_000
-"""More jobs are reported until this time is over, because answers that come together are sent together."""
+"""More jobs are reported until this time has passed, because answers of one turn are sent together."""
 
 
 class AsyncioHost:

@@ -114,7 +114,7 @@ class _Block:
 
 
 class Masks:
-    """A set of masks that can tell which of them take an event."""
+    """A set of masks that finds those which match an event."""
 
     def __init__(self) -> None:
         self._blocks: dict[_Block, None] = {}

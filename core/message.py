@@ -76,7 +76,7 @@ class Delivery:
 
     @property
     def redelivered(self) -> bool:
-        """Whether the message was handed out before."""
+        """Whether the message was delivered before."""
         return self.tries > 0
 
     def __repr__(self) -> str:

@@ -58,7 +58,7 @@ class QueueOptions:
     publish_paused: bool = False
     """Whether no messages are taken in."""
     overflow: str = REFUSE
-    """What happens at the cap: new messages are refused, or the oldest that are not handed out give way to them."""
+    """What happens at the cap: new messages are refused, or the oldest that are not in flight are dropped for them."""
     unused: float | None = None
     """After how long without use the queue is deleted; None for never."""
     undo: float = 0
@@ -68,19 +68,19 @@ class QueueOptions:
     oldest_every: int = 0
     """Each delivery with this number goes to the oldest message, whatever its priority; 0 for none."""
     in_flight: int = 0
-    """The most messages of a group that are handed out and not settled; 0 for no limit."""
+    """The most messages of a group in flight; 0 for no limit."""
     rate: float = 0
     """The most deliveries of a group a second; 0 for no limit."""
     burst: int = 0
     """How many deliveries may exceed `rate` after a pause; 0 for those of a second, and at least one."""
     key_limit: int = 1
-    """The most messages of a key that are handed out and not settled, in a group; 0 for no limit. 1 keeps order."""
+    """The most messages of a key in flight, in a group; 0 for no limit. 1 keeps order."""
     key_rate: float = 0
     """The most deliveries of a key a second, in a group; 0 for no limit."""
     key_burst: int = 0
     """How many deliveries of a key may exceed `key_rate` after a pause; 0 for those of a second, and at least one."""
     fair: bool = False
-    """Whether the next message is one of the key with the fewest that are handed out and not settled."""
+    """Whether the next message is one of the key with the fewest in flight."""
     schema: str = ""
     """The JSON Schema that bodies have to satisfy, as text; empty for none."""
 
@@ -114,16 +114,16 @@ class QueueOptions:
 
     @property
     def passes_over(self) -> bool:
-        """Whether messages may be handed out before older ones of other keys, other than by one at a time of a key."""
+        """Whether messages may be delivered before older ones of other keys, other than by one at a time of a key."""
         return self.fair or self.key_limit != 1 or self.key_rate > 0
 
     @property
     def backs_off(self) -> bool:
-        """Whether a message that is given back waits longer the more often it was tried."""
+        """Whether a requeued message waits longer the more often it was tried."""
         return self.nack_delay_max > self.nack_delay > 0
 
     def nack_delay_ms(self, tries: int, seq: int) -> int:
-        """Return how long a message that is given back has to wait; `tries` deliveries came before this one.
+        """Return how long a requeued message has to wait; `tries` is the number of earlier deliveries.
 
         If the queue backs off, each delay is up to 15 % longer or shorter, so that messages that failed together do not
         return together. This depends only on the message and the try, so that a simulated run can be repeated.

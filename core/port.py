@@ -1,8 +1,8 @@
 """The engine as adapters see it: what they may ask of it, as Protocols.
 
-An adapter knows these Protocols, the values that go through them (`core.values`, `core.positions`, `core.frames`,
+An adapter uses these Protocols, the values that go through them (`core.values`, `core.positions`, `core.frames`,
 `core.message`, `core.names`, `core.options`, `core.headers`, `core.stats`, `core.traffic`, `core.errors`) and the
-`Host` it runs on. It knows nothing else of `core`; tests/repo/test_tidy.py makes sure of that. `core.engine` is the
+`Host` it runs on. It uses nothing else of `core`; tests/repo/test_tidy.py enforces that. `core.engine` is the
 local engine and `rabbit.engine` another one; `tracing.engine` wraps either, behind the same Protocols.
 
 These rules hold for all calls. A call is made on the host's thread and never blocks. If it takes time, it ends with a
@@ -10,7 +10,7 @@ call of `on_done` in a later turn: once, unless the method says otherwise. An er
 If the call itself is wrong, it raises at once.
 
 An engine may lack parts of this. `Broker.capabilities` names the parts that it has; a call to any other raises
-NotSupported, with a text for people.
+NotSupported, with a text for users.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from curbstone.core.values import (
 
 
 class Consumer(Protocol):
-    """Takes deliveries as they come, up to its window, and settles them.
+    """Takes deliveries up to its window, and settles them.
 
     The calls that settle raise StaleDelivery, and change nothing, if a seq is not among the unsettled.
     """
@@ -81,7 +81,7 @@ class Consumer(Protocol):
         """Send deliveries to the dead-letter queue, or drop them if there is none."""
 
     def resize(self, window: int) -> None:
-        """Change how many deliveries may be unsettled. If more are, they stay, but no others come until fewer are."""
+        """Change how many deliveries may be unsettled. If more are, they stay, and no others are delivered."""
 
     def hold(self) -> None:
         """Stop deliveries for a while, because the client's buffer is full."""
@@ -113,7 +113,7 @@ class Queue(Protocol):
 
     @property
     def damaged(self) -> Sequence[str]:
-        """What can't be read any more, as texts for people."""
+        """What can't be read any more, as texts for operators."""
 
     @property
     def is_closed(self) -> bool:
@@ -191,7 +191,7 @@ class Queue(Protocol):
         wait_ms: int = 0,
         is_wanted: Callable[[], bool] | None = None,
     ) -> Waiter:
-        """Take one message and settle it. The answer comes when the settle is on disk, or after `wait_ms` without one.
+        """Take one message and settle it. The answer follows when that is on disk, or after `wait_ms` without one.
 
         `is_wanted` is called just before the settle is written. If it returns False the answer is None. After None, and
         after an error, the message is still in its place.
@@ -208,7 +208,7 @@ class Queue(Protocol):
         owner: str = NOBODY,
         who: Who = UNKNOWN,
     ) -> Waiter:
-        """Take up to `count` messages, each for `duration_ms`; the list is empty if none comes within `wait_ms`.
+        """Take up to `count` messages, each for `duration_ms`; the list is empty if none is ready within `wait_ms`.
 
         Only calls with the same `owner` can settle or extend the leases. `holders` returns `who`.
         """
@@ -274,7 +274,7 @@ class Queue(Protocol):
         """Return up to `limit` messages behind seq `after`, in order, of one group or of all. Nothing changes."""
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
-        """Remove all messages that are rdy or delayed. `on_done(error, count)` comes when their bytes are erased.
+        """Remove all ready and delayed messages. `on_done(error, count)` is called when their bytes are erased.
 
         With `keep` the bytes are not erased, and the purge can be undone. If it is known that they can't be erased,
         the purge is refused and nothing changes. If erasing fails later, the messages may be gone after the error.
@@ -287,10 +287,10 @@ class Queue(Protocol):
         """
 
     def redrive(self, to: QueueName | None, limit: int, on_done: Moved, may: May | None = None, seq: int = 0) -> None:
-        """Move up to `limit` dead letters to `to`, or each to where it came from.
+        """Move up to `limit` dead letters to `to`, or each to its original queue.
 
-        `on_done(error, redriven)` says what became of them. A letter stays if `may` returns False for its target. With
-        a `seq` only that letter is moved, and only if it is ready; if it is not there, it counts neither as moved nor
+        `on_done(error, redriven)` has the outcome. A message stays if `may` returns False for its target. With a `seq`
+        only that message is moved, and only if it is ready; if it is not there, it counts neither as moved nor
         as stayed.
         """
 

@@ -29,7 +29,7 @@ class Waiter(Protocol):
     """A call that may wait, and that can be given up."""
 
     def cancel(self) -> bool:
-        """Give the call up: no message is taken. Return False if it is too late; then the answer comes."""
+        """Give the call up: no message is taken. Return False if it is too late; then the answer is sent."""
 
 
 class Reading(Protocol):

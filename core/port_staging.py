@@ -87,7 +87,7 @@ class Staging(Protocol):
         """Publish parts in this order, or all of them if `parts` is None.
 
         `content` is what a transaction of a series is about: a commit that repeats a number with another content is a
-        Conflict. `on_done(error, whether the commit had been asked for before, messages)`. `check` is called for each
+        Conflict. `on_done(error, whether the commit had been requested before, messages)`. `check` is called for each
         queue.
         """
 

@@ -1,6 +1,6 @@
-"""JSON Schemas for the bodies that come into a queue, as the engine sees them: text in, a rule for bodies out.
+"""JSON Schemas for the bodies of a queue's messages, as the engine sees them: text in, a rule for bodies out.
 
-The code that understands schemas comes from outside (`curbstone.schemas`), because the engine uses only the standard
+The code that evaluates schemas is passed in (`curbstone.schemas`), because the engine uses only the standard
 library.
 """
 
@@ -24,13 +24,13 @@ UNPLACED = SchemaViolation("the body is too large to look for the place")
 
 
 class Rule(Protocol):
-    """What a schema requires of bodies. Both checks return why a body may not come in, or None."""
+    """What a schema requires of bodies. Both checks return why a body is refused, or None."""
 
     def most_ms(self, body: bytes) -> float:
         """Return how long `check` takes at most. Usually it takes far less."""
 
     def check(self, body: bytes) -> CurbstoneError | None:
-        """Check a body at once. The answer may be UNPLACED; then `check_apart` may tell more."""
+        """Check a body at once. The answer may be UNPLACED; then `check_apart` may find more."""
 
     def check_apart(self, body: bytes) -> CurbstoneError | None:
         """Check a body in another process, for a bounded time. Blocking; may be called in any thread."""
@@ -52,9 +52,9 @@ class NoSchemas:
 
 
 class BodyRule:
-    """The rule of one queue. It is made when the first message comes, so that a start does not wait for it.
+    """The rule of one queue. It is made for the first message, so that a start does not wait for it.
 
-    If the schema can't be used, no body may come in.
+    If the schema can't be used, all bodies are refused.
     """
 
     __slots__ = ("_error", "_rule", "_schema", "_schemas")
@@ -90,7 +90,7 @@ class Checks:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._end_us = 0
-        """When the slice of this turn is over; 0 if it has not begun."""
+        """When the slice of this turn ends; 0 if it has not begun."""
         self._jobs: deque[tuple[Job, JobDone]] = deque()
         """Those that run or wait. They have one thread of the disk's, so that commits do not wait for them."""
 

@@ -32,7 +32,7 @@ class Traffic:
         self.acked = 0
         """Deliveries that consumers have acked, including those that were settled by being sent."""
         self.returned = 0
-        """Deliveries that consumers have given back (nack), without those that returned because a connection ended."""
+        """Deliveries that consumers have requeued (nack), without those that returned because a connection ended."""
         self.rejected = 0
         """Deliveries that consumers have rejected, with or without a dead-letter queue."""
         self.refusals: dict[str, int] = {}

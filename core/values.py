@@ -135,7 +135,7 @@ class Peeked(NamedTuple):
 
 
 class Who(NamedTuple):
-    """Who takes from a queue, as its adapter knows it; for people, and never looked at by an engine."""
+    """The client of a queue as its adapter describes it; for operators only, an engine does not read it."""
 
     protocol: str = ""
     address: str = ""
@@ -186,9 +186,9 @@ class Redriven(NamedTuple):
 
     moved: int
     stayed: dict[str, int]
-    """By reason, how many letters were looked at and stay."""
+    """By reason, how many were tried and stay."""
     more: bool
-    """Whether there may be letters that were not looked at."""
+    """Whether there may be more that were not tried."""
 
 
 class UndoRequest(NamedTuple):
@@ -208,7 +208,7 @@ class Undone(NamedTuple):
 
     restored: int
     gone: int
-    """How many of the messages asked for are not in the log any more."""
+    """How many of the requested messages are not in the log any more."""
     expired: int
     more: bool
     """Whether there are others beyond the limits of the request."""
@@ -240,7 +240,7 @@ class Lease:
         self.expires_ms = expires_ms
         """Engine time when it returns."""
         self.token = f"{delivery.message.seq}.{secrets.token_urlsafe(16)}"
-        """Opaque and unguessable. Whoever settles the lease has to name it."""
+        """Opaque and unguessable; settling the lease requires it."""
 
 
 class Leased:

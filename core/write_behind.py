@@ -6,7 +6,7 @@ these bytes are *deferred*: they stay in memory until their file is read, writte
 before that. The users of a file see no difference, except that each of these calls may fail because the deferred write
 failed. Then the bytes stay deferred, and the next call tries again. Closing a file forgets them.
 
-There is no limit here for how much is deferred. Whoever defers bytes has to limit them.
+There is no limit here for how much is deferred. The caller that defers bytes has to limit them.
 
 A queue that no restart finds again needs no sync at all. It gets the same disk without them (`unsynced`).
 """
@@ -118,7 +118,7 @@ class WriteBehindDisk:
         self.late: dict[str, WriteBehindFile] = {}
         """By path, the files with deferred bytes."""
         self.syncs = True
-        """Whether directories and lasting files are synced when that is asked for."""
+        """Whether directories and lasting files are synced on request."""
 
     def unsynced(self) -> WriteBehindDisk:
         """Return the same disk for what no restart finds again: syncs of lasting files and directories do nothing."""

@@ -18,7 +18,7 @@ def purge(
     erasing: Callable[[Done], Done] | None,
     on_done: Callable[[CurbstoneError | None, int], None],
 ) -> None:
-    """Settle all messages that are rdy or delayed; `on_done(error, count)` comes when no file has any of their bytes.
+    """Settle all ready and delayed messages; `on_done(error, count)` is called when no file has any of their bytes.
 
     `erasing(on_done)` returns a callback that first has erased what is outside of the queue's directory, and then calls
     `on_done`. Without it no bytes are erased.

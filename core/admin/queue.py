@@ -64,9 +64,9 @@ class LocalQueue(Queue):
         Peek(self.parts, limit, after, state, group, on_done).go_on()
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
-        """Remove messages that are rdy or delayed; `on_done(error, count)` comes when the disk has none of their bytes.
+        """Remove ready and delayed messages; `on_done(error, count)` is called when the disk has none of their bytes.
 
-        With `keep` it comes when their settles are on disk, and the log keeps them while it has room.
+        With `keep` it is called when their settles are on disk, and the log keeps them while it has room.
         """
         uid = self.log.uid
         refusal = None if keep else self._erase_refusal(uid)

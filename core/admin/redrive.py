@@ -1,4 +1,4 @@
-"""Moves dead letters to where they came from, in pieces that fit. A piece moves as a whole or not at all."""
+"""Moves dead letters to their original queues, in pieces that fit. A piece moves as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ STAYING_BYTES_MAX = 32 * 1024 * 1024
 
 _EXTRAS_BYTES = 16
 _OF_LETTERS = (QueueFull, MessageTooLarge, SchemaViolation, NoSuchQueue)
-"""Refusals that concern only some letters, or a queue that they go to: other letters may still move."""
+"""Refusals that concern only some dead letters or one target: others may still move."""
 
 
 class Redrive:
-    """Moves up to `limit` letters to a queue, or each back to where it came from; `on_done` is called once.
+    """Moves up to `limit` dead letters to a queue, or each to its original one; `on_done` is called once.
 
-    Each piece is a transaction over this queue and those that get letters. If a piece is refused, half of it is tried,
-    down to one letter; if that is refused, it stays.
+    Each piece is a transaction over this queue and its targets. If a piece is refused, half of it is tried, down to
+    one message; if that is refused, it stays.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class Redrive:
         may: May | None = None,
         seq: int = 0,
     ) -> None:
-        """`find` returns a queue, or raises NoSuchQueue. `may` says whether letters may go to a queue; None for any.
+        """`find` returns a queue, or raises NoSuchQueue. `may(queue)`: whether messages may move there; None allows it.
 
-        `seq` is that of the one letter to move, or 0.
+        `seq` is that of the one message to move, or 0.
         """
         self._dispatcher = dispatcher
         self._seq = seq
@@ -64,22 +64,22 @@ class Redrive:
         self._moved = 0
         self._taken: deque[Delivery] = deque()
         self._most = AT_ONCE
-        """The most letters of a piece."""
+        """The most messages of a piece."""
         self._staying: list[Delivery] = []
         self._staying_bytes = 0
         self._stayed: dict[str, int] = {}
         self._full: dict[port.Queue, QueueFull] = {}
 
     def begin(self) -> None:
-        """Start; raise NoSuchQueue or BadRequest if the letters can't go to the queue that was named."""
+        """Start; raise NoSuchQueue or BadRequest if the messages can't move to the queue that was named."""
         if self._to is not None:
             if self._to == self._state.name:
-                raise BadRequest("bad to: the letters are in this very queue")
+                raise BadRequest("bad to: the dead letters are in this queue already")
             self._find(self._to)
         self._go_on()
 
     def _go_on(self) -> None:
-        """Move the next piece of the letters that were taken, or take more, or finish."""
+        """Move the next piece of the messages that were taken, or take more, or finish."""
         is_over = self._left <= 0 or (self._to is not None and self._full)
         if self._state.is_closed or is_over:
             self._finish(None)
@@ -95,7 +95,7 @@ class Redrive:
             self._finish(None)
 
     def _take_one(self) -> list[Delivery] | None:
-        """Take the one letter out of turn, if it is there and ready; return None if it must be read from the disk."""
+        """Take the one message out of turn, if it is there and ready; return None if it must be read from the disk."""
         seq, group = self._seq, self._index.unnamed
         run = self._index.runs.find(seq)
         if run is None or not run.pending(UNNAMED) >> (seq - run.first) & 1:
@@ -150,10 +150,10 @@ class Redrive:
         self._mover.move(UNNAMED, piece, Reason.MOVED, self._take_back, letters, done)
 
     def _target(self, letter: Message) -> port.Queue | str:
-        """Return where a letter goes, or why it stays."""
+        """Return the target of a dead letter, or why it stays."""
         name = self._to or _home(letter)
         if name is None or name == self._state.name:
-            return "no dead letter: it says no other queue that it came from"
+            return "it is no dead letter: its headers name no other queue as its origin"
         if self._may is not None and not self._may(name):
             return f"no right to send on queue {name}"
         try:
@@ -170,7 +170,7 @@ class Redrive:
         self._taken.extendleft(reversed(deliveries))
 
     def _moved_or_not(self, piece: list[Delivery], targets: list[port.Queue], error: CurbstoneError | None) -> None:
-        """The transaction of a piece has ended: the letters have moved, or were put back into `_taken`."""
+        """The transaction of a piece has ended: the dead letters have moved, or are in `_taken` again."""
         if error is None:
             self._moved += len(piece)
             self._left -= len(piece)
@@ -192,7 +192,7 @@ class Redrive:
         self._stayed[why] = self._stayed.get(why, 0) + 1
 
     def _finish(self, error: CurbstoneError | None, *, is_all: bool = False) -> None:
-        """Give back the letters that stay, and answer.
+        """Requeue the messages that stay, and answer.
 
         It is an error if the queue has ended, or if nothing has moved because a queue was full.
         """
@@ -208,7 +208,7 @@ class Redrive:
 
 
 def _home(message: Message) -> QueueName | None:
-    """Return the queue a dead letter came from, or None."""
+    """Return the original queue of a dead letter, or None."""
     for name, value in headers.decode(message.headers):
         if name == "x-dead-queue":
             try:

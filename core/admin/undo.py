@@ -34,7 +34,7 @@ _UNDONE = (Reason.ACK, Reason.PURGE)
 
 
 class _Found(NamedTuple):
-    """What the log has of the messages that were asked for."""
+    """What the log has of the requested messages."""
 
     messages: list[Message]
     """In the order of their seqs."""
@@ -85,7 +85,7 @@ class Undo:
     def _conflict(self, request: UndoRequest) -> CurbstoneError | None:
         name = self._state.name
         if request.group in self._state.meta.groups:
-            return Conflict(f"group {request.group} of queue {name} is declared: its position never goes back")
+            return Conflict(f"group {request.group} of queue {name} is declared: its position can't move back")
         if self._is_busy:
             return Conflict(f"another undo in queue {name} is under way")
         if self._purges:
@@ -233,7 +233,7 @@ class _Settled:
                 del seqs[seq]
 
     def _span(self, first: int, span: int) -> range:
-        """Return those seqs of a settle that were asked for."""
+        """Return those seqs of a settle that were requested."""
         seq = self._request.seq
         if not seq:
             return range(first, first + span)
@@ -241,7 +241,7 @@ class _Settled:
 
 
 def _messages(disk: Disk, segments: list[Segment], chosen: set[int]) -> Iterator[Message]:
-    """Yield the messages of the chosen seqs that are still in the log; those that were copied come more than once."""
+    """Yield the chosen messages that are still in the log; those that were copied are yielded more than once."""
     ordered = sorted(chosen)
     last_batch = 0
     for segment in segments if chosen else ():

@@ -336,7 +336,7 @@ class Broker:
         on_done: Callable[[bool | CurbstoneError], None],
         reason: CurbstoneError | None = None,
     ) -> None:
-        """Delete a queue with all its messages, and tell its consumers the `reason`.
+        """Delete a queue with all its messages; its consumers get the `reason`.
 
         `on_done` gets whether there was a queue, when none of it is on disk any more. From then on no power cut
         brings anything of it back, except files of a private queue, which the next start removes.
@@ -420,7 +420,7 @@ class Broker:
     def occupy(self, name: QueueName, events: frozenset[str], unused_s: float | None, on_done: Done) -> None:
         """See `core.port.Broker.occupy`.
 
-        The engine only keeps the number of seconds, also across a restart. Whoever asked for it deletes the queue.
+        The engine only keeps the number of seconds, also across a restart. The caller deletes the queue.
         """
         meta = self.ensure(name).meta
         self._bind(name, replace(meta, bindings=_only(meta.bindings, events), unused_s=unused_s), on_done)

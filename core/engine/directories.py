@@ -2,7 +2,7 @@
 
 For its users a deleted queue is gone at once, and its name may be used again at once. On disk the new directory is made
 only when the deletion of the old one is durable. So no crash leaves two directories of one name, or brings old messages
-into the new queue. If a removal fails, those who wait for it are told, and it is tried again until it succeeds.
+into the new queue. If a removal fails, its callers get the error, and it is tried again until it succeeds.
 Meanwhile no queue of that name can be created.
 """
 
@@ -163,7 +163,7 @@ class Directories:
             with suppress(FileNotFoundError):
                 self._disk.remove_tree(removal.gone)
             if not removal.name.is_private:  # no caller waits until the files of a private queue are gone
-                self._disk.sync_dir(QUEUES)  # without this a power cut could bring back files that were said to be gone
+                self._disk.sync_dir(QUEUES)  # without this a power cut could restore files whose deletion was confirmed
 
         def done(_: object, error: BaseException | None) -> None:
             if error is not None:

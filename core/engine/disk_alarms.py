@@ -1,7 +1,7 @@
 """Failures of the disk that are not over yet: noted where they happen, ended by the next success.
 
 While there are any, the server may not be able to take every message, so it is not ready, and health says why. A matter
-is logged when it begins and when it is over, but not for each attempt in between.
+is logged when it begins and when it ends, but not for each attempt in between.
 
 A queue finds out by itself whether it can write again. Other things, such as new queues, options and transactions, are
 only tried when a client asks for them. While the server is not ready, perhaps no client will. So a probe file is

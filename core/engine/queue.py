@@ -1,8 +1,8 @@
 """One queue: its parts put together, and the calls of its producers and consumers.
 
 A part imports only the parts below it (see LAYERS in tests/repo/test_tidy.py). What concerns several of them is here: a
-turn (`turn`), in which the queue hands out messages and writes, and the end (`close`). `commit/writer.py` takes in what
-a commit has written. docs/engine.md, "Where a change goes", says which part does what.
+turn (`turn`), in which the queue delivers messages and writes, and the end (`close`). `commit/writer.py` applies what a
+commit has written. docs/engine.md, "Where a change goes", lists which part does what.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Queue:
         """`mover_of(queue)` returns what moves messages of this queue to others, for example its dead letters.
 
         `schedule(turn)` has the queue's turn called at the end of the present turn of the loop. `delete(queue, reason)`
-        deletes the queue in a later turn and tells its consumers the reason.
+        deletes the queue in a later turn; its consumers get the reason.
         """
         host = self.host = FaultBarrier(shared, meta, self._break_down)
         state = self.state = QueueState(shared, meta, host)
@@ -190,8 +190,8 @@ class Queue:
     ) -> None:
         """See `core.port.Queue.publish`, `core.engine.facts.facts` and `core.engine.commit.producer_sequences`.
 
-        Answers come in the order of the calls, whether messages are stored or refused. With a `hold`, messages that
-        are published one by one wait in their places until it is over.
+        Answers are in the order of the calls, whether messages are stored or refused. With a `hold`, messages that
+        are published one by one wait in their places until it has ended.
         """
         refusal = self.state.publish_refusal()
         if self.state.is_closed or not messages:
@@ -282,9 +282,9 @@ class Queue:
     # --- turns
 
     def turn(self) -> None:
-        """Deal with what is due, hand out what is ready, write what waits, and call the watchers.
+        """Run timers that are due, deliver what is ready, write what waits, and call the watchers.
 
-        A queue has a turn when something was asked of it, and again whenever a commit has ended.
+        A queue has a turn after each request, and again whenever a commit has ended.
         """
         wakeups = self.wakeups
         if self.state.is_closed or not self.meta_writer.is_open:
@@ -351,7 +351,7 @@ class Queue:
     # --- trouble, and the end
 
     def _break_down(self, error: Exception) -> None:
-        """Stop serving the queue after an unexpected exception. Whoever waits is told, and health says so."""
+        """Stop serving the queue after an unexpected exception. All callers get an error, and health reports it."""
         state = self.state
         if state.broken:
             return
@@ -362,7 +362,7 @@ class Queue:
         self.host.notify(self.writer.abandon, refusal)
         was_closed, state.is_closed = state.is_closed, True
         self.host.notify(self._end, refusal)
-        if not was_closed:  # else it was deleted, and nobody would end the alarm
+        if not was_closed:  # else it was deleted, and nothing would end the alarm
             state.shared.alarms.note(state.label, what)
         self.wakeups.schedule()  # the deletion may wait for the end of a job
 
@@ -373,7 +373,7 @@ class Queue:
         self._end(error)
 
     def close(self, error: CurbstoneError) -> None:
-        """End the queue: tell its consumers, and refuse publishes that wait."""
+        """End the queue: close its consumers, and refuse publishes that wait."""
         if not self.state.is_closed:
             self.state.is_closed = True
             self._end(error)

@@ -26,7 +26,7 @@ class Cache:
 class Shared:
     def __init__(self, host: Host, disk: Disk, sync: SyncMode) -> None:
         self.schemas: Schemas = NoSchemas()
-        """Makes rules of schemas. Whoever opens a broker may replace it."""
+        """Makes rules of schemas. The code that opens a broker may replace it."""
         self.checks = Checks(host)
         self.slices = Slices(host)
         self.host = host

@@ -58,7 +58,7 @@ class QueueState:
         self.refusals: LastMinute | None = None
         """The messages that found no room lately; None if there never were any."""
         self.damaged: list[str] = []
-        """What can't be read any more, as texts for people."""
+        """What can't be read any more, as texts for operators."""
         self.next_seq = 1
         """The seq for the next message. The seqs of a commit that failed are not used again."""
         self.committed_end = 1

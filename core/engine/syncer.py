@@ -20,7 +20,7 @@ class Syncer(Protocol):
         """A turn of several queues begins: commits are gathered until `end_turn`."""
 
     def end_turn(self) -> None:
-        """The turn is over: run the commits that were gathered."""
+        """End the turn: run the commits that were gathered."""
 
     def defer(self, turn: Callable[[], object]) -> bool:
         """Return whether a commit made now would only wait for others; then `turn` is called when it would not."""

@@ -16,7 +16,7 @@ from curbstone.core.host import Host, Timer
 TURNS_AT_ONCE = 16
 """After so many queues the time is looked at, so that the loop's sockets do not wait for a thousand queues."""
 TURN_US_MAX = 50_000
-"""When this time is over, the other queues have their turns after the loop has looked at its sockets."""
+"""After this time the remaining queues have their turns when the loop has polled its sockets."""
 
 
 Turn = Callable[[], object]
@@ -85,14 +85,14 @@ class Wakeups:
         self.schedule = partial(add, turn)
         """Has the queue's turn called at the end of this turn of the loop, once."""
         self.woken: dict[str, None] = {}
-        """The groups in which something may be handed out."""
+        """The groups in which something may be ready to deliver."""
         self.all_are_woken = False
         self.watchers: list[Callable[[], None]] = []
         """Functions to call when the counts have changed."""
         self.has_changed = False
         """Whether the counts may have changed since the watchers were last called."""
         self.is_due = False
-        """Whether the time of `at` has come."""
+        """Whether the time of `at` has been reached."""
         self._alarm_ms: int | None = None
         self._timer: Timer | None = None
         self._has_ended = False
@@ -103,12 +103,12 @@ class Wakeups:
         return not (self.woken or self.all_are_woken or self.has_changed or self.is_due)
 
     def wake(self, group: str) -> None:
-        """Have ready messages of a group handed out at the end of this turn."""
+        """Have ready messages of a group delivered at the end of this turn."""
         self.woken[group] = None
         self.schedule()
 
     def wake_all(self) -> None:
-        """Have ready messages of all groups handed out, including those that waited for a read."""
+        """Have ready messages of all groups delivered, including those that waited for a read."""
         self.all_are_woken = True
         self.schedule()
 

@@ -1,6 +1,6 @@
 """Everything that waits to be written to one queue's log: publishes, settles, records of tries and pops.
 
-Whoever has something to write puts it here, and the queue gets a turn. `commit.batch` takes as much as fits into
+The parts put here what they have to write, and the queue gets a turn. `commit.batch` takes as much as fits into
 the next commit, and `commit.writer` puts back what must still be written after a commit has failed.
 """
 
@@ -27,7 +27,7 @@ Popped = Callable[[Delivery | None | CurbstoneError], None]
 
 
 class Settle(NamedTuple):
-    """Deliveries that a transaction settles. If it fails they are handed to `undo`."""
+    """Deliveries that a transaction settles. If it fails they are passed to `undo`."""
 
     group: str
     deliveries: list[Delivery]
@@ -36,7 +36,7 @@ class Settle(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Deliveries that a transaction gives back, to be ready from `due_ms` on. If it fails they are handed to `undo`."""
+    """Deliveries that a transaction requeues, to be ready from `due_ms` on. If it fails they are passed to `undo`."""
 
     group: str
     deliveries: list[Delivery]
@@ -67,13 +67,13 @@ class Inspection:
         self.fit = 0
         """The index of the first message that is not known to satisfy it."""
         self.refusal: CurbstoneError | None = None
-        """Why the message at that index may not come in, if that is known."""
+        """Why the message at that index is refused, if that is known."""
         self.is_apart = False
         """Whether that message is being checked outside of the loop."""
 
 
 class Hold:
-    """Keeps publishes in their places, each in its queue, until something else has happened."""
+    """Keeps publishes in their places, each in its queue, until an event elsewhere."""
 
     __slots__ = ("_wake", "is_over")
 
@@ -87,7 +87,7 @@ class Hold:
             self._wake.append(wake)
 
     def end(self) -> None:
-        """It has happened: let the publishes be written."""
+        """Let the publishes be written."""
         self.is_over = True
         for wake in self._wake:
             wake()
@@ -123,7 +123,7 @@ class Publish:
         self.has_names = has_names
         """Whether some of the messages ask for unique names."""
         self.hold = hold
-        """If set, it is not written, and all behind it wait, before this is over."""
+        """If set, it is not written before this has ended, and all behind it wait."""
         self.on_done = on_done
         self.next = 0
         """The index of the first message that is not done with."""
@@ -154,7 +154,7 @@ class AtomicWrite(Publish):
     def __init__(self, messages: list[Message], on_done: Published, atomic_bytes: int) -> None:
         super().__init__(messages, on_done, has_names=any_named(messages))
         self.atomic_bytes = atomic_bytes
-        """The most bytes that the batch takes, with records of the messages' tries that may come later."""
+        """The most bytes that the batch takes, with records of the messages' tries that may be written later."""
         self.settles: list[Settle] = []
         self.records: list[tuple[str, Reason, list[int]]] = []
         """Settles by group that have already taken effect in memory. They must go into the same batch."""
@@ -175,7 +175,7 @@ class AtomicWrite(Publish):
         self.mark: StagedMark | None = None
         """For messages of a staged transaction: the note to write in the same batch. They are promised, too."""
         self.key: IdempotencyKey | None = None
-        """The idempotency key to note in the same batch. If the log knows it already, nothing is stored again."""
+        """The idempotency key to note in the same batch. If the log has it already, nothing is stored again."""
 
     @property
     def ends(self) -> list[Settle | Release]:
@@ -197,9 +197,9 @@ class AtomicWrite(Publish):
 
 
 class Reservation(AtomicWrite):
-    """Room for messages that will come in publishes of their own, granted or refused in its turn; nothing is written.
+    """Room for messages of later publishes, granted or refused in its turn; nothing is written.
 
-    Whoever gets it counts it in those publishes (`reserved`), and gives back what is left.
+    Its owner counts it in those publishes (`reserved`), and returns what is left.
     """
 
     __slots__ = ("largest", "tried_in")
@@ -213,7 +213,7 @@ class Reservation(AtomicWrite):
 
 
 class Pop:
-    """A message that a client takes for good; it is sent when its settle is on disk."""
+    """A message that is delivered and settled in one call; it is sent when its settle is on disk."""
 
     __slots__ = ("delivery", "group", "is_in_doubt", "is_wanted", "on_done")
 
@@ -249,21 +249,21 @@ class WriteQueue:
         self.lazy_acks: dict[str, list[int]] = {}
         """The seqs of what was acked and needs no commit of its own, by group: they go into the next one there is."""
         self.releases: list[TriesRecord] = []
-        """Records of messages that were given back, in order."""
+        """Records of messages that were requeued, in order."""
         self.redelivery_records: dict[tuple[str, int], TriesRecord] = {}
-        """By group and seq, records of messages that were handed out again: their tries as a crash has to find them."""
+        """By group and seq, records of messages that were delivered again: their tries as a crash has to find them."""
         self.pops: dict[Pop, None] = {}
         """The pops whose settles are not in a commit yet, in order."""
         self.callbacks: list[Done] = []
-        """Callbacks of those who wait until all settles and releases of before are on disk."""
+        """Callbacks that wait until all earlier settles and releases are on disk."""
         self.waiting_for_room: tuple[Done, ...] = ()
-        """Callbacks of those who wait for the cleaner."""
+        """Callbacks that wait for the cleaner."""
         self.after_settles: list[Done] = []
-        """Callbacks of those who wait only for the settles of before."""
+        """Callbacks that wait for the earlier settles only."""
         self.must_write = False
         """Whether to make a commit though nothing waits, to find out whether the log can be written again."""
 
-    # --- what is asked for
+    # --- requests
 
     def publish(self, publish: Publish) -> None:
         """Write messages, in the order of these calls."""
@@ -288,7 +288,7 @@ class WriteQueue:
         self._wakeups.schedule()
 
     def acked_lazily(self, group: str, seqs: list[int]) -> None:
-        """Write with the next commit, whenever that comes, that messages were acked: a restart does not ask for it."""
+        """Write with the next commit, at whatever time, that messages were acked: a restart does not need it."""
         self.lazy_acks.setdefault(group, []).extend(seqs)
 
     def take_lazy_acks(self) -> None:
@@ -303,7 +303,7 @@ class WriteQueue:
         self._wakeups.schedule()
 
     def released(self, released: TriesRecord) -> None:
-        """Write that messages were given back; what was to be written of their being handed out is no longer true."""
+        """Write that messages were requeued; records of their delivery that were not written yet are no longer true."""
         if self.redelivery_records:
             for seq in range(released.first, released.first + released.span):
                 self.redelivery_records.pop((released.group, seq), None)
@@ -318,13 +318,13 @@ class WriteQueue:
         self._wakeups.schedule()
 
     def record_redeliveries(self, states: list[TriesRecord]) -> None:
-        """Write the tries of messages that were handed out, and not for the first time, as a crash has to find them."""
+        """Write the tries of messages that were delivered, and not for the first time, as a crash has to find them."""
         for state in states:
             self.redelivery_records[state.group, state.first] = state
         self._wakeups.schedule()
 
     def when_committed(self, on_done: Done) -> None:
-        """Call `on_done(error)` when all settles and releases that were asked for so far are on disk.
+        """Call `on_done(error)` when all settles and releases so far are on disk.
 
         If the queue has ended, that is in a later turn, and the error says so.
         """
@@ -336,7 +336,7 @@ class WriteQueue:
             self._wakeups.schedule()
 
     def when_settled(self, on_done: Done) -> None:
-        """Call `on_done(error)` when all settles that were asked for so far are on disk; see `when_committed`.
+        """Call `on_done(error)` when all settles so far are on disk; see `when_committed`.
 
         It does not wait for releases, which may find no room in a full queue until something more is settled.
         """
@@ -366,7 +366,7 @@ class WriteQueue:
         return callbacks, after_settles
 
     def end(self, error: CurbstoneError) -> list[Done]:
-        """Return the callbacks of all who wait, because the queue ends; who asks from now on is told `error`."""
+        """The queue ends: return all callbacks that wait; later ones get `error`."""
         self._refusal = error
         waiting = [*self.callbacks, *self.after_settles, *self.take_waiting_for_room()]
         self.callbacks, self.after_settles = [], []

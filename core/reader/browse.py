@@ -48,7 +48,7 @@ class _Place(NamedTuple):
     mask: int
     tries: dict[int, int]
     kept: list[Message] | None = None
-    """The wanted messages, if they come from memory and not from the disk."""
+    """The wanted messages, if they are read from memory and not from the disk."""
 
     @property
     def last(self) -> int:

@@ -142,8 +142,8 @@ class ReadingGroups:
     def declare(self, name: str, start: Start, skips: bool | None, on_done: Informed) -> None:
         """Declare a group that begins at `start`; if it is declared already, change what it does at the cap.
 
-        `on_done` comes when that is on disk, or with an error: BadRequest if the start is behind the end, or if there
-        would be too many groups.
+        `on_done` is called when that is on disk, or with an error: BadRequest if the start is behind the end, or if
+        there would be too many groups.
         """
         stored = self._informing(name, on_done)
 
@@ -190,7 +190,7 @@ class ReadingGroups:
             changed = meta.with_group(name, 0, 0, skips=wanted)
             self._store(changed, stored)
         elif error is None:
-            self._store(meta, stored)  # its callback comes after a declaration that is still being written
+            self._store(meta, stored)  # its callback follows a declaration that is still being written
         else:
             stored(error)
 
@@ -271,7 +271,7 @@ class ReadingGroups:
     # --- being done
 
     def ack_to(self, name: str, seq: int, on_done: Informed, reader: str = "") -> None:
-        """Settle everything of a group up to and including `seq`; `on_done` comes when that is on disk.
+        """Settle everything of a group up to and including `seq`; `on_done` is called when that is on disk.
 
         Raise NoSuchGroup, BadRequest if there is no such seq yet, and OtherReader if a `reader` is given and does not
         have the group.

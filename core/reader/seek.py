@@ -1,4 +1,4 @@
-"""Positions in a queue: by the time of a message, by bytes, and waiting for what comes behind one."""
+"""Positions in a queue: by the time of a message, by bytes, and waiting for what follows one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def seek_by_bytes(parts: Parts, group: str, first: int, bytes_max: int) -> Stret
     """Return how far `bytes_max` reach from the seq `first` on: over whole runs, or over a part of the first run.
 
     Only messages that are pending in the group count. A part of a run is an estimate, of at least one
-    message. Nothing is read for it: the index knows the bytes of runs of messages.
+    message. Nothing is read for it: the index has the bytes of runs of messages.
     """
     runs, end = parts.index.runs, parts.state.committed_end
     size, until = 0, first

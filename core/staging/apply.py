@@ -6,8 +6,8 @@ So a restart needs no other state: it reads the parts from the beginning, and in
 First it checks all files; as long as one of them is damaged or missing, nothing continues, and that is reported.
 
 Nothing is refused, because room was reserved before the marker was written. In each queue the messages of the
-transaction keep their order. Messages that others publish meanwhile may come between them. Messages that are published
-after the commit was answered come behind them.
+transaction keep their order. Messages that others publish meanwhile may lie between them. Messages that are published
+after the commit was answered follow them.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ Marked = Callable[[StagedTransaction, Marker, list[Target]], None]
 
 
 class StagedCommit:
-    """One commit that was asked for. It ends with a durable marker, or with the answer that nothing has happened."""
+    """One request to commit. It ends with a durable marker, or with the answer that nothing has happened."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class StagedCommit:
         self._host.call_later(ROOM_MS_MAX, self._stop_waiting)
 
     def _stop_waiting(self) -> None:
-        """Have what was asked for and not granted refused."""
+        """Have the requests that were not granted refused."""
         for target, asked in self._asked.items():
             assert target.queue is not None
             asked.refusal = QueueFull(f"queue {target.queue.name} has made no room in {ROOM_MS_MAX // 1000} s")

@@ -6,7 +6,7 @@ are at most `IDS_MAX` records. Above that the oldest are forgotten early, and a 
 transaction any more.
 
 All records have the same size. They are in two files that hold the same, because a lost id would let a transaction be
-published twice. So they are no facts of a queue's log, which holds each record once, and goes with its queue. New
+published twice. So they are no facts of a queue's log, which holds each record once, and is deleted with its queue. New
 records are appended; the files are replaced when most of their records are old. ::
 
     record   CRC of the rest (4), hash of the id (16), wall clock in ms (8), messages, or the last number of a
@@ -148,7 +148,7 @@ class CommittedIds:
     def messages_of(self, hashed: Hash, series: Series | None = None) -> int | None:
         """Return how many messages were committed under an id, or None if it is not known to be committed.
 
-        If only the series tells that it was committed, the number is not known, and 0 is returned.
+        If only the series shows that it was committed, the number is unknown, and 0 is returned.
         """
         messages = self._value_of(hashed)
         if messages is None and series is not None:

@@ -1,11 +1,11 @@
 """The files of one staged transaction, its parts and the marker of its commit: their bytes, and reading them back.
 
-A part holds frames, and says at its end what is in them. It is called `t.<version>` while it comes in, and is renamed
+A part holds frames, and at its end a summary of them. It is called `t.<version>` while it arrives, and is renamed
 to `p.<version>.<part>` when all of it is on disk. If two files have the same part, the higher version counts. ::
 
     part     frames, then JSON, then bytes of the JSON (4), its CRC (4), magic (8)
 
-The marker says how much goes into which queue, and what the files of the parts must hold. It is in its file twice, so
+The marker lists how much is for which queue, and what the files of the parts must hold. It is in its file twice, so
 that one wrong bit or one bad sector costs nothing. ::
 
     marker   copy, copy
@@ -102,7 +102,7 @@ def part_file(version: int, name: str) -> str:
 
 
 def incoming_file(version: int) -> str:
-    """Return the name of a part's file while it comes in."""
+    """Return the name of a part's file while it arrives."""
     return f"t.{version}"
 
 
@@ -173,7 +173,7 @@ class FoundParts(NamedTuple):
     parts: dict[str, Part]
     """By name, the newest file of each part."""
     needless: list[str]
-    """Files that are not needed: earlier versions of parts, and parts that did not come in completely."""
+    """Files that are not needed: earlier versions of parts, and parts that did not arrive completely."""
 
 
 def find_parts(disk: Disk, directory: str) -> FoundParts:

@@ -4,7 +4,7 @@ A frame is for one queue. `core.frames` has its form; this is kind 2. An entry h
 instead of the seq, and the delay in ms instead of the timestamp. Its extras are the ttl in ms (8 bytes) and the names
 of groups, separated by commas.
 
-Frames are checked piece by piece as they come in, and stored as they came. They are read back when they are committed.
+Frames are checked piece by piece as they arrive, and stored unchanged. They are read back when they are committed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class QueueShare:
 
 
 class FrameCheck:
-    """Checks frames that come in pieces, and counts what is in them."""
+    """Checks frames that arrive in pieces, and counts what is in them."""
 
     def __init__(self, body_bytes_max: Callable[[str], int], ttl_ms_max: int = TTL_MS_MAX) -> None:
         self._body_bytes_max = body_bytes_max
@@ -118,7 +118,7 @@ class FrameCheck:
             return at
         left = size - (FRAME.size - 4) - name_bytes
         if not count or left < count * ENTRY_BYTES:
-            raise BadRequest("bad frame: its bytes don't hold the entries it is said to have")
+            raise BadRequest("bad frame: its bytes don't hold the number of entries in its head")
         self._name = data[start : start + name_bytes].decode("utf-8", "replace")
         if self._name not in self._limits:
             self._limits[self._name] = self._body_bytes_max(self._name)

@@ -1,7 +1,7 @@
 """The identity of a staged transaction: a hash of project, owner and id, and the series that the id may belong to.
 
 An id that ends with `@` and a number belongs to the series that the rest of it names. The transactions of a series are
-committed in the order of their numbers, so the last number tells that all up to it were committed.
+committed in the order of their numbers, so the last number shows that all up to it were committed.
 """
 
 from __future__ import annotations

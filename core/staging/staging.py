@@ -104,7 +104,7 @@ class Staging:
         """The most that they may count for."""
         return self.area.bytes_max
 
-    # --- what is asked for
+    # --- requests
 
     def upload(
         self,
@@ -182,7 +182,7 @@ class Staging:
             if content and series is not None and self.committed.is_other(series):
                 raise Conflict(f"transaction {label} was committed before, with other content")
             if transaction is not None and transaction.state is State.STAGED and transaction.parts:
-                raise Conflict(f"transaction {label} comes too late: a later one of its series has been committed")
+                raise Conflict(f"transaction {label} is too late: a later one of its series has been committed")
             self.host.call_soon(lambda: on_done(None, True, messages))
             return
         if transaction is None or transaction.state is not State.STAGED or not transaction.parts:

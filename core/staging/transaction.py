@@ -2,7 +2,7 @@
 
 | state | on disk | what happens | until |
 |---|---|---|---|
-| staged | parts | parts come in; a new one replaces one of the same name | it is committed, dropped, or idle too long |
+| staged | parts | parts arrive; a new one replaces one of the same name | it is committed, dropped, or idle too long |
 | committing | parts | `commit.py` reserves room, reads parts back | the marker is durable; else it is staged again |
 | committing | parts, marker | `apply.py` puts the messages into the queues | all are there, and its id is on disk |
 | committed | its id | `committed.py` remembers the id | seven days are over |
@@ -39,7 +39,7 @@ PART_BYTES_MIN = 4096
 """The least that a part counts for, because many empty parts take room, too."""
 
 CommitDone = Callable[[CurbstoneError | None, bool, int], None]
-"""(error, whether an earlier call had asked for the commit already, number of messages)"""
+"""(error, whether an earlier call had requested the commit already, number of messages)"""
 
 logger = logging.getLogger("curbstone.core")
 
@@ -77,7 +77,7 @@ class StagingArea:
         self._by_whom: dict[Whom, int] = {}
 
     def take(self, whom: Whom, size: int) -> None:
-        """Count bytes that come in; raise QueueFull if there is no room for them."""
+        """Count bytes that arrive; raise QueueFull if there is no room for them."""
         self.check(whom, size)
         self.count(whom, size)
 
@@ -118,7 +118,7 @@ class StagedTransaction:
         self.uploads = 0
         self.touched_ms = area.host.now_ms()
         self.waiting: list[CommitDone] = []
-        """The callbacks that wait for the answer to a commit; the first one's caller has asked for it first."""
+        """The callbacks that wait for the answer to a commit; the first one's caller was the first to request it."""
         self.messages = 0
         """How many messages are being committed."""
         self.trouble = ""
@@ -216,7 +216,7 @@ class StagedTransaction:
             raise refusal
 
     def staged(self, part: Part) -> CurbstoneError | None:
-        """Take in a part that is on disk now, or return why it comes too late."""
+        """Add a part that is on disk now, or return why it is too late."""
         refusal = self.refusal()
         needless: Part | None = part
         if refusal is None:
@@ -260,7 +260,7 @@ class StagedTransaction:
         return [self.parts[name] for name in names]
 
     def answer(self, error: CurbstoneError | None, messages: int) -> None:
-        """Answer all who wait for the commit. The first has asked for it, the others have repeated that."""
+        """Answer all callers that wait for the commit. The first has requested it, the others repeated that."""
         waiting, self.waiting = self.waiting, []
         for place, on_done in enumerate(waiting):
             self.area.host.call_soon(partial(on_done, error, place > 0, messages))

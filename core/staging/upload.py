@@ -19,7 +19,7 @@ WRITE_BYTES = 512 * 1024
 class Upload:
     """A part that is coming in. The caller feeds it, waits while `is_behind`, and ends with `finish` or `cancel`.
 
-    One job writes at a time. Data that comes meanwhile is kept in `_buffer` for the next one.
+    One job writes at a time. Data that arrives meanwhile is kept in `_buffer` for the next one.
     """
 
     def __init__(self, transaction: StagedTransaction, name: str, version: int, check: FrameCheck) -> None:
@@ -36,7 +36,7 @@ class Upload:
         self._error: CurbstoneError | None = None
         self._waiting: list[Done] = []
         self.size = 0
-        """Bytes that have come so far."""
+        """Bytes that have arrived so far."""
         self.is_over = False
 
     @property
@@ -91,7 +91,7 @@ class Upload:
         self._written += len(data)
 
     def finish(self, on_done: Callable[[CurbstoneError | None, Part | None], None]) -> None:
-        """Make the part durable under its name, now that all of it has come. `on_done` gets an error, or the part.
+        """Make the part durable under its name, now that all of it has arrived. `on_done` gets an error, or the part.
 
         Raise BadRequest if the last frame is not whole, or QueueFull.
         """
@@ -140,7 +140,7 @@ class Upload:
         transaction.submit(job, done)
 
     def cancel(self) -> None:
-        """Forget everything that has come. This does nothing once the part is being finished."""
+        """Forget everything that has arrived. This does nothing once the part is being finished."""
         if self.is_over:
             return
         self.is_over = True

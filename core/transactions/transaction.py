@@ -49,9 +49,9 @@ class Server(Protocol):
 
 
 class _SettleRequest:
-    """A settle that was asked for. The commit claims its deliveries from the consumer.
+    """A settle of the transaction. The commit claims its deliveries from the consumer.
 
-    It is for these very deliveries. If a message is given back before the commit and delivered again, that is another
+    It is for these very deliveries. If a message is requeued before the commit and delivered again, that is another
     delivery.
     """
 
@@ -143,7 +143,7 @@ class Transaction:
     def commit(self, on_done: Done) -> None:
         """Do everything or nothing: `on_done(None)` when all is on disk, `on_done(error)` if nothing has happened.
 
-        Messages to events come behind all that was published to events before, which may take several turns.
+        Messages to events follow all earlier publishes to events, which may take several turns.
         """
         if all(isinstance(target, Queue) for target, _ in self._publishes):
             self._commit(on_done)

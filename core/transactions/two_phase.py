@@ -94,7 +94,7 @@ class MultiQueueCommit:
             place.tx = tx
 
     def _refused(self, queue: Queue, error: CurbstoneError | None, _first: int, _count: int) -> None:
-        """A queue has no room, can't write, or has ended. Only the end can come while the journal is being written."""
+        """A queue has no room, can't write, or has ended (the only case while the journal is being written)."""
         place = self._places[queue]
         if place.tx:
             del self._places[queue]

@@ -2,7 +2,7 @@
 
 A record has a part for each queue: what the transaction does there. Once the record is synced, the transaction has
 happened. Each queue then writes its part as a batch that carries the record's number. After a crash the parts that are
-not in their queue's log yet are written again (`core.transactions.recovery`). A queue's log knows the highest number
+not in their queue's log yet are written again (`core.transactions.recovery`). A queue's log has the highest number
 that it has, so no part is written twice. When no part is outstanding, the file is used again from its beginning.
 """
 
@@ -120,7 +120,7 @@ class TxLog:
         self._rests = False
         self._busy = False
         self.damage: list[str] = []
-        """What damage the start found in the file, as texts for people."""
+        """The damage that the start found in the file, as texts for operators."""
         self.next_tx = 1
 
     @property
@@ -152,7 +152,7 @@ class TxLog:
     def write(self, parts: Parts, on_done: Done) -> int:
         """Record a transaction and return its number.
 
-        `on_done(error)` comes when the record is synced or, with an error, when it is certain to have no effect.
+        `on_done(error)` is called when the record is synced or, with an error, when it certainly has no effect.
         """
         tx = self.next_tx
         self.next_tx += 1

@@ -48,7 +48,7 @@ class KeptFiles:
     """All redo files that were set aside."""
 
     texts: list[str] = field(default_factory=list)
-    """What to tell operators of each."""
+    """What operators read about each."""
     bytes: int = 0
     lacking: dict[str, str] = field(default_factory=dict)
     """By directory below `queues/`, why its queue can't be served."""

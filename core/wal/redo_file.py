@@ -121,7 +121,7 @@ class RedoFile:
         return file
 
     def remove(self) -> None:
-        """Remove it for good."""
+        """Delete it."""
         if self._file is not None:
             self._file.close()
             self._file = None

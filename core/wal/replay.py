@@ -131,8 +131,8 @@ def laid_over(data: bytes, offset: int, parts: Sequence[Redo]) -> bytes:
     for redo in parts:
         start, end = max(redo.part.offset, offset), min(redo.part.offset + redo.part.size, offset + len(data))
         if start < end:
-            said = redo.data[start - redo.part.offset : end - redo.part.offset]
-            data = data[: start - offset] + said + data[end - offset :]
+            newer = redo.data[start - redo.part.offset : end - redo.part.offset]
+            data = data[: start - offset] + newer + data[end - offset :]
     return data
 
 

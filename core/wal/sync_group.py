@@ -14,7 +14,7 @@ to their segments later like those that do.
 
 One job of several commits is under way at a time; commits that are made meanwhile gather for the next. A queue that has
 something to write in a turn with others makes no batch while that job is under way, because its commit would only wait.
-When the job has ended, more has come for the queue, and all of it goes into one batch.
+While the job runs, more work arrives for the queue, and all of it is written in one batch.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class SyncGroup:
         self._volatile_bytes = 0
         """Bytes of such commits that are not written to their segments yet, or were since this was last 0."""
         self._deferred: dict[Callable[[], object], None] = {}
-        """Turns of queues that are to come when the job under way has ended, in order."""
+        """Turns of queues to call when the job under way has ended, in order."""
         self._under_way: CommitJob | None = None
         self._ends: deque[tuple[JobDone, BaseException | None]] = deque()
         """Commits that have ended and are not reported yet."""
@@ -170,7 +170,7 @@ class SyncGroup:
         self.is_gathering = True
 
     def end_turn(self) -> None:
-        """The turn is over: run the commits that were gathered."""
+        """End the turn: run the commits that were gathered."""
         self._turns -= 1
         self.is_gathering = self._turns > 0
         if self._without_sync and not self.is_gathering:

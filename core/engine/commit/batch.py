@@ -1,4 +1,4 @@
-"""One batch: what goes into the next commit, and the bytes of it.
+"""One batch: the contents of the next commit, and their bytes.
 
 Records (`records`) are taken first; what they leave of the room is for copies, of the cleaner or of
 another source, or for publishes (`publishes`). The facts and the bytes of the whole batch are made here.
@@ -78,7 +78,7 @@ class Batch:
         self.after_settles: Sequence[Done] = ()
         """Callbacks of those who wait until all earlier settles are on disk."""
         self.marks = _NO_MARKS
-        """By level of a group, the last seq that was handed out, or will be as soon as the batch is on disk."""
+        """By level of a group, the last seq that was delivered, or will be as soon as the batch is on disk."""
         self.facts = EMPTY
         self.start = 0
         self.end = 0
@@ -94,7 +94,7 @@ class Batch:
             self.records = Records(self._parts)
         return self.records
 
-    # --- what goes into it
+    # --- its contents
 
     def take_records(self) -> None:
         """Take settles and releases that wait and, if none is left waiting, the callbacks that wait for them."""
@@ -197,7 +197,7 @@ class Batch:
         return commit
 
     def _has_more(self) -> bool:
-        """Return whether to write a batch without messages and records, such as to say how far were handed out."""
+        """Return whether to write a batch without messages and records, for example for a mark alone."""
         parts = self._parts
         publishes = self.publishes
         if publishes.tx or parts.write_queue.must_write:
@@ -245,7 +245,7 @@ class Batch:
         messages = len(publishes.messages)
         has_levels = publishes.traits & LEVELS or self._parts.index.runs.levels
         if publishes.names is not None and publishes.names.replaced:
-            messages = 0  # it is not known which of them are handed out
+            messages = 0  # it is unknown which of them will be delivered
         in_order = not (has_levels or self._parts.state.passes_over)
         marks: dict[Level, int] = {}
         for group in groups.values():

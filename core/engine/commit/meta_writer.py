@@ -48,14 +48,14 @@ class MetaWriter:
         return bool(self._storing) or self._is_creating
 
     def opened(self) -> None:
-        """The queue is on disk: tell those who wait for it."""
+        """The queue is on disk: notify the callers that wait for it."""
         self.is_open = True
         self._is_creating = False
         self._tell(None)
         self._ended()
 
     def failed(self, error: CurbstoneError) -> None:
-        """The queue could not be created: tell those who wait for it."""
+        """The queue could not be created: notify the callers that wait for it."""
         self._is_creating = False
         self._tell(error)
         self._ended()

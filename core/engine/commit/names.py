@@ -6,7 +6,7 @@ batch is made, so in the order of the log; the batch is on disk whole or not at 
 because of another one of the same batch has the outcome of that one.
 
 A message that replaces another is stored in the batch that settles that one: so never both are gone, and never both
-wait. Until the batch is on disk, the one that is replaced is set aside. One that is handed out is left alone.
+wait. Until the batch is on disk, the one that is replaced is set aside. One that is in flight is left alone.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Names:
         return any([self.must_wait(name) for name in wanted if not (name.replaces or self.holder(name))])
 
     def without_duplicates(self, messages: list[Message], write: AtomicWrite, seq: int) -> list[Message]:
-        """Return those messages of a write whose names nobody has, and give them these; they get seqs from `seq` on.
+        """Return those messages of a write whose names are free, and take the names; their seqs start at `seq`.
 
         Messages that the write itself settles have no names any more.
         """
@@ -138,7 +138,7 @@ class Names:
         return since_ms
 
     def _set_aside(self, seq: int) -> bool:
-        """Let nobody get a message any more, where it waits; return whether it waits in some group."""
+        """Withdraw a message from the groups in which it waits; return whether there was one."""
         index = self._parts.index
         groups = [index.groups[name] for name in index.pending_in(seq)]
         waiting = [group for group in groups if seq not in group.in_flight]

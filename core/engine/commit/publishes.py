@@ -2,8 +2,8 @@
 
 Publishes are taken in their order, and the first that has to wait makes all behind it wait. Some are answered without
 a write, because they are refused or stored already. Their answers keep the order, too: if the batch has taken something
-before them, they come after its answer, else at once. So a client can tell from the order alone which publish an
-answer belongs to.
+before them, they are sent after its answer, else at once. So the order alone shows a client which publish an answer
+belongs to.
 
 A batch is on disk whole or not at all. So atomic writes share it with each other and with other publishes, if all
 certainly fit; a write that must not fail has a batch for itself, because it may use room that others may not.
@@ -38,7 +38,7 @@ were more, a client would have sent all that it may before the first are confirm
 BATCH_MESSAGES_MAX = 4096
 """After so many messages no further publish is taken, so that a batch of many small ones does not hold up the rest."""
 NOTES_BYTES = 64
-"""What the usual notes of a batch take: the oldest segment there must be, and how far messages were handed out."""
+"""What the usual notes of a batch take: the oldest segment there must be, and the last seq delivered."""
 KEY_BYTES = KINDS[Note.KEY].room
 """The bytes of the note of an idempotency key."""
 
@@ -79,7 +79,7 @@ class Publishes:
         self.atomic: list[AtomicWrite] = []
         """The atomic writes among them."""
         self.ended = 0
-        """How many deliveries these settle and give back."""
+        """How many deliveries these settle and requeue."""
         self._keys: set[bytes] | None = None
         """The idempotency keys of these; None if there are none."""
         self._tries_bytes = 0
@@ -164,7 +164,7 @@ class Publishes:
         is_known = found.fit == len(publish.messages) if is_whole else found.fit > publish.next
         return None if is_known else False
 
-    # --- what is said at once, or in turn
+    # --- answers, at once or in turn
 
     def _answer(self, publish: Publish, count: int, error: CurbstoneError | None, first_seq: int) -> None:
         """Answer, in their turn, the next `count` messages of the first publish: none of them is written."""
@@ -201,7 +201,7 @@ class Publishes:
                 return True
         noted = numbering.note_bytes(numbered)
         self._space -= noted
-        self._budget -= 2 * noted  # the note is written once more when its segment goes
+        self._budget -= 2 * noted  # the note is written once more when its segment is dropped
         return None
 
     # --- all or nothing
@@ -264,7 +264,7 @@ class Publishes:
                 self._keys = set()
             self._keys.add(publish.key.hashed)
             self._space -= KEY_BYTES
-            self._budget -= 2 * KEY_BYTES  # the note is written once more when its segment goes
+            self._budget -= 2 * KEY_BYTES  # the note is written once more when its segment is dropped
         return not publish.must_not_fail
 
     def _unique_names(self) -> Names:
@@ -281,7 +281,7 @@ class Publishes:
 
     @property
     def _has_most_keys(self) -> bool:
-        """Whether the queue knows as many idempotency keys as it may, once this batch is on disk."""
+        """Whether the queue has as many idempotency keys as it may, once this batch is on disk."""
         facts = self._parts.facts
         return facts.count(Note.KEY) + len(self._keys or ()) >= facts.most(Note.KEY)
 
@@ -296,15 +296,15 @@ class Publishes:
         )
 
     def _reserve(self, wanted: Reservation) -> bool:
-        """Grant room to publishes that will come."""
+        """Grant room to later publishes."""
         size = wanted.atomic_bytes
-        if self.messages or self.atomic:  # the room does not know of them yet
+        if self.messages or self.atomic:  # they are not in the room's sums yet
             return False
         if self._room.grant(size, wanted.largest):
             self._answer(wanted, 0, None, 0)
             return True
         if self._cleaner.make_room(size + self._room.reserved, wanted.largest):
-            # What fits goes first: to make room for a transaction as large as the log may take a turn over all of it.
+            # What fits is taken first: room for a transaction as large as the log may take a pass over all of it.
             is_new = wanted.tried_in is not self
             wanted.tried_in = self
             self._parts.write_queue.publishes.rotate(-1)

@@ -61,7 +61,7 @@ class Records:
             self.released, write_queue.releases = self._affordable(write_queue.releases, limit, settles_limit)
             self.add_tries(self.released)
         if write_queue.redelivery_records and not write_queue.releases and not self._is_needed_for_publishes:
-            # Only if no release was left over: these must come behind earlier releases of the same messages.
+            # Only if no release was left over: these must follow earlier releases of the same messages.
             self.handed, rest = self._affordable(list(write_queue.redelivery_records.values()), limit, 0)
             write_queue.redelivery_records = {(item.group, item.first): item for item in rest}
             self.add_tries(self.handed, state=True)
@@ -174,7 +174,7 @@ class Records:
             self.bytes += len(data)
 
     def repeat_tries(self, states: list[TriesRecord]) -> None:
-        """Repeat records of a segment that goes: before all others of this batch, because those are newer and count."""
+        """Repeat records of a segment to be dropped, before all others of this batch, because those are newer."""
         if states:
             data = encode_tries(states, state=True)
             self.tries = states + self.tries

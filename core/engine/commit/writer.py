@@ -1,4 +1,4 @@
-"""Group commit for one queue: everything that arrives while a commit is under way goes into the next one.
+"""Group commit for one queue: everything that arrives while a commit is under way is written by the next one.
 
 Each flush makes one batch of the write queue, as much as fits, and has a worker thread write it. Nothing in
 the batch is confirmed or delivered before the commit has succeeded.
@@ -62,7 +62,7 @@ class Writer:
         pops: Pops,
         turn: Callable[[], object],
     ) -> None:
-        """`turn` is the queue's own, in which it hands out what is ready and calls `flush`."""
+        """`turn` is the queue's own, in which it delivers what is ready and calls `flush`."""
         self._parts = parts
         self._state = parts.state
         self._log = parts.log
@@ -326,7 +326,7 @@ class Writer:
     def _leaves_work(self, commit: Commit) -> bool:
         """Return whether the queue needs a turn after a commit that only published, to no receiver.
 
-        That alone makes nothing ready to be handed out, dropped or cleaned.
+        That alone makes nothing ready to be delivered, dropped or cleaned.
         """
         return (
             self._needs_turn
@@ -398,7 +398,7 @@ class Writer:
         parts.wakeups.changed()
 
     def _end_deliveries(self, write: AtomicWrite) -> None:
-        """End the deliveries that a transaction settles or gives back, because it is on disk now."""
+        """End the deliveries that a transaction settles or requeues, because it is on disk now."""
         for settle in write.settles:
             self._state.stats.acked += len(settle.deliveries) * settle.reason.is_done
             self._parts.index.clear(settle.group, [delivery.message for delivery in settle.deliveries])
@@ -408,7 +408,7 @@ class Writer:
         self._log.tx = write.tx or self._log.tx
 
     def _commit_failed(self, batch: Batch, commit: Commit, error: BaseException) -> None:
-        """Confirm nothing of a batch, and put back what must be written.
+        """Confirm nothing of a batch, and queue again what must be written.
 
         | how it failed | what follows |
         |---|---|

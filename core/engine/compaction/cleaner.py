@@ -1,8 +1,8 @@
-"""Decides when segments have to go, so that there is room. It is always the oldest one that goes.
+"""Decides when segments have to be dropped, so that there is room. It always drops the oldest one.
 
 What is live in the oldest segment is copied to the end of the log (`relocate`); a segment in which nothing is live is
-dropped. Because the oldest goes first, a settle is never lost before its message. Because it goes whatever it holds,
-one old message that is never settled does not keep the log from shrinking.
+dropped. Because the oldest is dropped first, a settle is never lost before its message. Because it is dropped whatever
+it holds, one old message that is never settled does not keep the log from shrinking.
 
 There are four reasons to clean. For each of them the cleaner is in one of these states:
 
@@ -10,26 +10,26 @@ There are four reasons to clean. For each of them the cleaner is in one of these
     ----------------  ---------  -------------------------------------------------------  ----------
     a publish has     RESTING    one has no room, but would if only live data stayed      CLEANING
     no room           CLEANING   it was taken, or none waits any more                     RESTING
-                      CLEANING   the pass is over; something was settled since it began   CLEANING
-                      CLEANING   the pass is over; the next commit still drops a segment  LAST_DROP
-                      CLEANING   the pass is over: the publish is refused                 SPENT
+                      CLEANING   the pass ends; something was settled since it began      CLEANING
+                      CLEANING   the pass ends; the next commit still drops a segment     LAST_DROP
+                      CLEANING   the pass ends: the publish is refused                    SPENT
                       LAST_DROP  it was taken, or none waits any more                     RESTING
                       LAST_DROP  it still has no room: it is refused                      SPENT
                       SPENT      something was settled since, and one has no room         CLEANING
     settles have      RESTING    a quarter of the slack is used up                        CLEANING
-    used up the       CLEANING   the pass is over                                         SPENT
+    used up the       CLEANING   the pass ends                                            SPENT
     room kept for     SPENT      an eighth of the slack more is used up; or some settles
-    them                         wait for room, and the last pass helped, or nobody
-                                 waited when it was over                                  CLEANING
+    them                         wait for room, and the last pass helped, or none
+                                 waited when it ended                                     CLEANING
                       any        less than that quarter is used up                        RESTING
     the log is        RESTING    it is found above its cap                                CLEANING
-    above its cap     CLEANING   the pass is over                                         SPENT
+    above its cap     CLEANING   the pass ends                                            SPENT
                       SPENT      a segment's worth was settled since the pass began       CLEANING
     to erase          RESTING    a purge asks for it, or an empty queue is idle           CLEANING
-                      CLEANING   the pass is over: those who asked are told               RESTING
+                      CLEANING   the pass ends: the callers are notified                  RESTING
 
-A pass goes once over the log: it is over when all segments that were there when it began are gone. SPENT keeps the
-cleaner from going round for ever when there is nothing to gain: a whole pass has brought back all that it could.
+A pass covers the log once: it ends when all segments that were there when it began have been dropped. SPENT keeps the
+cleaner from turning for ever when there is nothing to gain: a whole pass has recovered all that it could.
 
 `review`, `make_room` and `erase` move the states, `dropped` ends an erase. All else here only reads them.
 """
@@ -76,7 +76,7 @@ class _Reason:
 
     @property
     def is_over(self) -> bool:
-        """Whether the latest pass is over."""
+        """Whether the latest pass has ended."""
         return self._log.segments[0].number > self.through
 
 
@@ -142,7 +142,7 @@ class ForSettles(_Reason):
             self._owed_then = False
 
     def review(self, room: int, *, owes_records: bool) -> None:
-        """End a pass that is over, and begin one if it may help; `room` is what is left.
+        """End a pass that is complete, and begin one if it may help; `room` is what is left.
 
         To be called when more than a quarter of the slack is used up.
         """
@@ -174,7 +174,7 @@ class _ForCap(_Reason):
         """Bytes that were live when the pass began."""
 
     def review(self, live: int) -> None:
-        """End a pass that is over, and begin one if it may bring something back."""
+        """End a pass that is complete, and begin one if it may recover something."""
         if self.state is CLEANING and not self.is_over:
             return
         if self.state is not RESTING and live > self._live_then - self._log.room.segment_bytes:
@@ -217,7 +217,7 @@ class Cleaner:
         self._erased: list[Done] = []
         self.relocation = Relocation(parts)
 
-    # --- what is asked for
+    # --- requests
 
     def make_room(self, size: int, largest: int | None = None) -> bool:
         """Begin to make room for a publish of `size` bytes, or return False if nothing helps.
@@ -279,7 +279,7 @@ class Cleaner:
             self.retention.review(self._dead())
         oldest = self._log.segments[0].number
         if oldest <= self._erase.through or (oldest <= self._publish.through and self._publish.state is CLEANING):
-            return True  # that pass makes room for all; whether it was enough is seen when it is over
+            return True  # that pass makes room for all; whether it was enough is clear when it ends
         room = self._log.room
         if room.excess > 0:
             self._cap.review(self._parts.index.runs.bytes_live + room.tries_bytes)
@@ -314,7 +314,7 @@ class Cleaner:
     def droppable(self, *, emptied: bool = False) -> int:
         """Return how many of the oldest segments have nothing live and are to go with the next commit.
 
-        `emptied`: what is still live in the oldest one is copied by that same commit, so it goes, too.
+        `emptied`: what is still live in the oldest one is copied by that same commit, so it is dropped, too.
         """
         count = self._dead(int(emptied))
         if not (count and self._parts.state.options.undo) or emptied:
@@ -332,7 +332,7 @@ class Cleaner:
     # --- what became of it
 
     def dropped(self) -> None:
-        """A commit that drops segments is on disk: if it has ended an erase, tell those who wait for that."""
+        """A commit that drops segments is on disk: if it has ended an erase, notify the callers of that."""
         if self._erase.state is CLEANING and self._erase.is_over:
             self._erase.state = RESTING
             waiting, self._erased = self._erased, []

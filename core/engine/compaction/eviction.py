@@ -22,7 +22,7 @@ from curbstone.core.engine.parts import Parts
 from curbstone.core.values import UNNAMED
 
 WORTH_CLEANING = 8
-"""Cleaning comes first if it brings back more than the cap divided by this."""
+"""Cleaning is tried first if it recovers more than the cap divided by this."""
 
 
 class Eviction:

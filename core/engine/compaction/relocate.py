@@ -1,4 +1,4 @@
-"""Chooses what is copied from the oldest segment to the end of the log before it goes: live messages, then records.
+"""Copies from the oldest segment to the end of the log, before it is dropped: live messages, then records.
 
 A message keeps its seq and its id. Its run in the index is moved when the copy is on disk, and not before. The batch
 with the last of the copies also drops the segment: with a batch of its own for each drop, a log whose segments hold one
@@ -84,7 +84,7 @@ class Relocation:
         todo = self._todo
         while todo and not self._is_left(todo[-1]):
             todo.pop()
-        if self._oldest is not oldest or not todo:  # the second: more runs may have come there since they were listed
+        if self._oldest is not oldest or not todo:  # the second: runs may have been added there since
             self._oldest = oldest
             self._todo = sorted(self._parts.index.runs.in_segment(oldest), key=lambda run: run.offset, reverse=True)
             self._asked.clear()
@@ -97,7 +97,7 @@ class Relocation:
     def _must_read(self, limit: int) -> bool:
         """Have all that is copied next read at once; return whether that is under way.
 
-        If runs were copied one by one, as they are read, their messages would not come to lie any closer together.
+        If runs were copied one by one, as they are read, their messages would lie no closer together than before.
         """
         total = 0
         is_under_way = False
@@ -105,9 +105,7 @@ class Relocation:
             is_missing = run.messages is None and self._is_left(run)
             if is_missing and (run not in self._asked or self._parts.index.reader.is_loading(run)):
                 self._asked[run] = None
-                self._parts.index.reader.load(
-                    run
-                )  # also if it is being read for others: cleaning continues when that is over
+                self._parts.index.reader.load(run)  # also if it is being read for others: cleaning continues after that
                 is_under_way = True
             total += run.end - run.offset
             if total >= limit:

@@ -1,7 +1,7 @@
 """Keeps dead segments for a while: with the option `undo`, settled messages stay in the log that long.
 
-Segments in which nothing is live are dropped later, and an empty queue shrinks later. Room comes first: segments are
-held back only while half of the cap is free beside them, so no publish waits for one of them to go.
+Segments in which nothing is live are dropped later, and an empty queue shrinks later. Room takes precedence: segments
+are kept only while half of the cap is free beside them, so no publish waits until one of them is dropped.
 """
 
 from __future__ import annotations

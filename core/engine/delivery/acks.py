@@ -1,6 +1,6 @@
-"""Settling: ends deliveries for good, in memory at once and on disk with the next commit.
+"""Settles deliveries: in memory at once, on disk with the next commit.
 
-`requeue` takes care of those that are given back to be tried again.
+`requeue` returns those that are to be tried again.
 """
 
 from __future__ import annotations

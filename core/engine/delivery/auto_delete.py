@@ -2,7 +2,7 @@
 
 A pop or lease that finds nothing is use, too: a client that polls reads the queue. Publishing is not: the
 option is meant for queues that are published to and not read any more. The time begins anew when the server starts. A
-queue that is to go as soon as its last consumer has left gets a minute for the first one to come.
+queue that is deleted as soon as its last consumer has left waits a minute for the first one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class AutoDelete:
         return bool(self._dispatcher.attached or self._leases)
 
     def _look(self) -> None:
-        """Somebody may have come or gone, or the option may have changed."""
+        """Look again: a consumer may have been added or removed, or the option may have changed."""
         state = self._state
         unused = state.options.unused
         is_used = self._is_used

@@ -1,4 +1,4 @@
-"""A consumer: it takes deliveries as they come, up to its window, and settles them."""
+"""A consumer: it takes deliveries up to its window, and settles them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def _nobody(_said: object) -> None:
 
 
 class Consumer:
-    """Takes deliveries as they come, up to its window, and settles them.
+    """Takes deliveries up to its window, and settles them.
 
     `unsettled` holds them by seq, in the order of delivery. Calls that settle raise StaleDelivery, and
-    change nothing, if a seq is not among them; `on_done(error)` comes after the commit.
+    change nothing, if a seq is not among them; `on_done(error)` is called after the commit.
     """
 
     __slots__ = (
@@ -169,7 +169,7 @@ class Consumer:
             self._dispatcher.parts.wakeups.wake(self.group)
 
     def resize(self, window: int) -> None:
-        """Change how many deliveries may be unsettled. If more are, they stay, and no others come meanwhile."""
+        """Change how many deliveries may be unsettled. If more are, they stay, and no others are delivered."""
         self.window = window
         self._dispatcher.parts.wakeups.wake(self.group)
 

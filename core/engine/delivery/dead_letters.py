@@ -1,4 +1,4 @@
-"""Dead letters: a message that no consumer could take moves to another queue, with headers that name its origin."""
+"""Dead letters: a message that no consumer could process moves to another queue, with headers for its origin."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class Mover(Protocol):
         letters: list[tuple[QueueName, Message]],
         on_done: Done,
     ) -> None:
-        """Settle deliveries here and publish letters there, all or nothing; if nothing, `undo` gets the deliveries.
+        """Settle deliveries here and publish dead letters there, or do neither and pass the deliveries to `undo`.
 
         A queue that does not exist is created. `on_done(error)` is called in a later turn.
         """
 
 
 def dead_letter(state: QueueState, message: Message, reason: Reason, tries: int, error: str) -> Message:
-    """Return the new message that goes to the dead-letter queue, with headers that say where it comes from and why."""
+    """Return the message for the dead-letter queue, with headers for its origin and the reason."""
     provenance = [
         ("x-dead-queue", str(state.name)),
         ("x-dead-reason", REASONS[reason]),
@@ -243,7 +243,7 @@ class DeadLetters:
             state.report(f"message {first} could not be dead-lettered, it waits: {error}")
 
     def try_again(self) -> None:
-        """Try again to dead-letter some of the messages whose delay is over, even if the queue has no consumer.
+        """Try again to dead-letter some of the messages whose delay has ended, even if the queue has no consumer.
 
         If they succeed, the next ones follow.
         """

@@ -14,7 +14,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
 
 DISPATCH_MAX = 512
-"""The most messages that one group of a queue hands out in one turn."""
+"""The most messages that one group of a queue delivers in one turn."""
 
 
 class Receiver(Protocol):
@@ -78,7 +78,7 @@ class RoundRobin:
             give_up()
 
     def join(self, receiver: Receiver, when_none_ready: Callable[[], None] | None) -> None:
-        """Let a receiver take part; it comes behind the others."""
+        """Add a receiver, as the last in the round."""
         self.receivers[receiver] = None
         if when_none_ready is not None:
             self._when_none_ready[receiver] = when_none_ready

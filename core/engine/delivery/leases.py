@@ -100,7 +100,7 @@ class Leases:
         error: str = "",
         owner: str = NOBODY,
     ) -> None:
-        """Settle leases; `on_done(error, settled, stale tokens)` comes after the commit."""
+        """Settle leases; `on_done(error, settled, stale tokens)` is called after the commit."""
         refusal = self._state.refusal()
         if isinstance(refusal, NoSuchQueue) or self._state.failure:
             self._state.host.call_soon(partial(on_done, refusal, 0, []))

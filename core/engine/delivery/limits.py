@@ -1,6 +1,6 @@
 """What the options `in_flight` and `rate` leave of the deliveries that a group could have.
 
-Both are exact: one process hands out the messages of a queue. A group without limits pays two comparisons a dispatch.
+Both are exact: one process delivers the messages of a queue. A group without limits pays two comparisons a dispatch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Limits:
         self._sweep_at = SPARE_MAX
 
     def allowed(self, group: str, in_flight: int, most: int) -> int:
-        """Return how many of `most` messages may be handed out in a group that has so many in flight."""
+        """Return how many of `most` messages may be delivered in a group that has so many in flight."""
         options = self._state.options
         if options.in_flight:
             most = min(most, options.in_flight - in_flight)
@@ -66,7 +66,7 @@ class Limits:
         return ready - allowed, RATE, 0 if allowed else self._bucket(group).due_ms
 
     def took(self, group: str, deliveries: int) -> None:
-        """Deliveries were handed out; as a negative number, they reached no client."""
+        """Count deliveries; a negative number takes back those that reached no client."""
         if self._state.options.rate:
             self._bucket(group).take(deliveries)
 
@@ -105,7 +105,7 @@ class Limits:
         return bucket
 
     def _sweep(self, buckets: dict[str, _GroupBucket]) -> None:
-        """Forget buckets that are full, as a new one would be: undeclared groups come in any number over time."""
+        """Forget buckets that are full, as a new one would be: any number of undeclared groups may exist over time."""
         options = self._state.options
         for group, bucket in list(buckets.items()):
             if bucket.timer is None and self._tokens(bucket) == options.burst_or_default:

@@ -1,4 +1,4 @@
-"""Pops: one message, taken for good.
+"""Pops: a message is delivered and settled in one call.
 
 The message stays with its queue, as if it were leased, until its settle is on disk; only then it is given away. If the
 settle can't be written, or the caller is gone before it is, the message returns to its place. No try is counted
@@ -34,7 +34,7 @@ class Pops:
         self._acks = dispatcher.acks
 
     def settle(self, pop: Pop) -> None:
-        """Have the message of a pop settled; the answer comes after the commit."""
+        """Have the message of a pop settled; the client gets it after the commit."""
         failure = self._state.failure
         if failure:
             self._put_back([pop])

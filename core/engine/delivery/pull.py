@@ -86,7 +86,7 @@ class Pull:
         self._dispatcher.acks.put_back(self.group, deliveries[taken:])
 
     def give_nothing(self) -> None:
-        """Answer with what there is: nothing more is ready, or its time is over."""
+        """Answer with what there is: nothing more is ready, or the wait has ended."""
         if self.room:
             self._finish()
 
@@ -100,7 +100,7 @@ class Pull:
         self.give_nothing()
 
     def cancel(self) -> bool:
-        """Give up and put back what was gathered; return False if it is too late, for the answer has come or will."""
+        """Give up, and requeue what was gathered; return False if the answer is on its way already."""
         if not self.room:
             return False
         self._leave()
@@ -121,6 +121,6 @@ class Pull:
 
 
 def waiting(dispatcher: Dispatcher) -> list[Holder]:
-    """Return a holder for each pull that waits for a message to come."""
+    """Return a holder for each pull that waits for a message."""
     pulls = [each for each in dispatcher.attached if isinstance(each, Pull)]
     return [waiting_call(pull.group, pull.room, pull.who) for pull in pulls if pull.waits]

@@ -1,4 +1,4 @@
-"""Requeuing: a message that was delivered and not acked goes back to its place, one try older, or is dead.
+"""Requeuing: a message that was delivered and not acked returns to its place, one try older, or is dead.
 
 All ways back lead here: a nack, a consumer that went away, a lease that ran out, a transaction. The group keeps how
 often a message was tried (`index.group`), and the write queue has it written; `dead_letters` ends messages that are
@@ -110,7 +110,7 @@ class Requeue:
         return True
 
     def delayed(self, deliveries: list[Delivery], delay_ms: int | None) -> list[tuple[int, list[Delivery]]]:
-        """Return deliveries that are given back with their delays: `delay_ms`, or what the queue's options say."""
+        """Return the deliveries with their delays: `delay_ms`, or as the queue's options have it."""
         options = self._state.options
         if delay_ms is not None or not options.backs_off:
             return [(options.nack_delay_ms(0, 0) if delay_ms is None else delay_ms, deliveries)]
@@ -138,7 +138,7 @@ class Requeue:
         """Give deliveries back to their place, one try older; those that were tried too often or expired are dead.
 
         `delay_ms` is 0 if a consumer is gone or a lease has run out: that is no fault of the message, so `nack_delay`
-        is only for messages that a consumer gives back.
+        is only for messages that a consumer requeues.
         """
         state = self._state
         if not deliveries or state.is_closed:

@@ -1,4 +1,4 @@
-"""What a queue does when its time has come: delays, leases, expiry, and a little housekeeping."""
+"""What a queue does at certain times: end delays, leases and messages that expire, and a little housekeeping."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IDLE_MS = 1000
 
 
 class Timers:
-    """The timers of one queue. Whoever has something that is due later tells the queue's wake-ups when."""
+    """The timers of one queue. A part with something that is due later passes the time to the queue's wake-ups."""
 
     __slots__ = ("_dead_letters", "_leases", "_parts", "_ttl")
 

@@ -9,7 +9,7 @@ from curbstone.core.engine.parts import Parts
 
 
 class Ttl:
-    """Ends the expired messages of one queue; `core.engine.index.due` knows when there are any."""
+    """Ends the expired messages of one queue, which `core.engine.index.due` finds."""
 
     __slots__ = ("_dead_letters", "_index", "_state")
 

@@ -80,7 +80,7 @@ KINDS: dict[int, Kind] = {
 }
 
 
-# --- what was handed out, and what was acked
+# --- what was delivered, and what was acked
 
 
 def encode_seq(group: str, seq: int) -> bytes:

@@ -1,7 +1,7 @@
 """Groups that were not declared: they are made when they are named, and removed when nothing needs them.
 
-Whoever publishes or consumes may name any group, so their number has to be limited. A group is needed while something
-is pending in it, while a consumer takes part in it, and until the log says what was settled and handed out in it. The
+Producers and consumers may name any group, so their number has to be limited. A group is needed while something
+is pending in it, while a consumer takes part in it, and until the log has what was settled and delivered in it. The
 log is true without the group: if something is pending in it after a restart, it is made again.
 """
 

@@ -1,11 +1,11 @@
 """One group of a queue's readers: what is ready in it, in which order, and how often each message was tried.
 
 Ready messages are delivered by priority, the highest first, and those of a priority in the order of their seqs: first
-those that were given back, then everything that is pending from the cursor on (`core.engine.index.level`). A message
-that was never handed out needs no object, so a backlog costs almost no memory. Of the messages with an ordering key not
-all may be handed out at once (`core.engine.index.keys`).
+those that were requeued, then everything that is pending from the cursor on (`core.engine.index.level`). A message
+that was never delivered needs no object, so a backlog costs almost no memory. Of the messages with an ordering key not
+all may be in flight at once (`core.engine.index.keys`).
 
-A message that is handed out stays pending until it is settled. It lies behind the cursor, so no consumer gets it twice.
+A message in flight stays pending until it is settled. It lies behind the cursor, so no consumer gets it twice.
 docs/engine.md ("Tries", "The cursor") gives the reasons.
 """
 
@@ -48,14 +48,14 @@ class Group:
         self.pending = 0
         """How many messages the group is entitled to and has not settled; only `pends` changes it."""
         self.in_flight: dict[int, Holder | None] = {}
-        """The seqs that are handed out, and who holds each; None while it is on its way to a consumer, or is dying."""
+        """The seqs in flight, and the holder of each; None on its way to a consumer or to the dead letters."""
         self.delayed = 0
         self.level = Level(0, first)
         """The default priority."""
         self.levels: tuple[Level, ...] = (self.level,)
         """One for each priority that messages of the queue have had, the highest first."""
         self.retries: dict[int, Retry] = {}
-        """By seq, what is known of messages that were given back or are not due yet."""
+        """By seq, the records of messages that were requeued or are not due yet."""
         self.keys: Keys | None = None
         """The keys of the group; None until it has met one."""
         self._count = 0
@@ -73,7 +73,7 @@ class Group:
 
     @property
     def rdy(self) -> int:
-        """Messages that may be handed out now."""
+        """Messages that may be delivered now."""
         return self.pending - len(self.in_flight) - self.delayed
 
     @property
@@ -97,7 +97,7 @@ class Group:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether anything is pending in the group, handed out, or has a `Retry`."""
+        """Whether anything is pending in the group, in flight, or has a `Retry`."""
         return bool(self.pending or self.in_flight or self.retries)
 
     @property
@@ -130,7 +130,7 @@ class Group:
                 self.count_levels(run, run.pending(self.name), 1)
 
     def delay(self, seq: int, tries: int, due_ms: int, mature_ms: int, message: Message | None = None) -> None:
-        """Let a pending message that is not handed out wait until `due_ms`."""
+        """Let a pending message that is not in flight wait until `due_ms`."""
         self._remember(seq, Retry(tries, due_ms, mature_ms, self._hold(message)))
         self.delayed += 1
         due.note(self._due, due_ms, seq, len(self.retries), self._delays)
@@ -149,7 +149,7 @@ class Group:
         return len(self._due)
 
     def release(self, message: Message, tries: int, due_ms: int, mature_ms: int) -> None:
-        """Take back a message that was handed out. It keeps its place, and waits until `due_ms` if that is not 0."""
+        """Requeue a message. It keeps its place, and waits until `due_ms` if that is not 0."""
         self.in_flight.pop(message.seq, None)
         if due_ms:
             if self.keys is not None:
@@ -160,7 +160,7 @@ class Group:
         self._return(message.seq)
 
     def _return(self, seq: int) -> None:
-        """Let a message be handed out that was handed out before, or was delayed, if the cursor has passed it."""
+        """Make a message ready that was delivered before, or was delayed, if the cursor has passed it."""
         level = self.level_of(seq)
         if self.keys is not None and self.keys.release_place(level, seq, is_delayed=False):
             return
@@ -168,7 +168,7 @@ class Group:
             heappush(level.returned, seq)
 
     def never_tried(self, seq: int) -> None:
-        """Take in that a message was not handed out yet, though a mark in the log says that it may have been."""
+        """Note that a message was not delivered yet, though a mark in the log covers it."""
         if seq not in self.retries:
             self._remember(seq, Retry(0, 0, 0))
 
@@ -219,7 +219,7 @@ class Group:
             self._remember(seq, Retry(tries, 0, 0))
 
     def seize(self, seq: int) -> None:
-        """Take a message out of turn, even if it is delayed. It counts as handed out."""
+        """Take a message out of turn, even if it is delayed. It counts as delivered."""
         retry = self.retries.get(seq)
         if retry is not None and retry.due_ms:
             retry.due_ms = 0
@@ -227,8 +227,8 @@ class Group:
         self.in_flight[seq] = None
 
     def set_aside(self, seq: int) -> int:
-        """Take a message that waits out of turn; return when it is due, for `set_back`. It counts as handed out."""
-        if seq not in self.retries:  # so that the cursor looks at each message, and finds that this one is handed out
+        """Take a message that waits out of turn; return when it is due, for `set_back`. It counts as delivered."""
+        if seq not in self.retries:  # so that the cursor looks at each message, and finds that this one is in flight
             self._remember(seq, Retry(self.tries_of(seq), 0, 0))
         due_ms = self.retries[seq].due_ms
         self.seize(seq)
@@ -249,16 +249,16 @@ class Group:
         self.reader.wakeups.wake(self.name)
 
     def end_delivery(self, seq: int) -> None:
-        """A message was settled, not by its holder: its delivery is stale if it is handed out."""
+        """A message was settled, not by its holder: its delivery is stale if it is in flight."""
         holder = self.in_flight.pop(seq, None)
         if holder is not None:
             holder.lose(seq)
 
     def seize_ready(self, message: Message) -> Delivery:
-        """Take a ready message out of turn, and return it as a delivery. It counts as handed out."""
+        """Take a ready message out of turn, and return it as a delivery."""
         seq = message.seq
         tries = self.tries_of(seq)
-        if seq not in self.retries:  # so that the cursor looks at each message, and finds that this one is handed out
+        if seq not in self.retries:  # so that the cursor looks at each message, and finds that this one is in flight
             self._remember(seq, Retry(tries, 0, 0))
         mature_ms = self.retries[seq].mature_ms or message.timestamp_ms
         self.seize(seq)
@@ -359,7 +359,7 @@ class Group:
         return retry is not None and retry.due_ms > 0
 
     def tries_of(self, seq: int) -> int:
-        """Return how often a message that is not handed out was delivered before."""
+        """Return how often a message that is not in flight was delivered before."""
         retry = self.retries.get(seq)
         return retry.tries if retry else int(seq <= self.level_of(seq).recovered)
 
@@ -386,7 +386,7 @@ class Group:
         self._held += 1
         return message
 
-    # --- what is handed out
+    # --- delivery
 
     def take(self, limit: int, is_dead: IsDead, oldest_every: int = 0) -> Taken:
         """Take the next deliveries, up to `limit`. Each one with the number `oldest_every` is the oldest message.
@@ -501,7 +501,7 @@ class Group:
         return self.keys
 
     def record_first_try(self, delivery: Delivery, taken: Taken) -> None:
-        """Record that a message was handed out for the first time, which the mark can't say."""
+        """Record that a message was delivered for the first time, where no mark can."""
         seq = delivery.message.seq
         retry = self.retries.get(seq)
         if retry is None:

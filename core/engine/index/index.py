@@ -235,7 +235,7 @@ class Index:
             self._when_settled(partial(self._settled, group, keys, ended))
 
     def clear_below(self, group: Group, seq: int) -> int:
-        """Forget what is pending in a group below `seq`, even what is handed out; return how much that was."""
+        """Forget what is pending in a group below `seq`, even what is in flight; return how much that was."""
         before = group.pending
         self._end_deliveries(group, seq)
         run = self.runs.at_or_after(group.first_pending(seq))
@@ -250,10 +250,10 @@ class Index:
         return before - group.pending
 
     def clear_unheld(self, group: Group, seq: int) -> tuple[int, list[tuple[int, int]]]:
-        """Forget what is pending in a group below `seq`, except for messages that are handed out.
+        """Forget what is pending in a group below `seq`, except for messages in flight.
 
         Return how many messages were cleared, and the ranges to settle in the log, as (first, count): everything
-        between the messages that are handed out.
+        between the messages in flight.
         """
         before = group.pending
         held = sorted([each for each in group.in_flight if each < seq])
@@ -273,7 +273,7 @@ class Index:
 
     @staticmethod
     def _end_deliveries(group: Group, seq: int) -> None:
-        """Forget tries and delays of a group below `seq`, and what it has handed out there."""
+        """Forget tries and delays of a group below `seq`, and what is in flight there."""
         ended = [held for held in group.in_flight if held < seq]
         for held in ended:
             group.end_delivery(held)
@@ -337,7 +337,7 @@ class Index:
                 self._meet([level], first if are_new else 0)
 
     def _meet(self, levels: Iterable[int], first: int = 0) -> None:
-        """Have all groups hand out the messages of these levels, which begin at `first` or later."""
+        """Have all groups deliver the messages of these levels, which begin at `first` or later."""
         for group in self.groups.values():
             for number in levels:
                 level = group.level_numbered(number)
@@ -447,7 +447,7 @@ class Index:
 
     @property
     def has_unlogged_marks(self) -> bool:
-        """Whether something was handed out that no mark in the log covers yet."""
+        """Whether something was delivered that no mark in the log covers yet."""
         for group in self.groups.values():
             for level in group.levels:
                 if level.delivered > level.delivered_logged:

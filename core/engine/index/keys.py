@@ -1,10 +1,10 @@
 """The keys in one group: how many messages of each are in flight, and which ones wait for that, in order.
 
 Of each key at most `key_limit` messages are in flight at once. If that is 1, a key is in order: its first pending
-message is the only one that may be handed out, it holds up the others while it is delayed, and the next one follows
-when its settle is on disk. So a crash can't bring it back after a later message of the key was handed out.
+message is the only one that may be delivered, it holds up the others while it is delayed, and the next one follows
+when its settle is on disk. So a crash can't bring it back after a later message of the key was delivered.
 
-A message that the group's cursor reaches and that may not be handed out is entered in the row of its key. Consecutive
+A message that the group's cursor reaches and that may not be delivered is entered in the row of its key. Consecutive
 messages of a key take one entry there. If there are too many entries, the cursor stops until some are used up.
 """
 
@@ -74,7 +74,7 @@ class Keys:
         self.is_fair = options.fair
         """Whether all messages wait in rows, also those without a key, and `Line` chooses the row to serve."""
         self.passes_over = self._state.passes_over
-        """Whether what was handed out before older messages is recorded one by one: see `note_order`."""
+        """Whether what was delivered before older messages is recorded one by one: see `note_order`."""
 
     @property
     def is_full(self) -> bool:
@@ -86,7 +86,7 @@ class Keys:
     def reached(self, level: Level, name: bytes, seq: int) -> int:
         """Take in that the cursor has reached a message with a key; return what becomes of it.
 
-        NO_ROOM: the cursor has to stop, because no more messages can wait. GOES: it is to be handed out. WAITS: it is
+        NO_ROOM: the cursor has to stop, because no more messages can wait. GOES: it is to be delivered. WAITS: it is
         not, because it waits, is delayed or has a place.
         """
         table, group = self._table, self._group
@@ -118,13 +118,13 @@ class Keys:
         return GOES
 
     def _must_wait(self, key: Key, level: Level) -> bool:
-        """Return whether something waits that goes before a message of a level."""
+        """Return whether something waits that precedes a message of a level."""
         if self.is_in_order:
             return key.waits
         return any([row.first for row in key.rows if row.line.level is level])
 
     def _wait(self, level: Level, key: Key, seq: int) -> int:
-        """Enter a message in the row of its key, unless it is delayed and holds up nobody."""
+        """Enter a message in the row of its key, unless it is delayed and holds up no other."""
         if self._group.retries and self._group.is_delayed(seq) and not (self.is_in_order and key.name):
             return WAITS
         if self._entries >= ENTRIES_MAX:
@@ -154,7 +154,7 @@ class Keys:
     # --- messages that waited
 
     def take(self, level: Level, deliveries: list[Delivery], limit: int) -> None:
-        """Hand out those that may be now, up to the first one that was handed out before, or is not in memory."""
+        """Deliver those that may be now, up to the first one that was delivered before, or is not in memory."""
         returned, rows, runs = level.returned, self._rows, self._group.reader.runs
         if self._group.retries or runs.any_expires or not returned or returned[0] <= level.recovered:
             return
@@ -251,7 +251,7 @@ class Keys:
             self._offer_rows(row.key, as_first=True)
 
     def next_of(self, seq: int) -> Row | None:
-        """Return the row of which a message is the first, if it may be handed out."""
+        """Return the row of which a message is the first, if it may be delivered."""
         row = self._rows.get(seq)
         if row is None or not row.is_offered or self.is_fair:
             return None
@@ -278,7 +278,7 @@ class Keys:
         return True
 
     def take_place(self, row: Row) -> None:
-        """Take a place for the first message of a row, because it is handed out."""
+        """Take a place for the first message of a row, because it is delivered."""
         seq, key = row.first, row.key
         self._next(row)
         self._place(key, seq)
@@ -286,7 +286,7 @@ class Keys:
             self._spend(key)
         if self.is_fair:
             if len(key.rows) == 1 and not self._rate:
-                row.line.move(row, goes=row.first > 0 and (key.held < self._limit or not key.name))
+                row.line.move(row, stays=row.first > 0 and (key.held < self._limit or not key.name))
             else:
                 self._offer_rows(key)
         elif row.first and key.held < self._limit:
@@ -344,7 +344,7 @@ class Keys:
         key.last = seq
 
     def _is_free(self, key: Key) -> bool:
-        """Whether a message of a key may be handed out."""
+        """Whether a message of a key may be delivered."""
         if key.held >= self._limit or self._rate:
             return not key.name or (key.held < self._limit and not (self._rate and not self._has_token(key)))
         return True
@@ -382,7 +382,7 @@ class Keys:
             self._offer_rows(key)
 
     def release_place(self, level: Level, seq: int, *, is_delayed: bool) -> bool:
-        """A message was handed out, and waits again; return whether it had a place.
+        """A message was delivered, and waits again; return whether it had a place.
 
         In order it keeps the place while it is delayed.
         """
@@ -458,11 +458,11 @@ class Keys:
 
     @property
     def has_up(self) -> bool:
-        """Whether a message of a fair queue may be handed out, at once or after a read."""
+        """Whether a message of a fair queue may be delivered, at once or after a read."""
         return bool(self._aside) or any([line.is_offered for line in self._lines.values()])
 
     def is_offered(self, level: Level) -> bool:
-        """Return whether a message of a level may be handed out, other than those in `returned`."""
+        """Return whether a message of a level may be delivered, other than those in `returned`."""
         line = self._lines.get(level)
         return line is not None and line.is_offered
 
@@ -493,7 +493,7 @@ class Keys:
         return len(self._table) < KEYS_MAX
 
     def note_order(self, level: Level, deliveries: list[Delivery], taken: Taken) -> None:
-        """Take in what was handed out of a level: up to the first message that waits a mark says so, beyond it records.
+        """Note what was delivered of a level: a mark covers it up to the first message that waits, records beyond that.
 
         A mark that covered messages that were passed over would let them count as tried after a crash.
         """

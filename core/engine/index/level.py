@@ -1,4 +1,4 @@
-"""The messages of one priority, as one group hands them out: first those that were given back, then from a cursor on.
+"""The messages of one priority, as one group delivers them: first those that were requeued, then from a cursor on.
 
 All levels of a group walk over the same runs; each run has a mask of the messages of each level. If a run that has to
 be read from the disk has pending messages of other levels, too, only those of this level are read, as a page. So a
@@ -32,7 +32,7 @@ IsDead = Callable[[str, Message, int], bool]
 
 
 class Taken:
-    """What `Group.take` has taken. All of it counts as handed out."""
+    """What `Group.take` has taken. All of it counts as delivered."""
 
     __slots__ = ("dead", "deliveries", "handed", "is_reading")
 
@@ -63,17 +63,17 @@ class Level:
         self.cursor = first
         """The first seq that the group has not looked at yet."""
         self.rewound = 0
-        """Where the cursor was before it was rewound, or 0. Messages below this seq may be handed out already."""
+        """Where the cursor was before it was rewound, or 0. Messages below this seq may be in flight already."""
         self.run: Run | None = None
         """The run that the cursor is in."""
         self.returned: list[int] = []
         """A heap of seqs behind the cursor that are ready again. Some may have been settled meanwhile."""
         self.delivered = 0
-        """The highest seq that was ever handed out."""
+        """The highest seq that was ever delivered."""
         self.delivered_logged = 0
-        """Up to which seq the log says that messages may have been handed out."""
+        """The mark in the log: messages up to this seq may have been delivered."""
         self.recovered = 0
-        """Messages up to this seq may have been handed out before the restart."""
+        """Messages up to this seq may have been delivered before the restart."""
         self._page: Page | None = None
         """Its messages in `run`, if only they were read."""
         self._is_loading = False
@@ -95,7 +95,7 @@ class Level:
             self._drop_page(group)
             self.run = None
 
-    # --- what is handed out
+    # --- delivery
 
     def head(self, group: Group, taken: Taken) -> int:
         """Return the seq that may be ready and would be next, or 0. What is passed is not looked at again."""
@@ -142,7 +142,7 @@ class Level:
             if message is None:
                 heappop(returned)
                 return True
-        while returned and returned[0] == seq:  # twice, if it was taken out of turn and put back
+        while returned and returned[0] == seq:  # twice, if it was taken out of turn and returned
             heappop(returned)
         if keys is not None:
             if row is not None:
@@ -228,7 +228,7 @@ class Level:
     ) -> bool:
         """Take messages from the cursor on, one by one; return whether that was all.
 
-        With `is_new` none of them was handed out before.
+        With `is_new` none of them was delivered before.
         """
         keys = group.keys or group.make_keys() if is_keyed else None
         deliveries, start = taken.deliveries, self.cursor
@@ -279,7 +279,7 @@ class Level:
     def _move(self, group: Group, run: Run | None) -> None:
         """Let the cursor enter a run. The messages of the run that it leaves are removed from memory.
 
-        They stay if some wait for others of their keys, or if other levels have yet to hand out some. Else they are
+        They stay if some wait for others of their keys, or if other levels have yet to deliver some. Else they are
         read again if the cursor returns.
         """
         left, waited = self.run, self._waited

@@ -1,8 +1,8 @@
 """Reads runs of messages back from the log, off the event loop, and keeps a bounded number of bytes in memory.
 
 In memory are the messages published last and those that were read back; if there is no room, what was read back longest
-ago goes first. A body that was published to many queues at once is in memory only once, but counts in each of them, so
-the bound errs on the safe side.
+ago is removed first. A body that was published to many queues at once is in memory only once, but counts in each of
+them, so the bound errs on the safe side.
 """
 
 from __future__ import annotations

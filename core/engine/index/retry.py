@@ -1,4 +1,4 @@
-"""What is known of a message that is handed out, or was."""
+"""A group's record of a message that is or was in flight."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Holder(Protocol):
 
 
 class Retry:
-    """What a group knows of a message that was given back, or that is not due yet."""
+    """A group's record of a message that was requeued, or that is not due yet."""
 
     __slots__ = ("due_ms", "is_record_head", "mature_ms", "message", "segment", "tries")
 
     def __init__(self, tries: int, due_ms: int, mature_ms: int, message: Message | None = None) -> None:
         self.tries = tries
         self.due_ms = due_ms
-        """Engine time from which on it may be delivered; 0 once that has come."""
+        """Engine time from which on it may be delivered; 0 once that time was reached."""
         self.mature_ms = mature_ms
         """Wall-clock time when it became ready, or will."""
         self.message = message

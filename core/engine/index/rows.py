@@ -48,7 +48,7 @@ class Line:
         return next(iter(rows))
 
     def offer(self, row: Row, *, as_first: bool) -> None:
-        """Let a row be served; it comes behind others with as many in flight, or before."""
+        """Let a row be served, after or before the others with as many in flight."""
         count = row.count = row.key.held
         rows = self._by_count.get(count)
         if rows is None:
@@ -59,10 +59,10 @@ class Line:
         if as_first:
             rows.move_to_end(row, last=False)
 
-    def move(self, row: Row, *, goes: bool) -> None:
-        """A message of the key of a row that is up was handed out: the row is served later, or not at all."""
+    def move(self, row: Row, *, stays: bool) -> None:
+        """A message of the key of an offered row was delivered: the row `stays` and is served later, or is removed."""
         self.withdraw(row)
-        if goes:
+        if stays:
             self.offer(row, as_first=False)
 
     def withdraw(self, row: Row) -> None:
@@ -85,7 +85,7 @@ class Row:
         self.first = 0
         """The first one; 0 if none waits."""
         self.is_offered = False
-        """Whether its first one may be handed out, and is in `returned`, or, if it is fair, its line."""
+        """Whether its first one may be delivered, and is in `returned` or, if the group is fair, in its line."""
         self.count = 0
         """How many of its key were in flight when it was put up."""
         self._spans = array("Q")
@@ -93,7 +93,7 @@ class Row:
         self._at = 0
         """Where in `_spans` the first stretch is."""
         self._returned: list[int] = []
-        """A heap of those that were given back."""
+        """A heap of those that were requeued."""
 
     def append(self, seq: int) -> int:
         """Enter a message behind all others; return how many entries that takes."""
@@ -138,7 +138,7 @@ class Row:
 
 
 class Key:
-    """What a group knows of a key of which something waits or is in flight."""
+    """A group's record of a key of which something waits or is in flight."""
 
     __slots__ = ("bucket", "held", "is_throttled", "last", "name", "rows")
 

@@ -276,7 +276,7 @@ class Commit:
         return self.segment.file.durable_write(self.offset, self._buffers)
 
     def write(self) -> None:
-        """Write everything, or raise OSError. Then `is_undone` tells whether none of it is left on the disk."""
+        """Write everything, or raise OSError. Then `is_undone` is True if none of it is left on the disk."""
         try:
             self._write()
         except OSError as error:

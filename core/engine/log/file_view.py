@@ -1,4 +1,4 @@
-"""Reads files that may have unreadable parts. Those read as zeros, and the caller is told where they are."""
+"""Reads files that may have unreadable parts. Those read as zeros, and `unreadable` lists where they are."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ for one. A release says that seqs are ready again, from what time on, and how of
 says that seqs are done, and why. Both name a group and hold runs of seqs. Notes are facts about the log itself.
 
 Format 2 has the same bytes as format 1, but after a power cut a segment of format 2 may lack batches that only a redo
-file has (see `core.wal.redo_file`). A program that knows only format 1 would miss them, so it has to refuse the
+file has (see `core.wal.redo_file`). A program for format 1 would miss them, so it has to refuse the
 segment.
 """
 
@@ -56,7 +56,7 @@ _SIZE_AND_DELTA = struct.Struct("<II")  # how an entry begins
 LEVEL_BITS = 15
 _FLAG_BITS = LEVEL_BITS | NAMED
 _LEVELS = bytes(orders.level if orders is not None else 0 for orders in OF_FLAGS[:NAMED])
-"""By the number in an entry, the level that it has; one that this version does not know counts as the default."""
+"""The level for each number in an entry; a number unknown to this version counts as the default."""
 _EXTRAS = struct.Struct("<Q")
 _LIST = struct.Struct("<BBHI")  # reason (of releases: 1 for state), length of the group's name, 0, number of runs
 _SETTLED = struct.Struct("<QI")  # first seq, count
@@ -86,7 +86,7 @@ class Reason(IntEnum):
     SKIPPED = 6  # given up for a group that may be overtaken when the cap is reached
     ABSENT = 7  # the group was declared later, and does not see it
     MOVED = 8  # a redrive put it into another queue
-    REPLACED = 9  # a message with its name came; never in the journal of transactions, where 0.2.0 knows none above 8
+    REPLACED = 9  # by a newer message of its name; never in the journal of transactions: 0.2.0 refuses 9 there
 
     @property
     def is_done(self) -> bool:
@@ -125,7 +125,7 @@ class SegmentHeader(NamedTuple):
 
 
 class BatchHeader(NamedTuple):
-    """What a batch says of itself; `delivered` is how far messages were handed out in the unnamed group."""
+    """The head of a batch; `delivered` is the last seq that was delivered in the unnamed group."""
 
     length: int
     flags: int
@@ -465,12 +465,12 @@ def encode_note(kind: Note, payload: bytes) -> bytes:
 
 
 def encode_log_start(number: int) -> bytes:
-    """Return the note that segments below `number` are gone for good."""
+    """Return the note that segments below `number` are lost."""
     return encode_note(Note.LOG_START, number.to_bytes(8, "little"))
 
 
 def decode_notes(data: bytes, offset: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (kind, payload) of the notes, also for kinds that this version does not know."""
+    """Yield (kind, payload) of the notes, also for kinds unknown to this version."""
     while offset < end:
         kind, size = _NOTE.unpack_from(data, offset)
         offset += _NOTE.size

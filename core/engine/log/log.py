@@ -1,8 +1,8 @@
 """The capped log of one queue: a ring of segment files, written a commit at a time.
 
-The log knows files, sizes and the cap. It does not look into batches: their contents are the queue's business. One
-commit is under way at a time: the queue asks what fits and hands over encoded batches, and a worker thread writes
-them in `Commit.run`.
+The log is concerned with files, sizes and the cap. It does not look into batches: their contents belong to the queue.
+One commit is under way at a time: the queue asks what fits and passes encoded batches, and a worker thread writes them
+in `Commit.run`.
 
 Segments form a chain: each names the one before it and where that one ends. So a file that a failed or undone
 operation has left behind is never part of the log. Only the oldest segments are dropped, and each only after a batch
@@ -231,7 +231,7 @@ class Log:
         self._count_sealed()
 
     def _count_sealed(self) -> None:
-        """Add up the segments before the active one, which do not change any more, and tell the ledger."""
+        """Add up the segments before the active one, which do not change any more, and update the ledger."""
         sealed = self.segments[:-1]
         self._sealed_bytes = sum([segment.size for segment in sealed])
         ends = [segment.end for segment in sealed]
@@ -365,7 +365,7 @@ class Log:
             growth = 0 if is_large else min(max(GROWTH_BYTES_FIRST, commit.size), GROWTH_BYTES_MAX)
             most = self.room.segment_bytes + (self._tail_bytes + HEADROOM_BYTES if tail else 0)
             wanted = max(min(commit.size + growth, most), least)
-        size = max(commit.end, commit.size, min(wanted, room))  # the batch itself comes first, whatever the cap says
+        size = max(commit.end, commit.size, min(wanted, room))  # the batch must fit, whatever the cap is
         prepared = self.active.size - self.active.end
         # Both files are there until the commit is durable. If the cap has no room for that, the new one gets less, and
         # if it would not get what it needs, the old one is cut before anything is written: that costs a sync more.
@@ -376,7 +376,7 @@ class Log:
                 size = room - prepared
         commit.grow_to(size, min(least, size))
         missing = commit.size - room - self.room.excess
-        if missing > 0:  # only if the cap was made smaller than what the log needs to continue, which comes first
+        if missing > 0:  # only if the cap was made smaller than what the log needs to continue
             self.room.exceed_by(self.room.excess + missing)
 
     def _keep_reserve(self, commit: Commit, settles: int) -> None:

@@ -24,7 +24,7 @@ META_FORMAT = 1
 META_BYTES_MAX = 16 * 1024
 
 LATER_OPTIONS = frozenset(["idempotency_window"])
-"""Options that were added when versions existed that refuse a file with an option they don't know. They are stored
+"""Options that were added when there were versions that refuse a file with an unknown option. They are stored
 apart, where those versions do not look, so that they still start."""
 
 POLICY_OPTIONS = frozenset(["burst", "fair", "in_flight", "key_burst", "key_limit", "key_rate", "oldest_every", "rate"])
@@ -64,7 +64,7 @@ class Meta:
     unused_s: float | None = None
     """Seconds without a consumer after which the queue is deleted, None for never. Kept for adapters, who act on it."""
     doubt: str = ""
-    """What a repair could not restore. Operators are told of it until the queue is bound again."""
+    """What a repair could not restore. Reported to operators until the queue is bound again."""
     unknown: Mapping[str, object] = field(default_factory=lambda: _NOTHING)
     """Members of the file from a newer version. They are kept, and have no effect."""
     unknown_policy: Mapping[str, object] = field(default_factory=lambda: _NOTHING)

@@ -11,12 +11,12 @@ change, so a question costs almost nothing. The rules:
 3. A publish is admitted if `left`, without the excess, covers it, what splitting takes (`split_bytes`: a segment above
    the least size may become several when it is cleaned, and each has headers), and all that is promised. Promised is
    (`kept`) one record of its tries for each pending message, in each group, that has none in the log yet, and the notes
-   that have to be repeated when their segment goes; and (`reserved`) what was granted to publishes that will come. So a
+   that have to be repeated when their segment is dropped; and (`reserved`) what was granted to later publishes. So a
    message brings the room for its own first release with it, and a release always fits.
 4. Settles and releases may use what is promised, and the slack, because they end what that was kept for. They may
    never use the room for the copy (`records_left`). So cleaning can always continue, and it regains the bytes that
    settles have used.
-5. What was granted is given back exactly once: when it has been written, or when it will not be written any more.
+5. What was granted is returned exactly once: when it has been written, or when it will not be written any more.
 
 Segments are small, so that a copy of one takes little of the cap, and a queue can be filled to more than nine tenths of
 it. But each new segment costs syncs, and a batch is no larger than one. So while at most half of the cap is live,
@@ -79,11 +79,11 @@ class Room:
         self.excess = 0
         """How many bytes above the cap a log that holds too much may go, only to settle and to clean."""
         self.reserved = 0
-        """Bytes that were granted to publishes that will come."""
+        """Bytes that were granted to later publishes."""
         self.pending = 0
         """Pending messages, counted once for each group in which they are pending."""
         self.notes_bytes = 0
-        """Bytes of the notes that are repeated when their segment goes."""
+        """Bytes of the notes that are repeated when their segment is dropped."""
         self.kept = 0
         """Bytes kept for records of tries that are not in the log yet, and to repeat notes."""
         self.resize(cap, meta_bytes)
@@ -217,7 +217,7 @@ class Room:
         return self.kept + self.reserved
 
     def grant(self, size: int, largest: int) -> bool:
-        """Keep `size` bytes for batches that will come, if there is room now; no message of them exceeds `largest`."""
+        """Reserve `size` bytes for later batches, if there is room now; no message of them exceeds `largest`."""
         if size and not self.fits_pieces(size + self.promised, largest):
             return False
         assert size >= 0
@@ -231,7 +231,7 @@ class Room:
 
     def give_back(self, size: int) -> None:
         """Give back granted bytes, because they were written or never will be."""
-        assert 0 <= size <= self.reserved, "what was granted is given back once"
+        assert 0 <= size <= self.reserved, "what was granted is returned once"
         self.reserved -= size
 
     # --- what may be taken

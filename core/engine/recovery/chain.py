@@ -31,7 +31,7 @@ from curbstone.core.engine.recovery.salvage import find_salt, next_seq_hint
 from curbstone.core.errors import DataDirectoryError
 
 HEADLESS_BYTES_MAX = 16 * 1024 * 1024
-"""How much of a segment is read to find out what its damaged header said."""
+"""How much of a segment is read to reconstruct its damaged header."""
 
 _NAME = re.compile(r"(\d{10,20})\.seg")
 
@@ -92,7 +92,7 @@ class Chain:
 
 
 class _Headers:
-    """The segment files of a directory and their headers. A lost header is made again if it is sure what it said."""
+    """The segment files of a directory and their headers. A lost header is written again if it is certain."""
 
     def __init__(self, disk: Disk, directory: str, uid: int, names: list[str]) -> None:
         self._disk = disk

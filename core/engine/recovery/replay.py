@@ -40,7 +40,7 @@ class Replay:
         self._index = parts.index
         self._facts = parts.facts
         self._delivered: dict[tuple[str, int], int] = {}
-        """By group and level, up to which seq messages may have been handed out."""
+        """By group and level, up to which seq messages may have been delivered."""
         self._log_start = 1
         self._damage: list[tuple[int, str]] = []
         self.first_number = 1
@@ -253,9 +253,9 @@ class Replay:
     def _apply_copy(self, batch: StoredBatch, segment: Segment) -> None:
         """Move copied messages to where they lie now.
 
-        Messages of a run that were not copied had been settled when the copy was made, but the log has not said so up
-        to here; they stay pending. A copy is pending in all its groups, until the settles in the same batch take out
-        those that have settled it.
+        Messages of a run that were not copied had been settled when the copy was made, but the log has no record of it
+        so far; they stay pending. A copy is pending in all its groups, until the settles in the same batch remove those
+        that have settled it.
         """
         copies = batch.messages()
         self._state.next_seq = max(self._state.next_seq, copies[-1].seq + 1)

@@ -1,9 +1,9 @@
 """Finds the salt of a segment whose header is lost, from its batches.
 
 The next segment could keep the salt of the one before, but not that of the newest segment, and a small queue has no
-other. So the batches themselves have to tell it. Pure: bytes in, numbers out. CRC-32 is linear, so a whole batch and
-its CRC give the salt from which the CRC started. One batch proves nothing, because any bytes give some salt. Two
-batches that lie end to end and give the same salt do.
+other. So it has to be derived from the batches themselves. Pure: bytes in, numbers out. CRC-32 is linear, so a whole
+batch and its CRC give the salt from which the CRC started. One batch proves nothing, because any bytes give some
+salt. Two batches that lie end to end and give the same salt do.
 """
 
 from __future__ import annotations

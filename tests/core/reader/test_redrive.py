@@ -12,7 +12,7 @@ from curbstone.core.values import Redriven
 from tests.core.commit.test_faults import FailingSyncs
 from tests.kit.lab import Lab, Peer, numbered
 
-NEVER_DIED = "no dead letter: it says no other queue that it came from"
+NEVER_DIED = "it is no dead letter: its headers name no other queue as its origin"
 KIB = 1024
 
 
@@ -136,7 +136,7 @@ def test_letters_whose_home_is_gone_or_too_small_stay_and_are_counted() -> None:
     assert {queue.name.queue for queue in lab.broker.queues()} == {"dead", "small"}
     with pytest.raises(NoSuchQueue, match="default/nowhere"):
         dead.redrive(queue_name("nowhere"), 1, lambda *_: None)
-    with pytest.raises(BadRequest, match="this very queue"):
+    with pytest.raises(BadRequest, match="in this queue already"):
         dead.redrive(dead.name, 1, lambda *_: None)
 
 

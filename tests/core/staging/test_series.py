@@ -74,7 +74,7 @@ def test_what_is_staged_behind_its_series_is_refused_and_not_taken_for_committed
     stage(lab, "query@1", "0", {"a": [b"late"]})
     stage(lab, "query@2", "0", {"a": [b"m"]})
     assert commit(lab, "query@2") == (None, False, 1)
-    with pytest.raises(Conflict, match="query@1 comes too late: a later one of its series"):
+    with pytest.raises(Conflict, match="query@1 is too late: a later one of its series"):
         commit(lab, "query@1")
     assert state(lab, "query@1") == "staged" and drop(lab, "query@1") is None
     assert bodies(lab, "a") == [b"m"] and not staged_files(lab)
