@@ -22,6 +22,29 @@ NOBODY = ""
 """The owner of things that belong to no user, as on a server without logins."""
 
 Done = Callable[[CurbstoneError | None], None]
+
+
+class AllDone:
+    """A callback for several operations: its last call, of `count`, calls `on_done` with the first error."""
+
+    __slots__ = ("_first", "_left", "_on_done")
+
+    def __init__(self, on_done: Done | None, count: int = 1) -> None:
+        self._on_done = on_done
+        self._left = count
+        self._first: CurbstoneError | None = None
+
+    def add(self, count: int = 1) -> None:
+        """Expect so many more calls; before the last one."""
+        self._left += count
+
+    def __call__(self, error: CurbstoneError | None) -> None:
+        self._left -= 1
+        self._first = self._first or error
+        if not self._left and self._on_done is not None:
+            self._on_done(self._first)
+
+
 """Called with None when something is on disk, or with the reason why it is not."""
 
 Published = Callable[[CurbstoneError | None, int, int], None]

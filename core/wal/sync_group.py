@@ -28,10 +28,10 @@ from itertools import islice
 from curbstone.core.engine.disk_alarms import DiskAlarms
 from curbstone.core.engine.log.commit import Commit, Segment
 from curbstone.core.engine.log.log import Salt
-from curbstone.core.errors import CurbstoneError, Unavailable
+from curbstone.core.errors import Unavailable
 from curbstone.core.host import Host, JobDone
 from curbstone.core.stats import Commits
-from curbstone.core.values import Done
+from curbstone.core.values import AllDone, Done
 from curbstone.core.wal.redo_file import NoRedoFile, RedoFile, sync_segments
 from curbstone.core.wal.redo_format import RECORDS_AT, Part, record_bytes
 from curbstone.core.write_behind import WriteBehindDisk
@@ -390,19 +390,10 @@ class SyncGroup:
     def erase(self, uid: int, on_done: Done) -> None:
         """Remove each redo file that may have something of a queue, then call `on_done(error)`."""
         found = self._files_of(uid)
-        left = len(found)
-        if not left or self._kept:
+        if not found or self._kept:
             on_done(self.erase_refusal(uid))
             return
-        failure: CurbstoneError | None = None
-
-        def removed(error: CurbstoneError | None) -> None:
-            nonlocal left, failure
-            left -= 1
-            failure = failure or error
-            if not left:
-                on_done(failure)
-
+        removed = AllDone(on_done, len(found))
         for redo in found:
             redo.removed.append(removed)
             self._doom(redo)

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from curbstone.access import files
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.host import Host
-from curbstone.core.values import Done
+from curbstone.core.values import AllDone, Done
 
 CHECK_EVERY_MS = 5_000
 
@@ -127,15 +127,6 @@ class Reloads:
 
     def reload(self, on_done: Done = lambda _error: None) -> None:
         """Read all of them again; there is at least one. `on_done` gets the first error when all are read."""
-        left, errors = len(self._all), list[CurbstoneError]()
-
-        def done(error: CurbstoneError | None) -> None:
-            nonlocal left
-            left -= 1
-            if error is not None:
-                errors.append(error)
-            if not left:
-                on_done(errors[0] if errors else None)
-
+        done = AllDone(on_done, len(self._all))
         for each in self._all:
             each.reload(done)

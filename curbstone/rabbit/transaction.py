@@ -15,7 +15,7 @@ from curbstone.core import port
 from curbstone.core.errors import CurbstoneError, StaleDelivery
 from curbstone.core.message import Delivery, Message
 from curbstone.core.names import DEFAULT_PROJECT
-from curbstone.core.values import Done
+from curbstone.core.values import AllDone, Done
 from curbstone.rabbit.consuming.consumer import Consumer
 from curbstone.rabbit.publishing import atomic
 from curbstone.rabbit.publishing.unit import Addressed
@@ -119,15 +119,7 @@ class Transaction:
     # --- several messages
 
     def _publish_as_a_whole(self, claimed: list[tuple[_Settlement, list[Delivery]]], on_done: Done) -> None:
-        left = 2
-        first: CurbstoneError | None = None
-
-        def ended(error: CurbstoneError | None) -> None:
-            nonlocal left, first
-            first = first or error
-            left -= 1
-            if not left:
-                on_done(first)
+        ended = AllDone(on_done, 2)
 
         def committed(error: CurbstoneError | None) -> None:
             self._published(error, claimed, on_done if error is not None else ended)
@@ -179,15 +171,6 @@ class Transaction:
         if error is not None or not alive:
             self._engine.host.call_soon(partial(on_done, error))
             return
-        left = len(alive)
-        first: CurbstoneError | None = None
-
-        def settled(failed: CurbstoneError | None) -> None:
-            nonlocal left, first
-            first = first or failed
-            left -= 1
-            if not left:
-                on_done(first)
-
+        settled = AllDone(on_done, len(alive))
         for settlement in alive:
             settlement.end(settled)

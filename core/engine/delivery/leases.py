@@ -11,7 +11,7 @@ from curbstone.core.engine.delivery.pull import Pull
 from curbstone.core.engine.index import due
 from curbstone.core.errors import CurbstoneError, NoSuchQueue
 from curbstone.core.message import Delivery
-from curbstone.core.values import NOBODY, UNKNOWN, UNNAMED, Answer, Lease, Outcome, Who
+from curbstone.core.values import NOBODY, UNKNOWN, UNNAMED, AllDone, Answer, Lease, Outcome, Who
 
 ENDED_AT_ONCE = 512
 """How many leases of a queue end in one turn, if their time runs out together."""
@@ -105,18 +105,9 @@ class Leases:
         if isinstance(refusal, NoSuchQueue) or self._state.failure:
             self._state.host.call_soon(partial(on_done, refusal, 0, []))
             return
-        refusal = None
         stale: list[str] = []
-        left = 1
         settled = 0
-
-        def done(failed: CurbstoneError | None) -> None:
-            nonlocal left, refusal
-            left -= 1
-            refusal = refusal or failed
-            if not left:
-                on_done(refusal, 0 if refusal else settled, stale)
-
+        done = AllDone(lambda failed: on_done(failed, 0 if failed else settled, stale))
         requeue = self._dispatcher.requeue
         for token in tokens:
             lease = self._own(token, owner)
@@ -131,7 +122,7 @@ class Leases:
                 ((each_ms, deliveries),) = requeue.delayed([lease.delivery], delay_ms)
                 requeue.release(lease.group, deliveries, delay_ms=each_ms, error=error)
             else:
-                left += 1
+                done.add()
                 requeue.reject_now(lease.group, [lease.delivery], error, done)
         self._parts.write_queue.when_committed(done)
 

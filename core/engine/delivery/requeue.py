@@ -16,9 +16,8 @@ from curbstone.core.engine.index.retry import Holder
 from curbstone.core.engine.log.format import Reason, TriesRecord
 from curbstone.core.engine.parts import Parts
 from curbstone.core.engine.write_queue import Release
-from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
-from curbstone.core.values import Done
+from curbstone.core.values import AllDone, Done
 
 
 class Requeue:
@@ -90,20 +89,11 @@ class Requeue:
         """Dead-letter deliveries that a consumer has claimed. Return False if refused now: it has to unclaim them."""
         if self._acks.is_refused(on_done):
             return False
-        under_way = 1
-        first: CurbstoneError | None = None
-
-        def done(failed: CurbstoneError | None) -> None:
-            nonlocal under_way, first
-            under_way -= 1
-            first = first or failed
-            if not under_way and on_done is not None:
-                on_done(first)
+        done = AllDone(on_done)
 
         def reject(some: list[Delivery]) -> None:
-            nonlocal under_way
             if some:
-                under_way += 1
+                done.add()
                 self.reject_now(group, some, error, done)
 
         self._in_slices(group, consumer, deliveries, reject, lambda: self._write_queue.when_committed(done))
@@ -119,7 +109,7 @@ class Requeue:
     def reject_now(self, group: str, deliveries: list[Delivery], error: str, on_done: Done | None) -> None:
         """Dead-letter deliveries; `on_done` is called once, when all of them have ended, with the first error."""
         self._state.stats.rejected += len(deliveries)
-        done = _after(len(deliveries), on_done) if on_done is not None else None
+        done = AllDone(on_done, len(deliveries)) if on_done is not None else None
         if on_done is not None and not deliveries:
             self._write_queue.when_committed(on_done)
         for delivery in deliveries:
@@ -171,18 +161,3 @@ class Requeue:
             group.release(delivery.message, delivery.tries + 1, release.due_ms, mature_ms)
         self._wakeups.wake(release.group)
         self._wakeups.changed()
-
-
-def _after(count: int, on_done: Done) -> Done:
-    """Return a callback that calls `on_done` at its `count`-th call, with the first error there was."""
-    left = count
-    first: CurbstoneError | None = None
-
-    def done(error: CurbstoneError | None) -> None:
-        nonlocal left, first
-        left -= 1
-        first = first or error
-        if not left:
-            on_done(first)
-
-    return done

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, StaleDelivery, Unavailable
 from curbstone.core.holders import Standing
 from curbstone.core.message import Delivery
-from curbstone.core.values import Done, Who, ignore
+from curbstone.core.values import AllDone, Done, Who, ignore
 from curbstone.rabbit.amqp.port import AmqpError, Arrived, Channel
 from curbstone.rabbit.amqp.settling import Settling
 from curbstone.rabbit.consuming import dead_letters
@@ -282,15 +282,7 @@ class Consumer:
         """Requeue or dead-letter claimed deliveries. `on_done` is called when all of it is done."""
         settling = self._settling
         assert settling is not None
-        left = len(ended) + 1
-        first: CurbstoneError | None = None
-
-        def done(failed: CurbstoneError | None) -> None:
-            nonlocal left, first
-            first = first or failed
-            left -= 1
-            if not left and on_done is not None:
-                on_done(first)
+        done = AllDone(on_done, len(ended) + 1)
 
         def ended_one(failed: CurbstoneError | None) -> None:
             self._owed -= 1

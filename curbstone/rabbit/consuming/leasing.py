@@ -10,7 +10,7 @@ from curbstone.core.errors import CurbstoneError
 from curbstone.core.holders import waiting_call
 from curbstone.core.host import Timer
 from curbstone.core.message import Delivery
-from curbstone.core.values import UNNAMED, Answer, Done, Holder, Lease, Outcome, Who, ignore
+from curbstone.core.values import UNNAMED, AllDone, Answer, Done, Holder, Lease, Outcome, Who, ignore
 from curbstone.rabbit.amqp.settling import Settling
 from curbstone.rabbit.consuming import dead_letters
 from curbstone.rabbit.consuming.pull import Pull, Pulled, Puller
@@ -155,17 +155,8 @@ class Leasing:
         """Settle leases of this gateway. All other tokens are stale."""
         stale: list[str] = []
         settled = 0
-        left = 1
-        first: CurbstoneError | None = None
         touched: dict[int, Settling] = {}
-
-        def done(failed: CurbstoneError | None) -> None:
-            nonlocal left, first
-            first = first or failed
-            left -= 1
-            if not left:
-                on_done(first, 0 if first else settled, stale)
-
+        done = AllDone(lambda failed: on_done(failed, 0 if failed else settled, stale))
         for token in tokens:
             held = self._take(token, owner)
             if held is None:
@@ -177,10 +168,10 @@ class Leasing:
                 held.settling.ack(held.tag)
                 self._queue.stats.acked += 1
             else:
-                left += 1
+                done.add()
                 reason = dead_letters.MAX_TRIES if outcome is Outcome.NACK else dead_letters.REJECTED
                 self._give_back(held, reason, delay_ms, error, done)
-        left += len(touched)
+        done.add(len(touched))
         for settling in touched.values():
             settling.fence(lambda lost: done(self._queue.engine.lost(lost)))
         self._queue.changed()

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from curbstone.core.errors import Conflict, CurbstoneError, NoSuchQueue
-from curbstone.core.values import UNNAMED, Done
+from curbstone.core.values import UNNAMED, AllDone, Done
 from curbstone.rabbit.amqp.link import unavailable
 from curbstone.rabbit.amqp.port import NOT_FOUND, AmqpError, Channel
 from curbstone.rabbit.shared.delay_ladder import end_pattern
@@ -26,16 +26,7 @@ Step = Callable[[Done], None]
 
 def together(steps: Sequence[Step], on_done: Done) -> None:
     """Take all steps at once. `on_done` is called after the last, with the first error; at once if there are none."""
-    left = len(steps)
-    first: CurbstoneError | None = None
-
-    def done(error: CurbstoneError | None) -> None:
-        nonlocal left, first
-        first = first or error
-        left -= 1
-        if not left:
-            on_done(first)
-
+    done = AllDone(on_done, len(steps))
     for step in steps:
         step(done)
     if not steps:
