@@ -61,7 +61,7 @@ from curbstone.net.fair_reader import Turns
 from curbstone.net.peer import Networks
 from curbstone.process import logs, malloc_tuning, open_files, systemd
 from curbstone.process.file_system import doubts, file_system_of, writable_by_others
-from curbstone.process.gc_tuning import Collections, give_back, undisturbed
+from curbstone.process.gc_tuning import Collections, collection_disabled, trim_memory
 from curbstone.process.stopping import SIGNALS, Stopped, stopped_by_signals
 from curbstone.schemas import JsonSchemas
 from curbstone.settings import Settings, warnings
@@ -203,7 +203,7 @@ def open_engine(host: AsyncioHost, settings: Settings, whole: asyncio.Event) -> 
     `whole` is set when no transaction is left in half by a crash.
     """
     started_s = time.monotonic()
-    with undisturbed():
+    with collection_disabled():
         disk = OsDisk(settings.data, open_files.shares(open_files.raise_limit()).files)
         broker = Broker.open(
             host,
@@ -283,7 +283,7 @@ def _acceptor(broker: ServedEngine, host: AsyncioHost, settings: Settings, reloa
 def admission_of(broker: ServedEngine, host: AsyncioHost, settings: Settings) -> Admission:
     """Return the limits of connections, and of what they hold in memory."""
     budget = Budget(settings.max_buffered, _of_gateway(settings).json_bytes_max)
-    budget.on_calm = lambda: host.submit(give_back, lambda _result, _error: None)
+    budget.on_calm = lambda: host.submit(trim_memory, lambda _result, _error: None)
     return Admission(
         lambda: open_files.shares(open_files.limit()).connections,
         broker.alarms,

@@ -97,9 +97,9 @@ class AsgiSocket:
 
     def _sent(self, size: int) -> None:
         self._unsent_bytes = max(self._unsent_bytes - size, 0)
-        self._steer()
+        self._adjust_flow()
 
-    def _steer(self) -> None:
+    def _adjust_flow(self) -> None:
         """Pause or resume deliveries and reading, depending on what waits."""
         self._account.hold_output(self._unsent_bytes if self._unsent_bytes > WRITE_BUFFER_BYTES else 0)
         is_full = self._unsent_bytes > WRITE_BUFFER_BYTES or (self._is_full and self._unsent_bytes > 0)
@@ -119,7 +119,7 @@ class AsgiSocket:
             self._account.hold_input(0)
             self._is_held = False
             self._unsent_bytes_max = sys.maxsize
-            self._steer()
+            self._adjust_flow()
             session.closed()
 
     # ------------------------------------------------------------ what the session calls, see `WebSocketPort`
@@ -130,7 +130,7 @@ class AsgiSocket:
             self._output.append(frames)
             self._unsent_bytes += len(frames)
             self._has_output.set()
-            self._steer()
+            self._adjust_flow()
 
     def close(self, code: int, reason: str = "") -> None:
         """Close after everything that was sent."""
@@ -155,12 +155,12 @@ class AsgiSocket:
     def hold(self) -> None:
         """Stop reading until `resume`."""
         self._is_held = True
-        self._steer()
+        self._adjust_flow()
 
     def resume(self) -> None:
         """Continue reading."""
         self._is_held = False
-        self._steer()
+        self._adjust_flow()
 
     # ------------------------------------------------------------ what the budget calls
 
@@ -179,12 +179,12 @@ class AsgiSocket:
     def pause_input(self) -> None:
         """Stop reading."""
         self._is_stopped = True
-        self._steer()
+        self._adjust_flow()
 
     def resume_input(self) -> None:
         """Continue after `pause_input`."""
         self._is_stopped = False
-        self._steer()
+        self._adjust_flow()
 
     def evict(self) -> None:
         """Refuse what the peer has begun, and close."""

@@ -211,7 +211,7 @@ class HttpConnection(Stream, asyncio.Protocol):
 
     def body_was_taken(self) -> None:
         """Continue reading: the application has taken the part of the body that has come."""
-        self._steer()
+        self._adjust_flow()
 
     # ------------------------------------------------------------ bytes, a request at a time
 
@@ -222,7 +222,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         while (start := self._held_from) < size:
             # Outside a body, what follows is a request. It waits for the answer to the one before, and for its reading.
             if pieces == PIECES_MAX or not (self._in_body or (self._answering is None and not self.is_full)):
-                self._steer()
+                self._adjust_flow()
                 if not (self._in_body or self._account.input):
                     self._account.hold_input(size - start, is_complete=True)
                 if self._in_head:
@@ -243,7 +243,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         if self._deadline == _NEVER and self._answering is None and not (self._in_head or self._in_body):
             self._rest()  # this was the rest of an unwanted body, or an empty line
         if self._in_body or not self.is_reading:
-            self._steer()
+            self._adjust_flow()
 
     def _feed(self, piece: bytes, data: bytes) -> bool:
         """Parse a piece; return whether the connection continues as before.
@@ -402,7 +402,7 @@ class HttpConnection(Stream, asyncio.Protocol):
             self.loop.call_soon(self._parse_held)
             return
         if not self.is_reading:
-            self._steer()
+            self._adjust_flow()
         if not self._in_body:
             self._rest()
 
@@ -466,7 +466,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         self._linger = Linger(self.transport, self.loop, LINGER_S_MAX, LINGER_BYTES_MAX)
         self.held = b""
         self._account.hold_input(0)
-        self._steer()
+        self._adjust_flow()
 
     # ------------------------------------------------------------ WebSockets
 
@@ -474,7 +474,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         """Begin to hand the connection over to a WebSocket."""
         self._deadline = _NEVER
         self._handover = Handover(self, self._scope, self._slot, rest)
-        self._steer()
+        self._adjust_flow()
         self._handover.begin()
 
     def is_closed(self) -> bool:
@@ -486,6 +486,6 @@ class HttpConnection(Stream, asyncio.Protocol):
         self.server.clients.discard(self)
         self.held = b""
         self._handover = None
-        self._steer()
+        self._adjust_flow()
         self._forget()
         self.transport.set_protocol(successor)

@@ -10,7 +10,7 @@ from curbstone.access.authorization import AuthorizedBroker
 from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.http.login import caller_of
 from curbstone.gateway.http.problem import Problem
-from curbstone.gateway.websocket.protocol import WebSocketProtocol, refusing, shake_hands
+from curbstone.gateway.websocket.protocol import WebSocketProtocol, accept_handshake, refusing
 from curbstone.gateway.websocket.session import SocketRequest
 from curbstone.net.connection_limits import Slot
 
@@ -51,12 +51,12 @@ class Handover:
             connection.refuse(access)
             return
         if isinstance(access, CurbstoneError):
-            shaken = shake_hands(self._request, self._method, refusing(access))
+            shaken = accept_handshake(self._request, self._method, refusing(access))
         else:
             if access.identity.user:
                 self._slot.logged_in(access.identity.user)
             request = self._request._replace(access=access)
-            shaken = shake_hands(request, self._method, self._gateway.sockets.open)
+            shaken = accept_handshake(request, self._method, self._gateway.sockets.open)
         if isinstance(shaken, Problem):
             connection.refuse(shaken)
             return

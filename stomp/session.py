@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from curbstone.access.caller import ASKING, Credentials
-from curbstone.access.rate_limit import Brake
+from curbstone.access.rate_limit import Throttle
 from curbstone.core.errors import CurbstoneError, Unavailable
 from curbstone.core.message import Message
 from curbstone.core.names import QueueName
@@ -73,8 +73,8 @@ class Session:
         `send_at_once`: see `SessionState.send_at_once`.
         """
         self._authenticator = authenticator
-        brake = Brake(caller.protocol, self._released)
-        connection = SessionState(access, limits, name, single_queue, changed, traffic or Traffic(), brake, caller)
+        throttle = Throttle(caller.protocol, self._released)
+        connection = SessionState(access, limits, name, single_queue, changed, traffic or Traffic(), throttle, caller)
         self._connection = connection
         connection.on_ending = self._on_ending
         if send_at_once is not None:
@@ -131,7 +131,7 @@ class Session:
         """Whether reading must stop, until the session calls `changed` and this is false again."""
         # Nothing is read while the login is being checked.
         connection = self._connection
-        return connection.unconfirmed.is_too_much or self._agreement is not None or connection.brake.is_on
+        return connection.unconfirmed.is_too_much or self._agreement is not None or connection.throttle.is_on
 
     @property
     def failure(self) -> str:
@@ -254,7 +254,7 @@ class Session:
         connection.access.ack_ids.leave(connection.handle)
         self._parser.close()
         self._kept = []
-        connection.brake.close()
+        connection.throttle.close()
         self._publisher.close()
         self._transactions.close()
         self._subscriptions.close()
@@ -266,7 +266,7 @@ class Session:
         line = error.shown if may_be_another and isinstance(error.shown, bytes) else b""
         if protocol := connect.greeting_of_another_protocol(line):
             last = connect.HTTP_ANSWER if protocol == "http" else b""
-            connection.turn_away(f"{protocol} on the STOMP port", error, last)
+            connection.reject_protocol(f"{protocol} on the STOMP port", error, last)
         else:
             connection.fail(error)
 
@@ -284,7 +284,7 @@ class Session:
                 if plan is not None:
                     target = plan.target
                     if not target.messages:
-                        if connection.is_braked:
+                        if connection.is_throttled:
                             self._kept = [(head, receipt, body), *left]
                             break
                         if settler.opened or publisher.has_numbers:
@@ -309,7 +309,7 @@ class Session:
     def _has_to_wait(self, head: Head) -> bool:
         """Return whether a frame publishes and its user is over its rate. A login is a SEND that does not publish."""
         is_send = head.command == "SEND" and head.headers.get("destination") != SESSION_TOKEN
-        return is_send and self._connection.is_braked
+        return is_send and self._connection.is_throttled
 
     def _flush(self) -> None:
         """Hand the collected SENDs and ACKs to the engine."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from curbstone.access.authorization import AuthorizedBroker
     from curbstone.access.caller import Caller
     from curbstone.access.connections import Presence
-    from curbstone.access.rate_limit import Brake
+    from curbstone.access.rate_limit import Throttle
 
 
 def _ignore(*_arguments: object) -> None:
@@ -48,10 +48,10 @@ class SessionState:
         single_queue: QueueName | None,
         changed: Callable[[int], None],
         traffic: Traffic,
-        brake: Brake,
+        throttle: Throttle,
         caller: Caller,
     ) -> None:
-        """`brake` is on while the user publishes more than its rate."""
+        """`throttle` is on while the user publishes more than its rate."""
         self.access = access
         """What the client may do. Before its login this is anonymous access."""
         self.presence: Presence | None = None
@@ -91,7 +91,7 @@ class SessionState:
         """Sends output now and not at the end of the turn; returns False if it has to wait for what is before it."""
         self._last = b""
         self.unconfirmed = InFlight(limits.unconfirmed_max, limits.unconfirmed_bytes_max)
-        self.brake = brake
+        self.throttle = throttle
 
     def detach(self) -> None:
         """Drop the callbacks: the engine may still refer to this state, which would keep the connection in memory."""
@@ -125,10 +125,10 @@ class SessionState:
             self.write(frames.receipt(receipt))
 
     @property
-    def is_braked(self) -> bool:
+    def is_throttled(self) -> bool:
         """Whether the user is over its rate, so that nothing may be published now."""
         meter = self.access.identity.meter
-        return meter is not None and self.brake.stops(meter)
+        return meter is not None and self.throttle.stops(meter)
 
     def charge(self, count: int, size: int) -> None:
         """Count messages and bytes towards the user's rate."""
@@ -182,7 +182,7 @@ class SessionState:
         else:
             self.finish(frame)
 
-    def turn_away(self, failure: str, error: ProtocolError, last: bytes) -> None:
+    def reject_protocol(self, failure: str, error: ProtocolError, last: bytes) -> None:
         """End at once with these bytes: the client speaks another protocol."""
         self.failure = failure
         self.traffic.refuse(error)

@@ -40,7 +40,7 @@ FAILED_MAX, REFUSED_MAX = 10, 100
 DEEDS_MAX, DEEDS_MS = 1000, 10_000_000
 """How many different changes of one user are distinguished: so many at once, and so many in this time."""
 
-FAILED, REFUSED, THROTTLED, SESSION, DEED = "failed", "refused", "throttled", "session", "deed"
+FAILED, REFUSED, THROTTLED, SESSION, DEED = "failed", "refused", "throttled", "session", "audit_later"
 
 logger = logging.getLogger("curbstone.access")
 

@@ -164,7 +164,7 @@ class AuthorizedBroker:
 
     def delete(self, name: QueueName, on_done: Callable[[bool | CurbstoneError], None]) -> None:
         self.check(Right.MANAGE, name)
-        note = self._deed("delete queue", name)
+        note = self._audit_later("delete queue", name)
 
         def deleted(outcome: bool | CurbstoneError) -> None:
             if outcome is True:
@@ -177,7 +177,7 @@ class AuthorizedBroker:
         self, name: QueueName, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False
     ) -> None:
         queue = self.queue(name, Right.MANAGE)
-        note = self._deed("purge queue", name)
+        note = self._audit_later("purge queue", name)
 
         def purged(error: CurbstoneError | None, count: int) -> None:
             if count:
@@ -188,7 +188,7 @@ class AuthorizedBroker:
 
     def undo(self, name: QueueName, request: UndoRequest, on_done: Undoing) -> None:
         queue = self.queue(name, Right.MANAGE)
-        note = self._deed("undo", name)
+        note = self._audit_later("undo", name)
 
         def undone(error: CurbstoneError | None, found: Undone) -> None:
             if found.restored:
@@ -209,7 +209,7 @@ class AuthorizedBroker:
         if to is not None:
             self.check(Right.SEND, to)
         queue = self.queue(name, Right.MANAGE)
-        note = self._deed("redrive", name)
+        note = self._audit_later("redrive", name)
 
         def redriven(error: CurbstoneError | None, found: Redriven) -> None:
             if found.moved:
@@ -463,15 +463,15 @@ class AuthorizedBroker:
         except NoSuchQueue:
             return None
 
-    def _deed(self, action: str, name: QueueName) -> Callable[[], None]:
+    def _audit_later(self, action: str, name: QueueName) -> Callable[[], None]:
         """Return a function that notes in the audit that the caller has changed a queue."""
-        return self._registries.deed(self.identity, action, str(name))
+        return self._registries.audit_later(self.identity, action, str(name))
 
     def _noted(self, action: str, name: QueueName, state: Callable[[QueueName], object], on_done: Done) -> Done:
         """Return an `on_done` that notes the action in the audit if it has changed this state of the queue."""
         if not self.identity.owner:
             return on_done
-        note, before = self._deed(action, name), state(name)
+        note, before = self._audit_later(action, name), state(name)
 
         def done(error: CurbstoneError | None) -> None:
             if error is None and state(name) != before:

@@ -113,4 +113,4 @@ class PasswordLogins:
 
 def _hashes(user: User | None, caller: Caller) -> tuple[str, ...]:
     """Return the hashes that a password may be right for; none if there is no such user, or not from this address."""
-    return user.passwords if user is not None and user.may_come_from(caller.address) else ()
+    return user.passwords if user is not None and user.may_log_in_from(caller.address) else ()

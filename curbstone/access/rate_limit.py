@@ -2,8 +2,8 @@
 
 A message counts when it arrives, whether it is stored or not, over all connections of the user together. For a moment a
 user may exceed its rate. That makes a debt, which time pays off, and until it is paid nothing more of the user is
-accepted. A connection that publishes meanwhile is not read (`Brake`). An HTTP request is refused, with the time to try
-again (`Meter.check`).
+accepted. A connection that publishes meanwhile is not read (`Throttle`). An HTTP request is refused, with the time to
+try again (`Meter.check`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Meter:
         self._us_a_byte = 1_000_000 / rate.bytes if rate.bytes else 0.0
         self._paid_us = [0.0, 0.0]
         """When the messages, and when the bytes, counted so far are paid for."""
-        self._brakes: dict[Brake, None] = {}
+        self._throttles: dict[Throttle, None] = {}
         self._timer: Timer | None = None
 
     def count(self, messages: int, size: int) -> None:
@@ -100,21 +100,21 @@ class Meter:
             self._note(protocol)
             raise TooFast(f"this user may publish {self.rate}", int(-(-debt_us // 1_000_000)))
 
-    def hold(self, brake: Brake, protocol: str) -> None:
-        """Release a brake when everything is paid for."""
+    def hold(self, throttle: Throttle, protocol: str) -> None:
+        """Release a throttle when everything is paid for."""
         self._note(protocol)
-        self._brakes[brake] = None
+        self._throttles[throttle] = None
         if self._timer is None:
             self._arm()
 
-    def let_go(self, brake: Brake) -> None:
-        """Forget a brake: its connection is over."""
-        self._brakes.pop(brake, None)
-        if not self._brakes and self._timer is not None:
+    def remove(self, throttle: Throttle) -> None:
+        """Remove a throttle whose connection has ended."""
+        self._throttles.pop(throttle, None)
+        if not self._throttles and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def forgive(self) -> None:
+    def cancel_debt(self) -> None:
         """Cancel the debt: the user has another rate now."""
         self._paid_us = [0.0, 0.0]
         self._release()
@@ -134,16 +134,16 @@ class Meter:
 
     def _release(self) -> None:
         try:
-            for brake in list(self._brakes):
-                self.let_go(brake)
-                brake.release()
+            for throttle in list(self._throttles):
+                self.remove(throttle)
+                throttle.release()
         finally:
-            if self._brakes and self._timer is None:  # one of them raised: the others are released later
+            if self._throttles and self._timer is None:  # one of them raised: the others are released later
                 self._arm()
 
 
-class Brake:
-    """The brake of one connection. It is on while the connection wants to publish and its user is in debt.
+class Throttle:
+    """The throttle of one connection. It is on while the connection wants to publish and its user is in debt.
 
     While it is on, the connection must not be read. Input that was read before waits, in its order.
     """
@@ -160,7 +160,7 @@ class Brake:
         return self._meter is not None
 
     def stops(self, meter: Meter | None) -> bool:
-        """Return whether nothing may be published now; if so, the brake is on from now."""
+        """Return whether nothing may be published now; if so, the throttle is on from now."""
         if meter is None:
             return False
         if self._meter is None and meter.debt_us:
@@ -169,14 +169,14 @@ class Brake:
         return self._meter is not None
 
     def release(self) -> None:
-        """Turn the brake off: everything is paid for."""
+        """Turn the throttle off: everything is paid for."""
         self._meter = None
         self._released()
 
     def close(self) -> None:
-        """Turn the brake off for good: the connection is over."""
+        """Turn the throttle off: the connection has ended."""
         if self._meter is not None:
-            self._meter.let_go(self)
+            self._meter.remove(self)
             self._meter = None
         self._released = ignore
 

@@ -40,9 +40,9 @@ class Registries:
 
     def did(self, identity: Identity, action: str, target: str) -> None:
         """Note a change that needed `manage` or `admin`."""
-        self.deed(identity, action, target)()
+        self.audit_later(identity, action, target)()
 
-    def deed(self, identity: Identity, action: str, target: str) -> Callable[[], None]:
+    def audit_later(self, identity: Identity, action: str, target: str) -> Callable[[], None]:
         """Return a function that notes a change by the client whose request is carried out now, once it is made."""
         audit = self._audit
         if audit is None or not identity.owner:

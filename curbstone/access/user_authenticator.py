@@ -148,7 +148,7 @@ class UserAuthenticator:
         if not kept:
             return None
         user = self.users.users[credentials.user]
-        return self._welcome(user, Origin("password", user.name, kept), caller)
+        return self._admit(user, Origin("password", user.name, kept), caller)
 
     def admit(self, credentials: Credentials, caller: Caller, on_done: Admitted) -> None:
         try:
@@ -191,7 +191,7 @@ class UserAuthenticator:
             try:
                 if user is None or kept not in user.passwords:
                     raise self._failed(credentials.user, caller)
-                found = self._welcome(user, Origin("password", user.name, kept), caller)
+                found = self._admit(user, Origin("password", user.name, kept), caller)
             except CurbstoneError as refusal:
                 on_done(refusal)
             else:
@@ -204,18 +204,18 @@ class UserAuthenticator:
         user = self.users.by_certificate(caller.certificate) if caller.certificate else None
         if user is not None:
             proof = next(name for name in user.certificates if name in caller.certificate)
-            return self._welcome(user, Origin("certificate", user.name, proof), caller)
+            return self._admit(user, Origin("certificate", user.name, proof), caller)
         user = self.users.users.get(ANONYMOUS)
-        if user is None or not user.may_come_from(caller.address):
+        if user is None or not user.may_log_in_from(caller.address):
             raise NotLoggedIn(WANTED)
-        return self._welcome(user, Origin("anonymous", user.name, ""), caller)
+        return self._admit(user, Origin("anonymous", user.name, ""), caller)
 
     def _by_secret(self, secret: Secret, name: str, caller: Caller) -> AuthorizedBroker:
         if secret.kind == TOKEN:
             token = self.tokens.find(secret)
             user = self.users.users.get(token.user) if token is not None else None
             if token is not None and user is not None and name in ("", user.name):
-                access = self._welcome(user, Origin("token", user.name, token.id), caller)
+                access = self._admit(user, Origin("token", user.name, token.id), caller)
                 self.tokens.used(token)
                 return access
         elif secret.kind == SESSION:
@@ -225,7 +225,7 @@ class UserAuthenticator:
                 found is not None
                 and user is not None
                 and name in ("", user.name)
-                and user.may_come_from(caller.address)
+                and user.may_log_in_from(caller.address)
             ):
                 return found
         raise self._failed(name, caller)
@@ -236,11 +236,11 @@ class UserAuthenticator:
         if user is None or name not in ("", user.name):
             raise self._failed(name, caller)
         proof = repr((claims.id, claims.expires_ms, claims.roles))  # repr: roles with spaces in them are not confused
-        return self._welcome(user, Origin("jwt", user.name, proof), caller, claims)
+        return self._admit(user, Origin("jwt", user.name, proof), caller, claims)
 
-    def _welcome(self, user: User, origin: Origin, caller: Caller, claims: Claims | None = None) -> AuthorizedBroker:
+    def _admit(self, user: User, origin: Origin, caller: Caller, claims: Claims | None = None) -> AuthorizedBroker:
         """Return the access of a user whose proof is good."""
-        if not user.may_come_from(caller.address):
+        if not user.may_log_in_from(caller.address):
             raise self._failed(user.name, caller)
         known = self._known.get(origin)
         if known is None:
@@ -335,14 +335,14 @@ class UserAuthenticator:
                 self._measure(known.identity, user)
         for presence in self.connections.listed():
             user = self.users.users.get(presence.access.identity.user)
-            if user is not None and not user.may_come_from(presence.caller.address):
+            if user is not None and not user.may_log_in_from(presence.caller.address):
                 presence.end(NotLoggedIn("the login was revoked"))
 
     def _measure(self, identity: Identity, user: User) -> None:
         """Use the meter of the user's current rate. If the rate has changed, counting starts again."""
         before, identity.meter = identity.meter, self._meters.of(user.name, user.rate)
         if before is not None and before is not identity.meter:
-            before.forgive()
+            before.cancel_debt()
 
     # --- sessions and tickets
 
@@ -380,7 +380,7 @@ class UserAuthenticator:
         secret = parse_secret(text)
         access = self.tickets.use(secret, way, queue) if secret is not None and secret.kind == TICKET else None
         user = self._user(self._of(access)) if access is not None and not access.identity.end_reason else None
-        if access is None or user is None or not user.may_come_from(caller.address):
+        if access is None or user is None or not user.may_log_in_from(caller.address):
             raise self._failed("", caller)
         return access
 

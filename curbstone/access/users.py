@@ -57,7 +57,7 @@ class User(NamedTuple):
     rate: Rate = NO_RATE
     """What the user may publish: its own rate, or the largest of its roles."""
 
-    def may_come_from(self, address: str) -> bool:
+    def may_log_in_from(self, address: str) -> bool:
         """Return whether the user may log in from an address."""
         if not self.sources:
             return True

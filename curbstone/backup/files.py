@@ -45,7 +45,7 @@ class NotInBackup(Exception):
     """A queue that was asked for is not in the backup."""
 
 
-class Had(NamedTuple):
+class PresentPart(NamedTuple):
     """The part of a file that the receiver has already."""
 
     size: int

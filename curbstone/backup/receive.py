@@ -136,7 +136,7 @@ def _compare(sums: dict[str, str], found: dict[str, str]) -> None:
             raise BackupError(f"{name} is damaged: its checksum does not match")
 
 
-def had_in(folder: Path) -> dict[str, tuple[int, str]]:
+def present_parts(folder: Path) -> dict[str, tuple[int, str]]:
     """Return the size and checksum of each file of a backup, by name, after comparing all of it with its checksums."""
     sums = verify(folder)
     return {name: ((folder / name).stat().st_size, digest) for name, digest in sums.items() if name != INDEX}

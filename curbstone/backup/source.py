@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from curbstone import __version__
-from curbstone.backup.files import DATA, INDEX, OFFSET, PIECE_BYTES, SUMS, Had, encode_index, encode_sums
+from curbstone.backup.files import DATA, INDEX, OFFSET, PIECE_BYTES, SUMS, PresentPart, encode_index, encode_sums
 from curbstone.core.engine.broker import Broker
 from curbstone.core.errors import Conflict, CurbstoneError, Unavailable
 from curbstone.core.host import AsyncioHost
@@ -63,11 +63,11 @@ class Backups:
         if self._is_busy:
             raise Conflict("another backup is under way; there is one at a time")
         self._is_busy = True
-        self._take({path: Had(*each) for path, each in had.items()}, on_done, TRIES)
+        self._take({path: PresentPart(*each) for path, each in had.items()}, on_done, TRIES)
 
     def _take(
         self,
-        had: Mapping[str, Had],
+        had: Mapping[str, PresentPart],
         on_done: Callable[[CurbstoneError | None, Archive | None], None],
         tries: int,
     ) -> None:
@@ -203,7 +203,7 @@ def _link(path: Path, at: Path) -> None:
         raise
 
 
-def archive(facts: Mapping[str, object], files: list[Kept], had: Mapping[str, Had]) -> Iterator[bytes]:
+def archive(facts: Mapping[str, object], files: list[Kept], had: Mapping[str, PresentPart]) -> Iterator[bytes]:
     """Yield a tar archive of these files. Raise OSError if one can't be read; the archive then has no `SHA256SUMS`."""
     index = encode_index(facts)
     sums = {INDEX: hashlib.sha256(index).hexdigest()}
@@ -228,7 +228,7 @@ def archive(facts: Mapping[str, object], files: list[Kept], had: Mapping[str, Ha
     yield _entry(SUMS, len(text)) + _padded(text) + bytes(2 * tarfile.BLOCKSIZE)
 
 
-def _known(read: Callable[[int], bytes], had: Had | None, size: int) -> tuple[int, hashlib._Hash]:
+def _known(read: Callable[[int], bytes], had: PresentPart | None, size: int) -> tuple[int, hashlib._Hash]:
     """Return how many bytes of a file the receiver has, and their hash. It is 0 if its checksum does not match."""
     if had is None or not 0 < had.size <= size:
         return 0, hashlib.sha256()

@@ -71,13 +71,13 @@ def backup(
     with _errors_reported(), Client() as client:
         if target != "-":
             receive.check_free(Path(target))  # before the server keeps files for nothing
-        had: dict[str, Any] = {} if since is None else receive.had_in(since)
+        had: dict[str, Any] = {} if since is None else receive.present_parts(since)
         with client.stream("POST", "/v2/backup", json={"had": had}) as pieces:
             stream = _Stream(pieces)
             if not is_archive:
-                _tell(receive.receive(stream, Path(target), since), "in", target, as_json)
+                _print_summary(receive.receive(stream, Path(target), since), "in", target, as_json)
             elif target != "-":
-                _tell(_to_file(stream, Path(target)), "in", target, as_json)
+                _print_summary(_to_file(stream, Path(target)), "in", target, as_json)
             else:
                 index = receive.pass_on(stream, sys.stdout.buffer)
                 sys.stdout.buffer.flush()
@@ -128,10 +128,10 @@ def restore(
             new_name = queue_of(name or queue)
             sizes = restore_queue(unpack, data, queue_of(queue), new_name)
             index = {"queue": str(new_name), "queues": 1, "files": len(sizes), "bytes": sum(sizes)}
-            _tell(index, f"restored as {new_name} in", data, as_json)
+            _print_summary(index, f"restored as {new_name} in", data, as_json)
         else:
             index = restore_all(unpack, data)
-            _tell(index, f"at {index['at']} restored to" if "at" in index else "restored to", data, as_json)
+            _print_summary(index, f"at {index['at']} restored to" if "at" in index else "restored to", data, as_json)
 
 
 def _unpacking(source: str, at: str) -> Unpack:
@@ -188,7 +188,7 @@ def _seconds(text: str, option: str) -> int:
     return int(number) * unit
 
 
-def _tell(index: Mapping[str, object], where: str, target: str | Path, as_json: bool) -> None:
+def _print_summary(index: Mapping[str, object], where: str, target: str | Path, as_json: bool) -> None:
     """Print one line that says what there is now, or the index as JSON."""
     if as_json:
         print_json(index)

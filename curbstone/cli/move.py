@@ -64,13 +64,13 @@ def move(
         total = None if follow else min(info["rdy"], limit or info["rdy"])
         moved = twice = 0
 
-        def say() -> None:
+        def report() -> None:
             if as_json:
                 print_json({"moved": moved, "maybe_twice": twice})
             else:
                 print(f"{counted(moved, 'message')} moved" + (f", {twice} of them maybe twice" if twice else ""))
 
-        with summing_up(say), progress(f"{taken} to {given}", total) as done:
+        with summing_up(report), progress(f"{taken} to {given}", total) as done:
             while not limit or moved < limit:
                 count = min(AT_ONCE, limit - moved) if limit else AT_ONCE
                 messages = _lease(near, taken, count, WAIT_S if follow else 0)

@@ -81,7 +81,7 @@ def push(
             raise Retry(delay_s, str(failed)) from None
 
     name = queue_of(queue)
-    _check_that_there_is(name)
+    _check_exists(name)
     # The token is read for each connection, because its file may be replaced while this runs.
     client = Client(server_url().split(","), token=login_token, tls=tls_to(server_url()))
     client.worker(str(name), parallel=parallel)(send)
@@ -93,7 +93,7 @@ def push(
         raise CommandFailed(str(error), FAILED) from None
 
 
-def _check_that_there_is(queue: QueueName) -> None:
+def _check_exists(queue: QueueName) -> None:
     """Raise CommandFailed if the queue is missing, because a subscription would create it."""
     try:
         with HttpClient() as http:

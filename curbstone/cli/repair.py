@@ -70,8 +70,10 @@ def repair(
         print_json({"applied": apply, **facts, "unreplayed": unreplayed, "staging": staged})
     else:
         _print(found, redo, unreplayed, staged, apply)
-    hopeless = [text for made in found for text in made.hopeless] + [text for made in redo for text in made.hopeless]
-    is_left = bool(staged) or (bool(hopeless) if apply else bool(found or redo or unreplayed))
+    unrepairable = [text for made in found for text in made.unrepairable] + [
+        text for made in redo for text in made.unrepairable
+    ]
+    is_left = bool(staged) or (bool(unrepairable) if apply else bool(found or redo or unreplayed))
     return DAMAGED if is_left else 0
 
 
@@ -81,7 +83,7 @@ def _facts(made: Plan) -> dict[str, Any]:
         "queue": str(made.name),
         "rewritten": {file.path: file.notes for file in made.files},
         "moved": {aside.path: len(aside.messages) for aside in made.asides},
-        "left": made.hopeless,
+        "left": made.unrepairable,
     }
 
 
@@ -90,7 +92,7 @@ def _redo_facts(made: RedoPlan) -> dict[str, Any]:
         "file": made.name,
         "written": {path: len(parts) for path, parts in made.kept.fitting.items()},
         "saved": {uid: len(messages) for uid, messages in made.saved.items()},
-        "left": made.hopeless,
+        "left": made.unrepairable,
     }
 
 
@@ -104,9 +106,9 @@ def _print_redo(made: RedoPlan, done: bool) -> None:
     for uid, messages in made.saved.items():
         where = f"{'saved' if done else 'to be saved'} as JSON lines in {DAMAGED_DIR}/{uid}/"
         out.print(f"  {counted(len(messages), 'message')} of {QUEUES}/{uid}, whose place is taken or lost, {where}")
-    for text in made.hopeless:
+    for text in made.unrepairable:
         out.print(f"  {text}: it stays where it is; repair that, or move the file away")
-    if not made.hopeless:
+    if not made.unrepairable:
         out.print(f"  {made.name}: {'moved' if done else 'to be moved'} to {DAMAGED_DIR}/")
 
 
@@ -134,7 +136,7 @@ def _print(found: list[Plan], redo: list[RedoPlan], unreplayed: list[str], stage
         for aside in made.asides:
             saved = f", {counted(len(aside.messages), 'message')} of it saved as JSON lines" if aside.messages else ""
             out.print(f"  {aside.path}: {'moved' if done else 'to be moved'} to {DAMAGED_DIR}/{saved}")
-        for text in made.hopeless:
+        for text in made.unrepairable:
             out.print(f"  {text}: nothing can be done")
         if made.directory_after:
             out.print(f"  {made.directory}: {'renamed' if done else 'to be renamed'} to {made.directory_after}")

@@ -84,12 +84,12 @@ def send(
         groups = _of_jsonl(_lines(sys.stdin.buffer)) if jsonl else _of_lines(_lines(sys.stdin.buffer))
     sent = duplicates = 0
 
-    def say() -> None:
+    def report() -> None:
         if not as_json:
             more = f"; {duplicates} left out, because others with their unique names are not settled" * bool(duplicates)
             print(f"{counted(sent, 'message')} sent{more}")
 
-    with summing_up(say), Client() as client, progress("Sending", len(bodies) if bodies else None) as done:
+    with summing_up(report), Client() as client, progress("Sending", len(bodies) if bodies else None) as done:
         if create:
             client.queue("PUT", name)
         try:

@@ -69,7 +69,7 @@ def import_() -> None:
     client = Client()
     work = _Import(client)
     # The client is closed before the sum is printed: an interruption at the end of the input is reported, too.
-    with summing_up(work.say), client:
+    with summing_up(work.report), client:
         work.begin()
         for queue, batch in _batches(_lines(sys.stdin.buffer)):
             name = queue_of(queue)
@@ -143,7 +143,7 @@ class _Import:
         self._names.add(name)
         return names_of(line) if is_first else {}
 
-    def say(self) -> None:
+    def report(self) -> None:
         """Print what was done."""
         parts = [f"{counted(self.sent - self.duplicates, 'message')} imported"]
         if self.duplicates:

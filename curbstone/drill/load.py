@@ -127,7 +127,7 @@ class Server:
         self._process.stdout.close()
         self._account.kills.append(self._account.now())
 
-    def wait_for_life_after(self, life: int) -> None:
+    def wait_for_start_after(self, life: int) -> None:
         """Wait until the server was started again after this life, or `end` was called."""
         with self._changed:
             self._changed.wait_for(lambda: self.life > life or self.is_over, TIMEOUT_S)
@@ -191,7 +191,7 @@ class Clients:
             thread.join(TIMEOUT_S)
         return is_drained
 
-    def _through_all_lives(self, work: Callable[[Connection, int], bool]) -> None:
+    def _across_restarts(self, work: Callable[[Connection, int], bool]) -> None:
         """Call `work` until it returns False. After a lost connection, continue in the server's next life."""
         while not self._server.is_over:
             life = self._server.life
@@ -201,7 +201,7 @@ class Clients:
                         pass
                 return
             except ERRORS:
-                self._server.wait_for_life_after(life)
+                self._server.wait_for_start_after(life)
 
     def _produce(self, name: str) -> None:
         number = 0
@@ -225,7 +225,7 @@ class Clients:
                 self._done_sending.wait(PAUSE_S)
             return not self._done_sending.is_set()
 
-        self._through_all_lives(send_one)
+        self._across_restarts(send_one)
 
     def _consume(self) -> None:
         account = self._account
@@ -245,4 +245,4 @@ class Clients:
             self.is_drained.wait(PAUSE_S)
             return True
 
-        self._through_all_lives(take_some)
+        self._across_restarts(take_some)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from curbstone.access.caller import ASKING
-from curbstone.access.rate_limit import Brake
+from curbstone.access.rate_limit import Throttle
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.values import ignore
 from curbstone.mqks import arguments, codec
@@ -112,7 +112,7 @@ class Session:
             unacked=lambda: self._actions.unacked,
             logged_in=logged_in,
         )
-        self._brake = Brake(caller.protocol, self._released)
+        self._throttle = Throttle(caller.protocol, self._released)
         registry.sessions.add(self)
         self._actions = Actions(self, registry, limits, self._login)
         self._login.begin()
@@ -235,7 +235,7 @@ class Session:
                 return
 
     def _go_on_later(self) -> None:
-        if self._waiting and not self._is_due and not self.held and not self._brake.is_on:
+        if self._waiting and not self._is_due and not self.held and not self._throttle.is_on:
             self._is_due = True
             self._later(max(1, self.work_us // 1000), self._go_on)
 
@@ -246,7 +246,7 @@ class Session:
 
     def _go_on(self) -> None:
         self._is_due = False
-        if self.ending or self.held or self._brake.is_on:
+        if self.ending or self.held or self._throttle.is_on:
             return
         lines = list(self._waiting)
         self._waiting.clear()
@@ -284,7 +284,7 @@ class Session:
                 raise RequestError(f"a request other than publish and ping has at most {REQUEST_BYTES_MAX} bytes")
             if request.action == PUBLISH:
                 meter = self._login.access.identity.meter
-                if meter is not None and self._brake.stops(meter):
+                if meter is not None and self._throttle.stops(meter):
                     return False
             if request.action in _WITH_NAMES:
                 self.work_us += len(text) // 4
@@ -381,7 +381,7 @@ class Session:
         if self.ending:
             return
         self.ending = True
-        self._brake.close()
+        self._throttle.close()
         self._waiting.clear()
         for consumer in list(self._actions.consumers.values()):
             self.end_consumer(consumer)

@@ -178,7 +178,7 @@ class Incoming(asyncio.Protocol):
             contexts = self._acceptor.certificates
             assert contexts is not None
             protocol: asyncio.Protocol = TlsConnection(
-                contexts.context, self._acceptor.handshakes, self._shaken, self._not_shaken
+                contexts.context, self._acceptor.handshakes, self._handshake_done, self._handshake_failed
             )
         else:
             self._done()
@@ -188,12 +188,12 @@ class Incoming(asyncio.Protocol):
         if rest:
             protocol.data_received(rest)
 
-    def _shaken(self, _connection: TlsConnection, certificate: Certificate | None) -> asyncio.Protocol:
+    def _handshake_done(self, _connection: TlsConnection, certificate: Certificate | None) -> asyncio.Protocol:
         assert self._slot is not None
         self._done()
         return self._serve(Peer(self._peer.host, self._peer.port, True, certificate), self._slot)
 
-    def _not_shaken(self, reason: str) -> None:
+    def _handshake_failed(self, reason: str) -> None:
         self._log("tls", f"no TLS handshake: {reason}")
         self._gone()
 

@@ -89,7 +89,7 @@ class Turns:
     def _turn_us(self) -> int:
         return TURN_US if self.is_shared else ALONE_US
 
-    def comes(self, intake: Intake) -> None:
+    def switch_to(self, intake: Intake) -> None:
         """Note that input arrives from another connection than the last input."""
         if self.last is not None:
             self._shared_until_us = self.now_us() + SHARED_US
@@ -120,7 +120,7 @@ class Turns:
             for _ in range(len(line)):
                 if self.left_us <= 0:
                     break
-                line.popleft().go_on()
+                line.popleft().resume()
         finally:
             if line or self._spent_us:
                 self._next_soon()
@@ -142,29 +142,29 @@ class Intake:
         return bool(self._held)
 
     def receive(self, data: bytes) -> None:
-        """Hand input to the taker, or as much of it as this turn has room for."""
+        """Pass input to the taker, or as much of it as this turn has room for."""
         size = len(data)
         if self._turns.last is not self:
-            self._turns.comes(self)
+            self._turns.switch_to(self)
         if self._held:
             self._held = self._held[self._held_from :] + data
             self._held_from = 0
         elif size <= SMALL_BYTES:
             self._taker.take(data)  # not even measured: most connections send one small request at a time
         elif size <= FIRST_BYTES and size * self._us_per_byte <= SMALL_US:
-            self._hand_on(data)
+            self._pass(data)
         else:
-            self._hand_on_in_turn(data, 0)
+            self._pass_in_turn(data, 0)
 
-    def go_on(self) -> None:
-        """Hand on the waiting input: it is this connection's turn."""
+    def resume(self) -> None:
+        """Pass on the waiting input: it is this connection's turn."""
         data, self._held = self._held, b""
         if not data:
             return
         if self._turns.last is not self:
-            self._turns.comes(self)
+            self._turns.switch_to(self)
         try:
-            self._hand_on_in_turn(data, self._held_from)
+            self._pass_in_turn(data, self._held_from)
         except BaseException:
             self._taker.abort()
             raise
@@ -172,13 +172,13 @@ class Intake:
             self._taker.caught_up()
 
     def close(self) -> None:
-        """Drop the waiting input and the taker: the connection is gone."""
+        """Drop the waiting input and the taker: the connection is closed."""
         self._held = b""
         del self._taker  # breaks the reference cycle between the two
         if self._turns.last is self:
             self._turns.last = None
 
-    def _hand_on_in_turn(self, data: bytes, start: int) -> None:
+    def _pass_in_turn(self, data: bytes, start: int) -> None:
         size = len(data)
         first = start
         while start < size:
@@ -190,10 +190,10 @@ class Intake:
                 return
             most = FIRST_BYTES + 3 * (start - first) if self._turns.is_shared else size
             end = start + max(SMALL_BYTES, min(most, int(left_us / self._us_per_byte)))
-            self._hand_on(data[start:end])
+            self._pass(data[start:end])
             start = end
 
-    def _hand_on(self, data: bytes) -> None:
+    def _pass(self, data: bytes) -> None:
         now_us = self._turns.now_us
         started_us = now_us()
         self._taker.take(data)

@@ -79,7 +79,7 @@ class Repeats:
         return entry
 
     def close(self) -> None:
-        """Tell what was counted so far."""
+        """Log what was counted so far."""
         for key in list(self._entries):
             self._end(key, key[0])
 
@@ -99,7 +99,7 @@ class BriefLog:
 
     def __init__(self, call_later: CallLater, log: logging.Logger) -> None:
         self._log = log
-        self._repeats = Repeats(call_later, self._told)
+        self._repeats = Repeats(call_later, self._log_repeats)
 
     def info(self, peer: object, source: str, text: str) -> None:
         """Write or count a line about a peer. `source` is what its repeats are counted by."""
@@ -107,8 +107,8 @@ class BriefLog:
             self._log.info("%s: %s", peer, text, extra={"peer": str(peer)})
 
     def close(self) -> None:
-        """Tell what was counted so far."""
+        """Log what was counted so far."""
         self._repeats.close()
 
-    def _told(self, entry: Entry, more: int) -> None:
+    def _log_repeats(self, entry: Entry, more: int) -> None:
         self._log.info("%s: %d more: %s", entry.source or "*", more, entry.text, extra={"peer": entry.source})

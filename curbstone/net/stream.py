@@ -64,7 +64,7 @@ class Stream(ABC):
         self.is_full = True
         self._account.hold_output(self._transport.get_write_buffer_size())
         self._hold()
-        self._steer()
+        self._adjust_flow()
 
     def resume_writing(self) -> None:
         """Called by asyncio: the socket takes output again."""
@@ -72,32 +72,32 @@ class Stream(ABC):
         self._account.hold_output(0)
         if not self._is_paused:
             self._go_on()
-        self._steer()
+        self._adjust_flow()
 
     def pause_output(self) -> None:
         """See `budget.Holder`."""
         self._is_paused = True
         self._hold()
-        self._steer()
+        self._adjust_flow()
 
     def resume_output(self) -> None:
         """See `budget.Holder`."""
         self._is_paused = False
         if not self.is_full:
             self._go_on()
-        self._steer()
+        self._adjust_flow()
 
     def pause_input(self) -> None:
         """See `budget.Holder`."""
         self._is_stopped = True
-        self._steer()
+        self._adjust_flow()
 
     def resume_input(self) -> None:
         """See `budget.Holder`."""
         self._is_stopped = False
-        self._steer()
+        self._adjust_flow()
 
-    def _steer(self) -> None:
+    def _adjust_flow(self) -> None:
         """Start or stop reading, depending on the protocol and the socket."""
         transport = self._transport
         if transport.is_closing():
@@ -148,7 +148,7 @@ class TurnStream(Stream):
 
     def caught_up(self) -> None:
         """No input waits for its turn any more; see `fair_reader.Taker`."""
-        self._steer()
+        self._adjust_flow()
 
     def _is_congested(self) -> bool:
         return self._intake.is_waiting or self._has_too_much()

@@ -177,7 +177,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
             return
         self._intake.receive(data)
         if session.congested or self.is_full or self._intake.is_waiting:
-            self._steer()
+            self._adjust_flow()
 
     def eof_received(self) -> bool:
         """The client sends no more. It may have closed only its half, and wait for its last answers."""
@@ -221,9 +221,9 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
     def _has_too_much(self) -> bool:
         return self.session.congested
 
-    def _steer(self) -> None:
+    def _adjust_flow(self) -> None:
         if not self.session.ending:
-            super()._steer()
+            super()._adjust_flow()
 
     def _flush(self) -> None:
         self._flush_due = False
@@ -237,7 +237,7 @@ class Connection(TurnStream, asyncio.Protocol, Generic[S]):
         if session.closing:
             self._part()
         elif not self.is_reading:
-            self._steer()
+            self._adjust_flow()
 
     def send_at_once(self, data: bytes) -> bool:
         """Send output now, past the transport; return False, and send nothing, if the transport has to do it.

@@ -48,7 +48,7 @@ class Handshakes:
         connection = self._line.popleft()
         if self._line:
             self._next_soon()
-        connection.shake_hands()
+        connection.continue_handshake()
 
 
 class TlsConnection(asyncio.Transport, asyncio.Protocol):
@@ -111,7 +111,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
         else:
             self._fail("the client disconnected during the handshake")
 
-    def shake_hands(self) -> None:
+    def continue_handshake(self) -> None:
         """Do the next step of the handshake; when it is complete, start the protocol."""
         if self._socket.is_closing():
             return
@@ -122,7 +122,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
             self._send()
             return
         except ssl.SSLError as error:
-            self._send()  # the alert, which tells the client what is wrong
+            self._send()  # the alert with the reason, for the client
             self._fail(error.reason or "invalid TLS data")
             self._socket.close()
             return
@@ -178,7 +178,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
 
     def write_eof(self) -> None:
         """See `asyncio.WriteTransport`. After this, input is dropped."""
-        self._say_goodbye()
+        self._send_close_notify()
         if not self._socket.is_closing():
             self._socket.write_eof()
 
@@ -188,7 +188,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
 
     def close(self) -> None:
         """See `asyncio.BaseTransport`. Does not wait for the client's own close_notify."""
-        self._say_goodbye()
+        self._send_close_notify()
         self._socket.close()
 
     def abort(self) -> None:
@@ -236,7 +236,7 @@ class TlsConnection(asyncio.Transport, asyncio.Protocol):
         assert self._protocol is not None
         return self._protocol
 
-    def _say_goodbye(self) -> None:
+    def _send_close_notify(self) -> None:
         """Send close_notify, by which the client knows that nothing was cut off on the way."""
         if self._is_deaf or self._socket.is_closing():
             return

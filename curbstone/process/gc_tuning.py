@@ -84,11 +84,11 @@ class Collections:
     def _collect(self) -> None:
         self._checked = 0
         self._checks = min(2 * self._checks, LOOKS_MAX) if gc.collect() < FOUND_MIN else 1
-        self._host.submit(give_back, lambda result, error: None)
+        self._host.submit(trim_memory, lambda result, error: None)
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def collection_disabled() -> Iterator[None]:
     """Turn collections off while queues are recovered, because all objects made then stay and need not be examined."""
     is_enabled = gc.isenabled()
     gc.disable()
@@ -99,7 +99,7 @@ def undisturbed() -> Iterator[None]:
             gc.enable()
 
 
-def give_back() -> None:
+def trim_memory() -> None:
     """Give freed memory back to the system, if the C library can. This takes some ms: not for the event loop."""
     with suppress(AttributeError, OSError):  # a C library other than glibc
         ctypes.CDLL(None).malloc_trim(0)

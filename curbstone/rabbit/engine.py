@@ -230,7 +230,7 @@ class Engine:
             self.past.add(queue.stats)
         queue.close(reason)
 
-    def could_not_make(self, queue: Queue, error: CurbstoneError) -> None:
+    def declare_failed(self, queue: Queue, error: CurbstoneError) -> None:
         """Note that the registry did not accept a new queue."""
         if self._queues.get(queue.name) is queue:
             self._forget(queue, error)

@@ -113,7 +113,7 @@ class Queue:
             self.leasing.queue_paused()
             self.changed()
 
-    def lets_in(self, arrived: Arrived, message: Message) -> bool:
+    def accepts(self, arrived: Arrived, message: Message) -> bool:
         """Return whether a message that arrived passes the filter of any binding that it arrived for."""
         if not self.filters or arrived.exchange != self.engine.names.events:
             return True

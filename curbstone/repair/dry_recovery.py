@@ -48,7 +48,7 @@ class DryRecovery:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = WriteBehindDisk(_Untouched(disk))
-        self._shared = Shared(_Still(), self._disk, SyncMode.parse("never"))
+        self._shared = Shared(_IdleHost(), self._disk, SyncMode.parse("never"))
         self._recorded: dict[int, list[Recorded]] = {}
         self.highest_tx = 0
         """The highest number of a transaction that the log of a queue has, of those that were replayed."""
@@ -161,7 +161,7 @@ class _Untouched:
         return True
 
 
-class _Still:
+class _IdleHost:
     """A host that never runs anything. Implements `core.host.Host`."""
 
     def now_ms(self) -> int:

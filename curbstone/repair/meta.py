@@ -20,12 +20,12 @@ _BITS_TRIED = 8 * 4096
 """In a larger file no wrong bit is looked for, because each bit would have to be tried."""
 
 
-def meta_again(disk: Disk, directory: str, uid: str) -> tuple[Meta, list[str]]:
+def rebuilt_meta(disk: Disk, directory: str, uid: str) -> tuple[Meta, list[str]]:
     """Return a `meta` made of what is valid in a damaged or missing one, and remarks for the operator."""
     data = _read(disk, f"{directory}/meta")
-    meta = _with_one_bit_right(data, uid)
+    meta = _with_one_bit_flipped(data, uid)
     if meta is not None:
-        return meta, ["one bit was wrong and is put right"]
+        return meta, ["one bit was wrong and has been corrected"]
     facts = _facts(data)
     name = _name(facts)
     if name is None:
@@ -49,9 +49,9 @@ def meta_again(disk: Disk, directory: str, uid: str) -> tuple[Meta, list[str]]:
     except (KeyError, TypeError, ValueError, AttributeError, CurbstoneError):
         lost.append("its bindings (events it was bound to are not stored in it until it is bound again)")
     if not lost:
-        return meta, ["what it says is possible, and is kept"]
+        return meta, ["its contents are plausible, and are kept"]
     text = "can't be read: " + " and ".join([*([] if facts else ["the queue's name"]), *lost])
-    return replace(meta, doubt=f"its meta was made again by a repair, and {text}"), [text]
+    return replace(meta, doubt=f"its meta was rebuilt by a repair, and {text}"), [text]
 
 
 def renamed(meta: Meta, uid: str, other: Meta) -> tuple[Meta, list[str]]:
@@ -79,7 +79,7 @@ def _read(disk: Disk, path: str) -> bytes:
         file.close()
 
 
-def _with_one_bit_right(data: bytes, uid: str) -> Meta | None:
+def _with_one_bit_flipped(data: bytes, uid: str) -> Meta | None:
     if 8 * len(data) > _BITS_TRIED:
         return None
     for place in range(8 * len(data)):

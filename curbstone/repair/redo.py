@@ -33,7 +33,7 @@ class RedoPlan:
         return self.kept.contents.name
 
     @property
-    def hopeless(self) -> list[str]:
+    def unrepairable(self) -> list[str]:
         """Why the file has to stay where it is; it may be possible to read all of it another time."""
         return [f"{self.name}: {text}" for text in self.kept.contents.denied]
 
@@ -70,7 +70,7 @@ def finish(disk: Disk, root: Path, begun: list[RedoPlan]) -> list[RedoPlan]:
 
 def _move(root: Path, made: RedoPlan) -> None:
     """Save the messages that can't be put back, and move the file away, unless not all of it can be read."""
-    if made.hopeless:
+    if made.unrepairable:
         return
     kept = root / DAMAGED_DIR
     for uid, messages in made.saved.items():

@@ -42,7 +42,7 @@ from curbstone.core.message import Message
 from curbstone.core.names import QueueName
 from curbstone.core.options import QueueOptions
 from curbstone.gateway.formats.message_json import body_json, metadata_json
-from curbstone.repair.meta import meta_again, renamed
+from curbstone.repair.meta import rebuilt_meta, renamed
 from curbstone.repair.one_bit import flipped_bit
 
 DAMAGED_DIR = "damaged"
@@ -75,7 +75,7 @@ class Plan:
     name: QueueName
     files: list[NewFile] = field(default_factory=list)
     asides: list[Aside] = field(default_factory=list)
-    hopeless: list[str] = field(default_factory=list)
+    unrepairable: list[str] = field(default_factory=list)
     """Damage that can't be repaired."""
     directory_after: str = ""
     """The new name of a directory that had been set aside."""
@@ -83,7 +83,7 @@ class Plan:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to repair and nothing that can't be repaired."""
-        return not (self.files or self.asides or self.hopeless)
+        return not (self.files or self.asides or self.unrepairable)
 
 
 def plan(disk: Disk) -> Iterator[Plan]:
@@ -98,7 +98,7 @@ def plan(disk: Disk) -> Iterator[Plan]:
             disk.list_dir(directory)
             meta = load_meta(disk, directory, _DEFAULTS)
         except NotADirectoryError:
-            yield Plan(directory, QueueName("default", f"unknown-{uid}"), hopeless=[f"{directory} is no directory"])
+            yield Plan(directory, QueueName("default", f"unknown-{uid}"), unrepairable=[f"{directory} is no directory"])
             continue
         except MetaDamaged as error:
             later.append((entry, None, str(error)))
@@ -126,7 +126,7 @@ def plan(disk: Disk) -> Iterator[Plan]:
 def _plan_meta(disk: Disk, entry: str, known: Meta | None, why: str, taken: dict[QueueName, Meta]) -> Plan:
     """Return the plan for a queue whose `meta` is damaged, or whose name another directory has, too."""
     directory, uid = f"{QUEUES}/{entry}", entry[:12]
-    meta, notes = (known, []) if known is not None else meta_again(disk, directory, uid)
+    meta, notes = (known, []) if known is not None else rebuilt_meta(disk, directory, uid)
     other = taken.get(meta.name)
     if other is not None:
         meta, more = renamed(meta, uid, other)
@@ -149,33 +149,33 @@ def _plan_log(disk: Disk, made: Plan, uid: int) -> Plan:
     except OSError as error:
         if error.errno not in OF_ONE_FILE:
             raise
-        return Plan(made.directory, made.name, hopeless=[f"{made.directory} can't be read: {error.strerror}"])
+        return Plan(made.directory, made.name, unrepairable=[f"{made.directory} can't be read: {error.strerror}"])
 
 
 def _plan_segments(disk: Disk, made: Plan, uid: int) -> Plan:
     chain = find_chain(disk, made.directory, uid)
-    made.hopeless += [text for number, text in chain.damage if segment_path(made.directory, number) in chain.aside]
+    made.unrepairable += [text for number, text in chain.damage if segment_path(made.directory, number) in chain.aside]
     log_start = 1
     last_batch = 0
     wanted: list[tuple[int, NewFile]] = []
-    hopeless = [(number, f"{made.directory}: segment {number} is missing") for number in chain.missing]
+    unrepairable = [(number, f"{made.directory}: segment {number} is missing") for number in chain.missing]
     for place, (segment, header) in enumerate(chain.segments):
         following = chain.segments[place + 1][1] if place + 1 < len(chain.segments) else None
         end = following.previous_end if following and following.previous == segment.number else segment.end
-        mended = _Mended(disk, segment, header, uid, chain, last_batch, end, is_active=following is None)
+        mended = _RepairedSegment(disk, segment, header, uid, chain, last_batch, end, is_active=following is None)
         log_start, last_batch = max(log_start, mended.log_start), mended.last_batch
         if mended.notes:
             wanted.append((segment.number, NewFile(segment.path, mended.data, mended.notes)))
-        hopeless += [(segment.number, text) for text in mended.hopeless]
+        unrepairable += [(segment.number, text) for text in mended.unrepairable]
     made.files += [file for number, file in wanted if number >= log_start]
-    made.hopeless += [text for number, text in hopeless if number >= log_start] + chain.sort_out(log_start)
+    made.unrepairable += [text for number, text in unrepairable if number >= log_start] + chain.sort_out(log_start)
     for name in sorted(disk.list_dir(made.directory)):
         if name.endswith(ASIDE_SUFFIX):
             made.asides.append(_aside(disk, f"{made.directory}/{name}"))
     return made
 
 
-class _Mended:
+class _RepairedSegment:
     """A segment as it will be after the repair; see the module's docstring."""
 
     def __init__(
@@ -191,7 +191,7 @@ class _Mended:
         is_active: bool,
     ) -> None:
         self.notes = [text for number, text in chain.damage if number == segment.number]
-        self.hopeless: list[str] = []
+        self.unrepairable: list[str] = []
         self._numbers: dict[int, int] = {}
         """The number of each commit, by the position where it begins."""
         self._next_seqs: dict[int, int] = {}
@@ -220,11 +220,11 @@ class _Mended:
 
     def _fill(self, data: bytearray, start: int, stop: int, segment: Segment, next_batch: int) -> None:
         """Correct the damaged stretch from `start` to `stop`, or fill it with empty commits."""
-        if _put_right(data, start, stop, segment.salt):
+        if _flip_wrong_bit(data, start, stop, segment.salt):
             mended = decode_batch_header(bytes(data[start : start + BATCH_BYTES]), 0)
             assert mended is not None
             self._numbers[start] = mended.number
-            self.notes.append(f"{segment.path}: bytes {start} to {stop}: one bit was wrong and is put right")
+            self.notes.append(f"{segment.path}: bytes {start} to {stop}: one bit was wrong and has been corrected")
             return
         number = max([number for place, number in self._numbers.items() if place < start], default=next_batch - 1) + 1
         following = decode_batch_header(bytes(data[stop : stop + BATCH_BYTES]), 0)
@@ -236,15 +236,15 @@ class _Mended:
         count = f", with {messages} message{'s' if messages > 1 else ''}" if messages > 0 else ""
         text = f"{segment.path}: bytes {start} to {stop} are lost{count}"
         if filler is None:
-            self.hopeless.append(f"{text}, and their place can't be filled")
+            self.unrepairable.append(f"{text}, and their place can't be filled")
             return
         data[start:stop] = filler
         self.notes.append(text)
 
     def _last_commit(self, data: bytearray, segment: Segment, torn_bytes: int, start: int) -> None:
         """Correct the last commit if only one bit of it is wrong. A commit torn by a crash has many wrong bits."""
-        if torn_bytes and _put_right(data, start, start + torn_bytes, segment.salt):
-            self.notes.append(f"{segment.path}: the last commit: one bit was wrong and is put right")
+        if torn_bytes and _flip_wrong_bit(data, start, start + torn_bytes, segment.salt):
+            self.notes.append(f"{segment.path}: the last commit: one bit was wrong and has been corrected")
 
 
 def _joined(holes: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -258,7 +258,7 @@ def _joined(holes: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-def _put_right(data: bytearray, start: int, stop: int, salt: int) -> bool:
+def _flip_wrong_bit(data: bytearray, start: int, stop: int, salt: int) -> bool:
     """Flip the one bit that makes this stretch a valid batch. Return False if there is no such bit."""
     piece = bytes(data[start:stop])
     place = flipped_bit(piece, salt)
@@ -291,7 +291,7 @@ def _aside(disk: Disk, path: str) -> Aside:
         messages += good.messages() if is_stray else []
     for start, stop in scan.holes:
         piece = bytearray(data[start:stop])
-        if _put_right(piece, 0, len(piece), header.salt) and (batch := decode_batch_header(bytes(piece), 0)):
+        if _flip_wrong_bit(piece, 0, len(piece), header.salt) and (batch := decode_batch_header(bytes(piece), 0)):
             messages += decode_entries(bytes(piece), BATCH_BYTES, batch.messages, batch.first_seq)
     return Aside(path, messages)
 

@@ -105,7 +105,7 @@ def archive(
         while not stopped.is_set():
             began = time.monotonic()
             rows = [feed.step(done) for feed in feeds]
-            jobs.say(str(done))
+            jobs.show_status(str(done))
             if once and all(count is None for count in rows):
                 break
             mirrors.update()
@@ -113,7 +113,7 @@ def archive(
                 stopped.wait(max(0.0, every_s - (time.monotonic() - began)))
         mirrors.update(at_once=True)
     finally:
-        jobs.say_done()
+        jobs.clear_status()
         for feed in feeds:
             feed.reader.stop()
     return done

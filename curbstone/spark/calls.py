@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from curbstone.spark.client import Client, Reply, checked_name, queue_path
-from curbstone.spark.failure import NoRoom, PipelineError, Refused, TwoReaders
+from curbstone.spark.failure import GroupInUse, NoRoom, PipelineError, Refused
 from curbstone.spark.frames import BATCHES, JOURNAL
 
 NOT_FOUND, CONFLICT, GONE, FULL = 404, 409, 410, 507
@@ -128,14 +128,14 @@ def group(server: Client, queue: str, name: str) -> Group:
 
 def acks(
     server: Client, group: str, up_to: Mapping[str, tuple[int, str]], reader: str
-) -> dict[str, Group | TwoReaders | Refused]:
+) -> dict[str, Group | GroupInUse | Refused]:
     """Ack everything up to and including these seqs, of these epochs, for the group; one call per project.
 
     Return for each queue the group after the ack, or why that was not possible. `reader` is the id of this query. By it
     the server notices that another query reads through the same group, or that a query is behind the group's acks
-    (TwoReaders).
+    (GroupInUse).
     """
-    results: dict[str, Group | TwoReaders | Refused] = {}
+    results: dict[str, Group | GroupInUse | Refused] = {}
     for project, names in _by_project(up_to):
         done = {name: up_to[f"{project}/{name}"] for name in names}
         queues = {name: {"upTo": seq, "epoch": epoch} for name, (seq, epoch) in done.items()}
@@ -148,14 +148,14 @@ def acks(
     return results
 
 
-def _not_acked(queue: str, group: str, problem: dict[str, Any]) -> TwoReaders | Refused:
+def _not_acked(queue: str, group: str, problem: dict[str, Any]) -> GroupInUse | Refused:
     refused = Refused(int(problem["status"]), str(problem["detail"]), problem)
     if refused.status != CONFLICT or not problem.get("other_reader"):
         return refused
     why = str(refused).removeprefix("curbstone: ")
     advice = "two queries need two groupIds; one with an old checkpoint, a new one or failOnDataLoss=false"
     acked = problem.get("acked")
-    return TwoReaders(f"{queue} group={group}: {why}; {advice}", acked if isinstance(acked, int) else None)
+    return GroupInUse(f"{queue} group={group}: {why}; {advice}", acked if isinstance(acked, int) else None)
 
 
 def schema_of(client: Client, queue: str) -> object:

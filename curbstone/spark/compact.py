@@ -75,7 +75,7 @@ def compact(
             continue
         stored = Table(lake, name)
         table = stored.open()
-        jobs.say(f"compacting {name}")
+        jobs.show_status(f"compacting {name}")
         try:
             _keep(table, keep_hours)
             forgotten = 0
@@ -95,7 +95,7 @@ def compact(
             raise PipelineError(f"can't compact {name} of {lake}: {last_line(error)}") from None
         small, large = int(changed["numFilesRemoved"]), int(changed["numFilesAdded"])
         done.append(Compacted(name, small, large, completed, forgotten, len(removed)))
-    jobs.say_done()
+    jobs.clear_status()
     if not done:
         raise PipelineError(f"there is no lake at {lake}")
     return done

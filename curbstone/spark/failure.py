@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_MARK = re.compile(r"(?:PipelineError|Refused|NoRoom|DataLoss|TwoReaders|Unreachable): (curbstone: [^\n]*)")
+_MARK = re.compile(r"(?:PipelineError|Refused|NoRoom|DataLoss|GroupInUse|Unreachable): (curbstone: [^\n]*)")
 
 # In an error that Spark shows as a traceback: the line with the cause, and not the line of the bridge to Java.
 _CAUSE = re.compile(r"^(?:: )?([\w.$]+(?:Error|Exception): (?!An error occurred while calling).*)", re.MULTILINE)
@@ -44,7 +44,7 @@ class DataLoss(PipelineError):
     """Messages that should have been read are gone. The text says which."""
 
 
-class TwoReaders(PipelineError):
+class GroupInUse(PipelineError):
     """Another query reads through the same group, so each would miss the messages that the other has acked.
 
     `acked` is set if this query is new in the group and is behind it: everything up to there was acked.

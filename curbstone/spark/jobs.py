@@ -92,7 +92,7 @@ def run(job: Callable[[argparse.Namespace], str], known: argparse.Namespace, *, 
 
 
 def _fail(error: BaseException, code: int) -> int:
-    say_done()
+    clear_status()
     print(f"curbstone: {last_line(error)}", file=sys.stderr)
     return code
 
@@ -119,19 +119,19 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{ending}"
 
 
-def say(text: str) -> None:
+def show_status(text: str) -> None:
     """Show the progress in one line that is overwritten, on a terminal only."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def say_done() -> None:
-    """Remove the line of `say`."""
+def clear_status() -> None:
+    """Remove the line of `show_status`."""
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:
     """Print a warning, also if stderr is no terminal."""
-    say_done()
+    clear_status()
     print(f"curbstone: {text}", file=sys.stderr, flush=True)

@@ -177,7 +177,7 @@ def _overview(places: Sequence[Sequence[Minute]], drawn: int, before: Sequence[M
     rows = []
     for place, minutes in enumerate(places[:ROWS_MAX]):
         name = _place(minutes[0])
-        published = _thinned([float(sum(row.published for row in rows)) for rows in _points(minutes, step_s)[2]])
+        published = _downsampled([float(sum(row.published for row in rows)) for rows in _points(minutes, step_s)[2]])
         cells: list[Cell] = [
             f'<a href="#q{place}">{name}</a>' if place < drawn else name,
             (charts.spark(published), max(published)),
@@ -196,7 +196,7 @@ def _overview(places: Sequence[Sequence[Minute]], drawn: int, before: Sequence[M
     return f'<h2>Queues</h2>{shown}<div class="card scroll">{table(heads, rows)}</div>'
 
 
-def _thinned(values: Sequence[float]) -> list[float]:
+def _downsampled(values: Sequence[float]) -> list[float]:
     """Return fewer values, each the sum of several consecutive ones, if there are too many."""
     step = -(-len(values) // SPARK_POINTS)
     return [sum(values[at : at + step]) for at in range(0, len(values), step)]

@@ -117,7 +117,7 @@ def replay(lake: str, name: str, server: Address, wanted: Filter, *, into: str =
     table = Table(lake, MESSAGES)
     read = table.open().version() if version is None else version
     with database() as base:
-        jobs.say("reading the lake")
+        jobs.show_status("reading the lake")
         base.register("stored", table.dataset(read))
         _choose(base, wanted)
         found = Replayed(*base.execute(_SUMS).fetchall()[0])
@@ -125,7 +125,7 @@ def replay(lake: str, name: str, server: Address, wanted: Filter, *, into: str =
             if version is None:
                 plan.note(version=read)
             _publish(base, plan, name, server, into, found)
-        jobs.say_done()
+        jobs.clear_status()
     return replace(found, repeated=was_done and not dry_run)
 
 
@@ -173,7 +173,7 @@ def _publish(
                     calls.put_part(server, piece.project, transaction, part, frames)
                 calls.commit(server, piece.project, transaction, parts)
             plan.note(pieces=number + 1)
-            jobs.say(f"replayed {done:,} of {found.messages:,} messages")
+            jobs.show_status(f"replayed {done:,} of {found.messages:,} messages")
         plan.note(done=True)
     finally:
         server.close()

@@ -42,27 +42,27 @@ def report(
     """
     import duckdb
 
-    jobs.say("reading the journal")
+    jobs.show_status("reading the journal")
     made = datetime.now(UTC)
     before = None
     try:
         with database() as base:
             gather(base, server=server, queues=queues, lake=lake_path)
-            jobs.say("counting")
+            jobs.show_status("counting")
             rows = minutes(base, queues=queues, since_ms=since_ms, until_ms=until_ms)
             step_s = step_of(range_s(base, queues=queues, since_ms=since_ms, until_ms=until_ms))
             drawn = minutes(base, queues=queues, since_ms=since_ms, until_ms=until_ms, step_s=step_s)
             if since_ms is not None:
                 length_ms = (until_ms or int(made.timestamp() * 1000)) - since_ms
                 before = minutes(base, queues=queues, since_ms=since_ms - length_ms, until_ms=since_ms)
-            jobs.say("reading dead letters")
+            jobs.show_status("reading dead letters")
             dead = dead_letters(
                 base, server=server, queues=queues, lake=lake_path, since_ms=since_ms, until_ms=until_ms
             )
     except duckdb.Error as error:
         raise PipelineError(f"can't count what is in the journal: {first_line(error)}") from None
     finally:
-        jobs.say_done()
+        jobs.clear_status()
     out.mkdir(parents=True, exist_ok=True)
     _write_table(rows, out / TABLE)
     gaps = [gap for gap in gaps_of(lake_path) if not queues or gap.queue in queues] if lake_path else []

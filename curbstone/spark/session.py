@@ -167,10 +167,10 @@ def _quiet() -> None:
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
     # The bridge to Java logs an interruption to the root logger.
-    logging.getLogger().addFilter(_is_no_interruption)
+    logging.getLogger().addFilter(_is_not_interruption)
 
 
-def _is_no_interruption(record: logging.LogRecord) -> bool:
+def _is_not_interruption(record: logging.LogRecord) -> bool:
     return not (record.exc_info and record.exc_info[0] is KeyboardInterrupt)
 
 

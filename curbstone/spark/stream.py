@@ -21,7 +21,7 @@ from curbstone.spark import calls, gaps
 from curbstone.spark.batch import first_queues, queues_of
 from curbstone.spark.client import Client
 from curbstone.spark.columns import Columns
-from curbstone.spark.failure import PipelineError, Refused, TwoReaders
+from curbstone.spark.failure import GroupInUse, PipelineError, Refused
 from curbstone.spark.gaps import Gap, data_loss
 from curbstone.spark.options import EARLIEST, GROUP, ReadOptions
 from curbstone.spark.options import Place as Start
@@ -318,7 +318,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ack(self, offset: Offset) -> Offset:
         """Ack what this query is done with. Return where reading continues: there, or after another reader.
 
-        Raise TwoReaders. Acks that fail are sent again later.
+        Raise GroupInUse. Acks that fail are sent again later.
         """
         places = {queue: left(at) for queue, at in offset.items()}
         done = {
@@ -338,7 +338,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return places
 
     def _claim(self, ranges: Sequence[Range]) -> None:
-        """Raise TwoReaders if another reader was given the messages of the first batch of this process."""
+        """Raise GroupInUse if another reader was given the messages of the first batch of this process."""
         begins = {one.queue: (one.low - 1, one.epoch) for one in ranges if one.queue not in self._acked}
         for queue in self._send_acks(begins, {}):
             self._unread[queue] = begins[queue][0] + 1
@@ -362,7 +362,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if queue in offset:
                     self._count(queue, offset[queue], refused)
                 self._acked[queue] = news[queue]
-            elif not isinstance(refused, TwoReaders):
+            elif not isinstance(refused, GroupInUse):
                 log.warning("curbstone: %s: ack of %d: %s", queue, news[queue][0], refused)
             elif self._options.fail_on_loss or refused.acked is None:
                 raise refused

@@ -33,7 +33,7 @@ _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
-class _Misfit(Exception):
+class _WrongType(Exception):
     """A value is not of the type of its column."""
 
 
@@ -41,27 +41,27 @@ def _bigint(value: Any) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if type(value) is not int or value not in _INT64:
-        raise _Misfit
+        raise _WrongType
     return value
 
 
 def _double(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise _Misfit
+        raise _WrongType
     if isinstance(value, int) and int(float(value)) != value:
-        raise _Misfit
+        raise _WrongType
     return float(value)
 
 
 def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise _Misfit
+        raise _WrongType
     return value
 
 
 def _varchar(value: Any) -> str:
     if not isinstance(value, str):
-        raise _Misfit
+        raise _WrongType
     return value
 
 
@@ -69,7 +69,7 @@ def _timestamp(value: Any) -> datetime:
     try:
         moment = datetime.fromisoformat(value)
     except (TypeError, ValueError):
-        raise _Misfit from None
+        raise _WrongType from None
     return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
@@ -77,7 +77,7 @@ def _date(value: Any) -> date:
     try:
         return date.fromisoformat(value)
     except (TypeError, ValueError):
-        raise _Misfit from None
+        raise _WrongType from None
 
 
 def _json(value: Any) -> str:
@@ -201,7 +201,7 @@ def added(batch: pa.RecordBatch, columns: Sequence[Column], stored: Mapping[str,
             value = _at(found, column.path)
             try:
                 column_values.append(None if value is None else convert(value))
-            except _Misfit:
+            except _WrongType:
                 column_values.append(None)
                 misfits[column.name] = value
         rescued.append(_json(misfits) if misfits else None)
@@ -221,7 +221,7 @@ def _converted(column: Column, field: pa.Field) -> Callable[[Any], Any]:
 
 
 def _never(_value: Any) -> Any:
-    raise _Misfit
+    raise _WrongType
 
 
 def _object(body: bytes | None) -> dict[str, Any]:

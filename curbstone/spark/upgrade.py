@@ -31,9 +31,9 @@ def upgrade(lake: str) -> int:
         for batch in table.old_batches():
             _take_over(table, batch)
             done += 1
-            jobs.say(f"{jobs.counted(done, 'batch')} taken over")
+            jobs.show_status(f"{jobs.counted(done, 'batch')} taken over")
         _remove_empty(table)
-    jobs.say_done()
+    jobs.clear_status()
     return done
 
 

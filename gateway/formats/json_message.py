@@ -44,7 +44,7 @@ def check_metadata(fields: Mapping[str, Any], more: Collection[str] = ()) -> Non
     """
     if (name := _unknown(fields, more)) is not None:
         raise BadRequest(f"unknown member {name[:80]!r}; {_A_MESSAGE}")
-    if fields and not any([_says_something(name) or name in more for name in fields]):
+    if fields and not any([_is_member(name) or name in more for name in fields]):
         raise BadRequest(f"member {next(iter(fields))!r} needs a message; {_A_MESSAGE}")
 
 
@@ -54,7 +54,7 @@ def _unknown(fields: Mapping[str, Any], more: Collection[str] = ()) -> str | Non
     return next((n for n in fields if n not in _KNOWN and not n.startswith(_METADATA) and n not in more), None)
 
 
-def _says_something(name: str) -> bool:
+def _is_member(name: str) -> bool:
     return name in MEMBERS or name.startswith(_METADATA)
 
 

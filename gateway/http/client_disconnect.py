@@ -25,7 +25,7 @@ def is_wanted(scope: AnyScope) -> Callable[[], bool]:
     return lambda: not is_gone(scope)
 
 
-async def until_gone(receive: Receive) -> None:
+async def until_disconnect(receive: Receive) -> None:
     """Return when the client has left; drop the rest of the body."""
     while (await receive())["type"] != "http.disconnect":
         pass
@@ -79,7 +79,7 @@ class Disconnect:
         self._scope = scope
         self._is_gone = False
         self._on_gone = on_gone
-        self._watch = asyncio.ensure_future(until_gone(receive))
+        self._watch = asyncio.ensure_future(until_disconnect(receive))
         self._watch.add_done_callback(self._end)
 
     def _end(self, watch: asyncio.Future[None]) -> None:

@@ -10,7 +10,7 @@ from starlette.types import Receive
 
 from curbstone.access.rights import Right
 from curbstone.core.errors import CurbstoneError
-from curbstone.gateway.http.client_disconnect import until_gone
+from curbstone.gateway.http.client_disconnect import until_disconnect
 from curbstone.gateway.http.problem import ClientGone
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Polls:
                 future.set_result(None)
 
         self._open[future] = start(on_done)
-        watch = asyncio.ensure_future(until_gone(receive))
+        watch = asyncio.ensure_future(until_disconnect(receive))
         watch.add_done_callback(lambda _: give_up(ClientGone()))
 
         def look() -> None:

@@ -97,7 +97,7 @@ class ConsumeSession:
             check_members(command, ("window",), "a window")
             subscription.resize(whole_number("window", command["window"], 1, WINDOW_MAX))
         elif not self._foreign_acks.settle(self._wire, command, self._not_settled, subscription.name):
-            subscription.obey(command)
+            subscription.carry_out(command)
 
     # ------------------------------------------------------------ the end
 

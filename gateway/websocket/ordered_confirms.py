@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from curbstone.access.rate_limit import Brake, Meter
+from curbstone.access.rate_limit import Meter, Throttle
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Message
 from curbstone.core.traffic import Traffic
@@ -41,11 +41,11 @@ class Batch:
         """As `Published` has them. A negative seq is that of the message that has the unique name of this one."""
 
 
-def _nobody_hears(_batch: Batch, _error: CurbstoneError | None, _first_seq: int, _count: int) -> bool:
+def _ignore(_batch: Batch, _error: CurbstoneError | None, _first_seq: int, _count: int) -> bool:
     return False
 
 
-def _nobody_reads(_messages: list[Inbound]) -> None:
+def _ignore_frames(_messages: list[Inbound]) -> None:
     pass
 
 
@@ -58,7 +58,7 @@ class OrderedConfirms:
         self._answer = answer
         self._batches: deque[Batch] = deque()
         self._unconfirmed = InFlight(UNCONFIRMED_MAX, UNCONFIRMED_BYTES_MAX)
-        self._brake = Brake("websocket", self._released)
+        self._throttle = Throttle("websocket", self._released)
         self._kept: list[Inbound] = []
         """Frames that wait until the user is within its rate, or until other servers have been asked for a queue."""
         self._is_looking = False
@@ -79,11 +79,11 @@ class OrderedConfirms:
     @property
     def is_waiting(self) -> bool:
         """Whether frames are kept. Then new frames must be kept after them."""
-        return self._brake.is_on or self._is_looking
+        return self._throttle.is_on or self._is_looking
 
     def keep(self, messages: list[Inbound], meter: Meter | None) -> bool:
         """Keep frames if the user is over its rate or others wait; return whether they were kept."""
-        if not (self._is_looking or self._brake.stops(meter)):
+        if not (self._is_looking or self._throttle.stops(meter)):
             return False
         self._kept += messages
         self._wire.hold()
@@ -164,10 +164,10 @@ class OrderedConfirms:
     def close(self) -> None:
         """Drop everything: the connection is over. Messages that were taken are still published."""
         self._is_closed = True
-        self._brake.close()
+        self._throttle.close()
         self._batches.clear()
         self._kept.clear()
-        self._answer, self._receive = _nobody_hears, _nobody_reads  # breaks the reference cycle with the session
+        self._answer, self._receive = _ignore, _ignore_frames  # breaks the reference cycle with the session
 
     def _begin(self, batch: Batch, count: int, size: int) -> None:
         self._batches.append(batch)

@@ -41,7 +41,7 @@ def refusing(error: CurbstoneError) -> Opener:
     return refuse
 
 
-def shake_hands(request: SocketRequest, method: str, open_session: Opener) -> tuple[bytes, Session] | Problem:
+def accept_handshake(request: SocketRequest, method: str, open_session: Opener) -> tuple[bytes, Session] | Problem:
     """Return the 101 response and the session, or the problem that refuses the handshake."""
     if method != "GET":
         return Problem(405, "open a WebSocket with GET", ((b"allow", b"GET"),))
@@ -126,7 +126,7 @@ class WebSocketProtocol(TurnStream):
         """Take input from the socket, and stop reading if there is too much of it."""
         self._intake.receive(data)
         if self.is_full or self._intake.is_waiting:
-            self._steer()
+            self._adjust_flow()
 
     def take(self, data: bytes) -> None:
         """See `fair_reader.Taker`. Hands the complete messages to the session, together."""
@@ -222,12 +222,12 @@ class WebSocketProtocol(TurnStream):
     def hold(self) -> None:
         """See `WebSocketPort.hold`."""
         self._is_held = True
-        self._steer()
+        self._adjust_flow()
 
     def resume(self) -> None:
         """See `WebSocketPort.resume`."""
         self._is_held = False
-        self._steer()
+        self._adjust_flow()
 
     # ------------------------------------------------------------ inside
 
@@ -286,4 +286,4 @@ class WebSocketProtocol(TurnStream):
         if frames.peer_closed:
             self._transport.close()
         elif not self.is_reading:
-            self._steer()
+            self._adjust_flow()

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _SUBSCRIBE, _UNSUBSCRIBE, _WINDOW, _PUBLISH = "subscribe", "unsubscribe", "window", "publish"
 _COMMANDS = (_SUBSCRIBE, _UNSUBSCRIBE, _WINDOW, _PUBLISH, *SETTLING)
 """The members that name a command. Each command has one of them; its value says what the command is about."""
-_WISHES = (_SUBSCRIBE, "ack", "limit", "encoding", "group", "lease")
+_SUBSCRIBE_MEMBERS = (_SUBSCRIBE, "ack", "limit", "encoding", "group", "lease")
 _BESIDE = (MEMBER, "queue")
 """Further members that a message to publish may have. `queue` is ignored: a delivery that is sent on as it came has
 it."""
@@ -205,7 +205,7 @@ class QueuesSession:
 
     def _subscribe(self, command: dict[str, Any]) -> None:
         refuse_filter(command)
-        check_members(command, _WISHES, "a subscribe")
+        check_members(command, _SUBSCRIBE_MEMBERS, "a subscribe")
         name = self._queue_name(command[_SUBSCRIBE])
         key = name.queue
         if key in self._subscriptions:
@@ -213,7 +213,7 @@ class QueuesSession:
         count = len(self._subscriptions) + 1
         if count > SUBSCRIPTIONS_MAX:
             raise TooMany(f"a connection has at most {SUBSCRIPTIONS_MAX} subscriptions")
-        subscription = self._wished(self._queue(name, Right.RECEIVE), command)
+        subscription = self._new_subscription(self._queue(name, Right.RECEIVE), command)
         self._login.holds(count)
         try:
             subscription.start(self._wire, partial(self._ended, key), self._login)
@@ -227,7 +227,7 @@ class QueuesSession:
             subscription.hold()
         subscription.when_open(partial(self._opened, key, subscription))
 
-    def _wished(self, queue: Queue, command: dict[str, Any]) -> Subscription:
+    def _new_subscription(self, queue: Queue, command: dict[str, Any]) -> Subscription:
         settles = command.get("ack", False)
         if not isinstance(settles, bool):
             raise BadRequest("bad ack: true, or leave it out")
@@ -295,7 +295,7 @@ class QueuesSession:
                 self._stale.append(ack_id)
             return
         self._settling[subscription] = None
-        subscription.obey(command)
+        subscription.carry_out(command)
 
     # --- publishing
 

@@ -214,7 +214,7 @@ class Subscription:
         """Change how many deliveries may be unsettled."""
         self._open.resize(window)
 
-    def obey(self, command: dict[str, Any]) -> None:
+    def carry_out(self, command: dict[str, Any]) -> None:
         """Settle or extend the delivery that a command names; raise BadRequest, or Problem if it names none."""
         consumer = self._open
         if self.confirms and self._is_stale(consumer, command):
@@ -225,7 +225,7 @@ class Subscription:
             self._settle(consumer, command)
 
     def flush(self) -> None:
-        """Hand the acks of this read to the engine, together; report which of its commands named nothing."""
+        """Pass the acks of this read to the engine, together; report which of its commands named nothing."""
         self._flush_acks()
         if self._stale:
             stale, self._stale = self._stale, []
@@ -283,12 +283,12 @@ class Subscription:
         seqs = [self._claim(self.number(ending.ack_id))]
         on_settled = self._answer()
         if ending.outcome is Outcome.REJECT:
-            consumer.reject(seqs, ending.error, self._buried(consumer, seqs[0], ending.ack_id, on_settled))
+            consumer.reject(seqs, ending.error, self._dead_lettered(consumer, seqs[0], ending.ack_id, on_settled))
         else:
             consumer.nack(seqs, ending.delay_ms, ending.error, on_settled)
         self.traffic.settle(ending.outcome, 1)
 
-    def _buried(self, consumer: Consumer, seq: int, ack_id: str, on_settled: Done) -> Done:
+    def _dead_lettered(self, consumer: Consumer, seq: int, ack_id: str, on_settled: Done) -> Done:
         """Return a callback for when a rejected message is in the dead-letter queue, or can't be moved for now."""
         refused = self._refused
         if refused is None:
@@ -390,13 +390,13 @@ class Subscription:
             self._login.detach(self.name)
         if self._leases is not None:
             self._leases.leave()
-        self._failed, self._refused = _nobody_hears, None  # breaks the reference cycle with the session
+        self._failed, self._refused = _ignore, None  # breaks the reference cycle with the session
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
 
 
-def _nobody_hears(_error: CurbstoneError) -> None:
+def _ignore(_error: CurbstoneError) -> None:
     pass
 
 

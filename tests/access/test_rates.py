@@ -8,7 +8,7 @@ import pytest
 
 from curbstone.access.errors import TooFast
 from curbstone.access.jwt_users import rate_of
-from curbstone.access.rate_limit import NO_RATE, Brake, Meter, Rate
+from curbstone.access.rate_limit import NO_RATE, Meter, Rate, Throttle
 from curbstone.access.users import UsersError, load
 from tests.access.world import World, hashed
 from tests.kit.lab import Lab
@@ -88,8 +88,8 @@ def test_a_brake_is_on_until_all_is_paid_also_what_others_of_the_user_added() ->
     lab = Lab()
     meter = metered(lab)
     released: list[str] = []
-    one = Brake("stomp", lambda: released.append("one"))
-    two = Brake("mqks", lambda: released.append("two"))
+    one = Throttle("stomp", lambda: released.append("one"))
+    two = Throttle("mqks", lambda: released.append("two"))
     assert not one.stops(meter) and not one.stops(None)
     meter.count(20, 0)
     assert one.stops(meter) and one.stops(meter) and two.stops(meter) and one.is_on
@@ -109,9 +109,9 @@ def test_one_that_fails_when_it_is_released_holds_up_no_other() -> None:
     def fail() -> None:
         raise ZeroDivisionError
 
-    brakes = [Brake("stomp", fail), Brake("mqks", lambda: released.append("it"))]
+    throttles = [Throttle("stomp", fail), Throttle("mqks", lambda: released.append("it"))]
     meter.count(20, 0)
-    assert all([brake.stops(meter) for brake in brakes])
+    assert all([throttle.stops(meter) for throttle in throttles])
     with pytest.raises(ZeroDivisionError):
         lab.pass_time(5_000)
     lab.pass_time(5_000)
@@ -123,9 +123,9 @@ def test_how_often_is_counted_by_protocol() -> None:
     held_back: dict[str, int] = {}
     meter = Meter(Rate(1, 0), lab.host, held_back)
     meter.count(2, 0)
-    brake = Brake("stomp", lambda: None)
+    throttle = Throttle("stomp", lambda: None)
     for _ in range(3):
-        brake.stops(meter)
+        throttle.stops(meter)
     assert refused_for(meter) and refused_for(meter)
     assert held_back == {"stomp": 1, "http": 2}
 
@@ -134,15 +134,15 @@ def test_a_connection_that_is_over_hears_nothing_and_leaves_no_timer() -> None:
     lab = Lab()
     meter = metered(lab)
     released: list[str] = []
-    brake = Brake("stomp", lambda: released.append("it"))
+    throttle = Throttle("stomp", lambda: released.append("it"))
     meter.count(20, 0)
     timers = waiting(lab)
-    assert brake.stops(meter)
-    brake.close()
-    brake.close()
+    assert throttle.stops(meter)
+    throttle.close()
+    throttle.close()
     assert waiting(lab) == timers
     lab.pass_time(10_000)
-    assert released == [] and not brake.is_on
+    assert released == [] and not throttle.is_on
 
 
 def test_all_logins_of_a_user_have_one_rate_and_others_their_own(tmp_path: Path) -> None:
@@ -163,8 +163,8 @@ def test_a_reload_changes_rates_and_lets_go_who_is_held_back(tmp_path: Path) -> 
     assert first is not None
     first.count(10_000, 0)
     released: list[str] = []
-    brake = Brake("stomp", lambda: released.append("it"))
-    assert brake.stops(first)
+    throttle = Throttle("stomp", lambda: released.append("it"))
+    assert throttle.stops(first)
     assert world.reload(USERS + "[users.eve]\n") is None
     assert identity.meter is first and released == [], "nothing has changed for ann"
     assert world.reload(USERS.replace("messages = 10,", "messages = 20,")) is None

@@ -49,8 +49,8 @@ def test_a_good_file_says_who_may_what() -> None:
     assert user.grants.on_queue(queue_name("orders.1", "shop")) == Right.RECEIVE | Right.PEEK
     assert user.grants.on_queue(queue_name("orders-api.x", "shop")) & Right.MANAGE
     assert user.grants.on_topic("shop", "order.new") == Right.SEND
-    assert user.may_come_from("10.1.2.3") and user.may_come_from("::ffff:10.1.2.3") and user.may_come_from("::1")
-    assert not user.may_come_from("11.1.2.3") and not user.may_come_from("?")
+    assert user.may_log_in_from("10.1.2.3") and user.may_log_in_from("::ffff:10.1.2.3") and user.may_log_in_from("::1")
+    assert not user.may_log_in_from("11.1.2.3") and not user.may_log_in_from("?")
     assert users.by_certificate(("DNS:x", "URI:spiffe://example/orders")) is user
     assert users.quota("shop") == (10, 5 << 30)
     assert users.quota("other") == (1000, 10 << 30)

@@ -61,8 +61,8 @@ def mended(files: dict[str, bytes], root: Path) -> dict[str, bytes]:
     assert set(files.values()) <= everything, "something was deleted"
     for made in repair.plan(ReadOnlyDisk(root)):
         assert not made.files and not made.asides
-        assert all("can't be filled" in text for text in made.hopeless)
-        assert made.hopeless or not damage_in(root, made.directory)
+        assert all("can't be filled" in text for text in made.unrepairable)
+        assert made.unrepairable or not damage_in(root, made.directory)
     return load(root)
 
 
@@ -280,7 +280,7 @@ def test_a_missing_segment_and_one_of_noise_are_reported_and_the_rest_is_served(
     assert not damage_in(tmp_path, made.directory)
     (tmp_path / noisy).unlink()
     (made,) = [made for made in repair.plan(ReadOnlyDisk(tmp_path)) if not made.is_empty]
-    assert made.hopeless == [f"{made.directory}: segment 2 is missing"]
+    assert made.unrepairable == [f"{made.directory}: segment 2 is missing"]
 
 
 def test_messages_of_a_file_set_aside_are_saved_as_lines_to_send_again(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_publish_has_the_bytes_that_pika_gives_it(
     ids=["key", "id", "name", "name in a table", "a header frame has one size at most"],
 )
 def test_what_amqp_has_no_bytes_for_is_reported(key: str, properties: Properties) -> None:
-    with pytest.raises(frames.Unsayable):
+    with pytest.raises(frames.NotEncodable):
         frames.publish(1, "", key, properties, b"", mandatory=True, frame_max=FRAME_MAX)
 
 

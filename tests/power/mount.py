@@ -178,7 +178,7 @@ def _or_errno(call: Any, *args: Any) -> Any:
         raise pyfuse3.FUSEError(error.errno or errno.EIO) from None
 
 
-async def obey(mount: Mount) -> None:
+async def carry_out(mount: Mount) -> None:
     """Carry out the commands on stdin until `end`, or the end of the file."""
     async for line in trio.lowlevel.FdStream(os.dup(0)):
         for command in line.decode().splitlines():
@@ -202,7 +202,7 @@ async def obey(mount: Mount) -> None:
 async def serve(mount: Mount) -> None:
     """Serve the file system until a command ends it."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(obey, mount)
+        nursery.start_soon(carry_out, mount)
         await pyfuse3.main()
         nursery.cancel_scope.cancel()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from curbstone.spark.failure import DataLoss, PipelineError, TwoReaders
+from curbstone.spark.failure import DataLoss, GroupInUse, PipelineError
 from curbstone.spark.gaps import gaps_in
 from curbstone.spark.journal_stream import JournalStreamReader
 from curbstone.spark.options import read_options
@@ -279,7 +279,7 @@ def test_an_old_checkpoint_is_told_what_another_reader_was_given(
         current.run()
         own.restart(same_ports=True)
         publish(own.url, A, numbered(100))
-        with pytest.raises(TwoReaders, match="another reader of group lake is done up to 200"):
+        with pytest.raises(GroupInUse, match="another reader of group lake is done up to 200"):
             old.run()
         old.run(failOnDataLoss=False)
         assert old.rows == first + rows(A, 201, 300)

@@ -151,7 +151,7 @@ class PikaChannel:
         self._number = raw.channel_number
         self._frame_max = raw.connection.params.frame_max
         raw.add_on_close_callback(lambda _raw, reason: self._ended(reason))
-        raw.add_callback(self._got_nothing, [spec.Basic.GetEmpty], one_shot=False)
+        raw.add_callback(self._got_empty, [spec.Basic.GetEmpty], one_shot=False)
         return self
 
     @property
@@ -220,7 +220,7 @@ class PikaChannel:
             data = frames.publish(
                 self._number, exchange, key, properties, body, mandatory=mandatory, frame_max=self._frame_max
             )
-        except frames.Unsayable as error:
+        except frames.NotEncodable as error:
             raise AmqpError(REFUSED, str(error)) from error
         self._socket_filter.write(data)
 
@@ -324,7 +324,7 @@ class PikaChannel:
     def _got(self, _raw: Any, method: Any, properties: Any, body: bytes) -> None:
         self._end_get(_arrived(method, properties, body))
 
-    def _got_nothing(self, _frame: Any) -> None:
+    def _got_empty(self, _frame: Any) -> None:
         self._end_get(None)
 
     def _end_get(self, arrived: Arrived | None) -> None:

@@ -63,14 +63,14 @@ _NOTHING = bytes(_U32.size)
 # --- out
 
 
-class Unsayable(ValueError):
+class NotEncodable(ValueError):
     """A value can't be expressed in AMQP."""
 
 
 def _short(text: str) -> bytes:
     value = text.encode()
     if len(value) > SHORT_MAX:
-        raise Unsayable(f"AMQP's short texts have at most {SHORT_MAX} bytes, this one has {len(value)}")
+        raise NotEncodable(f"AMQP's short texts have at most {SHORT_MAX} bytes, this one has {len(value)}")
     return bytes([len(value)]) + value
 
 
@@ -91,10 +91,10 @@ _BEHIND = [(_PLACES[name], _BITS[name], encoded) for name, encoded in _ENCODED.i
 def publish(
     channel: int, exchange: str, key: str, properties: Properties, body: bytes, *, mandatory: bool, frame_max: int
 ) -> bytes:
-    """Return the frames of a durable message. Raise Unsayable if a property can't be expressed."""
+    """Return the frames of a durable message. Raise NotEncodable if a property can't be expressed."""
     fields = _fields(properties)
     if len(fields) + _HEADER_BYTES + AROUND > frame_max:
-        raise Unsayable(f"its properties have {len(fields)} bytes, more than a frame of {frame_max} has room for")
+        raise NotEncodable(f"its properties have {len(fields)} bytes, more than a frame of {frame_max} has room for")
     size = len(body)
     pieces = [
         _publish(channel, exchange, key, mandatory),
@@ -144,7 +144,7 @@ def _table(headers: Mapping[str, object]) -> bytes:
     try:
         tables.encode_table(pieces, dict(headers))
     except AMQPError as error:
-        raise Unsayable(f"{type(error).__name__}: {error}") from error
+        raise NotEncodable(f"{type(error).__name__}: {error}") from error
     return b"".join(pieces)
 
 

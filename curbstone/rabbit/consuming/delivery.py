@@ -25,7 +25,7 @@ def admit(queue: Queue, group: str, arrived: Arrived, settling: Settling) -> Del
     now_ms = engine.host.wall_ms()
     number = number_of(properties)
     due_ms = due_of(properties)
-    if due_ms and _is_of_the_past(queue, number or 0, uid_of(properties)):
+    if due_ms and _is_stale(queue, number or 0, uid_of(properties)):
         settling.ack(arrived.tag)
         return None
     if number in queue.known.deleted and group == UNNAMED:
@@ -36,7 +36,7 @@ def admit(queue: Queue, group: str, arrived: Arrived, settling: Settling) -> Del
         delay_further(queue, group, arrived, due_ms - now_ms, settling)
         return None
     message = message_of(arrived, number if number is not None else engine.ids.take(1))
-    if not queue.lets_in(arrived, message):
+    if not queue.accepts(arrived, message):
         queue.stats.filtered += 1
         settling.ack(arrived.tag)
         return None
@@ -67,7 +67,7 @@ def _known(_error: CurbstoneError | None) -> None:
     """Ignore the outcome: a gateway that does not get the entry only remembers the deletion for longer."""
 
 
-def _is_of_the_past(queue: Queue, number: int, uid: str) -> bool:
+def _is_stale(queue: Queue, number: int, uid: str) -> bool:
     """Return whether a delayed message was published to an earlier queue of this name, or before a purge."""
     return (bool(uid) and uid != queue.uid) or number < queue.purged
 

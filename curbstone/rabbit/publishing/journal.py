@@ -183,7 +183,7 @@ class Journal:
 
         def stored() -> None:
             settling.ack(tag)
-            self._tell_carried_out(unit)
+            self._notify_carried_out(unit)
 
         def caught_up(error: CurbstoneError | None) -> None:
             if error is None:
@@ -205,7 +205,7 @@ class Journal:
         self.mark_full(uid)
         self._engine.rpc.broadcast({"do": "full", "uid": uid})
 
-    def _tell_carried_out(self, unit: Unit) -> None:
+    def _notify_carried_out(self, unit: Unit) -> None:
         rpc = self._engine.rpc
         number = rpc.number_of(unit.origin)
         if rpc.is_mine(unit.origin):

@@ -130,9 +130,9 @@ class Shard:
             if error.code == REFUSED and self._waiting:  # it does not say which message, so the oldest is given up
                 text = f"it is not known whether the message was stored: RabbitMQ closed the channel: {error}"
                 self._end(self._waiting.popleft(), Unavailable(text))
-            self._host.call_later(AGAIN_MS, lambda: self._up_again(connection))
+            self._host.call_later(AGAIN_MS, lambda: self._reopen(connection))
 
-    def _up_again(self, connection: Connection) -> None:
+    def _reopen(self, connection: Connection) -> None:
         if self._link.connection is connection:
             self._up(connection)
 

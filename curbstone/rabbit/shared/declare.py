@@ -112,7 +112,7 @@ class Declaration:
         def registered(error: CurbstoneError | None) -> None:
             self._is_new = error is not None
             if error is not None:
-                self._queue.engine.could_not_make(self._queue, error)
+                self._queue.engine.declare_failed(self._queue, error)
             on_done(error)
 
         self._queue.engine.propose(self._queue.known.as_entry(), registered)

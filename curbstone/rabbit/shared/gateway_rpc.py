@@ -68,7 +68,7 @@ class GatewayRpc:
                 self._number = (self._number + 1) % GATEWAYS_MAX
             else:
                 logger.warning("the gateway's own queue: %s", error)
-            self._host.call_later(10, lambda: self._up_again(connection))
+            self._host.call_later(10, lambda: self._reopen(connection))
 
         def opened(channel: Channel) -> None:
             channel.on_cancelled(lambda _tag: self._link.leave())
@@ -92,7 +92,7 @@ class GatewayRpc:
 
         connection.channel(opened, lost)
 
-    def _up_again(self, connection: Connection) -> None:
+    def _reopen(self, connection: Connection) -> None:
         if self._link.connection is connection:
             self._up(connection)
 

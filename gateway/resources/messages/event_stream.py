@@ -129,7 +129,7 @@ class EventStream:
                     await _write(send, b"".join(output))
                     if disconnect.is_gone:  # the client left before the socket took any of it
                         self._unwritten += unwritten
-            await send({"type": "http.response.body", "body": self._last_words()})
+            await send({"type": "http.response.body", "body": self._final_event()})
         finally:
             self.streams.give_back(self.queue, self._unwritten)
             self.is_closed = True
@@ -214,7 +214,7 @@ class EventStream:
         self._error = self._error or error
         self.end()
 
-    def _last_words(self) -> bytes:
+    def _final_event(self) -> bytes:
         if self._error is None:
             return b""
         error = orjson.dumps({"code": status_of(self._error), "error": str(self._error)})

@@ -58,7 +58,7 @@ class Backup:
         """POST: send a backup as a tar archive. If its last entry, `SHA256SUMS`, is missing, the backup failed."""
         access_of(request).administer("backup")
         fields = await read_object(request, request.receive, BACKUP_LIST_BYTES_MAX, "a backup", ("had",))
-        had = _had_in(fields.get("had", {}))
+        had = _present_parts(fields.get("had", {}))
         archive: Archive
         _, archive = await answer(lambda done: self._source.begin(had, done))
         return ArchiveResponse(request, archive)
@@ -85,7 +85,7 @@ async def _pieces(request: Request, archive: Archive) -> AsyncIterator[bytes]:
         archive.close()
 
 
-def _had_in(value: object) -> dict[str, tuple[int, str]]:
+def _present_parts(value: object) -> dict[str, tuple[int, str]]:
     if not isinstance(value, dict):
         raise BadRequest('bad "had": expected an object with [bytes, SHA-256] for each name')
     had: dict[str, tuple[int, str]] = {}
