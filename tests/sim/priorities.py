@@ -48,7 +48,7 @@ def waiting(group: Group) -> set[int]:
 def _ready(group: Group, run: Run, level: int) -> Iterator[int]:
     """Yield the messages of a level that are ready."""
     held_back = waiting(group)
-    if group.level_numbered(level).is_stuck:
+    if group.level_numbered(level).stuck_at >= 0:
         return
     for seq in seqs_of(run.first, run.of_level(level, run.pending(group.name))):
         if seq not in group.in_flight and not group.is_delayed(seq) and seq not in held_back:

@@ -143,7 +143,7 @@ QUEUES: dict[str, Callable[[LocalQueue], object]] = {
         high.returned and low.pending for high, low in pairwise(q.index.unnamed.levels)
     ),
     "too many messages are held back for their keys": lambda q: any(
-        level.is_stuck for g in q.index.groups.values() for level in g.levels
+        level.stuck_at >= 0 for g in q.index.groups.values() for level in g.levels
     ),
     "a callback waits for settles and not for releases": lambda q: q.write_queue.after_settles,
     "a redelivery is noted behind a release that waits": lambda q: (

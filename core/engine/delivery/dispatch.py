@@ -210,6 +210,8 @@ class Dispatcher(dict[str, RoundRobin]):
                 round_robin.none_ready()
             return
         most = min(sum(credit.values()), most)
+        keys = group.keys
+        freed = keys.freed if keys is not None else 0
         taken = group.take(most, self._dead_letters.is_dead, options.oldest_every)
         deliveries = taken.deliveries
         if taken.handed:
@@ -225,8 +227,8 @@ class Dispatcher(dict[str, RoundRobin]):
             self._dead_letters.end(group, taken.dead)
         if not group.has_ready:
             round_robin.none_ready()
-        elif deliveries:
-            self._wakeups.wake(name)
+        elif deliveries or (keys is not None and keys.freed > freed and not taken.is_reading):
+            self._wakeups.wake(name)  # perhaps what was found was settled meanwhile, and there is room for others now
 
     def end(self, error: CurbstoneError) -> None:
         """The queue ends: so do all receivers."""

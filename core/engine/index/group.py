@@ -84,7 +84,8 @@ class Group:
         runs = self.reader.runs
         return self.keys.has_up or any(
             [
-                level.returned or not level.is_stuck and runs.next_pending(self.name, level.number, level.cursor)
+                level.returned
+                or (level.stuck_at != self.keys.freed and runs.next_pending(self.name, level.number, level.cursor))
                 for level in self.levels
             ]
         )
@@ -406,7 +407,6 @@ class Group:
             if is_passed and not (level.returned or (keys is not None and keys.is_offered(level))):
                 continue
             start = len(deliveries)
-            level.is_stuck = level.is_stuck and keys is not None and keys.is_full
             if is_fair:
                 level.enter(self, taken)
             while len(deliveries) < limit and room > 0:
@@ -476,7 +476,6 @@ class Group:
                 break
             level = levels[heads.index(seq)]
             before = min([head for head in heads if head > seq], default=0)
-            level.is_stuck = level.is_stuck and self.keys is not None and self.keys.is_full
             if level.returned:
                 goes_on = level.take_returned(self, taken, is_dead)
             elif self.keys is not None and self.keys.is_fair:

@@ -40,7 +40,8 @@ class Keys:
 
     __slots__ = (
         "_aside", "_burst", "_entries", "_group", "_limit", "_lines", "_placed", "_rate", "_reading", "_rows", "_state",
-        "_sweep_at", "_swept_ms", "_table", "_throttled", "_was_full", "is_fair", "is_in_order", "passes_over",
+        "_sweep_at", "_sweep_due_ms", "_swept_ms", "_table", "_throttled", "freed", "is_fair", "is_in_order",
+        "passes_over",
     )  # fmt: skip
 
     def __init__(self, group: Group) -> None:
@@ -48,14 +49,16 @@ class Keys:
         self._state = group.reader.state
         self._table: dict[bytes, Key] = {}
         self._swept_ms = 0
+        self._sweep_due_ms = 0
+        """Engine time when a message that found no room for its key may find some, as buckets have filled; else 0."""
         self._placed: dict[int, Key] = {}
         """The messages that have a place."""
         self._rows: dict[int, Row] = {}
         """Each row in which something waits, by its first message."""
         self._lines: dict[Level, Line] = {}
         self._entries = 0
-        self._was_full = False
-        """Whether a message found no room, and nothing has become free since."""
+        self.freed = 0
+        """It rises when there may be room for a message that found none."""
         self._throttled: list[tuple[int, bytes]] = []
         """A heap of keys that have no token, with the time when they have one."""
         self._aside: dict[Run, list[Row]] = {}
@@ -65,7 +68,7 @@ class Keys:
         self._use_options()
 
     def _use_options(self) -> None:
-        self._was_full = False
+        self.freed += 1
         options = self._state.options
         self._limit = options.key_limit or sys.maxsize
         self._rate, self._burst = options.key_rate, options.key_burst_or_default
@@ -75,11 +78,6 @@ class Keys:
         """Whether all messages wait in rows, also those without a key, and `Line` chooses the row to serve."""
         self.passes_over = self._state.passes_over
         """Whether what was delivered before older messages is recorded one by one: see `note_order`."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether a message that found no room would find none now either, so that no run has to be read for it."""
-        return self._was_full and not (self._rate and self._state.host.now_ms() >= self._swept_ms + SWEEP_MS)
 
     # --- messages that the cursor reaches
 
@@ -93,7 +91,7 @@ class Keys:
         key = table.get(name)
         if key is None:
             if len(table) >= min(self._sweep_at, KEYS_MAX) and not self._has_room():
-                self._was_full = True
+                self._sweep_later()
                 return NO_ROOM
             key = table[name] = Key(name)
         elif seq in self._placed:
@@ -129,7 +127,6 @@ class Keys:
             return WAITS
         if self._entries >= ENTRIES_MAX:
             self._forget(key)
-            self._was_full = True
             return NO_ROOM
         rows = key.rows
         row = rows[0] if rows and rows[0].line.level is level else self._row(key, level)
@@ -310,7 +307,7 @@ class Keys:
         freed = row.pop()
         if freed:
             self._entries -= freed
-            self._was_full = False
+            self.freed += 1
         if not self.is_fair:
             row.is_offered = False
         if row.first:
@@ -365,11 +362,12 @@ class Keys:
                 if goes and not row.is_offered:
                     row.line.offer(row, as_first=as_first)
         if not (waits or key.held):
+            self.freed += 1
             self._forget(key)
 
     def free_place(self, key: Key) -> None:
         """A place of a key is free."""
-        self._was_full = False
+        self.freed += 1
         key.held -= 1
         rows = key.rows
         if not rows or (len(rows) == 1 and not rows[0].first):
@@ -441,12 +439,16 @@ class Keys:
     @property
     def next_due_ms(self) -> int | None:
         """Engine time when the next key may have another delivery."""
-        return self._throttled[0][0] if self._throttled else None
+        throttled_ms = self._throttled[0][0] if self._throttled else 0
+        return min([due_ms for due_ms in (throttled_ms, self._sweep_due_ms) if due_ms], default=None)
 
     def mature(self, now_ms: int) -> bool:
         """Look again at keys that may have another delivery; return whether there are any."""
         throttled = self._throttled
-        any_due = False
+        any_due = 0 < self._sweep_due_ms <= now_ms
+        if any_due:
+            self._sweep_due_ms = 0
+            self.freed += 1
         while throttled and throttled[0][0] <= now_ms:
             _, name = heappop(throttled)
             any_due = True
@@ -474,7 +476,6 @@ class Keys:
             return
         if key.bucket is None or self._is_refilled(key.bucket):
             self._table.pop(key.name, None)
-            self._was_full = False
 
     def _is_refilled(self, bucket: Bucket) -> bool:
         tokens = bucket.tokens(self._state.host.now_ms(), self._rate, self._burst) if self._rate else self._burst
@@ -491,6 +492,11 @@ class Keys:
         elif not self._rate:  # each is forgotten at once
             self._sweep_at = KEYS_MAX
         return len(self._table) < KEYS_MAX
+
+    def _sweep_later(self) -> None:
+        if self._rate and not self._sweep_due_ms:
+            self._sweep_due_ms = self._swept_ms + SWEEP_MS
+            self._group.reader.wakeups.at(self._sweep_due_ms)
 
     def note_order(self, level: Level, deliveries: list[Delivery], taken: Taken) -> None:
         """Note what was delivered of a level: a mark covers it up to the first message that waits, records beyond that.
@@ -534,8 +540,8 @@ class Keys:
         self._throttled.clear()
         self._aside.clear()
         self._lines.clear()
+        self._use_options()
         for key in list(self._table.values()):
             key.rows = ()
             key.is_throttled = False
             self._forget(key)
-        self._use_options()

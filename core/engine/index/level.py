@@ -50,8 +50,8 @@ class Level:
     """See the module's docstring."""
 
     __slots__ = (
-        "_is_loading", "_page", "_waited", "cursor", "delivered", "delivered_logged", "is_stuck", "number", "pending",
-        "recovered", "returned", "rewound", "run",
+        "_is_loading", "_page", "_waited", "cursor", "delivered", "delivered_logged", "number", "pending", "recovered",
+        "returned", "rewound", "run", "stuck_at",
     )  # fmt: skip
 
     def __init__(self, number: int, first: int) -> None:
@@ -77,8 +77,8 @@ class Level:
         self._page: Page | None = None
         """Its messages in `run`, if only they were read."""
         self._is_loading = False
-        self.is_stuck = False
-        """Whether the cursor has stopped because no more messages can wait for others of their keys."""
+        self.stuck_at = -1
+        """`Keys.freed` when the cursor stopped because no more messages could wait for their keys; else -1."""
         self._waited = False
         """Whether messages of `run` wait for others of their keys."""
 
@@ -102,7 +102,6 @@ class Level:
         if self.returned:
             return self.returned[0]
         if group.keys is not None and group.keys.is_fair:
-            self.is_stuck = self.is_stuck and group.keys.is_full
             self.enter(group, taken)
             return group.keys.head(self)
         runs = group.reader.runs
@@ -159,8 +158,9 @@ class Level:
 
         Return False at the end, or if the run must be loaded.
         """
-        if self.is_stuck:
-            return False
+        if self.stuck_at >= 0 and group.keys is not None and self.stuck_at == group.keys.freed:
+            return False  # before a run is read for it
+        self.stuck_at = -1
         runs = group.reader.runs
         run = self.run
         if run is None or self.cursor > run.last or self.cursor < run.first:
@@ -211,7 +211,7 @@ class Level:
         self.cursor = run.first + skip
         if self._take_each(group, messages, skip, bits, taken, limit, is_dead, is_keyed=is_keyed, is_new=is_new):
             self.cursor = end
-        return not self.is_stuck
+        return self.stuck_at < 0
 
     def _take_each(
         self,
@@ -240,8 +240,8 @@ class Level:
             if message is not None:
                 key = key_of(message.headers) if keys is not None else b""
                 state = keys.reached(self, key, seq) if keys is not None and (key or keys.is_fair) else GOES
-                if state == NO_ROOM:
-                    self.is_stuck = True
+                if state == NO_ROOM and keys is not None:
+                    self.stuck_at = keys.freed
                     return False
                 self._waited |= state == WAITS
             self.cursor = seq + 1
@@ -264,7 +264,7 @@ class Level:
         if 0 < group.reader.runs.next_pending(group.name, self.number, self.cursor) < first:
             return
         self.cursor = max(self.cursor, first)
-        self.is_stuck = False
+        self.stuck_at = -1
         self._drop_page(group)
         if self.run is not run:
             self._move(group, run)

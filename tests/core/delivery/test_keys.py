@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -334,6 +335,77 @@ def test_too_many_entries_stop_only_what_comes_later(monkeypatch: pytest.MonkeyP
     for seq in (1, 2, 3, 4):
         peer.ack(seq)
     assert given(peer) == "a1 b1 a2 c1 b2" or sorted(given(peer).split()) == ["a1", "a2", "b1", "b2", "c1"]
+
+
+@pytest.mark.parametrize(("priority", "every"), [(4, 0), (1, 0), (7, 0), (7, 2)])
+def test_what_waits_behind_settled_entries_is_delivered(
+    monkeypatch: pytest.MonkeyPatch, priority: int, every: int
+) -> None:
+    """All entries were used up by messages that were settled before anybody received; then nothing was delivered."""
+    monkeypatch.setattr(keys, "ENTRIES_MAX", 3)
+    lab = Lab()
+    queue = lab.queue(key_limit=0, fair=True, oldest_every=every)
+    first = keyed("a", "a1") if priority == 4 else ranked("a1", priority)
+    lab.publish_messages(queue, [first])
+    publish(lab, queue, "b1 a2 b2 c1")
+    for seq in (1, 2, 3):
+        assert lab.answer(partial(queue.settle_by_id, seq)) == (None, True)
+    assert [lease.delivery.message.body for lease in lab.lease(queue)] == [b"b2"]
+    taken: list[Delivery] = []
+    queue.subscribe(taken.extend, window=10, on_closed=lambda _: None)
+    assert _turns(lab) < 20
+    assert [delivery.message.body for delivery in taken] == [b"c1"]
+
+
+def test_what_finds_no_room_for_its_key_is_delivered_once_others_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else happens then: only the buckets of the other keys fill."""
+    monkeypatch.setattr(keys, "KEYS_MAX", 2)
+    lab = Lab()
+    queue = lab.queue(key_limit=0, fair=True, key_rate=1)
+    publish(lab, queue, "a1 b1 c1")
+    peer = Peer(lab, queue, auto=True)
+    lab.pass_time(1000)
+    assert given(peer) == "a1 b1"
+    lab.pass_time(3000)
+    assert given(peer) == "a1 b1 c1"
+    assert _turns(lab) < 20
+
+
+def test_a_rate_that_ends_leaves_room_for_other_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys of which nothing waited were kept for ever, because their buckets were not full when the rate ended."""
+    monkeypatch.setattr(keys, "KEYS_MAX", 2)
+    lab = Lab()
+    queue = lab.queue(key_limit=0, fair=True, key_rate=1)
+    publish(lab, queue, "a1 b1")
+    peer = Peer(lab, queue, auto=True)
+    lab.pass_time(1000)
+    assert given(peer) == "a1 b1"
+    lab.answer(lambda done: lab.broker.declare(queue.name, {"key_rate": 0}, done))
+    publish(lab, queue, "c1")
+    assert given(peer) == "a1 b1 c1"
+
+
+def test_what_finds_no_room_is_not_read_again_and_again_because_keys_have_a_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keys, "ENTRIES_MAX", 1)
+    lab = Lab()
+    queue = lab.queue(fair=True, key_limit=0, key_rate=0.001)
+    for number in range(10):
+        lab.publish_messages(queue, [ranked(f"{number}1", number), message(b"x" * 60_000)])
+    lab.restart()
+    queue = lab.again(queue)
+    lab.broker.shared.cache.bytes_max = 0
+    queue.subscribe(lambda _: None, window=1, on_closed=lambda _: None)
+    assert _turns(lab) < 1000
+
+
+def _turns(lab: Lab) -> int:
+    """Let everything happen that is to happen now; return in how many turns it did, at most 1000."""
+    turns = 0
+    while turns < 1000 and (lab.host.turn() or lab.host.work()):
+        turns += 1
+    return turns
 
 
 # --- options
