@@ -311,7 +311,7 @@ class Followers:
             ready = next((each for each in self._followers if each.is_standby and each.is_usable), None)
         if ready is None:
             raise Conflict("no standby is attached whose copy is complete")
-        return Handover(self.stream, self._place, ready, self._ending)
+        return Handover(self.stream, self._place, ready, self._ending, self.has_failed)
 
     def note_time(self) -> None:
         """Have the wall clock in the stream now and then."""
@@ -333,6 +333,11 @@ class Followers:
     def is_in_sync(self) -> bool:
         """See `Source`."""
         return self._barrier is not None and self._barrier.standing is Standing.SYNC
+
+    @property
+    def end(self) -> int:
+        """See `Source`."""
+        return self.stream.end
 
     @property
     def confirms(self) -> str:

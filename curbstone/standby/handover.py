@@ -7,15 +7,13 @@ a copy from now on. Only then the standby is asked to take over. Whatever fails 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from curbstone.core.errors import Conflict, Unavailable
 from curbstone.standby.frames import InSync
 from curbstone.standby.place import Place
 from curbstone.standby.stream import Stream
-
-if TYPE_CHECKING:
-    from curbstone.standby.followers import Follower
 
 ACK_S_MAX = 10
 """How long the standby has to acknowledge everything."""
@@ -37,10 +35,35 @@ class Ending(Protocol):
         """A server of this term has replaced this one, so it has to end. Called on any thread."""
 
 
+class Successor(Protocol):
+    """The standby that is to take over; `followers.Follower` implements it."""
+
+    name: str
+    acknowledged: int
+    """Up to where it has everything."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its connection has ended."""
+
+    def take_over(self) -> None:
+        """Have it become the server, when it has everything that is there now."""
+
+
 class Handover:
     """See the module's docstring. From the moment that it is made, on the host's thread, nothing is confirmed."""
 
-    def __init__(self, stream: Stream, place: Place, standby: Follower, ending: Ending) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        place: Place,
+        standby: Successor,
+        ending: Ending,
+        has_failed: Callable[[], bool],
+        now_s: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """`has_failed` is whether a sync of the server has failed: then what is read may not be on its disk."""
         self.name = standby.name
         self.term = place.state.term + 1
         """The term that the standby is going to have."""
@@ -48,6 +71,9 @@ class Handover:
         self._ending = ending
         self._place = place
         self._standby = standby
+        self._has_failed = has_failed
+        self._now_s = now_s
+        self._pause = pause
         self._mark = stream.end
         """Everything that was confirmed is before this position."""
 
@@ -61,16 +87,22 @@ class Handover:
 
     def run(self) -> None:
         """Hand over. Blocks. Raise Conflict or Unavailable if nothing has changed."""
-        standby, until_s = self._standby, time.monotonic() + ACK_S_MAX
+        standby, until_s = self._standby, self._now_s() + ACK_S_MAX
         while standby.acknowledged < self._mark:
-            if standby.is_closed or time.monotonic() > until_s:
+            if standby.is_closed or self._now_s() > until_s:
                 raise Conflict(f"{self.name} has not acknowledged everything in {ACK_S_MAX} s; nothing was changed")
-            time.sleep(LOOK_S)
+            self._pause(LOOK_S)
         try:
-            self._place.change(is_server=False, is_complete=True, in_sync=InSync.NO, believed="")
+            self._place.change(
+                is_server=False,
+                is_complete=True,
+                in_sync=InSync.NO,
+                believed="",
+                wants_full_copy=self._place.state.wants_full_copy or self._has_failed(),
+            )
         except OSError as error:
             raise Unavailable(f"it can't be noted that this server has ended: {error.strerror}") from error
         standby.take_over()
-        until_s = time.monotonic() + TAKEN_S_MAX
-        while not standby.is_closed and time.monotonic() < until_s:
-            time.sleep(LOOK_S)
+        until_s = self._now_s() + TAKEN_S_MAX
+        while not standby.is_closed and self._now_s() < until_s:
+            self._pause(LOOK_S)

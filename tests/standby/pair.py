@@ -1,42 +1,57 @@
-"""Simulated histories over two disks: the end of the server is a failover to the disk of its standby.
-
-`PairRun` has all the judges of `tests.sim.run`. In synchronous runs nothing that was confirmed may be missing after a
-failover. In asynchronous ones, whatever was confirmed before the cut has to be there: the cut is how far the standby
-had applied the stream, or had made it durable if its power was cut, too.
-
-    python -m tests.standby.pair SEED [SECONDS] [--plant NAME]
-"""
+"""One life of a simulated server: its stream, the way to its standby, and the standby."""
 
 from __future__ import annotations
 
-import logging
-import sys
-import time
-from collections import Counter, deque
-from collections.abc import Callable
-from random import Random
-from typing import Any
+from collections import deque
+from typing import TYPE_CHECKING
 
-from curbstone.core.disk import Disk
-from curbstone.standby.applying import Applier, DiskFull, SyncFailed
+from curbstone.core.errors import CurbstoneError
+from curbstone.standby.applying import DiskFull, SyncFailed
 from curbstone.standby.barrier import StandbyBarrier, Standing
 from curbstone.standby.copying import Copy, digests
-from curbstone.standby.frames import InSync
-from curbstone.standby.place import Place, place_of_server
+from curbstone.standby.frames import InSync, Kind
+from curbstone.standby.handover import Handover
+from curbstone.standby.place import place_of_server
 from curbstone.standby.shipping import ShippingDisk
 from curbstone.standby.stream import Cursor, Stream
-from tests.kit.simulated import Crash, SimHost
-from tests.sim.evidence import NotingDisk
-from tests.sim.run import Run
+from tests.kit.simulated import Crash
 from tests.sim.trouble import UNLIMITED, disk_recovers
-from tests.standby.held_back import PairHost
-from tests.standby.machine import SimSyncs, Standby
-from tests.standby.marked import FROM_THE_START, Mark, Marked
+from tests.standby.machine import Standby
 
-FOCI = ["remake", "recap", "fill", "pause", "numbers", "keys", "overflow", "undo", "large"]
-ASYNC_FOCI = ["remake", "recap", "fill", "undo", "large"]
+if TYPE_CHECKING:
+    from tests.standby.pair_run import PairRun
+
 PATIENCE_MS = 10_000
-GAPS = [0, 1 << 20, 1 << 24]
+
+
+class Successor:
+    """The standby that is to take over from a server, for as long as its connection lasts."""
+
+    name = "the standby"
+
+    def __init__(self, pair: Pair, cursor: Cursor) -> None:
+        self.acknowledged = 0
+        self._pair = pair
+        self._cursor = cursor
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection is lost, or the standby has taken over."""
+        return self._pair.cursor is not self._cursor or self._pair.is_handed_over
+
+    def take_over(self) -> None:
+        if not self.is_closed:
+            self._cursor.add_own(Kind.TAKE_OVER)
+
+
+class NoEnding:
+    """How the simulated server ends: `PairRun` ends it."""
+
+    def freeze(self) -> None: ...
+
+    def thaw(self) -> None: ...
+
+    def __call__(self, term: int) -> None: ...
 
 
 class Pair:
@@ -127,11 +142,54 @@ class Pair:
     def _fail(self) -> None:
         """The standby can't go on: it ends, and is started again on a disk that works."""
         self.run.counts["failures of the standby"] += 1
+        self._is_aimed = self.standby.applier.has_failed  # what that sync should have made durable may be lost
         disk_recovers(self.rng, self.standby.disk)
         self.standby.disk.crash_in = -1
         self.standby.applier.give_up()
         self.lose()
         self.standby.start()
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """The place of the standby in the stream; None without a connection."""
+        return self._cursor
+
+    @property
+    def is_handed_over(self) -> bool:
+        """Whether the server has asked the standby to take over, and the standby has received that."""
+        return self.standby.applier.place.state.in_sync is InSync.HANDED_OVER
+
+    # --- switchover
+
+    def hand_over(self) -> bool:
+        """Hand over to the standby, while `step` happens; return whether the server has to end now."""
+        if self._cursor is None or self._copy is not None or not self.standby.applier.is_usable:
+            return False
+        self._frozen = 0
+        successor = Successor(self, self._cursor)
+
+        def pause(seconds: float) -> None:
+            self.step()
+            self.clock_ms += int(seconds * 1000)
+            if not successor.is_closed and self.rng.random() < 0.5:
+                successor.acknowledged = self.standby.applier.durable
+
+        handover = Handover(
+            self.stream,
+            self.place,
+            successor,
+            NoEnding(),
+            lambda: self.disk.has_failed,
+            now_s=lambda: self.clock_ms / 1000,
+            pause=pause,
+        )
+        try:
+            handover.run()
+        except CurbstoneError:
+            self.run.counts["switchovers given up"] += 1
+            return False
+        self.run.counts["switchovers"] += 1
+        return True
 
     # --- what happens
 
@@ -309,165 +367,3 @@ class Pair:
             self._is_aimed = False
             self._frozen = 30 if is_syncing else 0
             disk.crash_in = self.rng.choice([0, 0, 1, 2, 4])
-
-
-class PairRun(Run):
-    """See the module's docstring."""
-
-    counts: Counter[str] = Counter()
-
-    def __init__(self, seed: int, *, is_sync: bool = True, **more: Any) -> None:
-        self.pair_rng = Random(f"pair {seed}")
-        self.is_sync = is_sync
-        self.may_crash = False
-        self.is_power_aimed = False
-        self._gap = 0
-        self._standby: Standby | None = None
-        self.lives: dict[int, int] = {}
-        """The lives of the server, numbered in their order."""
-        super().__init__(seed, **more)
-        if not is_sync:
-            self.history.confirmed = Marked(self._mark)
-            self.history.gone = Marked(self._mark)
-            self.reader = None
-
-    def _mark(self) -> Mark:
-        return self.lives[self.pair.stream.life], self.pair.reported
-
-    def opened_disk(self) -> Disk:
-        return self.pair.disk
-
-    def new_host(self) -> SimHost:
-        if self._standby is None:
-            self._standby = Standby(NotingDisk(self.pair_rng))
-        self.pair = Pair(self, self._standby)
-        self.lives[self.pair.stream.life] = len(self.lives)
-        return PairHost(self.rng, self.wall_ms, self.pair)
-
-    def start(self) -> None:
-        super().start()
-        gap, self._gap = self._gap, 0
-        for queue in self.broker.queues() if gap else []:
-            queue.state.next_seq += gap
-
-    def _guarded(self, action: Callable[[], None]) -> None:
-        self.may_crash = True
-        super()._guarded(action)
-        self.may_crash = False
-        self.disk.doubt_chance = self.disk.eio_chance / 4  # where syncs fail, changes of names do, too
-
-    def power_off(self, crash: Crash | None = None) -> None:
-        pair, rng = self.pair, self.pair_rng
-        self.crashes += 1
-        self.durable.crashed()
-        is_power = self.rng.choice(self.ends) == "power"
-        if self.is_power_aimed and "power" in self.ends:
-            is_power = True
-        else:
-            pair.deliver_some()
-        if pair.may_take_over and rng.random() < 0.8:
-            self._fail_over(is_power)
-        else:
-            self.counts["restarts"] += 1
-            if is_power:
-                self.disk.crash()
-            if rng.random() < 0.3:
-                pair.standby.lose_power()
-                pair.standby.start()
-        self.is_power_aimed = False
-        self.disk.aim_at_nothing()
-        disk_recovers(self.rng, self.disk)
-        self.wall_ms = self.host.now_ms() + self.rng.choice([1, 1000, 60_000])
-        self.consumers.clear()
-        self.leases.clear()
-        self.history.crashed()
-
-    def _fail_over(self, is_power: bool) -> None:
-        """The server is gone, maybe together with the power of the standby. The standby's disk takes over."""
-        rng, pair = self.pair_rng, self.pair
-        standby, applier = pair.standby, pair.standby.applier
-        self.counts["failovers"] += 1
-        disk_recovers(rng, standby.disk)
-        standby.disk.crash_in = -1
-        position = applier.place.position
-        cut = (self.lives[position.life], position.applied) if position is not None else FROM_THE_START
-        may_lose_power = not applier.place.state.is_catching_up  # after that it would not be promoted
-        if is_power and may_lose_power and (self.is_power_aimed or rng.random() < 0.6):
-            self.counts["failovers with both powers cut"] += 1
-            # Behind a sync that has failed, nothing of this life has to be there: nobody knows what that sync was for.
-            cut = min(cut, (cut[0], 0 if applier.has_failed else applier.durable or cut[1]))
-            standby.lose_power()
-        elif rng.random() < 0.5:  # its process was killed, too
-            standby.start()
-        else:
-            applier.close()
-        Applier(standby.disk, SimSyncs(), Place(standby.disk, b"")).promote()
-        if not self.is_sync:
-            self._lose_behind(cut)
-        self._gap = rng.choice(GAPS)
-        old, self.disk = self.disk, standby.disk
-        self.disk.caps, old.caps = old.caps, lambda _directory: None
-        self.disk.over_cap.clear()
-        disk_recovers(rng, old)
-        old.aim_at_nothing()
-        if rng.random() < 0.5 and not old.hides_loss:  # as if it had handed over
-            Place(old, b"").change(is_server=False)
-        if rng.random() < 0.5:
-            old.crash()
-        self._standby = Standby(old)
-
-    def _lose_behind(self, cut: Mark) -> None:
-        """What was confirmed behind the cut may be missing, and what was settled there may be back."""
-        history = self.history
-        assert isinstance(history.confirmed, Marked) and isinstance(history.gone, Marked)
-        before, confirmed = len(history.confirmed) + len(history.gone), set(history.confirmed)
-        history.confirmed.cut(cut)
-        history.gone.cut(cut)
-        lost = confirmed - history.confirmed
-        # If some of a transaction is settled, nobody can tell of it whether all of it is missing or only the rest. And
-        # what is missing looks like what was acked.
-        unclear = [
-            unit
-            for unit in history.units
-            if not lost.isdisjoint(unit.acks)
-            or not (lost.isdisjoint(unit.publishes) or history.doomed.isdisjoint(unit.publishes))
-        ]
-        history.doomed_alone.update(*[unit.acks for unit in unclear])
-        history.units = [unit for unit in history.units if unit not in unclear]
-        self.turns.go_back()
-        self.counts["confirmed and behind the cut"] += before - len(history.confirmed) - len(history.gone)
-        self.counts["confirmed and before the cut"] += len(history.confirmed) + len(history.gone)
-        self.directories.forget()
-        self.durable.forget()
-
-
-def simulate(seed: int, *, is_sync: bool, step: int) -> None:
-    """Run one history of a series; `step` says which kind."""
-    foci = FOCI if is_sync else ASYNC_FOCI
-    focus = foci[step // 4 % len(foci)] if step % 4 > 1 else ""
-    try:
-        PairRun(seed, is_sync=is_sync, faults=step % 2 == 1, focus=focus).run()
-    except BaseException as error:
-        error.add_note(f"seed {seed}: PairRun({seed}, is_sync={is_sync}, faults={step % 2 == 1}, focus={focus!r})")
-        raise
-
-
-def main() -> None:
-    """Run histories from a seed on, for some seconds; print what failed."""
-    logging.disable(logging.CRITICAL)
-    seed, seconds = int(sys.argv[1]), float(sys.argv[2])
-    end = time.monotonic() + seconds
-    runs = failed = 0
-    while time.monotonic() < end and failed < 5:
-        for is_sync in (True, False):
-            try:
-                simulate(seed + runs, is_sync=is_sync, step=runs)
-            except Exception as error:
-                failed += 1
-                print(type(error).__name__, str(error)[:300], *error.__notes__, flush=True)
-        runs += 1
-    print(f"{2 * runs} histories, {failed} failed", dict(PairRun.counts))
-
-
-if __name__ == "__main__":
-    main()

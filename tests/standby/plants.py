@@ -20,7 +20,7 @@ from curbstone.standby.frames import Frame, Kind
 from curbstone.standby.place import Position
 from curbstone.standby.shipping import ShippingDisk
 from curbstone.standby.stream import Stream
-from tests.standby.pair import PairRun, simulate
+from tests.standby.pair_run import PairRun, simulate
 
 Patch = pytest.MonkeyPatch
 

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tests.kit.results import recorded
-from tests.standby.pair import PairRun, simulate
+from tests.standby.pair_run import PairRun, simulate
 
 FIRST_SEED = int(os.environ.get("CURBSTONE_SIM_SEED", "0"))
 HISTORIES = 12
