@@ -22,7 +22,8 @@ business of its adapter::
     ├── EventRefused            some of the queues bound to an event refused it
     ├── NotSupported            this engine lacks the requested part
     └── Unavailable             the disk failed, or the server is stopping
-        └── DataDirectoryError  the data directory can't be used at all
+        ├── DataDirectoryError  the data directory can't be used at all
+        └── IsStandby           the process keeps a copy of a server, and serves nothing
 
 Any other exception out of `core` is a bug.
 """
@@ -182,6 +183,14 @@ def shutting_down() -> Unavailable:
 
 class DataDirectoryError(Unavailable):
     """The data directory can't be used: locked by another process, unreadable, or of a newer format."""
+
+
+class IsStandby(Unavailable):
+    """This process keeps a copy of the server at `server`, and serves nothing itself."""
+
+    def __init__(self, server: str) -> None:
+        super().__init__(f"this is a standby: it keeps a copy of the server at {server}, and serves nothing itself")
+        self.members = {"server": server}
 
 
 class MetaDamaged(DataDirectoryError):

@@ -223,6 +223,11 @@ class AsyncioHost:
         self._is_frozen = False
         self.wake()
 
+    @property
+    def held_back(self) -> int:
+        """How many jobs have succeeded and are not reported, because the barrier does not allow it."""
+        return len(self._held_back)
+
     def _begin_lone(self) -> None:
         if self._lone is not None and not self._unfinished:
             self._lone()

@@ -1,8 +1,8 @@
 """The composition root of the server: the only file that imports the engine and all the protocols.
 
 Order of the start: lock the data directory, recover the queues, bind the listeners, print the ready line to stdout.
-Order of the stop: listeners (take no new clients, confirm the commits under way, notify the clients), engine, disk
-threads.
+Order of the stop: listeners (take no new clients, confirm the commits under way, notify the clients), engine,
+followers (which have everything then), disk threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from curbstone import __version__, charts, cluster, replication
 from curbstone.access.authenticator import Authenticator, OpenAuthenticator
 from curbstone.access.connections import OF_USER_MAX
-from curbstone.access.reloading import Reloading, Reloads
+from curbstone.access.reloading import Reloads
 from curbstone.access.users import UsersError
 from curbstone.backup.source import Backups
 from curbstone.cluster import ServedEngine
@@ -51,11 +51,9 @@ from curbstone.gateway.settings import GatewaySettings
 from curbstone.gateway.websocket.codec import binary_frame, text_frame
 from curbstone.mqks.limits import Limits as MqksLimits
 from curbstone.mqks.server import MqksServer
-from curbstone.net import certificates
 from curbstone.net.acceptor import Acceptor
 from curbstone.net.address import Address
 from curbstone.net.budget import Budget
-from curbstone.net.certificates import BadCertificate, Certificates
 from curbstone.net.connection_limits import Admission, Bounds
 from curbstone.net.fair_reader import Turns
 from curbstone.net.peer import Networks
@@ -64,6 +62,7 @@ from curbstone.process.file_system import doubts, file_system_of, writable_by_ot
 from curbstone.process.gc_tuning import Collections, collection_disabled, trim_memory
 from curbstone.process.stopping import SIGNALS, Stopped, stopped_by_signals
 from curbstone.schemas import JsonSchemas
+from curbstone.server_certificates import certificates_of
 from curbstone.settings import Settings, warnings
 from curbstone.stomp.limits import Limits
 from curbstone.stomp.server import StompServer
@@ -189,7 +188,7 @@ async def _serve(settings: Settings) -> int:
         log.info("stopping")
         systemd.notify(systemd.STOPPING)
     finally:
-        clean = await _stop(started, broker)
+        clean = await _stop(started, broker, host)
         for close in ends:
             close()
         if clean:
@@ -277,7 +276,7 @@ def authenticator_of(
 
 def _acceptor(broker: ServedEngine, host: AsyncioHost, settings: Settings, reloads: Reloads) -> Acceptor:
     admission = admission_of(broker, host, settings)
-    return Acceptor(admission, _certificates(host, settings, reloads), Networks(settings.trusted_proxy))
+    return Acceptor(admission, certificates_of(host, settings, reloads), Networks(settings.trusted_proxy))
 
 
 def admission_of(broker: ServedEngine, host: AsyncioHost, settings: Settings) -> Admission:
@@ -295,21 +294,6 @@ def admission_of(broker: ServedEngine, host: AsyncioHost, settings: Settings) ->
         ),
         budget,
     )
-
-
-def _certificates(host: AsyncioHost, settings: Settings, reloads: Reloads) -> Certificates | None:
-    """Read the certificate, if there is one. It is read again when it changes or a reload is asked for."""
-    files = settings.certificate_files
-    if files is None:
-        return None
-    try:
-        found = Certificates(files)
-    except BadCertificate as error:
-        raise Unavailable(f"TLS is not possible: {error}") from error
-    if certificates.readable_by_others(files):
-        log.warning("any user of this machine can read the key in %s", files.key or files.certificate)
-    reloads.add(Reloading(host, "TLS certificate", files.paths, lambda: certificates.load(files), found.take))
-    return found
 
 
 def connections_of(listeners: Sequence[Listener]) -> Mapping[str, int]:
@@ -401,7 +385,7 @@ def gateway_of(
         ],
         more_sockets={"/stomp": sockets.open},
         more_traffic={**(traffic or {}), "stomp-websocket": sockets.traffic, "mq": mq_traffic},
-        more_ends=[standby.release],
+        last_ends=[standby.release],
         turns=turns,
         process=process,
     )
@@ -463,8 +447,8 @@ async def _start(listener: Listener, address: Address) -> Address:
         raise Unavailable(f"can't listen for {listener.name} on {address}: {reason}") from error
 
 
-async def _stop(started: list[Listener], broker: ServedEngine) -> bool:
-    """Stop everything in order, each step within its time. Return whether the engine finished its commits."""
+async def _stop(started: list[Listener], broker: ServedEngine, host: AsyncioHost) -> bool:
+    """Stop everything in order, each step within its time. Return whether all that was under way was confirmed."""
     goodbyes = [asyncio.ensure_future(listener.server.stop()) for listener in started]
     if goodbyes:
         _, late = await asyncio.wait(goodbyes, timeout=LISTENERS_STOP_S)
@@ -478,8 +462,14 @@ async def _stop(started: list[Listener], broker: ServedEngine) -> bool:
     try:
         async with asyncio.timeout(ENGINE_STOP_S):
             await closed.wait()
+        log.info("stopped")
     except TimeoutError:
-        log.error("commits under way did not finish in %d s; they were not confirmed", ENGINE_STOP_S)
-        return False
-    log.info("stopped")
-    return True
+        if host.held_back:
+            text = "commits that were not confirmed, because the standby did not acknowledge them: %d"
+            log.error(text, host.held_back)
+        else:
+            log.error("commits under way did not finish in %d s; they were not confirmed", ENGINE_STOP_S)
+    for listener in started:
+        if isinstance(listener.server, GatewayServer):
+            await listener.server.stop_followers()
+    return closed.is_set()

@@ -351,12 +351,19 @@ def _given(command_line: Mapping[str, object]) -> dict[str, _Given]:
     return found
 
 
-def _why_not(address: Address, settings: Settings) -> str:
-    """Return why the server must not listen at an address, or "" if it may."""
+def lacking(address: Address, settings: Settings) -> str:
+    """Return what else has to be set to listen at an address, or "" for nothing."""
     if address.tls and settings.tls_cert is None:
         return f"{address} needs a certificate: --tls-cert, and --tls-key where the key is in another file"
     if address.proxy and not settings.trusted_proxy:
         return f"{address} is for proxies, but no proxy is trusted; name them with --trusted-proxy"
+    return ""
+
+
+def _why_not(address: Address, settings: Settings) -> str:
+    """Return why the server must not listen at an address, or "" if it may."""
+    if reason := lacking(address, settings):
+        return reason
     if address.is_loopback or settings.insecure:
         return ""
     if settings.users is None:

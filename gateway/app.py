@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from starlette.responses import RedirectResponse
 from starlette.routing import Route
@@ -43,6 +43,23 @@ PAGES = ("/console", "/docs", "/docs/problems")
 logger = logging.getLogger("curbstone.gateway")
 
 
+class Application(Protocol):
+    """What a `GatewayServer` serves."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request. `scope` is that of `Gateway.__call__`."""
+
+    @property
+    def gateway(self) -> Gateway:
+        """What opens WebSockets. Raise CurbstoneError if nothing does."""
+
+    def release(self) -> None:
+        """Answer all requests that wait, and end all streams but those of followers: the server stops."""
+
+    def release_followers(self) -> None:
+        """End the streams of followers, when they have everything: the engine has stopped."""
+
+
 class Gateway:
     """Answers HTTP requests as an ASGI application, and opens WebSockets for the server, which drives them itself.
 
@@ -60,7 +77,7 @@ class Gateway:
         message_bytes_max: int,
         turns: Turns,
         traffic: Traffic,
-        more_ends: Sequence[Callable[[], None]] = (),
+        last_ends: Sequence[Callable[[], None]] = (),
     ) -> None:
         self.routes = routes
         self._found = Routes(routes)
@@ -79,7 +96,12 @@ class Gateway:
         """The largest WebSocket message that is accepted."""
         self.turns = turns
         """The turns of all input of the process."""
-        self._more_ends = more_ends
+        self._last_ends = last_ends
+
+    @property
+    def gateway(self) -> Gateway:
+        """See `Application`."""
+        return self
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request; every error becomes a problem reply. The order of the checks matters.
@@ -117,10 +139,13 @@ class Gateway:
             await reply_problem(send, Problem(500, "an error in the server; its log has more"))
 
     def release(self) -> None:
-        """Answer all requests that wait for messages, and end all streams: the server stops."""
+        """See `Application`."""
         self.polls.release()
         self.streams.release()
-        for end in self._more_ends:
+
+    def release_followers(self) -> None:
+        """See `Application`."""
+        for end in self._last_ends:
             end()
 
 
@@ -151,16 +176,16 @@ def create_app(
     more_routes: Callable[[OriginPolicy], Sequence[Route]] | None = None,
     more_sockets: Mapping[str, Opener] | None = None,
     more_traffic: Mapping[str, Traffic] | None = None,
-    more_ends: Sequence[Callable[[], None]] = (),
+    last_ends: Sequence[Callable[[], None]] = (),
     turns: Turns | None = None,
     process: Process | None = None,
 ) -> Gateway:
     """Return the gateway.
 
     `more_routes(origins)` returns routes to add after the gateway's own. `more_sockets` has the WebSockets of other
-    protocols by path, and `more_traffic` the counters of those protocols by name, for /metrics. `more_ends` end
-    endless replies when the server stops. `turns` are shared by all input of the process; by default the gateway makes
-    its own. `process` has the figures that neither the gateway nor the broker counts.
+    protocols by path, and `more_traffic` the counters of those protocols by name, for /metrics. `last_ends` end the
+    streams of followers when the engine has stopped. `turns` are shared by all input of the process; by default the
+    gateway makes its own. `process` has the figures that neither the gateway nor the broker counts.
     """
     process = process or Process()
     traffic = GatewayTraffic()
@@ -177,5 +202,5 @@ def create_app(
     ]
     turns = turns or Turns(host)
     return Gateway(
-        routes, origins, logins, sockets, polls, streams, settings.frame_bytes_max, turns, traffic.http, more_ends
+        routes, origins, logins, sockets, polls, streams, settings.frame_bytes_max, turns, traffic.http, last_ends
     )

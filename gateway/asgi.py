@@ -61,6 +61,7 @@ class AsgiGateway:
     async def stop(self) -> None:
         """Answer the requests that wait for messages, end all streams and WebSockets."""
         self._gateway.release()
+        self._gateway.release_followers()
         await self._sockets.leave(STOP_S_MAX)
         self._timer.cancel()
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import httptools
 
 from curbstone.access.errors import Busy
+from curbstone.core.errors import CurbstoneError
 from curbstone.gateway.cycle import Cycle
 from curbstone.gateway.handover import Handover
 from curbstone.gateway.http.client_disconnect import GONE
@@ -91,7 +92,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         self._problem: Problem | None = None
         """The problem that a callback of the parser found."""
         self._peer = peer
-        self._slot = slot
+        self.slot = slot
         self._trusted = server.acceptor.trusted_proxies if peer.host in server.acceptor.trusted_proxies else None
         """All trusted proxies if the peer is one of them; else None."""
         self._is_strict = False
@@ -122,7 +123,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         """See `asyncio.Protocol`. Tells the request that is being answered."""
         self.server.clients.discard(self)
         self._lose()
-        self._slot.leave()
+        self.slot.leave()
         if self._linger is not None:
             self._linger.close()
         self._writable.set()
@@ -315,7 +316,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         if host and not framing.host:
             fields.put(b"host", host)
         path = path_of(raw_path)
-        if self._slot.is_reserve and path not in OF_HEALTH:
+        if self.slot.is_reserve and path not in OF_HEALTH:
             self._stop_parsing(Problem(503, FULL))
         peer = self._peer if self._trusted is None else self._client(fields, self._trusted)
         self._scope = {
@@ -334,7 +335,7 @@ class HttpConnection(Stream, asyncio.Protocol):
             "server": self._local,
             "state": {GONE: self.is_gone},
             "peer": peer,
-            "slot": self._slot,
+            "slot": self.slot,
         }
         self._in_head = False
         if self._parser.should_upgrade():
@@ -347,7 +348,7 @@ class HttpConnection(Stream, asyncio.Protocol):
         cycle = self._cycle = Cycle(
             self._scope,
             self,
-            keep_alive=version != "1.0" and self._parser.should_keep_alive() and not self._slot.is_reserve,
+            keep_alive=version != "1.0" and self._parser.should_keep_alive() and not self.slot.is_reserve,
             wants_to_be_asked=framing.wants_to_be_asked and version != "1.0",
         )
         assert self._answering is None, "a request was parsed before its turn"
@@ -473,7 +474,11 @@ class HttpConnection(Stream, asyncio.Protocol):
     def _upgrade(self, rest: bytes) -> None:
         """Begin to hand the connection over to a WebSocket."""
         self._deadline = _NEVER
-        self._handover = Handover(self, self._scope, self._slot, rest)
+        try:
+            self._handover = Handover(self, self._scope, self.slot, rest)
+        except CurbstoneError as error:  # nothing here opens WebSockets
+            self.refuse(problem_of(error))
+            return
         self._adjust_flow()
         self._handover.begin()
 

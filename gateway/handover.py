@@ -23,7 +23,7 @@ class Handover:
 
     def __init__(self, connection: HttpConnection, scope: Scope, slot: Slot, behind: bytes) -> None:
         self._connection = connection
-        self._gateway = connection.server.app
+        self._gateway = connection.server.app.gateway
         self._method: str = scope["method"]
         self._slot = slot
         self._behind = behind

@@ -38,6 +38,9 @@ LINGER_BYTES_MAX = 16 * MIB
 STOP_S_MAX = 5
 """How long clients may take to finish when the server stops."""
 
+FOLLOWERS_STOP_S_MAX = 0.5
+"""How long followers may take, after that, to receive the rest."""
+
 # ---------------------------------------------------------------- bodies
 
 BODY_S_MAX = 60

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping
 from email.utils import formatdate
 
-from curbstone.gateway.app import Gateway
+from curbstone.gateway.app import Application
 from curbstone.gateway.connection import HttpConnection
 from curbstone.gateway.http.problem import Problem, closing_response
-from curbstone.gateway.limits import STOP_S_MAX
+from curbstone.gateway.limits import FOLLOWERS_STOP_S_MAX, STOP_S_MAX
 from curbstone.gateway.websocket.protocol import WebSocketProtocol
 from curbstone.net.acceptor import Acceptor, Listener
 from curbstone.net.address import Address
@@ -21,9 +21,9 @@ _TICK_S = 1.0
 
 
 class GatewayServer:
-    """Serves a gateway. Needs a running event loop, and does not handle signals."""
+    """Serves an application. Needs a running event loop, and does not handle signals."""
 
-    def __init__(self, app: Gateway, acceptor: Acceptor | None = None) -> None:
+    def __init__(self, app: Application, acceptor: Acceptor | None = None) -> None:
         """`acceptor` is shared by the whole process; by default the server makes its own."""
         self.app = app
         self.acceptor = acceptor or Acceptor()
@@ -67,13 +67,25 @@ class GatewayServer:
         self._tick_timer = self._loop.call_later(_TICK_S, self._tick)
 
     async def stop(self) -> None:
-        """Stop accepting, answer the requests under way, close WebSockets with 1001; abort what is left after 5 s."""
+        """Stop accepting, answer the requests under way, close WebSockets with 1001; abort what is left after 5 s.
+
+        Followers stay until `stop_followers`: what they acknowledge is what the others may wait for.
+        """
         for listener in self._listeners:
             listener.close()
         self.app.release()
-        await self.clients.leave(STOP_S_MAX)
+        await self.clients.leave(STOP_S_MAX, stays=_is_follower)
+
+    async def stop_followers(self) -> None:
+        """End the streams of followers when they have everything, and close; abort what is left after a second."""
+        self.app.release_followers()
+        await self.clients.leave(FOLLOWERS_STOP_S_MAX)
         if self._tick_timer:
             self._tick_timer.cancel()
+
+
+def _is_follower(connection: HttpConnection | WebSocketProtocol) -> bool:
+    return isinstance(connection, HttpConnection) and connection.slot.is_follower
 
 
 def _refusal(text: str) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from curbstone_client.address import Address
-from curbstone_client.errors import CantConnect, NotSupported, detail_of, refusal
+from curbstone_client.errors import CantConnect, NotSupported, detail_of, is_standby, refusal
 
 TIMEOUT_S = 60
 
@@ -29,9 +29,9 @@ class Http:
         self._tls = tls
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Make a call at the first address that answers. Return the JSON of the reply, or None if it has no body.
+        """Make a call at the first address that serves. Return the JSON of the reply, or None if it has no body.
 
-        Raise CantConnect if no address answers, NotSupported if no address has HTTP, or what the reply's status means.
+        Raise CantConnect if no address serves, NotSupported if no address has HTTP, or what the reply's status means.
         """
         if not self._addresses:
             raise NotSupported(
@@ -43,6 +43,9 @@ class Http:
                 status, headers, data = self._reply(address, method, path, body)
             except (OSError, http.client.HTTPException) as error:
                 failure = f"{address}: {error or type(error).__name__}"
+                continue
+            if status == 503 and is_standby(data):
+                failure = f"{address}: {detail_of(data)}"
                 continue
             if status < 400:
                 return json.loads(data) if data.strip() else None

@@ -122,6 +122,15 @@ def detail_of(body: bytes) -> str:
     return str(problem.get("detail", "")) if isinstance(problem, dict) else ""
 
 
+def is_standby(body: bytes) -> bool:
+    """Return whether a refusal's body is the problem of a standby, which serves nothing."""
+    try:
+        problem = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(problem, dict) and str(problem.get("type", "")).endswith("#standby")
+
+
 @dataclass(frozen=True, slots=True)
 class End:
     """The end of a delivery whose handler raised: it is rejected, or requeued after `delay` seconds."""

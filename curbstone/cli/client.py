@@ -31,7 +31,7 @@ class Client:
     """Calls to one server."""
 
     def __init__(self, url: str = "") -> None:
-        """Call the server at `url`, or else the one of the settings. Of several, call the first that can be reached."""
+        """Call the server at `url`, or else the one of the settings. Of several, call the first that serves."""
         urls = [_checked(each.strip()) for each in (url or server_url()).split(",")]
         self._headers = login()
         for self.url in urls:
@@ -41,8 +41,10 @@ class Client:
                 raise CommandFailed(f"bad server address {self.url!r}: {error}", WRONG) from None
             if self.url != urls[-1]:
                 with suppress(*ERRORS):
-                    self._connection.connect()
-                    break
+                    reply = self._connection.request("GET", "/readyz")
+                    if _member(reply, "status") != "standby":
+                        break
+                    self._connection.close()
 
     def __enter__(self) -> Client:
         return self
@@ -175,13 +177,10 @@ class Refused(CommandFailed):
 def refused(url: str, reply: Reply) -> Refused:
     """Return the error that a reply from a URL stands for."""
     retry_after = reply.headers.get("retry-after", "")
-    problem = _problem_in(reply)
-    reason = str(problem.get("detail", f"{url} answered {reply.status}: {reply.reason}"))
+    reason = _member(reply, "detail") or f"{url} answered {reply.status}: {reply.reason}"
     if reason == "a login is needed":
         reason += "; give a token with --token-file FILE"
-    return Refused(
-        reply.status, reason, str(problem.get("type", "")), float(retry_after) if retry_after.isdigit() else 1.0
-    )
+    return Refused(reply.status, reason, _member(reply, "type"), float(retry_after) if retry_after.isdigit() else 1.0)
 
 
 def queue_of(text: str) -> QueueName:
@@ -202,12 +201,13 @@ def socket_url(url: str, queue: QueueName, query: str) -> str:
     return f"{url.replace('http', 'ws', 1)}{path_of(queue)}/messages?{query}"
 
 
-def _problem_in(reply: Reply) -> dict[str, Any]:
+def _member(reply: Reply, name: str) -> str:
+    """Return a member of the JSON object in a reply, or "" if it has none."""
     try:
-        problem = reply.json()
+        found = reply.json()
     except ValueError:
-        return {}
-    return problem if isinstance(problem, dict) else {}
+        return ""
+    return str(found.get(name, "")) if isinstance(found, dict) else ""
 
 
 def _encode(value: object) -> bytes:

@@ -5,8 +5,8 @@ Whatever goes wrong on either side, what is on the disk is completed, and the ne
 
 from __future__ import annotations
 
+import logging
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +17,7 @@ from curbstone.cli.output import size
 from curbstone.core.disk import OsDisk
 from curbstone.exit_codes import WRONG, CommandFailed
 from curbstone.http_client import Backoff
+from curbstone.process import logs
 from curbstone.standby.frames import BadFrame
 from curbstone.standby.history import History, Part
 from curbstone.standby.recording import Recorder
@@ -29,9 +30,12 @@ SHOWN_S = 10
 FINAL = (400, 401, 403, 404, 405, 501)
 """Refusals that another attempt does not change."""
 
+log = logging.getLogger("curbstone.follow")
+
 
 def follow(target: Path, *, keep_s: int, every_s: int) -> None:
     """Follow the server. Raise CommandFailed if it refuses for good, BackupError if TARGET is something else."""
+    logs.begin("info", "text")
     pauses = Backoff(0.5, 30)
     recorded_bytes = 0
     was_there = False
@@ -53,13 +57,13 @@ def follow(target: Path, *, keep_s: int, every_s: int) -> None:
                     if isinstance(error, CommandFailed) and error.code == WRONG and not was_there:
                         raise
                     pause_s = pauses.next_s()
-                    _say(f"{_why(error)}; trying again in {pause_s:g} s")
+                    log.warning("%s; trying again in %g s", _why(error), pause_s)
                     time.sleep(pause_s)
                 finally:
                     if recorder is not None:
                         recorder.close()
     except KeyboardInterrupt:
-        _say(f"stopped; {size(recorded_bytes)} recorded")
+        log.info("stopped; %s recorded", size(recorded_bytes))
 
 
 def _pieces(recorder: Recorder) -> Iterator[int]:
@@ -76,14 +80,14 @@ def _pieces(recorder: Recorder) -> Iterator[int]:
                 if attached is not None and not was_attached:
                     was_attached = True
                     if not attached.is_resumed:
-                        _say(f"following {client.url}: copying everything")
+                        log.info("following %s: copying everything", client.url)
                     else:
-                        _say(f"following {client.url}, from where it was left on")
+                        log.info("following %s, from where it was left on", client.url)
                 for base in bases:
-                    _say(_complete(base))
+                    log.info("%s", _complete(base))
                 if recorder.is_copying and time.monotonic() - shown_s >= SHOWN_S:
                     shown_s = time.monotonic()
-                    _say(f"{size(recorder.copy_bytes)} of at most {size(recorder.copy_bytes_max)} copied")
+                    log.info("%s of at most %s copied", size(recorder.copy_bytes), size(recorder.copy_bytes_max))
                 yield len(piece)
                 if recorder.is_due:
                     break
@@ -100,10 +104,6 @@ def _why(error: Exception) -> str:
         where = f"{error.filename}: " if error.filename else ""
         return f"can't write to TARGET: {where}{error.strerror or error}"
     return str(error)
-
-
-def _say(text: str) -> None:
-    print(f"curbstone: {text}", file=sys.stderr, flush=True)
 
 
 def _now_ms() -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,10 +13,23 @@ from curbstone.cli.connection import CaFileOption, CertFileOption, TokenFileOpti
 from curbstone.cli.parameters import add_parameters
 from curbstone.cli.serve import parameters, run_server, was_given
 
+if TYPE_CHECKING:
+    from curbstone.net.address import Address
+    from curbstone.settings import Settings
+
 BACKLOG = "64MiB"
 """What a promoted server keeps for others, unless the operator says otherwise."""
 
 Of = Annotated[str, typer.Option("--of", metavar="URL", help="HTTP address of the server; it needs --standby-backlog")]
+StatusAddr = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--status-addr",
+        metavar="ADDRESS",
+        help="Where the standby answers /healthz, /readyz, /metrics and /v2/standby, without a login, until it is"
+        ' promoted; in the form of --http-addr. Repeatable; "" for nowhere. Default: --http-addr',
+    ),
+]
 Discard = Annotated[
     bool,
     typer.Option(
@@ -27,6 +41,7 @@ Discard = Annotated[
 def standby(
     of: Of,
     discard: Discard = False,
+    status_addr: StatusAddr = None,
     token_file: TokenFileOption = "",
     ca_file: CaFileOption = "",
     cert_file: CertFileOption = "",
@@ -38,20 +53,46 @@ def standby(
     it the server: this process then serves, with the options of `curbstone serve` that are given here. A directory that
     was promoted before is served again, unless the server at URL was promoted after it; then it follows that one.
 
-    What is reported goes to stderr. It ends at SIGTERM or Ctrl-C.
+    Until then it serves only its own status, and answers all other requests with 503. It logs as `curbstone serve`
+    does, and ends at SIGTERM or Ctrl-C.
     """
     from curbstone.cli.standby_process import StandbyProcess, is_to_serve
+    from curbstone.gateway.resources.server.standby_status import StandbyStatus
+    from curbstone.process import logs
     from curbstone.settings import load
+    from curbstone.standby_listener import StandbyListener
 
     settings = load({"standby_backlog": BACKLOG, **{name: value for name, value in given.items() if was_given(value)}})
     options = {"server": of, "token_file": token_file, "ca_file": ca_file, "cert_file": cert_file}
     connect({name: value for name, value in options.items() if value})
+    addresses = _status_addresses(status_addr, settings)
+    logs.begin(settings.log_level, settings.log_format)
     if not is_to_serve(settings.data):
+        process = StandbyProcess(settings.data, discards=discard)
         try:
-            StandbyProcess(settings.data, discards=discard).run()
+            status = StandbyStatus(of, process.figures, str(settings.sync), settings.max_ttl)
+            with StandbyListener(settings, addresses, status):
+                process.run()
         except KeyboardInterrupt:
             return 0
     return run_server(settings)
+
+
+def _status_addresses(given: list[str] | None, settings: Settings) -> Sequence[Address]:
+    """Return where the standby serves its status. Raise SettingsError."""
+    from curbstone.option_values import ADDRESSES
+    from curbstone.settings import SettingsError, lacking
+
+    if given is None:
+        return settings.http_addr
+    try:
+        addresses: tuple[Address, ...] = ADDRESSES.read(given)
+    except ValueError as error:
+        raise SettingsError(f"--status-addr: {error}") from None
+    for address in addresses:
+        if reason := lacking(address, settings):
+            raise SettingsError(f"--status-addr: {reason}")
+    return addresses
 
 
 add_parameters(standby, standby, parameters(), None, without="given")

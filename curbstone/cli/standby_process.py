@@ -1,16 +1,16 @@
 """The process of `curbstone standby`: it keeps a copy of a server until it is promoted or ended.
 
 Three threads: one receives and applies, one acknowledges, and one looks for what `curbstone promote` asks. That is a
-file in the data directory, so only users who may write there can promote.
+file in the data directory, so only users who may write there can promote. `figures` may be called on any other thread.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import logging
 import secrets
+import shutil
 import socket
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -24,9 +24,11 @@ from curbstone.cli.output import size
 from curbstone.core.disk import OsDisk, sync_path
 from curbstone.core.errors import DataDirectoryError
 from curbstone.exit_codes import WRONG, CommandFailed
+from curbstone.gateway.resources.server.standby_status import StandbyFigures
 from curbstone.http_client import Backoff
 from curbstone.standby.applying import DiskFull, SyncFailed
 from curbstone.standby.frames import BadFrame
+from curbstone.standby.lag import Lag
 from curbstone.standby.place import STATE_FILE, Place
 from curbstone.standby.restoring import FILES_MAX
 from curbstone.standby.scope import OWN
@@ -45,6 +47,8 @@ PAUSE_S = 0.005
 """A server that has nothing more to send pauses for longer than that."""
 
 REQUEST, ANSWER = "promote", "promoted"
+
+log = logging.getLogger("curbstone.standby")
 
 
 class _DiskFailed(Exception):
@@ -69,6 +73,10 @@ class StandbyProcess:
         self._is_over = False
         self._compares = False
         self._was_there = False
+        self._lag = Lag()
+        self._applied_bytes = 0
+        self._trouble = ""
+        """Why it can't apply what it receives; "" if it can."""
         self._disk = OsDisk(data, FILES_MAX)
         self._copy = self._opened()
 
@@ -77,6 +85,27 @@ class StandbyProcess:
 
     def _synced(self) -> None:
         self._more.set()
+
+    def figures(self) -> StandbyFigures:
+        """Return what is known of the copy."""
+        copy, lag, now = self._copy, self._lag, now_ms()
+        applier, state = copy.applier, copy.state
+        lag.reached(applier.durable)
+        return StandbyFigures(
+            server=state.server,
+            term=state.term,
+            is_connected=copy.attached is not None,
+            is_usable=applier.is_usable,
+            lacks=copy.lacks,
+            is_catching_up=state.is_catching_up,
+            position=applier.applied,
+            applied_bytes=self._applied_bytes,
+            lag_bytes=lag.behind_bytes(applier.applied),
+            lag_ms=None if lag.current_ms is None else now - lag.current_ms,
+            disk_free_bytes=shutil.disk_usage(self._data).free,
+            trouble=self._trouble,
+            syncs=self._disk.sync_times.took_us,
+        )
 
     def run(self) -> None:
         """Return when it was promoted. Raise CommandFailed if the server refuses for good, or KeyboardInterrupt."""
@@ -95,11 +124,12 @@ class StandbyProcess:
                         self._failed(error)
                         if self._asked is None:
                             pause_s = pauses.next_s()
-                            say(f"{error}; trying again in {pause_s:g} s")
+                            log.warning("%s; trying again in %g s", error, pause_s)
                             self._wake.wait(pause_s)
                         self._wake.clear()
                     except (_DiskFailed, SyncFailed) as error:
-                        say(str(error))
+                        log.error("%s", error)
+                        self._trouble = str(error)
                         self._begin_anew()
         finally:
             self._is_over = True
@@ -129,7 +159,7 @@ class StandbyProcess:
                 self._copy = self._opened()
                 return
             except (OSError, SyncFailed) as error:
-                say(f"the disk fails: {error}; trying again in 1 s")
+                log.error("the disk fails: %s; trying again in 1 s", error)
                 time.sleep(1)
 
     # --- the connection
@@ -138,6 +168,8 @@ class StandbyProcess:
         with Client() as client:
             self._client = client
             facts = client.call("GET", "/v2/standby", timeout=SILENT_S).json()
+            if facts.get("role") == "standby":
+                raise CommandFailed(f"{client.url} is a standby, too: it has no changes to follow")
             if not facts["enabled"]:
                 raise Refused(501, f"{client.url} can't be followed: start it with --standby-backlog 64MiB")
             self._was_there = True
@@ -152,6 +184,7 @@ class StandbyProcess:
                 self._receive(client, self._request(life, compares=True), pauses)
             finally:
                 self._copy.attached = None
+                self._lag.begin()
 
     def _meet(self, server: str, term: int) -> None:
         state = self._copy.state
@@ -171,7 +204,7 @@ class StandbyProcess:
             sync_path(kept.parent)
         except OSError as error:
             raise CommandFailed(f"can't move {self._data} to {kept}: {error.strerror}; or add --discard") from None
-        say(f"this was a server, of term {term}: what it had is kept in {kept}")
+        log.warning("this was a server, of term %d: what it had is kept in %s", term, kept)
         self._disk = OsDisk(self._data, FILES_MAX)
         self._copy = self._opened()
 
@@ -190,8 +223,10 @@ class StandbyProcess:
                 has_paused = time.monotonic() - applied_s > PAUSE_S
                 self._apply(piece)
                 applied_s = time.monotonic()
+                self._applied_bytes += len(piece)
+                self._trouble = ""
                 if copy.is_handed_over:
-                    say(f"{client.url} has handed over")
+                    log.info("%s has handed over", client.url)
                     return
                 attached = copy.attached
                 if attached is None:
@@ -206,10 +241,10 @@ class StandbyProcess:
                     pauses.reset()
                     self._compares = False
                     how = "comparing" if asked.get("had") else "copying everything"
-                    say(f"following {client.url}{'' if attached.is_resumed else f': {how}'}")
+                    log.info("following %s%s", client.url, "" if attached.is_resumed else f": {how}")
                 if not was_complete and copy.applier.is_usable:
                     was_complete = True
-                    say(f"the copy is complete: {size(copy.applier.applied)} into this run of the server")
+                    log.info("the copy is complete: %s into this run of the server", size(copy.applier.applied))
         raise CommandFailed(f"{client.url} ended the stream")
 
     def _catch_up(self, *, is_behind: bool) -> None:
@@ -218,11 +253,11 @@ class StandbyProcess:
         is_catching_up = self._copy.state.is_catching_up
         try:
             if is_behind and not is_catching_up and applier.is_usable:
-                say("far behind: catching up")
+                log.info("far behind: catching up")
                 applier.catch_up()
             elif is_catching_up and not is_behind:
                 applier.caught_up()
-                say("caught up")
+                log.info("caught up")
         except OSError as error:
             raise _DiskFailed(f"the disk failed: {error}") from error
 
@@ -237,7 +272,8 @@ class StandbyProcess:
                 return
             except DiskFull as error:
                 if not is_full:
-                    say(f"there is no room: {error}; trying again each second")
+                    log.error("there is no room: %s; trying again each second", error)
+                    self._trouble = f"there is no room: {error}"
                 is_full = True
                 if self._wake.wait(1):
                     raise _DiskFailed(str(error)) from None
@@ -263,10 +299,12 @@ class StandbyProcess:
                 reply = client.call("POST", "/v2/standby/stream/acks", json=ack, timeout=SILENT_S).json()
                 if reply["believed"]:
                     copy.believed(begun_ms)
+                self._lag.replied(reply.get("position", 0), begun_ms)
+                self._lag.reached(copy.applier.durable)
                 last, last_ms = ack, begun_ms
             except (CommandFailed, OSError) as error:
                 if isinstance(error, Refused) and error.status != 409:  # else the other connection reports it
-                    say(f"can't acknowledge: {error}")
+                    log.warning("can't acknowledge: %s", error)
                 if client is not None:
                     client.__exit__(None, None, None)
                 client, last = None, {}
@@ -307,7 +345,7 @@ class StandbyProcess:
             self._answer("refused", error)
             return False
         text = promoted(self._copy, lacks)
-        say(text)
+        log.warning("%s", text)
         self._answer("done", text)
         return True
 
@@ -329,7 +367,7 @@ def is_to_serve(data: Path) -> bool:
         with Client() as client:
             facts = client.call("GET", "/v2/standby", timeout=SILENT_S).json()
     except CommandFailed as error:
-        say(f"{error}; {data} was promoted, and is served")
+        log.warning("%s; %s was promoted, and is served", error, data)
         return True
     return not (facts.get("server") == state.server and facts["term"] > state.term)
 
@@ -393,8 +431,3 @@ def boot_id() -> bytes:
 def now_ms() -> int:
     """Return milliseconds of a clock that also runs while the machine sleeps."""
     return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000
-
-
-def say(text: str) -> None:
-    """Report something."""
-    print(f"{time.strftime('%H:%M:%S')} standby {os.getpid()}: {text}", file=sys.stderr, flush=True)

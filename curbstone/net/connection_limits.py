@@ -149,6 +149,7 @@ class Slot:
         "_is_unauthenticated",
         "_user",
         "account",
+        "is_follower",
         "is_reserve",
         "login",
         "transport",
@@ -161,6 +162,9 @@ class Slot:
         """The transport of the connection, set by the acceptor."""
         self.account = admission.budget.account()
         """What the connection holds in memory: on the account of its user, or until the login of its address."""
+        self.is_follower = False
+        """Whether it is of one who follows the server. When the server stops it is closed last, because others may wait
+        for what it acknowledges."""
         self.login: Any = None
         """What the protocol keeps of the login of the last request."""
         self._admission = admission

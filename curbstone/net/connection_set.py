@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 
@@ -24,23 +25,32 @@ class ConnectionSet(set[C]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._empty = asyncio.Event()
+        self._staying = 0
+        """How many clients at most are there when all have left who are asked to."""
+        self._have_left = asyncio.Event()
 
     def discard(self, client: object) -> None:
         """Remove a client that has left."""
         super().discard(client)
-        if not self:
-            self._empty.set()
+        if len(self) <= self._staying:
+            self._have_left.set()
 
-    async def leave(self, seconds: float) -> None:
-        """Shut all clients down and wait until they have left; abort those that are still there after `seconds`."""
-        for client in list(self):
+    async def leave(self, seconds: float, stays: Callable[[C], bool] = lambda _client: False) -> None:
+        """Shut all clients down and wait until they have left; abort those that are still there after `seconds`.
+
+        Clients of which `stays` returns True are left as they are.
+        """
+        for client in self._leaving(stays):
             client.shutdown()
         try:
             async with asyncio.timeout(seconds):
-                while self:
-                    self._empty.clear()
-                    await self._empty.wait()
+                while leaving := self._leaving(stays):
+                    self._staying = len(self) - len(leaving)
+                    self._have_left.clear()
+                    await self._have_left.wait()
         except TimeoutError:
-            for client in list(self):
+            for client in self._leaving(stays):
                 client.abort()
+
+    def _leaving(self, stays: Callable[[C], bool]) -> list[C]:
+        return [client for client in self if not stays(client)]

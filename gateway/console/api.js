@@ -72,6 +72,8 @@ export const tokens = () => json('GET', 'v2/tokens').then(reply => reply.tokens)
 export const revoke = id => call('DELETE', `v2/tokens/${id}`)
 export const connections = () => json('GET', 'v2/connections').then(reply => reply.connections)
 export const endConnection = id => call('DELETE', `v2/connections/${id}`)
+/** Return who keeps a second copy of what the server has. */
+export const standby = () => json('GET', 'v2/standby')
 export const audit = () => json('GET', 'v2/audit').then(reply => reply.audit)
 
 /** Send a message, as JSON of a batch; resolve to its id. */

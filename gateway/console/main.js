@@ -4,6 +4,7 @@
 import * as api from './api.js'
 import { Chart, SpanChoice } from './chart.js'
 import { EVERY_MS, History, lookAt } from './courses.js'
+import { Followers } from './followers.js'
 import { h, milliseconds, notice, number, put } from './dom.js'
 import { PROTOCOLS } from './holders.js'
 import { QueueList } from './list.js'
@@ -41,10 +42,11 @@ class Totals {
       new Chart('Messages a second', [['in', 'in'], ['out', 'out'], ['ack', 'acknowledged']]),
       new Chart('Messages in all queues', [['ready', 'ready'], ['unacked', 'unacked'], ['delayed', 'delayed']]),
     ]
+    this.followers = new Followers()
     this.spans = new SpanChoice(() => this.draw())
     this.parts = [
       h('div', { class: 'cards' }, FIGURES.map(([title], index) => h('div', { class: 'figure' }, h('h2', {}, title), this.values[index]))),
-      this.spans.element, h('div', { class: 'charts' }, this.charts.map(chart => chart.element)),
+      this.spans.element, h('div', { class: 'charts' }, this.charts.map(chart => chart.element)), this.followers.element,
     ]
   }
 
@@ -109,6 +111,7 @@ async function look() {
   if (stats === null || page !== asked || JSON.stringify(page.wanted()) !== wanted) return
   const isStale = !history.look || performance.now() - 1000 * history.look.at > STALE_MS
   history.add(lookAt(stats))
+  totals.followers.look()
   if (isStale && history.look.isWhole) beginCourses(history.totals).then(() => totals.draw())
   if (page instanceof QueueList) beginSparks(history, [...history.queues.values()]).then(() => page?.update())
   showTotals()

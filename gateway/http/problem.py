@@ -11,7 +11,7 @@ from http import HTTPStatus
 import orjson
 
 from curbstone.access.errors import NotLoggedIn, TooMany
-from curbstone.core.errors import CurbstoneError, EventRefused
+from curbstone.core.errors import CurbstoneError, EventRefused, IsStandby
 from curbstone.gateway.http.problem_types import kind_of, type_of
 
 RETRY_AFTER_S = {503: 5, 507: 1}
@@ -77,7 +77,8 @@ def reason_of(error: Problem | CurbstoneError) -> str:
 
 def problem_headers(problem: Problem) -> Headers:
     """Return the headers that go with a problem's body."""
-    retry_after_s = RETRY_AFTER_S.get(problem.status)
+    # A client of a standby should try the other address at once.
+    retry_after_s = None if isinstance(problem.error, IsStandby) else RETRY_AFTER_S.get(problem.status)
     retry = ((b"retry-after", b"%d" % retry_after_s),) if retry_after_s else ()
     return ((b"content-type", b"application/problem+json"), *retry, *problem.headers)
 

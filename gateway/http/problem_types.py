@@ -88,6 +88,9 @@ TYPES = tuple(ProblemType(*row) for row in (
      "This engine does not have the requested function."),
     ("unavailable", 503, errors.Unavailable,
      "The disk failed, or the server is stopping. Nothing was confirmed. Retry after `Retry-After`."),
+    ("standby", 503, errors.IsStandby,
+     "This is a standby, which keeps a copy of a server and serves nothing itself. `server` is the address of the "
+     "server."),
     ("busy", 503, Busy,
      "Too many logins wait to be checked, or the user's clients do not finish what they send or do not read what they "
      "request. Retry."),

@@ -18,6 +18,7 @@ import yaml
 
 from tests.kit.ops_tools import BIN, ROOT, needs_ops_tools, run
 from tests.kit.server import ServerProcess
+from tests.standby.second import StandbyProcess
 
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "curbstone.json").read_text(encoding="utf-8"))
 RULES = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text(encoding="utf-8"))
@@ -48,14 +49,20 @@ def rules() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def metrics(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names of all series of a server on which something has happened."""
-    with ServerProcess(tmp_path_factory.mktemp("server") / "data", "--standby-backlog=1MiB") as server:
+    """The names of all series of a server on which something has happened, and of its standby."""
+    folder = tmp_path_factory.mktemp("server")
+    with (
+        ServerProcess(folder / "data", "--standby-backlog=1MiB") as server,
+        StandbyProcess(folder / "other", server.url) as standby,
+    ):
         url = f"{server.url}/v2/p/queues/q"
         urllib.request.urlopen(urllib.request.Request(url, data=b'{"groups":["g"]}', method="PUT"))
         urllib.request.urlopen(urllib.request.Request(f"{url}/messages", data=b"x"))
         with contextlib.suppress(urllib.error.HTTPError):
             urllib.request.urlopen(f"{server.url}/v2/p/queues/q/browse?from=x")
         text = urllib.request.urlopen(f"{server.url}/metrics").read().decode()
+        standby.has_been_current()
+        text += urllib.request.urlopen(f"{standby.status_url}/metrics").read().decode()
     # One that does not grow has no such time.
     named = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE curbstone_queue_seconds_to_full")}
     return named | {line.partition("{")[0].partition(" ")[0] for line in text.splitlines() if not line.startswith("#")}

@@ -44,7 +44,7 @@ async def test_a_trailing_slash_leads_nowhere_and_to_no_other_path(gateway: Runn
 
 
 async def test_each_path_names_its_verbs_when_it_is_asked_and_when_the_verb_is_wrong(gateway: Running) -> None:
-    for route in gateway.server.app.routes:
+    for route in gateway.server.app.gateway.routes:
         assert isinstance(route, Route)
         path = re.sub(r"\{\w+\}", "x", route.path).replace("/v2/x/queues/x", QUEUE)
         asked, refused = await gateway.http.options(path), await gateway.http.request("PATCH", path)

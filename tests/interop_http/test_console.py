@@ -11,6 +11,7 @@ import pytest
 from tests.interop_http.console import fill, open_queue, press
 from tests.kit.browser import Page, opened
 from tests.kit.server import ServerProcess
+from tests.standby.second import StandbyProcess
 
 NASTY = '<script>document.title = "taken over"</script><img src=x onerror="document.title = 1">'
 
@@ -142,3 +143,20 @@ def test_a_server_that_is_gone_and_returns_is_noticed(page: Page, server: Server
     page.until("document.getElementById('health').className === 'ready'")
     page.until("document.querySelectorAll('tbody tr').length === 2")
     page.problems.clear()  # the refused connections
+
+
+def test_those_who_follow_the_server_are_shown(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", "--standby-backlog=1MiB") as server, opened(f"{server.url}/console") as page:
+        shown = "document.querySelector('#followers:not([hidden])')?.innerText.replaceAll('\\t', ' ')"
+        page.until(f"{shown}?.includes('Nobody follows the server.')")
+        with StandbyProcess(tmp_path / "other", server.url) as standby:
+            standby.has_everything(server)
+            page.until(f"{shown}?.includes('standby can take over')")
+            assert "Confirms do not wait for a standby · term 1" in page.evaluate(shown)
+        page.until(f"{shown}?.includes('Nobody follows the server.')")
+        assert page.problems == []
+
+
+def test_a_server_that_can_not_be_followed_shows_nothing_of_followers(page: Page) -> None:
+    page.until("document.querySelectorAll('tbody tr').length === 2")
+    assert page.evaluate("document.getElementById('followers').hidden")

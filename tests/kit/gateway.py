@@ -82,7 +82,7 @@ class Running:
     async def polling(self, count: int) -> None:
         """Wait until that many requests wait for a message."""
         async with asyncio.timeout(60):
-            while self.server.app.polls.count != count:
+            while self.server.app.gateway.polls.count != count:
                 await self.http.get("/healthz")
 
     async def counts(self) -> tuple[int, int, int]:

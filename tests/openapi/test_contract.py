@@ -60,7 +60,7 @@ async def test_every_route_is_in_the_contract_and_all_of_the_contract_has_a_rout
         if each.name == "http"
     ]
     assert isinstance(server, GatewayServer)
-    routes = server.app.routes
+    routes = server.app.gateway.routes
     served = set()
     for route in routes:
         assert isinstance(route, Route) and isinstance(route.endpoint, Verbs)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from tests.kit.commands import Done, curbstone
 from tests.kit.processes import COMMAND, Process
@@ -25,6 +27,13 @@ class StandbyProcess(ServerProcess):
     def read_addresses(self, process: Process) -> None:
         """It has none before it is promoted."""
 
+    @property
+    def status_url(self) -> str:
+        """Where it serves its status since its last start."""
+        at = re.compile(r"the standby's status is at (\S+)")
+        until(lambda: at.search(self.log))
+        return f"http://{at.findall(self.log)[-1]}"
+
     def state(self) -> dict[str, Any]:
         """What its directory records."""
         try:
@@ -38,6 +47,10 @@ class StandbyProcess(ServerProcess):
         position = call(server, "GET", "/v2/standby")["position"]
         until(lambda: any(each["usable"] and each["acknowledged"] >= position
                           for each in call(server, "GET", "/v2/standby")["followers"]))  # fmt: skip
+
+    def has_been_current(self) -> None:
+        """Wait until it had everything that the server had, as it reports itself."""
+        until(lambda: json.loads(urlopen(f"{self.status_url}/v2/standby").read())["lag_seconds"] is not None)
 
     def promote(self, *args: str) -> Done:
         """Promote it; if that succeeds it serves when this returns."""

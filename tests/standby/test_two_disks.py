@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import threading
 import time
 import urllib.error
@@ -139,6 +140,46 @@ def test_a_server_with_patience_waits_and_is_not_ready(tmp_path: Path) -> None:
             until(lambda: why_not_ready() == "")
             with StandbyProcess(tmp_path / "third", server.url) as third:
                 until(lambda: "confirms wait for another copy" in third.log)
+
+
+def test_a_server_that_stops_under_load_is_acknowledged_to_its_last_commit(tmp_path: Path) -> None:
+    """The connections of followers were closed with all others, so that what was under way was not confirmed."""
+    with ServerProcess(tmp_path / "data", *OPTIONS, NEVER) as server:  # noqa: SIM117 its URL is needed
+        with StandbyProcess(tmp_path / "other", server.url, *OPTIONS, NEVER) as standby:
+            in_sync(server)
+            call(server, "PUT", "/v2/default/queues/q", {})
+            load = Load(server.url)
+            with load.running():
+                for _ in range(5):
+                    before = len(load.confirmed)
+                    until(lambda before=before: len(load.confirmed) > before + 50)  # type: ignore[misc]
+                    assert server.stop() == 0, server.log
+                    server.restart(same_ports=True)
+                    in_sync(server)
+            assert "were not confirmed" not in server.log
+            assert server.stop() == 0
+            assert standby.promote().code == 0
+            assert set(load.confirmed) <= set(bodies(standby))
+
+
+def test_a_server_that_stops_without_its_standby_reports_what_it_did_not_confirm(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", *OPTIONS, NEVER) as server:
+        errors: list[Exception] = []
+
+        def declare() -> None:
+            try:
+                call(server, "PUT", "/v2/default/queues/q", {})
+            except (OSError, HTTPException) as error:
+                errors.append(error)
+
+        sent = threading.Thread(target=declare)
+        sent.start()
+        until(lambda: any((tmp_path / "data" / "queues").iterdir()))
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(10) == 1
+        sent.join()
+        assert errors, "it was not confirmed"
+        assert "commits that were not confirmed, because the standby did not acknowledge them: 1" in server.log
 
 
 def test_a_switchover_loses_nothing_and_both_keep_their_command(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def written(
     return encode(_registry(_Exposition(now, shown, groups))), content_type
 
 
+TERM = "How often a copy of this server was promoted, and one"
 STANDINGS = ("local", "alone", "joining", "sync", "waiting")
 """Whether confirms wait for a standby, and how it stands with it."""
 
@@ -74,9 +75,7 @@ class _Exposition:
     def _of_the_server(self) -> Iterator[Metric]:
         now = self.now
         yield GaugeMetricFamily("curbstone_up", "Whether messages are taken (see /readyz)", float(now.is_healthy))
-        build = GaugeMetricFamily("curbstone_build_info", "What runs here", labels=("version", "python", "build"))
-        build.add_metric((VERSION, PYTHON, BUILD), 1)
-        yield build
+        yield build_info()
         mode = GaugeMetricFamily("curbstone_sync_info", "When commits are made durable", labels=("mode",))
         mode.add_metric((now.sync,), 1)
         yield mode
@@ -95,11 +94,11 @@ class _Exposition:
 
     def _of_commits(self) -> Iterator[Metric]:
         commits, sync = self.now.commits, self.now.sync
-        yield _histogram(commits.took_us, "curbstone_commit_duration_seconds", "Time a commit took", sync, 1_000_000)
-        yield _histogram(commits.messages, "curbstone_commit_batch_messages", "Messages in a commit", sync)
+        yield histogram(commits.took_us, "curbstone_commit_duration_seconds", "Time a commit took", sync, 1_000_000)
+        yield histogram(commits.messages, "curbstone_commit_batch_messages", "Messages in a commit", sync)
         if commits.sync_us is not None:
             text = "Time that making one file durable took"
-            yield _histogram(commits.sync_us, "curbstone_sync_duration_seconds", text, sync, 1_000_000)
+            yield histogram(commits.sync_us, "curbstone_sync_duration_seconds", text, sync, 1_000_000)
         yield CounterMetricFamily("curbstone_syncs", "Times that commits were made durable", commits.syncs)
         yield CounterMetricFamily("curbstone_commits_failed", "Commits that the disk refused", commits.failed)
         text = "Bytes of redo files that a start could not replay completely (see curbstone repair)"
@@ -171,8 +170,7 @@ class _Exposition:
         text = "What the standby that is behind most has not acknowledged"
         behind = max((figures.position - each.acknowledged for each in standbys), default=0)
         yield GaugeMetricFamily("curbstone_standby_unacknowledged_bytes", text, behind)
-        text = "How often a copy of this server was promoted, and one"
-        yield GaugeMetricFamily("curbstone_term", text, figures.term)
+        yield GaugeMetricFamily("curbstone_term", TERM, figures.term)
         text = "Whether confirms wait for a standby (local: no), and how it stands with it: 1 for what is so now"
         confirms = GaugeMetricFamily("curbstone_confirms", text, labels=("standing",))
         for standing in STANDINGS:
@@ -227,12 +225,22 @@ class _Exposition:
             yield gauge
 
 
-def _histogram(figures: HistogramFigures, name: str, text: str, sync: str, unit: float = 1) -> Metric:
-    """Return a histogram as Prometheus has it: each bucket includes those before. Values are divided by `unit`."""
+def build_info() -> Metric:
+    """Return the versions of what runs here."""
+    build = GaugeMetricFamily("curbstone_build_info", "What runs here", labels=("version", "python", "build"))
+    build.add_metric((VERSION, PYTHON, BUILD), 1)
+    return build
+
+
+def histogram(figures: HistogramFigures, name: str, text: str, sync: str = "", unit: float = 1) -> Metric:
+    """Return a histogram as Prometheus has it: each bucket includes those before. Values are divided by `unit`.
+
+    `sync` is the value of a label of that name; "" for none.
+    """
     texts = [str(bound / unit) for bound in figures.bounds] + ["+Inf"]
-    family = HistogramMetricFamily(name, text, labels=("sync",))
+    family = HistogramMetricFamily(name, text, labels=("sync",) if sync else ())
     buckets = list(zip(texts, accumulate(figures.counts), strict=True))
-    family.add_metric((sync,), buckets, figures.sum / unit)
+    family.add_metric((sync,) if sync else (), buckets, figures.sum / unit)
     return family
 
 

@@ -124,6 +124,10 @@ class Source(Protocol):
     def is_in_sync(self) -> bool:
         """Whether confirms wait for a standby that is in sync. Then `acknowledge` does not block."""
 
+    @property
+    def end(self) -> int:
+        """The position behind the last change."""
+
     def attach(self, hello: Hello, wake: Callable[[], None]) -> Follower:
         """Attach one that follows. Blocks. Raise Conflict or Unavailable.
 
@@ -155,6 +159,7 @@ class NoFollowers:
 
     acknowledge = hand_over = attach
     is_in_sync = False
+    end = 0
 
     def figures(self) -> None:
         """Return None: there are none."""
@@ -216,6 +221,7 @@ class Standby:
         hello = _asked(await read_object(request, request.receive, HAD_BYTES_MAX, "a follower", _OF_A_HELLO))
         self._connections.check(access)
         access.replicate(hello.name)
+        request.scope["slot"].is_follower = True
         bell = ThreadBell()
         source = self._source
         follower: Follower = await in_thread(lambda: source.attach(hello, bell.ring))
@@ -226,9 +232,10 @@ class Standby:
         access_of(request).check_server(Right.REPLICATE)
         fields = await read_object(request, request.receive, LOGIN_BYTES_MAX, "an acknowledgement", Ack._fields)
         ack = _acknowledged(fields)
+        request.scope["slot"].is_follower = True
         source = self._source
         is_believed = source.acknowledge(ack) if source.is_in_sync else await in_thread(lambda: source.acknowledge(ack))
-        return JsonResponse({"believed": is_believed}, headers=FRESH)
+        return JsonResponse({"believed": is_believed, "position": source.end}, headers=FRESH)
 
     async def switch_over(self, request: Request) -> Response:
         """POST: hand over to the standby; the server ends."""

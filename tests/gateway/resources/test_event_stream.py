@@ -114,7 +114,7 @@ async def test_a_lease_that_is_extended_stays(gateway: Running) -> None:
     async with stream(gateway, "?limit=1&seconds=60") as events:
         ack_id, _ = await events.event()
         await settle(gateway, "extend", ack_id, seconds=3600)
-        (app,) = [gateway.server.app]
+        app = gateway.server.app.gateway
         (held,) = [stream for stream in app.streams.streams]
         assert held.unsettled[ack_id].expires_ms > gateway.broker.host.now_ms() + 3_000_000
         assert (await settle(gateway, "ack", ack_id))["settled"] == 1
@@ -255,7 +255,7 @@ async def test_streams_that_are_done_with_are_forgotten(gateway: Running) -> Non
         async with stream(gateway) as events:
             ack_id, _ = await events.event()
             await settle(gateway, "ack", ack_id)
-    streams = gateway.server.app.streams
+    streams = gateway.server.app.gateway.streams
     async with asyncio.timeout(60):
         while not all(held.is_closed for held in streams.streams):
             await gateway.http.get("/healthz")

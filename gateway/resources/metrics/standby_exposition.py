@@ -1,0 +1,58 @@
+"""The figures of a standby in the format of Prometheus. Imported only when they are first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+
+from curbstone.gateway.resources.metrics.exposition import TERM, build_info, histogram
+from curbstone.gateway.resources.metrics.figures import HistogramFigures
+
+if TYPE_CHECKING:
+    from curbstone.gateway.resources.server.standby_status import StandbyFigures
+
+
+def written(now: StandbyFigures, accept: str) -> tuple[bytes, str]:
+    """Return the figures in a format that `accept` takes, and its media type. May be called in any thread."""
+    encode, content_type = choose_encoder(accept)
+    registry = CollectorRegistry()
+    registry.register(_Exposition(now))
+    ProcessCollector(registry=registry)
+    return encode(registry), content_type
+
+
+class _Exposition:
+    """All figures of one moment, as a collector of prometheus-client."""
+
+    def __init__(self, now: StandbyFigures) -> None:
+        self._now = now
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield all metrics."""
+        now = self._now
+        yield build_info()
+        yield GaugeMetricFamily("curbstone_term", TERM, now.term)
+        text = "Whether the standby receives what the server changes"
+        yield GaugeMetricFamily("curbstone_standby_connected", text, now.is_connected)
+        text = "Whether the copy is complete, so that a server could start on it"
+        yield GaugeMetricFamily("curbstone_standby_complete", text, now.is_usable)
+        text = "Whether it can be promoted with certainty that nothing confirmed is missing"
+        yield GaugeMetricFamily("curbstone_standby_promotable", text, now.is_promotable)
+        text = "Whether it applies without syncs, because it is far behind"
+        yield GaugeMetricFamily("curbstone_standby_catching_up", text, now.is_catching_up)
+        text = "What was received from the server and applied"
+        yield CounterMetricFamily("curbstone_standby_applied_bytes", text, now.applied_bytes)
+        text = "What the server had more when it last answered"
+        yield GaugeMetricFamily("curbstone_standby_lag_bytes", text, now.lag_bytes)
+        if now.lag_ms is not None:
+            text = "How long ago the copy had everything that the server had"
+            yield GaugeMetricFamily("curbstone_standby_lag_seconds", text, now.lag_ms / 1000)
+        text = "Room on the disk of the copy"
+        yield GaugeMetricFamily("curbstone_standby_disk_free_bytes", text, now.disk_free_bytes)
+        text = "Time that making one file of the copy durable took"
+        syncs = HistogramFigures.of(now.syncs)
+        yield histogram(syncs, "curbstone_standby_sync_duration_seconds", text, unit=1_000_000)
