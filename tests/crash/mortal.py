@@ -66,6 +66,9 @@ class MortalServer:
     def start(self) -> None:
         """Begin the next life on the same data."""
         self.process.restart()
+        self._begin_life()
+
+    def _begin_life(self) -> None:
         with self._changed:
             self._life = self._read(self._life.number + 1)
             self._changed.notify_all()

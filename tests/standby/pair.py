@@ -15,6 +15,7 @@ from curbstone.standby.place import place_of_server
 from curbstone.standby.shipping import ShippingDisk
 from curbstone.standby.stream import Cursor, Stream
 from tests.kit.simulated import Crash
+from tests.sim.history import Violation
 from tests.sim.trouble import UNLIMITED, disk_recovers
 from tests.standby.machine import Standby
 
@@ -293,6 +294,8 @@ class Pair:
         except Crash:
             self._restart()
             return True
+        except FileNotFoundError as error:
+            raise Violation(f"the stream has a change that the standby can't make: {error}") from error
         except (SyncFailed, OSError):
             self._fail()
             return True

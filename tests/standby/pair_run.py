@@ -78,7 +78,8 @@ class PairRun(Run):
         self.may_crash = True
         super()._guarded(self._switch_over if self.pair_rng.random() < 0.01 else action)
         self.may_crash = False
-        self.disk.doubt_chance = self.disk.eio_chance / 4  # where syncs fail, changes of names do, too
+        # Where syncs fail, changes of names do, too.
+        self.disk.doubt_chance = max(self.disk.doubt_chance, self.disk.eio_chance / 4)
 
     def _switch_over(self) -> None:
         """Hand over to the standby, if there is one that could take over."""

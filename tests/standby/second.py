@@ -48,9 +48,14 @@ class StandbyProcess(ServerProcess):
         until(lambda: any(each["usable"] and each["acknowledged"] >= position
                           for each in call(server, "GET", "/v2/standby")["followers"]))  # fmt: skip
 
+    def status(self, path: str) -> Any:
+        """Return what it answers with 200 before it is promoted."""
+        with urlopen(self.status_url + path) as reply:
+            return json.load(reply)
+
     def has_been_current(self) -> None:
         """Wait until it had everything that the server had, as it reports itself."""
-        until(lambda: json.loads(urlopen(f"{self.status_url}/v2/standby").read())["lag_seconds"] is not None)
+        until(lambda: self.status("/v2/standby")["lag_seconds"] is not None)
 
     def promote(self, *args: str) -> Done:
         """Promote it; if that succeeds it serves when this returns."""

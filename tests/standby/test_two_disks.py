@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -10,8 +9,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
 
@@ -21,58 +18,15 @@ from tests.kit.commands import curbstone
 from tests.kit.results import record
 from tests.kit.server import ServerProcess, bodies, call
 from tests.kit.until import until
+from tests.standby.load import Load, confirms, in_sync
 from tests.standby.second import StandbyProcess
 
 OPTIONS = ("--standby-backlog=1MiB", "--confirm-with=standby", "--cap=64MiB")
 NEVER = "--standby-patience=never"
 
 
-def confirms(server: ServerProcess) -> str:
-    return str(call(server, "GET", "/v2/standby")["confirms"])
-
-
-def in_sync(server: ServerProcess) -> None:
-    """Wait until a standby is."""
-    until(lambda: confirms(server) == "sync")
-
-
 def publish(server: ServerProcess, body: str) -> None:
     call(server, "POST", "/v2/default/queues/q/messages/batch", [{"message": body}])
-
-
-class Load:
-    """Clients that publish numbers, one after the other, to whichever server answers."""
-
-    def __init__(self, *urls: str) -> None:
-        self.urls = list(urls)
-        self.confirmed: list[str] = []
-        self._is_over = threading.Event()
-        self._threads = [threading.Thread(target=self._publish, args=(number,)) for number in range(3)]
-
-    def _publish(self, number: int) -> None:
-        count = turn = 0
-        while not self._is_over.is_set():
-            body = f"{number}-{count}"
-            data = json.dumps([{"message": body}]).encode()
-            url = self.urls[turn % len(self.urls)] + "/v2/default/queues/q/messages/batch"
-            try:
-                with urllib.request.urlopen(urllib.request.Request(url, data, method="POST"), timeout=30):
-                    self.confirmed.append(body)
-                    count += 1
-            except (OSError, HTTPException):
-                turn += 1
-                self._is_over.wait(0.05)
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        for thread in self._threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            self._is_over.set()
-            for thread in self._threads:
-                thread.join()
 
 
 def test_what_was_confirmed_is_on_both_disks_when_the_server_is_killed(tmp_path: Path) -> None:
@@ -151,8 +105,7 @@ def test_a_server_that_stops_under_load_is_acknowledged_to_its_last_commit(tmp_p
             load = Load(server.url)
             with load.running():
                 for _ in range(5):
-                    before = len(load.confirmed)
-                    until(lambda before=before: len(load.confirmed) > before + 50)  # type: ignore[misc]
+                    load.goes_on()
                     assert server.stop() == 0, server.log
                     server.restart(same_ports=True)
                     in_sync(server)
