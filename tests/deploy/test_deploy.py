@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -17,8 +18,10 @@ import yaml
 
 from curbstone.cli.connection import CONTEXT_VARIABLE, VARIABLES
 from curbstone.exit_codes import WRONG
+from tests.kit.commands import running
 from tests.kit.ops_tools import ROOT, needs_ops_tools, run
-from tests.kit.server import clean_environment
+from tests.kit.server import ServerProcess, call, clean_environment
+from tests.kit.until import until
 from tests.kit.wheel import copy_of_the_checkout
 
 DEPLOY = ROOT / "deploy"
@@ -112,6 +115,23 @@ def test_the_compose_file_mounts_what_is_there() -> None:
             place = volume.split(":")[0]
             assert (folder / place).exists() if place.startswith(".") else place in compose["volumes"], volume
     assert (folder / compose["services"]["curbstone"]["build"]["context"]).resolve() == ROOT
+
+
+def test_the_compose_file_of_a_standby_runs_one(tmp_path: Path) -> None:
+    folder = DEPLOY / "compose"
+    (compose,) = documents(folder / "standby.yaml")
+    (service,) = compose["services"].values()
+    assert (folder / service["build"]["context"]).resolve() == ROOT
+    assert {volume.split(":")[0] for volume in service["volumes"]} == compose["volumes"].keys()
+    (first, option, of) = service["command"]
+    assert of.startswith("${OF:?")
+    env = {name: value for name, value in service["environment"].items() if value is not None}
+    with ServerProcess(tmp_path / "data", "--standby-backlog=1MiB") as server:
+        command = [first, option, server.url, "--data=copy", "--http-addr=127.0.0.1:0"]
+        with running(*command, cwd=tmp_path, **env) as standby:
+            until(lambda: any(each["usable"] for each in call(server, "GET", "/v2/standby")["followers"]))
+            standby.send_signal(signal.SIGTERM)
+            assert standby.wait(60) == 0
 
 
 @needs_systemd
