@@ -116,7 +116,7 @@ class AsyncioHost:
         """Whether no job is reported, so that nothing is confirmed."""
         self._held: list[tuple[Job, JobDone]] | None = None
         """Jobs that are submitted while another has to run alone; None if none has to."""
-        self._lone: Callable[[], None] | None = None
+        self._alone: Callable[[], None] | None = None
         """Begins the job that has to run alone; to be called when no job is unfinished."""
         self._threads = [
             threading.Thread(target=self._work, name=f"curbstone-disk-{n}", daemon=True) for n in range(threads)
@@ -189,7 +189,7 @@ class AsyncioHost:
         self._held = []
 
         def begin() -> None:
-            self._lone = None
+            self._alone = None
             given_up.cancel()
             try:
                 job = plan()
@@ -205,14 +205,14 @@ class AsyncioHost:
             done(result, error)
 
         def give_up() -> None:
-            self._lone = None
+            self._alone = None
             self._go_on()
             done(None, TimeoutError(f"other work on the disk took longer than {wait_ms} ms"))
 
         given_up = self._loop.call_later(wait_ms / 1000, give_up)
-        self._lone = begin
+        self._alone = begin
         if not self._unfinished:
-            self._loop.call_soon(self._begin_lone)
+            self._loop.call_soon(self._begin_alone)
 
     def freeze(self) -> None:
         """Report no job from now on, whatever is done, until `thaw`. Call this on the host's thread."""
@@ -228,9 +228,9 @@ class AsyncioHost:
         """How many jobs have succeeded and are not reported, because the barrier does not allow it."""
         return len(self._held_back)
 
-    def _begin_lone(self) -> None:
-        if self._lone is not None and not self._unfinished:
-            self._lone()
+    def _begin_alone(self) -> None:
+        if self._alone is not None and not self._unfinished:
+            self._alone()
 
     def _go_on(self) -> None:
         held, self._held = self._held, None
@@ -326,8 +326,8 @@ class AsyncioHost:
         if self._finished and not self._wake_pending:
             self._wake_pending = True
             self._loop.call_soon(self._drain)
-        if self._lone is not None:
-            self._begin_lone()
+        if self._alone is not None:
+            self._begin_alone()
 
     def _release(self) -> None:
         """Have the jobs reported that the barrier allows now."""

@@ -118,7 +118,7 @@ class Masks:
 
     def __init__(self) -> None:
         self._blocks: dict[_Block, None] = {}
-        self._roomy: dict[_Block, None] = {}
+        self._with_free: dict[_Block, None] = {}
         """Those of the blocks that may have room for another mask."""
         self._block_of: dict[str, _Block] = {}
 
@@ -132,22 +132,22 @@ class Masks:
 
     def _with_room(self, states: int) -> _Block:
         """Return a block that has room for a mask of so many states."""
-        while self._roomy:
-            block = next(reversed(self._roomy))
+        while self._with_free:
+            block = next(reversed(self._with_free))
             if block.free + states <= BLOCK_STATES_MAX:
                 return block
-            del self._roomy[block]
+            del self._with_free[block]
         block = _Block()
-        self._blocks[block] = self._roomy[block] = None
+        self._blocks[block] = self._with_free[block] = None
         return block
 
     def remove(self, mask: str) -> None:
         """Remove a mask, which must be in the set."""
         block = self._block_of.pop(mask)
         block.remove(mask)
-        self._roomy[block] = None
+        self._with_free[block] = None
         if not block.masks:
-            del self._blocks[block], self._roomy[block]
+            del self._blocks[block], self._with_free[block]
 
     def taking(self, event: str) -> list[str]:
         """Return the masks that take an event, each once."""

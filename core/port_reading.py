@@ -7,13 +7,13 @@ from typing import Protocol, TypeVar
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.positions import (
-    Asked,
     Backlog,
     Event,
     Found,
     Frame,
     GroupInfo,
     Informed,
+    ReadRequest,
     Start,
     Stretch,
     Trace,
@@ -99,7 +99,7 @@ class Reading(Protocol):
 
     def events(
         self,
-        asked: Asked,
+        asked: ReadRequest,
         render: Callable[[list[Event]], bytes],
         on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
     ) -> None:

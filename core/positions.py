@@ -66,7 +66,7 @@ class Event(NamedTuple):
     """For a published message, the bytes of its body; for a released one, when it is due, 0 for at once."""
 
 
-class Asked(NamedTuple):
+class ReadRequest(NamedTuple):
     """The events to read: from `position` on, about as many as the limits say."""
 
     position: int

@@ -63,7 +63,7 @@ def _reason(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
-class Handouts:
+class DeliveryCounter:
     """Counts the deliveries of one consumer, and looks at each of them only if the queue has redelivered any."""
 
     __slots__ = ("_queue", "_redelivered", "_traffic")

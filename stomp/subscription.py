@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.message import Delivery
-from curbstone.core.traffic import Handouts
+from curbstone.core.traffic import DeliveryCounter
 from curbstone.stomp.codec import V12
 from curbstone.stomp.destinations import Destination
 from curbstone.stomp.frames import CHARSET_MARK, encode_block
@@ -50,7 +50,7 @@ class Subscription:
         self.nack_delay_ms = KEUSS_NACK_DELAY_MS if destination.keuss else None
         self.consumer: Consumer
         self.queue: Queue
-        self._handouts: Handouts
+        self._handouts: DeliveryCounter
         self.active = True
         """False after UNSUBSCRIBE. Deliveries that are unsettled then can still be settled."""
         # Of the current read: the seqs that it settles, in order; its receipts; how far a cumulative ACK has walked.
@@ -63,7 +63,7 @@ class Subscription:
         """Attach the subscription to its queue. Called once, before any delivery."""
         self.queue = queue
         self.consumer = consumer
-        self._handouts = Handouts(self._connection.traffic, queue)
+        self._handouts = DeliveryCounter(self._connection.traffic, queue)
         self._start += f"{queue.uid}-"
 
     def deliver(self, deliveries: list[Delivery]) -> None:

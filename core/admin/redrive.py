@@ -145,13 +145,13 @@ class Redrive:
         targets = list(sizes)
 
         def done(error: CurbstoneError | None) -> None:
-            self._moved_or_not(piece, targets, error)
+            self._piece_ended(piece, targets, error)
 
         self._mover.move(UNNAMED, piece, Reason.MOVED, self._take_back, letters, done)
 
     def _target(self, letter: Message) -> port.Queue | str:
         """Return the target of a dead letter, or why it stays."""
-        name = self._to or _home(letter)
+        name = self._to or _origin(letter)
         if name is None or name == self._state.name:
             return "it is no dead letter: its headers name no other queue as its origin"
         if self._may is not None and not self._may(name):
@@ -169,7 +169,7 @@ class Redrive:
     def _take_back(self, deliveries: list[Delivery]) -> None:
         self._taken.extendleft(reversed(deliveries))
 
-    def _moved_or_not(self, piece: list[Delivery], targets: list[port.Queue], error: CurbstoneError | None) -> None:
+    def _piece_ended(self, piece: list[Delivery], targets: list[port.Queue], error: CurbstoneError | None) -> None:
         """The transaction of a piece has ended: the dead letters have moved, or are in `_taken` again."""
         if error is None:
             self._moved += len(piece)
@@ -207,7 +207,7 @@ class Redrive:
         self._state.host.call_soon(lambda: self._on_done(error, redriven))
 
 
-def _home(message: Message) -> QueueName | None:
+def _origin(message: Message) -> QueueName | None:
     """Return the original queue of a dead letter, or None."""
     for name, value in headers.decode(message.headers):
         if name == "x-dead-queue":

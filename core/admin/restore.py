@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from curbstone.core.engine.commit.names import give_names_back, names_bytes
 from curbstone.core.engine.compaction.relocate import Copy
-from curbstone.core.engine.index.copies import Where
+from curbstone.core.engine.index.copies import CopyBatch
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import BATCH_BYTES, TriesRecord, entry_bytes, runs_of, settled_bytes
 from curbstone.core.engine.log.room import RELEASE_BYTES, RETRY_BYTES, Room
@@ -74,7 +74,7 @@ class Restore:
 
     def written(self, segment: Segment, start: int, end: int) -> None:
         """See `CopySource.written`: the messages are pending again."""
-        self._parts.index.revive(self._group, self._piece, Where(segment, start, end))
+        self._parts.index.revive(self._group, self._piece, CopyBatch(segment, start, end))
         self._parts.state.stats.undone += len(self._piece)
         self._parts.wakeups.wake(self._group)
         self._restored += len(self._piece)

@@ -77,7 +77,7 @@ class Undo:
         self._is_busy, self._stop = True, False
         disk, now_ms = self._log.disk, state.host.now_ms()
         since_ms = state.host.wall_ms() - request.within_ms if request.within_ms else 0
-        segments = [segment.as_it_is() for segment in self._log.segments]
+        segments = [segment.snapshot() for segment in self._log.segments]
         state.host.submit(
             lambda: _look(disk, segments, request, since_ms, now_ms), partial(self._looked, request, on_done)
         )

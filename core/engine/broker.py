@@ -34,7 +34,7 @@ from curbstone.core.errors import (
     client_text,
     shutting_down,
 )
-from curbstone.core.events.events import Bindings, Fanout, Fanouts, Filters, binding_of, filters_of, misread
+from curbstone.core.events.events import Bindings, Fanout, Fanouts, Filters, binding_of, filters_of, unknown_filters
 from curbstone.core.host import Host
 from curbstone.core.message import Message
 from curbstone.core.names import DEFAULT_PROJECT, QueueName, event_name
@@ -176,7 +176,7 @@ class Broker:
         if meta.unknown_names:
             names = ", ".join(meta.unknown_names)
             queue.state.report(f"{names} in its meta is of a newer version: it is kept, and has no effect here")
-        for event, text in misread(meta.bindings).items():
+        for event, text in unknown_filters(meta.bindings).items():
             queue.damaged.append(
                 f"it gets all messages to {event}, as the filter of its binding is not understood: {text}"
             )
@@ -385,8 +385,8 @@ class Broker:
 
         That erases what redo files and the journal have of the queue, too, and then calls `on_done`.
         """
-        on_done = _if_well(partial(self.tx_log.erase, uid, is_deleted=is_deleted), on_done)
-        return _if_well(partial(self.syncer.erase, uid), on_done)
+        on_done = _unless_failed(partial(self.tx_log.erase, uid, is_deleted=is_deleted), on_done)
+        return _unless_failed(partial(self.syncer.erase, uid), on_done)
 
     def _forget(self, queue: LocalQueue) -> None:
         del self._queues[queue.name]
@@ -520,7 +520,7 @@ class Broker:
         self.host.call_soon(on_done)
 
 
-def _if_well(step: Callable[[Done], None], on_done: Done) -> Done:
+def _unless_failed(step: Callable[[Done], None], on_done: Done) -> Done:
     """Return a callback that runs `step` if there is no error, and otherwise calls `on_done` with the error."""
     return lambda error: step(on_done) if error is None else on_done(error)
 

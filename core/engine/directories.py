@@ -126,7 +126,7 @@ class Directories:
         if removal.is_working or removal not in self._removals.get(removal.name, ()):
             return
         if self.is_stopping:
-            self._host.call_soon(lambda: self._tell(removal, shutting_down()))
+            self._host.call_soon(lambda: self._notify(removal, shutting_down()))
             return
         removal.is_working = True
         if removal.is_renamed:
@@ -184,10 +184,10 @@ class Directories:
         logger.error("%s: %s; trying again", text, error)
         removal.is_working = False
         self._host.call_later(RETRY_MS, lambda: self._try_again(removal))
-        self._tell(removal, Unavailable(f"{text}: {client_text(error)}"))
+        self._notify(removal, Unavailable(f"{text}: {client_text(error)}"))
 
     @staticmethod
-    def _tell(removal: Removal, error: CurbstoneError) -> None:
+    def _notify(removal: Removal, error: CurbstoneError) -> None:
         waiting, removal.waiting = removal.waiting, []
         blocked, removal.blocked = removal.blocked, []
         for on_done in (*blocked, *waiting):

@@ -57,7 +57,7 @@ def filters_of(text: str) -> Filters:
     return (filter_of(text),) if text else ()
 
 
-def misread(bindings: Mapping[str, str]) -> dict[str, str]:
+def unknown_filters(bindings: Mapping[str, str]) -> dict[str, str]:
     """Return the bindings of a stored queue whose filters this version does not understand, with the reasons."""
     found: dict[str, str] = {}
     for event, text in bindings.items():
@@ -110,7 +110,7 @@ class Bindings:
             self._filtered -= bool(names.pop(name))
             if not names:
                 self._forget(key)
-        bad = misread(changed)
+        bad = unknown_filters(changed)
         for key, (event, text) in zip(keys_of(name, changed), changed.items(), strict=True):
             if key not in self._names and is_mask(key[1]):
                 self._masks.setdefault(key[0], Masks()).add(key[1])
@@ -146,7 +146,7 @@ class Fanouts:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._waiting: deque[Fanout | _Behind] = deque()
+        self._waiting: deque[Fanout | _AfterFanouts] = deque()
 
     def begin(self, fanout: Fanout) -> None:
         """Publish to the queues of a fanout: at once, if it is not much and no other fanout is under way."""
@@ -157,7 +157,7 @@ class Fanouts:
     def behind(self, fn: Callable[[], object]) -> None:
         """Call `fn` when everything that was published so far is handed to the queues; at once if it is."""
         if self._waiting:
-            self._waiting.append(_Behind(fn))
+            self._waiting.append(_AfterFanouts(fn))
         else:
             fn()
 
@@ -176,7 +176,7 @@ class Fanouts:
             self._waiting.popleft()
 
 
-class _Behind:
+class _AfterFanouts:
     """What is done behind the fanouts before it, as if it were one itself."""
 
     def __init__(self, fn: Callable[[], object]) -> None:
@@ -319,12 +319,12 @@ class Fanout:
         if not self._refused and not self._filtered:
             self._on_done(None, len(self._targets), len(self._messages))
             return
-        for _, places in groupby(range(len(self._messages)), self._said):
+        for _, places in groupby(range(len(self._messages)), self._outcome_key):
             run = list(places)
             error, queues = self._outcome(run[0])
             self._on_done(error, 0 if error is not None else queues, len(run))
 
-    def _said(self, place: int) -> tuple[int, list[tuple[QueueName, str]]]:
+    def _outcome_key(self, place: int) -> tuple[int, list[tuple[QueueName, str]]]:
         refused = self._refused.get(place, {})
         texts = [(name, str(error)) for name, error in refused.items() if error is not None]
         return len(refused) + self._filtered.get(place, 0), texts

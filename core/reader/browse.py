@@ -126,13 +126,13 @@ class _Browse(Generic[T]):
         elif ended is not None:  # its files are gone, or will be
             self._on_done(ended, None, 0)
         elif isinstance(error, Stale) and self._failed[error.place.first] < ATTEMPTS_MAX:
-            self._mend(error.place)
+            self._retry_place(error.place)
         else:
             assert error is not None
             state.report(f"its log can't be read: {error}")
             self._on_done(Unavailable(f"queue {state.name} can't be read: {client_text(error)}"), None, 0)
 
-    def _mend(self, place: _Place) -> None:
+    def _retry_place(self, place: _Place) -> None:
         """Try again after a place could not be read.
 
         If that happens twice, the place is damaged. Then its messages are taken from memory; if they are not there, the
@@ -216,7 +216,7 @@ def _read(disk: Disk, places: list[_Place], wanted: Wanted) -> tuple[list[Frame]
     try:
         for place in places:
             for frame in _frames(disk, files, place):
-                whole = _meant(frame)
+                whole = _wanted_count(frame)
                 if whole <= count and len(frame.entries) <= room:
                     frames.append(frame)
                     count -= whole
@@ -241,7 +241,7 @@ def _open(disk: Disk, files: dict[str, File], place: _Place) -> File:
     return file
 
 
-def _meant(frame: Frame) -> int:
+def _wanted_count(frame: Frame) -> int:
     return frame.span if frame.mask is None else frame.mask.bit_count()
 
 
@@ -284,7 +284,7 @@ def _check_rest(data: bytes, place: _Place, bad_at: int) -> None:
     view = memoryview(data)
     batches = [batch for batch in batches_in(data, place.salt) if batch.header.messages]
     frames = [_frame_of(view, batch.messages_at, batch.header, place) for batch in batches]
-    if sum(_meant(frame) for frame in frames if frame is not None) < place.mask.bit_count():
+    if sum(_wanted_count(frame) for frame in frames if frame is not None) < place.mask.bit_count():
         raise Stale(f"{place.path}: bytes from {place.offset + bad_at} on do not check", place)
 
 
@@ -312,7 +312,7 @@ def _frame_of(view: memoryview, offset: int, header: BatchHeader, place: _Place)
         frame = _slice(frame, low, high)
     if frame.mask is not None and frame.mask == (1 << frame.span) - 1:
         return frame._replace(mask=None)
-    return frame if 2 * _meant(frame) >= frame.span else _picked(frame)
+    return frame if 2 * _wanted_count(frame) >= frame.span else _picked(frame)
 
 
 def _mask_of(seqs: list[int], place: _Place) -> int:

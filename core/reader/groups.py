@@ -22,13 +22,13 @@ from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import BadRequest, Conflict, CurbstoneError, Gone, NoSuchGroup, OtherReader, QueueFull
 from curbstone.core.positions import (
     LATEST,
-    Asked,
     Backlog,
     Event,
     Found,
     Frame,
     GroupInfo,
     Informed,
+    ReadRequest,
     Since,
     Start,
     Stretch,
@@ -358,7 +358,7 @@ class ReadingGroups:
 
     def events(
         self,
-        asked: Asked,
+        asked: ReadRequest,
         render: Callable[[list[Event]], bytes],
         on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
     ) -> None:

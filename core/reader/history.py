@@ -32,7 +32,7 @@ from curbstone.core.engine.log.log import Log
 from curbstone.core.engine.log.scan import Scan
 from curbstone.core.engine.parts import Parts
 from curbstone.core.errors import CurbstoneError, Gone, Unavailable, client_text
-from curbstone.core.positions import PUBLISHED, RELEASED, Asked, Event
+from curbstone.core.positions import PUBLISHED, RELEASED, Event, ReadRequest
 
 OFFSET_BITS = 40  # no segment is larger: a cap ends at 2**44 bytes, and a segment has at most a sixteenth of it
 EVENTS_AT_ONCE = 1024
@@ -63,7 +63,7 @@ def end_of(log: Log) -> int:
 
 def read_history(
     parts: Parts,
-    asked: Asked,
+    asked: ReadRequest,
     render: Callable[[list[Event]], bytes],
     on_done: Callable[[CurbstoneError | None, list[bytes], int], None],
 ) -> None:
@@ -96,7 +96,7 @@ class Reading(Generic[T]):
         state, log = self._state, self._log
         position = self._position or start_of(log)
         number, offset = position >> OFFSET_BITS, position & ((1 << OFFSET_BITS) - 1)
-        segments = [segment.as_it_is() for segment in log.segments if segment.number >= number]
+        segments = [segment.snapshot() for segment in log.segments if segment.number >= number]
         if number < log.segments[0].number or not segments or position > end_of(log):
             raise Gone(f"the journal has nothing at {position}", first=start_of(log), epoch=state.uid)
         if segments[0].number > number:  # no segment has this number, because its creation failed
@@ -134,7 +134,7 @@ def position_of(number: int, offset: int) -> int:
 
 
 def _read(
-    disk: Disk, asked: Asked, render: Callable[[list[Event]], bytes], segments: list[Segment], offset: int
+    disk: Disk, asked: ReadRequest, render: Callable[[list[Event]], bytes], segments: list[Segment], offset: int
 ) -> tuple[list[bytes], int]:
     pieces: list[bytes] = []
     count, room = asked.limit, asked.bytes_max

@@ -81,8 +81,8 @@ class Part(NamedTuple):
         """Return the end of the file."""
         shares = {name: astuple(share) for name, share in self.shares.items()}
         facts = {"messages": self.messages, "bytes": self.size, "crc": self.crc, "time": self.time_ms}
-        whom = {"project": self.project} | ({"owner": self.owner} if self.owner else {})
-        text = json.dumps({**facts, **whom, "queues": shares}, separators=(",", ":")).encode()
+        staged_by = {"project": self.project} | ({"owner": self.owner} if self.owner else {})
+        text = json.dumps({**facts, **staged_by, "queues": shares}, separators=(",", ":")).encode()
         return text + _PART_END.pack(len(text), crc32(text), _MAGIC)
 
     @property
@@ -242,7 +242,7 @@ def check_part(disk: Disk, directory: str, part: PartFile) -> None:
 
 
 def disk_error(error: BaseException) -> CurbstoneError:
-    """Return the error for a client whose staged data could not be written or read back."""
+    """Return the error for a client staged_by staged data could not be written or read back."""
     if isinstance(error, CurbstoneError):
         return error
     if isinstance(error, OSError) and error.errno in NO_SPACE:

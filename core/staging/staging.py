@@ -41,7 +41,7 @@ from curbstone.core.staging.committed import CommittedIds
 from curbstone.core.staging.files import MARKER, ROOT, Marker, decode_marker, disk_error, find_parts, read_file
 from curbstone.core.staging.frames import FrameCheck
 from curbstone.core.staging.identity import DOTS, Hash, identity_of
-from curbstone.core.staging.transaction import CommitDone, StagedTransaction, StagingArea, Whom, whose
+from curbstone.core.staging.transaction import CommitDone, StagedBy, StagedTransaction, StagingArea, stager_of
 from curbstone.core.staging.upload import Upload
 from curbstone.core.values import NOBODY, TTL_MS_MAX, Done, StagedStatus, State
 
@@ -57,7 +57,7 @@ _PART = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 logger = logging.getLogger("curbstone.core")
 
 
-def _nobody_asks(_error: CurbstoneError | None) -> None:
+def _ignore(_error: CurbstoneError | None) -> None:
     """The `on_done` if no caller waits for the answer."""
 
 
@@ -132,7 +132,7 @@ class Staging:
             if self.committed.messages_of(hashed, series) is not None:
                 raise AlreadyCommitted(f"transaction {label} has been committed")
             transaction = self._transactions[hashed] = StagedTransaction(
-                self.area, hashed, label, Whom(owner, project), self._forget_empty
+                self.area, hashed, label, StagedBy(owner, project), self._forget_empty
             )
             self._arm()
         transaction.check_open()
@@ -264,7 +264,7 @@ class Staging:
     def _forget_empty(self, transaction: StagedTransaction) -> None:
         """Forget a transaction of which nothing is staged."""
         if transaction.is_made:
-            self._drop(transaction, _nobody_asks)
+            self._drop(transaction, _ignore)
         else:
             del self._transactions[transaction.hashed]
 
@@ -272,7 +272,7 @@ class Staging:
         transaction.state = State.DROPPING
         self._remove(transaction, on_done)
 
-    def _remove(self, transaction: StagedTransaction, on_done: Done = _nobody_asks) -> None:
+    def _remove(self, transaction: StagedTransaction, on_done: Done = _ignore) -> None:
         """Remove a transaction with its directory, and call `on_done` after the first attempt.
 
         If that fails, it is repeated until it succeeds. The directory is renamed first, so that a crash leaves all of
@@ -290,7 +290,7 @@ class Staging:
 
         def done(_: object, error: BaseException | None) -> None:
             if error is None or isinstance(error, FileNotFoundError):
-                self.area.count(transaction.whom, -transaction.size)
+                self.area.count(transaction.staged_by, -transaction.size)
                 del self._transactions[transaction.hashed]
                 if transaction.series is not None:
                     self.committed.forget(transaction.hashed)
@@ -302,7 +302,7 @@ class Staging:
 
         def again() -> None:
             nonlocal on_done
-            on_done = _nobody_asks
+            on_done = _ignore
             if not self.area.is_stopping:
                 transaction.submit(job, done)
 
@@ -328,7 +328,7 @@ class Staging:
                 transaction.touch()
             elif transaction.touched_ms <= oldest_ms:
                 logger.info("transaction %s was idle for too long: dropped", transaction.label)
-                self._drop(transaction, _nobody_asks)
+                self._drop(transaction, _ignore)
         self._arm()
 
     # --- start and stop
@@ -374,7 +374,7 @@ class Staging:
         self._arm()
 
     def _recovered(self, hashed: Hash, label: str) -> StagedTransaction:
-        transaction = StagedTransaction(self.area, hashed, label, Whom(NOBODY, ""), self._forget_empty)
+        transaction = StagedTransaction(self.area, hashed, label, StagedBy(NOBODY, ""), self._forget_empty)
         transaction.is_made = True
         self._transactions[hashed] = transaction
         return transaction
@@ -393,8 +393,8 @@ class Staging:
             if part.is_damaged:
                 logger.error("damaged: %s/%s; it has to be staged again", directory, part.file)
         transaction.version = max(part.version for part in parts.values())
-        transaction.whom = whose(parts.values())
-        self.area.count(transaction.whom, transaction.size)
+        transaction.staged_by = stager_of(parts.values())
+        self.area.count(transaction.staged_by, transaction.size)
         now_ms = self.host.wall_ms()
         last_ms = max(now_ms if part.is_damaged else part.time_ms for part in parts.values())
         transaction.touched_ms -= min(max(now_ms - last_ms, 0), self._ttl_ms)
@@ -406,10 +406,10 @@ class Staging:
         for name in set(found.needless) - {file.name for file in marker.files}:
             self.disk.remove(f"{transaction.directory}/{name}")
         transaction.parts = found.parts
-        transaction.whom = whose(found.parts.values())._replace(project=marker.project)
+        transaction.staged_by = stager_of(found.parts.values())._replace(project=marker.project)
         transaction.state, transaction.series = State.COMMITTING, marker.series
         transaction.messages = marker.messages
-        self.area.count(transaction.whom, transaction.size)
+        self.area.count(transaction.staged_by, transaction.size)
         unserved = sorted(queue for queue, (uid, _) in marker.queues.items() if uid in self._queues.left)
         if unserved:  # the next start that can serve this queue continues
             transaction.stuck(f"queue {unserved[0]} is not served")

@@ -44,7 +44,7 @@ CommitDone = Callable[[CurbstoneError | None, bool, int], None]
 logger = logging.getLogger("curbstone.core")
 
 
-class Whom(NamedTuple):
+class StagedBy(NamedTuple):
     """Who staged something, and for which project."""
 
     owner: str
@@ -53,15 +53,15 @@ class Whom(NamedTuple):
     """Empty if the first release staged it, which did not note the project."""
 
     @property
-    def counted(self) -> Whom:
-        """Whom its bytes are counted for: the user, in all projects together, or without users the project."""
-        return Whom(self.owner, "") if self.owner else self
+    def counted(self) -> StagedBy:
+        """The owner whose limit its bytes count for: the user, in all projects together; without users the project."""
+        return StagedBy(self.owner, "") if self.owner else self
 
 
-def whose(parts: Iterable[Part]) -> Whom:
+def stager_of(parts: Iterable[Part]) -> StagedBy:
     """Return who staged parts that were found on the disk. All parts of a transaction were staged by the same."""
     found = next((part for part in parts if part.project), None)
-    return Whom(found.owner, found.project) if found is not None else Whom(NOBODY, "")
+    return StagedBy(found.owner, found.project) if found is not None else StagedBy(NOBODY, "")
 
 
 class StagingArea:
@@ -74,35 +74,40 @@ class StagingArea:
         self.bytes = 0
         """The bytes that all parts count for, including those that are coming in."""
         self.bytes_max = bytes_max
-        self._by_whom: dict[Whom, int] = {}
+        self._by_owner: dict[StagedBy, int] = {}
 
-    def take(self, whom: Whom, size: int) -> None:
+    def take(self, staged_by: StagedBy, size: int) -> None:
         """Count bytes that arrive; raise QueueFull if there is no room for them."""
-        self.check(whom, size)
-        self.count(whom, size)
+        self.check(staged_by, size)
+        self.count(staged_by, size)
 
-    def check(self, whom: Whom, size: int) -> None:
+    def check(self, staged_by: StagedBy, size: int) -> None:
         """Raise QueueFull if `size` more bytes are too many, or would use up what is kept for others."""
         kept = self.bytes_max // KEPT_SHARE
         if self.bytes + size > self.bytes_max:
             raise QueueFull(f"more than {self.bytes_max} bytes are staged; see --max-staged")
-        if self.bytes + size > self.bytes_max - kept and self._by_whom.get(whom.counted, 0) + size > kept:
-            kind = "users" if whom.owner else "projects"
+        if self.bytes + size > self.bytes_max - kept and self._by_owner.get(staged_by.counted, 0) + size > kept:
+            kind = "users" if staged_by.owner else "projects"
             raise QueueFull(f"the last {kept} bytes are for {kind} that stage no more than these; see --max-staged")
 
-    def count(self, whom: Whom, size: int) -> None:
+    def count(self, staged_by: StagedBy, size: int) -> None:
         """Count bytes that are there, or, as a negative number, that are gone."""
         self.bytes += size
-        left = self._by_whom.pop(whom.counted, 0) + size
+        left = self._by_owner.pop(staged_by.counted, 0) + size
         if left:
-            self._by_whom[whom.counted] = left
+            self._by_owner[staged_by.counted] = left
 
 
 class StagedTransaction:
     """One of the transactions that `core.staging.staging` holds, from its first part until its directory is removed."""
 
     def __init__(
-        self, area: StagingArea, hashed: Hash, label: str, whom: Whom, on_empty: Callable[[StagedTransaction], None]
+        self,
+        area: StagingArea,
+        hashed: Hash,
+        label: str,
+        staged_by: StagedBy,
+        on_empty: Callable[[StagedTransaction], None],
     ) -> None:
         """`on_empty` is called when it has no part any more and none is coming in."""
         self.area = area
@@ -111,7 +116,7 @@ class StagedTransaction:
         self.hashed = hashed
         self.label = label
         """Project and id, for texts; or the directory, if they are not known any more."""
-        self.whom = whom
+        self.staged_by = staged_by
         self.directory = f"{ROOT}/{hashed.hex()}"
         self.state = State.STAGED
         self.parts: dict[str, Part] = {}
@@ -223,7 +228,7 @@ class StagedTransaction:
             earlier = self.parts.get(part.name)
             if earlier is None or earlier.version < part.version:  # if two came in at once, the later one counts
                 self.parts[part.name], needless = part, earlier
-                self.area.count(self.whom, counted(part) - (counted(earlier) if earlier else 0))
+                self.area.count(self.staged_by, counted(part) - (counted(earlier) if earlier else 0))
         if needless is not None:
             self.remove_file(needless.file)
         self.upload_ended(part.size)
@@ -232,7 +237,7 @@ class StagedTransaction:
     def upload_ended(self, size: int) -> None:
         """End an upload. `size` bytes, counted while it came in, are not counted any more."""
         self.uploads -= 1
-        self.area.count(self.whom, -size)
+        self.area.count(self.staged_by, -size)
         self.touch()
         if self.state is State.STAGED and not self.parts and not self.uploads:
             self._on_empty(self)

@@ -51,7 +51,7 @@ class Upload:
             raise self._error
         if self.size + len(data) > PART_BYTES_MAX:
             raise MessageTooLarge(f"a part has at most {PART_BYTES_MAX} bytes")
-        self._transaction.area.take(self._transaction.whom, len(data))
+        self._transaction.area.take(self._transaction.staged_by, len(data))
         self.size += len(data)
         self._check.feed(data)
         self._buffer += data
@@ -97,7 +97,7 @@ class Upload:
         """
         if not self._check.is_whole:
             raise BadRequest("the body ends in the middle of a frame")
-        self._transaction.area.check(self._transaction.whom, max(PART_BYTES_MIN - self.size, 0))
+        self._transaction.area.check(self._transaction.staged_by, max(PART_BYTES_MIN - self.size, 0))
         self.when_written(partial(self._finish, on_done))
 
     def _finish(
@@ -117,8 +117,8 @@ class Upload:
         def job() -> Part:
             self._append(self._buffer)
             numbers = (checked.messages, self.size, self._crc, time_ms)
-            whom = transaction.whom
-            part = Part(self._name, file_name, *numbers, checked.shares, whom.project, whom.owner)
+            staged_by = transaction.staged_by
+            part = Part(self._name, file_name, *numbers, checked.shares, staged_by.project, staged_by.owner)
             assert self._file is not None
             self._file.write(self._written, [part.encode()])
             self._file.sync()

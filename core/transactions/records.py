@@ -92,7 +92,7 @@ def record_bytes(parts: Iterable[bytes]) -> int:
     return _RECORD.size + sum(map(len, parts))
 
 
-class Unsound(NamedTuple):
+class DamagedRecord(NamedTuple):
     """A record that does not check though a later one does."""
 
     start: int
@@ -107,7 +107,7 @@ class Contents(NamedTuple):
     parts: list[Recorded]
     end: int
     """Where the last whole record ends."""
-    unsound: list[Unsound]
+    unsound: list[DamagedRecord]
     """Their transactions are lost, or were never confirmed."""
 
 
@@ -135,7 +135,7 @@ def decode_records(data: bytes) -> Contents:
             end, last_tx = following, tx
         elif _is_record_behind(data, following, tx):
             if last_tx:
-                found.unsound.append(Unsound(offset, following, tx))
+                found.unsound.append(DamagedRecord(offset, following, tx))
         else:
             break
         offset = following

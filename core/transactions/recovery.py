@@ -26,7 +26,7 @@ class MissingParts:
         That may take as long as a disk is full.
         """
         self._waiting.append(fn)
-        self._tell()
+        self._notify()
 
     def added(self) -> None:
         """A queue has one more to write."""
@@ -35,9 +35,9 @@ class MissingParts:
     def written(self) -> None:
         """A queue has written one, or will not."""
         self._left -= 1
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if not self._left:
             waiting, self._waiting = self._waiting, []
             for fn in waiting:

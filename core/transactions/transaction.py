@@ -262,7 +262,7 @@ class Transaction:
             if request.kind == "ack":
                 self.settle(_local(consumer.queue), consumer.group, deliveries, Reason.ACK, consumer.unclaim)
             elif request.kind == "reject":
-                self._bury(consumer, deliveries, Reason.REJECT, request.error)
+                self._dead_letter(consumer, deliveries, Reason.REJECT, request.error)
             else:
                 self._give_back(request, deliveries)
         return None
@@ -270,13 +270,13 @@ class Transaction:
     def _give_back(self, request: _SettleRequest, deliveries: list[Delivery]) -> None:
         consumer, queue = request.consumer, _local(request.consumer.queue)
         dead, alive = queue.requeue.divide(deliveries)
-        self._bury(consumer, dead, Reason.MAX_TRIES, request.error)
+        self._dead_letter(consumer, dead, Reason.MAX_TRIES, request.error)
         now_ms = queue.host.now_ms()
         for delay_ms, some in queue.requeue.delayed(alive, request.delay_ms) if alive else ():
             due_ms = now_ms + delay_ms if delay_ms > 0 else 0
             self._participant(queue).releases.append(Release(consumer.group, some, due_ms, consumer.unclaim))
 
-    def _bury(self, consumer: Consumer, deliveries: list[Delivery], reason: Reason, error: str) -> None:
+    def _dead_letter(self, consumer: Consumer, deliveries: list[Delivery], reason: Reason, error: str) -> None:
         queue = _local(consumer.queue)
         if not deliveries:
             return

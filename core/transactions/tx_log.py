@@ -18,7 +18,7 @@ from curbstone.core.engine.log.commit import NO_SPACE
 from curbstone.core.engine.log.file_view import read_around
 from curbstone.core.errors import Unavailable, client_text
 from curbstone.core.host import Host
-from curbstone.core.transactions.records import Recorded, Unsound, decode_records, encode_record, record_bytes
+from curbstone.core.transactions.records import DamagedRecord, Recorded, decode_records, encode_record, record_bytes
 from curbstone.core.values import Done
 
 logger = logging.getLogger("curbstone.core")
@@ -40,7 +40,7 @@ class Journal(NamedTuple):
     """Where its whole records end."""
     unreadable: list[str]
     """A text for each stretch that can't be read."""
-    unsound: list[Unsound]
+    unsound: list[DamagedRecord]
     """The records that do not check, for another reason, though the next ones do."""
 
     def damage(self, highest: int) -> list[str]:
@@ -50,15 +50,15 @@ class Journal(NamedTuple):
         with a higher number was not confirmed, and may have been torn by a power cut.
         """
         what = "a transaction over several queues may be seen in part"
-        return self.unreadable + [_unsound(each, what) for each in self.unsound if each.tx <= highest]
+        return self.unreadable + [_damage_text(each, what) for each in self.unsound if each.tx <= highest]
 
     def notes(self, highest: int) -> list[str]:
         """Return a text for each record that does not check and is no damage; see `damage`."""
         what = "a transaction over several queues that was not confirmed is not taken"
-        return [_unsound(each, what) for each in self.unsound if each.tx > highest]
+        return [_damage_text(each, what) for each in self.unsound if each.tx > highest]
 
 
-def _unsound(record: Unsound, what: str) -> str:
+def _damage_text(record: DamagedRecord, what: str) -> str:
     return f"{JOURNAL}: bytes {record.start} to {record.end} do not check: {what}"
 
 
@@ -276,7 +276,7 @@ class TxLog:
                 self._refuse(doubtful)
             else:
                 self._rests = True
-                self._host.call_later(REPLACE_AGAIN_MS, self._rested)
+                self._host.call_later(REPLACE_AGAIN_MS, self._rest_ended)
                 erased, self._erasing = erased + self._erasing, []
             refusal = (
                 Unavailable(f"the journal can't be made anew: {client_text(error)}") if error is not None else None
@@ -295,7 +295,7 @@ class TxLog:
             if not left:
                 del self._needed[tx]
 
-    def _rested(self) -> None:
+    def _rest_ended(self) -> None:
         self._rests = False
         self._go()
 

@@ -18,7 +18,7 @@ from curbstone.core.engine.log.scan import Scan
 from curbstone.core.engine.recovery.chain import find_chain
 from curbstone.core.stats import Commits
 from curbstone.core.wal.redo_format import REDO_PREFIX, Redo
-from curbstone.core.wal.replay import RedoContents, kept_redo_names, laid_over, read_redo, redo_names, replay_redo
+from curbstone.core.wal.replay import RedoContents, kept_redo_names, overlaid, read_redo, redo_names, replay_redo
 
 logger = logging.getLogger("curbstone.core")
 
@@ -116,8 +116,8 @@ def _fits(disk: Disk, path: str, parts: list[Redo]) -> bool:
             continue
         is_newest = segment is chain.segments[-1][0]
         before, after = [
-            Scan(each, segment.as_it_is(), header.next_batch - 1, is_active=is_newest)
-            for each in (disk, _LaidOver(disk, parts))
+            Scan(each, segment.snapshot(), header.next_batch - 1, is_active=is_newest)
+            for each in (disk, _OverlayDisk(disk, parts))
         ]
         there, then = [
             {batch.offset: (batch.header, batch.data[batch.at : batch.at + 4]) for batch in scan.batches()}
@@ -137,7 +137,7 @@ def _was_set_aside(disk: Disk, redo: Redo) -> bool:
         return False
 
 
-class _LaidOverFile:
+class _OverlayFile:
     """A segment that is read as if some parts were written to it. Implements `core.disk.File`; nothing writes to it."""
 
     def __init__(self, file: File, parts: list[Redo]) -> None:
@@ -147,10 +147,10 @@ class _LaidOverFile:
         self.size, self.close = file.size, file.close
 
     def read(self, offset: int, size: int) -> bytes:
-        return laid_over(self._file.read(offset, size), offset, self._parts)
+        return overlaid(self._file.read(offset, size), offset, self._parts)
 
 
-class _LaidOver:
+class _OverlayDisk:
     """A disk whose segments are read as if some parts were written to them. Implements `core.disk.Disk`."""
 
     def __init__(self, disk: Disk, parts: list[Redo]) -> None:
@@ -161,7 +161,7 @@ class _LaidOver:
         self.sync_dir, self.sync_all, self.close = disk.sync_dir, disk.sync_all, disk.close
 
     def open(self, path: str, *, create: bool = False) -> File:
-        return _LaidOverFile(self._disk.open(path, create=create), self._parts)
+        return _OverlayFile(self._disk.open(path, create=create), self._parts)
 
     def open_lasting(self, path: str, *, create: bool = False) -> File:
         return self.open(path, create=create)

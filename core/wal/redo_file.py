@@ -59,7 +59,7 @@ class RedoFile:
         """Whether its segments are being synced."""
         self.removed: list[Done] = []
         """Callbacks of those who wait until it is removed."""
-        self.is_doomed = False
+        self.is_to_remove = False
         """Whether it is to be removed, and not used again."""
 
     def live(self, life: int) -> None:

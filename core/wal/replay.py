@@ -126,7 +126,7 @@ def write_parts(disk: Disk, path: str, parts: Iterable[Redo]) -> None:
         file.close()
 
 
-def laid_over(data: bytes, offset: int, parts: Sequence[Redo]) -> bytes:
+def overlaid(data: bytes, offset: int, parts: Sequence[Redo]) -> bytes:
     """Return `data`, which was read at `offset` of a segment, as it would be if the parts were written there."""
     for redo in parts:
         start, end = max(redo.part.offset, offset), min(redo.part.offset + redo.part.size, offset + len(data))

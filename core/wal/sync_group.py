@@ -255,8 +255,8 @@ class SyncGroup:
             self._active = None if self._active is redo else self._active
             self._removed(redo, None)
             return
-        if redo.has_failed or redo.is_doomed:
-            redo.is_doomed = True
+        if redo.has_failed or redo.is_to_remove:
+            redo.is_to_remove = True
             self._retire(redo)
 
     def _report(self) -> None:
@@ -351,7 +351,7 @@ class SyncGroup:
             for segment in segments:
                 if segment.redo <= redo.life:
                     segment.redo = 0
-            if redo.is_doomed:
+            if redo.is_to_remove:
                 self._remove(redo)
             else:
                 self._retiring.remove(redo)
@@ -396,7 +396,7 @@ class SyncGroup:
         removed = AllDone(on_done, len(found))
         for redo in found:
             redo.removed.append(removed)
-            self._doom(redo)
+            self._remove_redo(redo)
 
     def erase_refusal(self, uid: int) -> Unavailable | None:
         """Return why a queue can't be erased before the next start, or None."""
@@ -407,8 +407,8 @@ class SyncGroup:
         files = [self._active, writing, *self._retiring, *self._resting]
         return list(dict.fromkeys(redo for redo in files if redo is not None and uid in redo.uids))
 
-    def _doom(self, redo: RedoFile) -> None:
-        redo.is_doomed = True
+    def _remove_redo(self, redo: RedoFile) -> None:
+        redo.is_to_remove = True
         if redo in self._resting:
             self._resting.remove(redo)
             self._retiring.append(redo)
@@ -423,7 +423,7 @@ class SyncGroup:
         """
         for redo in [self._active, *self._resting]:
             if redo is not None and not self._kept and len(redo.touched) <= SYNCED_AT_STOP_MAX:
-                self._doom(redo)
+                self._remove_redo(redo)
         return not self.is_working
 
 

@@ -28,7 +28,7 @@ from curbstone.core.options import QueueOptions
 from curbstone.core.transactions.tx_log import Journal
 from curbstone.core.wal.kept import find_kept
 from curbstone.core.wal.redo_format import Redo
-from curbstone.core.wal.replay import laid_over, read_redo, redo_names
+from curbstone.core.wal.replay import overlaid, read_redo, redo_names
 from curbstone.exit_codes import DAMAGED, FAILED, WRONG, CommandFailed
 from curbstone.repair.dry_recovery import DryRecovery
 from curbstone.repair.staging_check import check_staging
@@ -46,7 +46,7 @@ class ReadOnlyFile(OsFile):
         self._redo = redo
 
     def read(self, offset: int, size: int) -> bytes:
-        return laid_over(super().read(offset, size), offset, self._redo)
+        return overlaid(super().read(offset, size), offset, self._redo)
 
     def write(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
         """Never."""

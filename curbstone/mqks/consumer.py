@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from curbstone.core.message import Delivery
 from curbstone.core.names import QueueName
-from curbstone.core.traffic import Handouts, Traffic
+from curbstone.core.traffic import DeliveryCounter, Traffic
 from curbstone.mqks import codec
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ class QueueConsumer:
         self._traffic = traffic
         self.engine: Consumer
         self._queue: Queue
-        self._handouts: Handouts
+        self._handouts: DeliveryCounter
         self._event = queue_name.queue.encode()
         self._seqs: dict[bytes, list[int]] = {}
 
     def bind(self, queue: Queue, engine: Consumer) -> None:
         """Attach the consumer to its queue. Called once, before any delivery."""
         self._queue = queue
-        self._handouts = Handouts(self._traffic, queue)
+        self._handouts = DeliveryCounter(self._traffic, queue)
         self.engine = engine
 
     def deliver(self, deliveries: list[Delivery]) -> None:

@@ -17,7 +17,7 @@ from curbstone.access.ack_ids import Held
 from curbstone.core.errors import BadRequest, CurbstoneError, StaleDelivery
 from curbstone.core.message import Delivery
 from curbstone.core.port import Consumer
-from curbstone.core.traffic import Handouts, Traffic
+from curbstone.core.traffic import DeliveryCounter, Traffic
 from curbstone.core.values import Done, Outcome
 from curbstone.gateway.formats.message_json import Encoding, body_json, metadata_json
 from curbstone.gateway.formats.parameters import lease_ms, seconds_ms
@@ -114,7 +114,7 @@ class Subscription:
         """True before `start` and after `close`, when nothing is delivered or settled."""
         self._leases = leases
         self._queue = queue
-        self._handouts = Handouts(self.traffic, queue)
+        self._handouts = DeliveryCounter(self.traffic, queue)
         self._limit = limit
         self._encoding = encoding
         self._group = group

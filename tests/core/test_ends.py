@@ -9,7 +9,7 @@ import pytest
 
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, NoSuchQueue, Unavailable
-from curbstone.core.positions import Asked, Since, Wanted
+from curbstone.core.positions import ReadRequest, Since, Wanted
 from curbstone.core.values import IdempotencyKey, Numbered, Outcome, UndoRequest
 from tests.kit.lab import Lab, Peer, message, numbered
 
@@ -61,7 +61,7 @@ class Desk:
 
     def events(self, done: Told) -> None:
         reading = self.queue.reading
-        reading.events(Asked(reading.events_start, 100, 10_000), lambda _events: b"", done)
+        reading.events(ReadRequest(reading.events_start, 100, 10_000), lambda _events: b"", done)
 
 
 def _fault() -> None:

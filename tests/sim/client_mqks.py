@@ -76,7 +76,7 @@ class MqksClient(Client):
                 return
             name, hands = found
             key = self.rng.choice(list(hands.held))
-            copies = hands.let_go([key])
+            copies = hands.release_dropped([key])
             self.history.doom(copies)
             self.world.note(f"{hands.name} acks {copies}")
             request = self._request("ack", f"{name} {key}")
@@ -87,7 +87,7 @@ class MqksClient(Client):
         if found is not None:
             name, hands = found
             key = self.rng.choice(list(hands.held))
-            self.world.note(f"{hands.name} rejects {hands.let_go([key])}")
+            self.world.note(f"{hands.name} rejects {hands.release_dropped([key])}")
             self.pending[self._request("reject", f"{name} {key}")] = bool
 
     def do_drop(self) -> None:
@@ -95,7 +95,7 @@ class MqksClient(Client):
         if self.consumers:
             name = self.rng.choice(list(self.consumers))
             hands = self.consumers.pop(name)
-            hands.let_go(list(hands.held))
+            hands.release_dropped(list(hands.held))
             self.ended.add(name)
             self.pending[self._request("delete_consumer", name)] = bool
 

@@ -217,7 +217,7 @@ class ConsumeClient(SocketClient):
         return self.rng.choice(list(self._hands.held))
 
     def _settle(self, keys: list[str], **command: Any) -> list[Copy]:
-        copies = self._hands.let_go(keys)
+        copies = self._hands.release_dropped(keys)
         self.world.note(f"{self.name} {list(command)} {copies}")  # an ackId is drawn, and another in each run
         self.frame(TEXT, orjson.dumps(command))
         return copies

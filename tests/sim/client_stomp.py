@@ -163,7 +163,7 @@ class StompClient(Client):
         self.history.units.append(unit)
         self.history.doom(unit.acks, alone=False)
         for holder, keys in unit.settled:
-            holder.let_go(keys)
+            holder.release_dropped(keys)
             holder.is_busy = False
 
         def done() -> None:
@@ -227,7 +227,7 @@ class StompClient(Client):
             if holder is None:
                 return
             keys, lines = self._choose(holder)
-            copies = holder.let_go(keys)
+            copies = holder.release_dropped(keys)
             self.history.doom(copies)
             if self.rng.random() < 0.6:
                 lines.append(self._receipt(partial(self.history.gone.update, copies)))
@@ -239,7 +239,7 @@ class StompClient(Client):
         if holder is None or self.version == "1.0":
             return
         keys, lines = self._choose(holder)
-        copies = holder.let_go(keys)
+        copies = holder.release_dropped(keys)
         dice = self.rng.random()
         if dice < 0.3:
             lines.append("requeue:false")

@@ -73,7 +73,7 @@ class Hands:
         if len(self.held) > self.window:
             raise Violation(f"{self.name} holds {len(self.held)}, its window is {self.window}")
 
-    def let_go(self, keys: list[str]) -> list[Copy]:
+    def release_dropped(self, keys: list[str]) -> list[Copy]:
         """Settle these: they are in hands no more. Return what they were."""
         live = self._client.world.history.live
         copies = [self.held.pop(key) for key in keys]

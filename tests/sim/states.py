@@ -301,7 +301,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "the name of a new queue is in doubt": (DOUBT, "Broker._create.<locals>.job"),
     "a deletion is in doubt": (DOUBT, "Directories._rename.<locals>.job"),
     "the disk is full for a commit": (FULL, "Commit.write"),
-    "the disk is full for zeros ahead of a commit": (FULL, "Commit._or_least"),
+    "the disk is full for zeros ahead of a commit": (FULL, "Commit._write_padded"),
     "the disk is full for the reserve": (FULL, "Commit._write_reserve"),
     "the disk is full for a redo file": (FULL, "RedoFile._make"),
     "the disk is full for the journal": (FULL, "TxLog._append.<locals>.job"),

@@ -167,7 +167,7 @@ def test_the_simulator_sees_cumulative_acks_that_are_not_written(monkeypatch: py
 
 
 def test_the_simulator_sees_a_queue_that_drops_others_than_its_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Index.clear_unheld
+    original = Index.clear_not_in_flight
 
     def clear(self: Index, group: Group, seq: int) -> tuple[int, list[tuple[int, int]]]:
         oldest = group.first_pending(seq)
@@ -178,7 +178,7 @@ def test_the_simulator_sees_a_queue_that_drops_others_than_its_oldest(monkeypatc
         del group.in_flight[oldest]
         return cleared
 
-    monkeypatch.setattr(Index, "clear_unheld", clear)
+    monkeypatch.setattr(Index, "clear_not_in_flight", clear)
     assert finds_something(range(20), focus="overflow")
 
 
@@ -236,7 +236,7 @@ def test_the_simulator_sees_a_creation_that_waits_for_its_own_removal(monkeypatc
 
 
 def test_the_simulator_sees_a_deletion_that_failed_and_was_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Directories, "_tell", lambda removal, _error: [on_done(None) for on_done in removal.waiting])
+    monkeypatch.setattr(Directories, "_notify", lambda removal, _error: [on_done(None) for on_done in removal.waiting])
     assert finds_something(range(60), faults=True, focus="remake")
 
 
@@ -246,7 +246,7 @@ def test_the_simulator_sees_a_raised_cap_that_counts_before_it_is_on_disk(monkey
 
 
 def test_the_simulator_sees_a_queue_that_does_not_come_down_to_its_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Log, "come_down", lambda self: None)
+    monkeypatch.setattr(Log, "lower_excess", lambda self: None)
     assert finds_something(range(60), focus="fill")
 
 

@@ -51,13 +51,13 @@ class MetaWriter:
         """The queue is on disk: notify the callers that wait for it."""
         self.is_open = True
         self._is_creating = False
-        self._tell(None)
+        self._notify(None)
         self._ended()
 
     def failed(self, error: CurbstoneError) -> None:
         """The queue could not be created: notify the callers that wait for it."""
         self._is_creating = False
-        self._tell(error)
+        self._notify(error)
         self._ended()
 
     def _ended(self) -> None:
@@ -65,7 +65,7 @@ class MetaWriter:
         if self._parts.state.is_closed:
             self._parts.wakeups.turn()
 
-    def _tell(self, error: CurbstoneError | None) -> None:
+    def _notify(self, error: CurbstoneError | None) -> None:
         waiting, self._waiting = self._waiting, []
         for on_done in waiting:
             self._parts.state.host.notify(on_done, error)
@@ -104,7 +104,7 @@ class MetaWriter:
         log = self._parts.log
         log.resize(self.cap, meta_reserve(self.cap))
         if log.room.excess and log.segments:
-            log.come_down()
+            log.lower_excess()
 
     def settle_first(self) -> None:
         """Store the next `meta` only when the settles that wait now are on disk, because it relies on them."""

@@ -222,7 +222,7 @@ class Writer:
         """`was_cleaning`: whether segments have to go, before the batch is made."""
         state, write_queue, cleaner = self._state, self._write_queue, self._cleaner
         if write_queue.publishes:
-            self._log.room.suit(self._parts.index.runs.bytes_live)
+            self._log.room.choose_segment_size(self._parts.index.runs.bytes_live)
         # Publishes and copies take turns, so that neither holds up the other.
         publishes_first = self._has_copied and bool(write_queue.publishes) and not self.disk_is_full
         source, copy = (Source.PUBLISH, None) if publishes_first else self._next_source(was_cleaning)
@@ -312,7 +312,7 @@ class Writer:
             state.shared.alarms.over(state.label)
         self._apply(batch, commit)
         if log.room.excess:
-            log.come_down()
+            log.lower_excess()
         self.under_way = None
         self._respond(batch)
         if self._write_queue.waiting_for_room:
@@ -386,7 +386,7 @@ class Writer:
             if records.tries:
                 parts.index.stored(records.tries, segment)
         if commit.dropped:
-            self._log.let_go(commit)
+            self._log.release_dropped(commit)
             self._cleaner.dropped()
         for level, mark in batch.marks.items():
             level.delivered_logged = mark

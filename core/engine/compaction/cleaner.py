@@ -319,7 +319,7 @@ class Cleaner:
         count = self._dead(int(emptied))
         if not (count and self._parts.state.options.undo) or emptied:
             return count
-        return count if self._log.segments[0].number <= self._erase.through else self.retention.may_go(count)
+        return count if self._log.segments[0].number <= self._erase.through else self.retention.droppable_now(count)
 
     def _dead(self, first: int = 0) -> int:
         """Return how many of the oldest segments have nothing live, without asking about those before `first`."""

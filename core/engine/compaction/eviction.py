@@ -64,7 +64,7 @@ class Eviction:
                 self._given_up(group, lost, end, [(position, end - position)])
         for group in partly:
             if group.pending:
-                lost, ranges = self._parts.index.clear_unheld(group, end)
+                lost, ranges = self._parts.index.clear_not_in_flight(group, end)
                 self._given_up(group, lost, end, ranges)
         self._parts.wakeups.changed()
         return end > 0

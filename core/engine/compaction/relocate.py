@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from curbstone.core.engine.index.copies import Where
+from curbstone.core.engine.index.copies import CopyBatch
 from curbstone.core.engine.index.runs import Run, seqs_of
 from curbstone.core.engine.log.commit import Segment
 from curbstone.core.engine.log.format import BATCH_BYTES, SEGMENT_BYTES, TriesRecord, entry_bytes
@@ -173,7 +173,7 @@ class Relocation:
                 self._parts.index.runs.move(run, segment, start, end, size)
         self._under_way = []
         if self._part:
-            self._parts.index.split(self._part, Where(segment, start, end))
+            self._parts.index.split(self._part, CopyBatch(segment, start, end))
             self._part = []
 
     def failed(self, _error: CurbstoneError | None = None) -> None:

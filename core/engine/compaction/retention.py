@@ -35,11 +35,11 @@ class Retention:
         segments = self._parts.log.segments
         for segment in segments[:dead]:
             segment.dead_ms = segment.dead_ms or now_ms
-        kept = self.may_go(dead)
+        kept = self.droppable_now(dead)
         if kept < dead:
             self._parts.wakeups.at(self._due_ms(segments[kept].dead_ms))
 
-    def may_go(self, dead: int) -> int:
+    def droppable_now(self, dead: int) -> int:
         """Return how many of the `dead` oldest segments, in which nothing is live, may go now."""
         room, now_ms = self._parts.log.room, self._parts.state.host.now_ms()
         free = room.publish_left - room.promised

@@ -17,7 +17,7 @@ AUTO_WINDOW = 256
 logger = logging.getLogger("curbstone.core")
 
 
-def _nobody(_said: object) -> None:
+def _ignore(_any: object) -> None:
     """Stands in for the callbacks of a consumer that has ended."""
 
 
@@ -193,7 +193,7 @@ class Consumer:
             self._dispatcher.requeue.release_in_slices(self.group, self, deliveries)
         # These callbacks usually belong to something that holds this consumer. Without that circle both go at once,
         # and not only by the next full collection.
-        self._deliver = self.on_closed = _nobody
+        self._deliver = self.on_closed = _ignore
 
     def end(self, error: CurbstoneError) -> None:
         """The queue ends: the consumer gets nothing more, and settles nothing."""

@@ -146,11 +146,11 @@ class DeadLetters:
             condemned = self._condemned.pop((group.name, message.seq), None)
             if condemned is not None:
                 reason, error = condemned
-                self.bury(group, delivery, reason, tries, error)
+                self.begin_move(group, delivery, reason, tries, error)
             elif message.expires_ms and message.expires_ms <= self._state.host.now_ms():
                 self.expire(group, message)
             else:
-                self.bury(group, delivery, Reason.MAX_TRIES, tries, "")
+                self.begin_move(group, delivery, Reason.MAX_TRIES, tries, "")
 
     def expire(self, group: Group, message: Message) -> None:
         """End an expired message that no consumer holds any more."""
@@ -158,11 +158,11 @@ class DeadLetters:
         delivery = Delivery(message, group.tries_of(message.seq), 0)
         group.seize(message.seq)
         if self._state.options.dead_letter:
-            self.bury(group, delivery, Reason.EXPIRE, delivery.tries, "")
+            self.begin_move(group, delivery, Reason.EXPIRE, delivery.tries, "")
         else:
             self._acks.settle_now(group.name, [delivery], Reason.EXPIRE)
 
-    def bury(
+    def begin_move(
         self, group: Group, delivery: Delivery, reason: Reason, tries: int, error: str, on_done: Done | None = None
     ) -> None:
         """Move a message that is in flight to the dead-letter queue, or drop it if the queue has none.
@@ -266,7 +266,7 @@ class DeadLetters:
             tries = group.tries_of(seq)
             group.seize(seq)
             self._trying += 1
-            self.bury(group, Delivery(message, tries, 0), reason, tries, error, self._tried)
+            self.begin_move(group, Delivery(message, tries, 0), reason, tries, error, self._tried)
 
     def _tried(self, error: CurbstoneError | None) -> None:
         self._trying -= 1

@@ -15,7 +15,7 @@ LEASE_BYTES_MAX = 4 * 1024 * 1024
 """An answer takes no more messages once it has so many bytes of headers and bodies."""
 
 
-def _nobody(_deliveries: list[Delivery]) -> None:
+def _ignore(_deliveries: list[Delivery]) -> None:
     """Stands in for the answer of a pull that has ended."""
 
 
@@ -49,12 +49,12 @@ class Pull:
         self._gathered: list[Delivery] = []
         self._bytes = 0
         self._waits = wait_ms > 0
-        self._timer = self._state.host.call_later(wait_ms, self.give_nothing) if self._waits else None
+        self._timer = self._state.host.call_later(wait_ms, self.finish_empty) if self._waits else None
 
     def begin(self) -> Pull:
         """Take part in the round robin of the group; return itself."""
         if self._state.is_closed:
-            self._state.host.call_soon(self.give_nothing)
+            self._state.host.call_soon(self.finish_empty)
         elif refusal := self._dispatcher.parts.index.dynamic_groups.refusal([self.group]):
             self._leave()
             self._state.host.call_soon(partial(self._refuse, refusal))
@@ -85,7 +85,7 @@ class Pull:
         self._finish()
         self._dispatcher.acks.put_back(self.group, deliveries[taken:])
 
-    def give_nothing(self) -> None:
+    def finish_empty(self) -> None:
         """Answer with what there is: nothing more is ready, or the wait has ended."""
         if self.room:
             self._finish()
@@ -93,11 +93,11 @@ class Pull:
     def _none_ready(self) -> None:
         """Answer with what there is, unless it keeps waiting."""
         if not self.waits:
-            self.give_nothing()
+            self.finish_empty()
 
     def end(self, error: CurbstoneError) -> None:
         """The queue ends: answer with nothing."""
-        self.give_nothing()
+        self.finish_empty()
 
     def cancel(self) -> bool:
         """Give up, and requeue what was gathered; return False if the answer is on its way already."""
@@ -114,7 +114,7 @@ class Pull:
 
     def _leave(self) -> None:
         self.room = 0
-        self._answer = _nobody  # it may be a method of this very pull, which would keep itself in memory
+        self._answer = _ignore  # it may be a method of this very pull, which would keep itself in memory
         if self._timer is not None:
             self._timer.cancel()
         self._dispatcher.detach(self)

@@ -114,7 +114,7 @@ class Requeue:
             self._write_queue.when_committed(on_done)
         for delivery in deliveries:
             tries = delivery.tries + 1
-            self._dead_letters.bury(self._index.group(group), delivery, Reason.REJECT, tries, error, done)
+            self._dead_letters.begin_move(self._index.group(group), delivery, Reason.REJECT, tries, error, done)
         self._wakeups.wake(group)
 
     def divide(self, deliveries: list[Delivery]) -> tuple[list[Delivery], list[Delivery]]:
@@ -139,7 +139,7 @@ class Requeue:
         state.stats.released += len(deliveries)
         dead, alive = self.divide(deliveries)
         for delivery in dead:
-            self._dead_letters.bury(group, delivery, Reason.MAX_TRIES, delivery.tries + 1, error)
+            self._dead_letters.begin_move(group, delivery, Reason.MAX_TRIES, delivery.tries + 1, error)
         for delivery in alive:
             tries = delivery.tries + 1
             if 0 < delivery.message.expires_ms <= now_ms:

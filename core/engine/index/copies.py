@@ -21,7 +21,7 @@ from curbstone.core.values import UNNAMED
 COPY_SPAN_MAX = 16 * 1024
 
 
-class Where(NamedTuple):
+class CopyBatch(NamedTuple):
     """The batch that copies lie in."""
 
     segment: Segment
@@ -38,7 +38,7 @@ class _Piece(NamedTuple):
 
 
 def insert_copies(
-    reader: Reader, expiries: Expiries, copies: list[Message], names: Mapping[int, Iterable[str]], where: Where
+    reader: Reader, expiries: Expiries, copies: list[Message], names: Mapping[int, Iterable[str]], where: CopyBatch
 ) -> list[Run]:
     """Put copies into the index; return the runs that exist no longer. No counts of groups change.
 

@@ -508,7 +508,7 @@ class Group:
         if retry is None or retry.segment is None:
             taken.handed.append(TriesRecord(self.name, seq, 1, 1, 0))
 
-    def hand_out(self, message: Message, taken: Taken, is_dead: IsDead) -> None:
+    def deliver_one(self, message: Message, taken: Taken, is_dead: IsDead) -> None:
         """Take one message: into the deliveries, or, if it is dead, apart from them."""
         seq = message.seq
         if seq in self.in_flight:  # it is on its way to the dead-letter queue

@@ -8,7 +8,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from curbstone.core.engine.index.copies import Where, insert_copies
+from curbstone.core.engine.index.copies import CopyBatch, insert_copies
 from curbstone.core.engine.index.due import Expiries
 from curbstone.core.engine.index.dynamic_groups import DynamicGroups
 from curbstone.core.engine.index.group import Group
@@ -117,15 +117,15 @@ class Index:
         """Return how many groups will see a message that is being published."""
         return len(message.groups) or 1 + len(self._state.meta.groups)
 
-    def insert_copies(self, copies: list[Message], names: Mapping[int, Iterable[str]], where: Where) -> None:
+    def insert_copies(self, copies: list[Message], names: Mapping[int, Iterable[str]], where: CopyBatch) -> None:
         """Put copies into the index, pending in the groups that `names` has by seq; counts of groups do not change."""
         for run in insert_copies(self.reader, self.expiries, copies, names, where):
             for group in self.groups.values():
                 group.lose_run(run)
         if self.runs.levels:
-            self._meet(self.runs.levels)
+            self._enter_levels(self.runs.levels)
 
-    def revive(self, name: str, copies: list[Message], where: Where) -> None:
+    def revive(self, name: str, copies: list[Message], where: CopyBatch) -> None:
         """Make messages that were settled in a group ready in it again, with no tries."""
         group = self.group(name)
         names = {message.seq: [name, *self.pending_in(message.seq)] for message in copies}
@@ -138,7 +138,7 @@ class Index:
         for message in copies:
             group.recover(message.seq, 0, 0)
 
-    def split(self, copies: list[Message], where: Where) -> None:
+    def split(self, copies: list[Message], where: CopyBatch) -> None:
         """Cut runs: some of their messages were copied, and the others stay in their place."""
         names = {message.seq: self.pending_in(message.seq) for message in copies}
         self.insert_copies([message for message in copies if names[message.seq]], names, where)
@@ -249,7 +249,7 @@ class Index:
             run = self.runs.at_or_after(run.last + 1)
         return before - group.pending
 
-    def clear_unheld(self, group: Group, seq: int) -> tuple[int, list[tuple[int, int]]]:
+    def clear_not_in_flight(self, group: Group, seq: int) -> tuple[int, list[tuple[int, int]]]:
         """Forget what is pending in a group below `seq`, except for messages in flight.
 
         Return how many messages were cleared, and the ranges to settle in the log, as (first, count): everything
@@ -334,9 +334,9 @@ class Index:
         for level in {*levels} - {0}:
             bits = int(levels.translate(_DIGITS[level])[::-1], 2)
             if self.runs.rank(run, level, bits << (first - run.first)):
-                self._meet([level], first if are_new else 0)
+                self._enter_levels([level], first if are_new else 0)
 
-    def _meet(self, levels: Iterable[int], first: int = 0) -> None:
+    def _enter_levels(self, levels: Iterable[int], first: int = 0) -> None:
         """Have all groups deliver the messages of these levels, which begin at `first` or later."""
         for group in self.groups.values():
             for number in levels:

@@ -225,7 +225,7 @@ class Keys:
             if retry is None and seq > level.recovered and not message.expires_ms:
                 deliveries.append(Delivery(message, 0, message.timestamp_ms))
             else:
-                group.hand_out(message, taken, is_dead)
+                group.deliver_one(message, taken, is_dead)
         return room
 
     def _read(self) -> None:

@@ -150,7 +150,7 @@ class Level:
                     group.never_tried(seq)
             elif keys.requeue(self, message):
                 return True
-        group.hand_out(message, taken, is_dead)
+        group.deliver_one(message, taken, is_dead)
         return True
 
     def take_fresh(self, group: Group, taken: Taken, limit: int, is_dead: IsDead, before: int = 0) -> bool:
@@ -250,7 +250,7 @@ class Level:
             if is_new:
                 deliveries.append(Delivery(message, 0, message.timestamp_ms))
             elif not group.is_delayed(seq) and not (seq < self.rewound and seq in group.in_flight):
-                group.hand_out(message, taken, is_dead)
+                group.deliver_one(message, taken, is_dead)
         return True
 
     def enter(self, group: Group, taken: Taken) -> None:

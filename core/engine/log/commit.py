@@ -59,7 +59,7 @@ class Segment:
         self.redo = 0
         """The latest redo file with bytes of this segment that were not synced here since; 0 for none."""
 
-    def as_it_is(self) -> Segment:
+    def snapshot(self) -> Segment:
         """Return a copy from which a worker thread can read the present contents, while this one continues changing."""
         return Segment(self.number, self.path, self.salt, self.end, self.size)
 
@@ -323,14 +323,14 @@ class Commit:
             self._open_new(self._old)
         active = self._file_of(self.segment)
         if self.end > self._held:  # the batch and the zeros behind it go into one write
-            self._or_least(active, self.offset, self._buffers, self.end)
+            self._write_padded(active, self.offset, self._buffers, self.end)
         else:
             if self.size > self._held:
-                self._or_least(active, self._held, [], self._held)
+                self._write_padded(active, self._held, [], self._held)
             if self._buffers:
                 active.write(self.offset, self._buffers)
 
-    def _or_least(self, file: WriteBehindFile, offset: int, buffers: list[bytes], end: int) -> None:
+    def _write_padded(self, file: WriteBehindFile, offset: int, buffers: list[bytes], end: int) -> None:
         """Write `buffers`, which end at `end`, and zeros up to `size`, or only to `_least` if the disk is too full."""
         try:
             file.write(offset, [*buffers, bytes(self.size - end)])

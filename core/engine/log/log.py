@@ -109,7 +109,7 @@ class Log:
 
     @property
     def is_held(self) -> bool:
-        """Whether a reader holds the log. `let_go` asks again, because it may have begun after the commit."""
+        """Whether a reader holds the log. `release_dropped` asks again, because it may have begun after the commit."""
         return self._holds > 0
 
     # --- sizes
@@ -149,7 +149,7 @@ class Log:
         return left if left > self.room.segment_bytes // 8 else self.room.segment_bytes // 2
 
     def resize(self, cap: int, meta_bytes: int) -> None:
-        """Change the cap, or what `meta` takes of it. The limit above the cap stays where it is until `come_down`."""
+        """Change the cap, or what `meta` takes of it. The limit above the cap stays until `lower_excess`."""
         room = self.room
         excess = max(0, room.cap + room.excess - cap) if self.segments else 0
         room.resize(cap, meta_bytes)
@@ -190,7 +190,7 @@ class Log:
         """Raise the limit above the cap as far as the log needs."""
         self.room.exceed_by(max(self.room.excess, self.needed() - self.room.cap))
 
-    def come_down(self) -> None:
+    def lower_excess(self) -> None:
         """Lower the limit above the cap to what the log needs."""
         self.room.exceed_by(max(0, min(self.room.excess, self.needed() - self.room.cap)))
 
@@ -432,7 +432,7 @@ class Log:
         else:
             self.room.ends(commit.end)
 
-    def let_go(self, commit: Commit) -> None:
+    def release_dropped(self, commit: Commit) -> None:
         """Take the segments that a commit drops out of the log. The commit is on disk, and nothing in them is live."""
         for segment in commit.dropped:
             assert self.segments[0] is segment and segment.runs == 0 and segment.tries_records == 0

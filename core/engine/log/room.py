@@ -20,8 +20,8 @@ change, so a question costs almost nothing. The rules:
 
 Segments are small, so that a copy of one takes little of the cap, and a queue can be filled to more than nine tenths of
 it. But each new segment costs syncs, and a batch is no larger than one. So while at most half of the cap is live,
-segments of a small queue are `AMPLE` times as large (`suit`). When such a queue fills up, the cleaner copies what is
-live of them, once, into small ones.
+segments of a small queue are `AMPLE` times as large (`choose_segment_size`). When such a queue fills up, the cleaner
+copies what is live of them, once, into small ones.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Room:
         self._count_splits()
         self._weigh()
 
-    def suit(self, live_bytes: int) -> None:
+    def choose_segment_size(self, live_bytes: int) -> None:
         """Choose the size of segments by how much of the log is live. Large ones take no room that is promised."""
         assert self.kept >= 0 and self.reserved >= 0, "what is promised was counted when it was promised"
         before, left = self.segment_bytes, self.left

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from curbstone.core.disk import file_bytes
 from curbstone.core.engine.facts.kinds import KINDS, decode_rank, decode_seq
-from curbstone.core.engine.index.copies import Where
+from curbstone.core.engine.index.copies import CopyBatch
 from curbstone.core.engine.index.runs import Run
 from curbstone.core.engine.log.batches import StoredBatch
 from curbstone.core.engine.log.commit import ASIDE_SUFFIX, RESERVE_NAME, SEGMENT_SUFFIX, Segment, reserve_path
@@ -262,7 +262,7 @@ class Replay:
         names = {message.seq: self._index.entitled(message) for message in copies}
         for name in {name for entitled in names.values() for name in entitled}:
             self._index.replayed(name)
-        self._index.insert_copies(copies, names, Where(segment, batch.offset, batch.offset + batch.header.length))
+        self._index.insert_copies(copies, names, CopyBatch(segment, batch.offset, batch.offset + batch.header.length))
 
     def _apply_messages(self, batch: StoredBatch, segment: Segment) -> None:
         header = batch.header

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from curbstone.access.rights import Right
 from curbstone.core.errors import Gone
-from curbstone.core.positions import Asked, Event
+from curbstone.core.positions import Event, ReadRequest
 from curbstone.gateway.formats.parameters import POSITION_MAX, query_of, whole_number
 from curbstone.gateway.http.callbacks import answer
 from curbstone.gateway.http.login import access_of
@@ -50,7 +50,7 @@ class History:
         position = min(max(start, reading.events_start), reading.events_end)
         found: list[bytes] = []
         for _ in range(EVENTS_MAX // EVENTS_AT_ONCE):
-            asked = Asked(position, EVENTS_AT_ONCE, FOUND_BYTES_MAX)
+            asked = ReadRequest(position, EVENTS_AT_ONCE, FOUND_BYTES_MAX)
             try:
                 _, pieces, position = await answer(partial(reading.events, asked, partial(_about, seq)))
             except Gone:  # the log was cleaned meanwhile; the events found stay

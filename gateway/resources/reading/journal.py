@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from curbstone.access.rights import Right
-from curbstone.core.positions import KINDS, PUBLISHED, RELEASED, Asked, Event
+from curbstone.core.positions import KINDS, PUBLISHED, RELEASED, Event, ReadRequest
 from curbstone.gateway.formats.parameters import POSITION_MAX, query_of, wait_ms, whole_number
 from curbstone.gateway.http.answer_budget import wait_for_budget
 from curbstone.gateway.http.callbacks import answer
@@ -42,7 +42,7 @@ class Journal:
         limit = whole_number("limit", query.get("limit", LIMIT), 1, PAGE_MESSAGES_MAX)
         bytes_max = whole_number("max_bytes", query.get("max_bytes", PAGE_BYTES), 1, PAGE_BYTES_MAX)
         longest_ms = wait_ms(query.get("wait", 0))
-        asked = Asked(position or reading.events_start, limit, bytes_max)
+        asked = ReadRequest(position or reading.events_start, limit, bytes_max)
         held = held_by(access_of(request), queue.name, Right.PEEK)
         if longest_ms and asked.position == reading.events_end:
             await self._polls.poll(partial(reading.wait_for_events, asked.position, longest_ms), request.receive, held)

@@ -9,7 +9,7 @@ import pytest
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.options import QueueOptions
-from curbstone.core.positions import Asked, Frame, Wanted
+from curbstone.core.positions import Frame, ReadRequest, Wanted
 from tests.kit.lab import Lab, numbered
 
 BODIES = numbered(50, 20_000)
@@ -65,7 +65,7 @@ def frame_messages(frame: Frame) -> int:
 
 def events(_: Lab, queue: LocalQueue, look: Callable[[object], None]) -> None:
     """Look at the events; what there is of them changes, but there is no reason to refuse it."""
-    queue.reading.events(Asked(0, 1000, 1 << 20), lambda _found: b"", lambda error, *_: look(error or BODIES))
+    queue.reading.events(ReadRequest(0, 1000, 1 << 20), lambda _found: b"", lambda error, *_: look(error or BODIES))
 
 
 @pytest.mark.parametrize("ask", [peek, browse, events])

@@ -9,7 +9,7 @@ import pytest
 
 from curbstone.core.admin.queue import LocalQueue
 from curbstone.core.errors import CurbstoneError, Gone
-from curbstone.core.positions import KINDS, Asked, Event
+from curbstone.core.positions import KINDS, Event, ReadRequest
 from tests.kit.lab import Lab, Peer, numbered
 
 HOWS = pytest.mark.parametrize("how", ["shutdown", "kill", "power"])
@@ -24,7 +24,8 @@ def page(lab: Lab, queue: LocalQueue, position: int = 0, limit: int = 10_000, si
         events.extend(some)
         return bytes(44 * len(some))
 
-    error, _, following = lab.answer(lambda done: queue.reading.events(Asked(position, limit, size), render, done))
+    wanted = ReadRequest(position, limit, size)
+    error, _, following = lab.answer(lambda done: queue.reading.events(wanted, render, done))
     if isinstance(error, CurbstoneError):
         raise error
     return events, following
