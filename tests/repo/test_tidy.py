@@ -1,4 +1,4 @@
-"""The repository reads itself: who may import whom, where the outside world comes in, what ships, and sizes."""
+"""Rules of the source tree: allowed imports, where I/O and clocks may be used, what is packaged, and sizes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ Rule = Callable[[Path], None]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SETUPTOOLS: dict[str, Any] = PROJECT["tool"]["setuptools"]
 
-# Imports point inward: an adapter knows the engine, itself, and what connections have in common; the engine and
-# net know only themselves.
-# curbstone/ puts all together and may import everything.
+# Imports point inward: an adapter imports the engine, itself, and what connections have in common; the engine and
+# net import only themselves. curbstone/ assembles the server and may import everything.
 MAY_IMPORT: dict[str, set[str]] = {
     "access": {"core", "http_client", "net"},
     "core": set(),
@@ -38,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 # The folders inside a folder, lowest first: each imports from those below it, from those in its own line, and from the
-# folder itself all but what puts the parts together, of which they may know the types.
+# folder itself, except what puts the parts together; of that they may import types.
 LAYERS: dict[str, tuple[str, ...]] = {
     "core": ("engine", "wal events", "transactions", "reader admin", "staging", "snapshots"),
     "core/engine": ("log", "facts", "index", "delivery", "compaction", "commit", "recovery"),
@@ -56,37 +55,37 @@ ABOVE_THE_LAYERS = {
     "rabbit": {"engine", "queue", "transaction"},
 }
 MAY_IMPORT_UPWARD = {
-    "curbstone/cli/serve.py": {"serve"},  # once it is known that this is what is wanted
+    "curbstone/cli/serve.py": {"serve"},  # within the function, so that other commands do not load the server
 }
 # The engine proper imports nothing of the optional parts around it; this list may only get shorter.
 OPTIONAL = {"admin", "events", "reader", "snapshots", "staging", "transactions", "wal"}
 IMPORTS_OPTIONAL = {
     "core/engine/broker.py": {"admin", "events", "staging", "transactions", "wal"},  # the composition root
 }
-# Files of the contract that know the engine.
+# Files of the contract that import the engine.
 CONTRACT_IMPORTS_ENGINE = {"core/frames.py"}
 
-# What begins with an underscore and is for everybody all the same; some of it is of others, who have no other way.
+# Names with an underscore that are public all the same, or that other packages offer no alternative for.
 OPEN_PRIVATES = {
     *("_replace", "_asdict", "_fields", "_make", "_exit", "_jvm", "_jsparkSession", "_Hash", "_Decompress"),
 }
 
-# What adapters know of core: what they may ask of an engine, the values they hand over, and the host they run on.
+# What adapters may import of core: the port of an engine, the values that go through it, and the host.
 PORT = {
     *("errors", "filters", "frames", "headers", "holders", "host", "masks", "message", "names", "options"),
     *("orders", "port", "port_reading", "port_staging", "positions", "schemas", "stats", "traffic", "values"),
 }
 MORE_OF_CORE = {
-    **dict.fromkeys(["access/tokens.py", "access/user_authenticator.py"], {"disk"}),  # where the tokens are kept
+    **dict.fromkeys(["access/tokens.py", "access/user_authenticator.py"], {"disk"}),  # where the tokens are stored
 }
 ADAPTERS = {"access", "gateway", "mqks", "net", "rabbit", "stomp"}
 
-# Sockets, clocks, threads, dice and files come in through these guarded only; all else gets them handed in.
-OUTSIDE_WORLD = {
+# Only these files may use sockets, clocks, threads, random numbers and files; all others get them as arguments.
+ENVIRONMENT_MODULES = {
     *("asyncio", "concurrent", "fcntl", "multiprocessing", "os", "random", "sched", "select", "selectors"),
     *("shutil", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time"),
 }
-DOORS = {
+USES_ENVIRONMENT = {
     "access/files.py",
     "core/disk.py",
     "core/host.py",
@@ -110,8 +109,8 @@ DOORS = {
     "rabbit/amqp/io_services.py",
     "rabbit/amqp/socket_filter.py",
 }
-# Whatever a server keeps in its data directory goes through `core.disk.Disk`, so that who is given the disk sees all of
-# it. These alone change files in another way; the folders are of commands, which run where no server does.
+# Everything that a server keeps in its data directory goes through `core.disk.Disk`, so that a standby receives all of
+# it. Only these files change files in another way; the folders are those of commands, which run without a server.
 CHANGE_FILES = {
     "access/files.py",  # the users file that `access init` makes, and the audit, which belongs to one server
     "core/disk.py",
@@ -129,7 +128,7 @@ OS_CHANGES = {
 }
 # Not part of the server: it runs in Spark's processes, and no simulator runs it.
 CLIENTS = {"spark"}
-# Only these may use what an extra installs.
+# Only these may use the packages of an extra.
 EXTRAS = {
     "rabbit": ("cluster",),
     "spark": ("spark", "sql"),
@@ -140,11 +139,11 @@ EXTRAS = {
     **dict.fromkeys([f"curbstone/tracing/{name}.py" for name in ("engine", "export", "queue", "spans")], ("otel",)),
     **dict.fromkeys(["curbstone/cli/push.py", "curbstone/cli/webhook.py"], ("client",)),
 }
-# The Python client, a distribution of its own: two shells around a core that knows no socket, thread or clock.
+# The Python client, a distribution of its own: two shells around a core without sockets, threads or clocks.
 CLIENT_SHELLS = {"aio", "sync"}
 CLIENT_EXTRAS = {"celery": {"kombu"}, "dramatiq": {"dramatiq"}, "taskiq": {"taskiq"}, "testing": {"pytest"}}
 CLIENT_CORE_LACKS = {"asyncio", "select", "selectors", "signal", "socket", "threading", "time"}
-# They turn a given time into a text and ask no clock.
+# They format a given time and read no clock.
 HARMLESS = {"time.gmtime", "time.strftime"}
 
 # Projects whose import has another name.
@@ -171,7 +170,7 @@ def relative(path: Path) -> str:
 
 
 def held_by(paths: Iterable[Path]) -> Callable[[Rule], Callable[[], None]]:
-    """Make a test of a rule that each of these files has to keep; it tells of all that do not.
+    """Make a test of a rule for each of these files; it reports all that break the rule.
 
     A test for each file and rule would take longer to collect, in each worker, than to run.
     """
@@ -196,7 +195,7 @@ def held_by(paths: Iterable[Path]) -> Callable[[Rule], Callable[[], None]]:
 
 
 class Facts(NamedTuple):
-    """What the rules ask of a file, found in one look at it."""
+    """What the rules need of a file, parsed once."""
 
     lines: int
     has_docstring: bool
@@ -324,13 +323,13 @@ def test_the_contract_imports_no_engine() -> None:
 
 
 @pytest.mark.parametrize("folder", sorted({"curbstone", *FOLDERS}))
-def test_no_imports_go_round_in_a_circle(folder: str) -> None:
+def test_there_are_no_import_cycles(folder: str) -> None:
     sources = {relative(p): p for p in SOURCES if relative(p).partition("/")[0] == folder}
     left = {name: files_imported(path) & sources.keys() for name, path in sources.items()}
     while free := [name for name, needs in left.items() if not needs & left.keys()]:
         for name in free:
             del left[name]
-    assert not left, f"in a circle, or above one: {sorted(left)}"
+    assert not left, f"in an import cycle, or importing one: {sorted(left)}"
 
 
 def private_names(nodes: list[ast.AST]) -> set[str]:
@@ -355,12 +354,12 @@ def reaches_of(nodes: list[ast.AST]) -> Iterator[str]:
 
 
 @held_by(SOURCES)
-def test_no_file_reaches_into_the_privates_of_another(path: Path) -> None:
+def test_no_file_uses_private_names_of_another(path: Path) -> None:
     assert not facts(path).reaches
 
 
 @held_by(p for p in SOURCES if relative(p).partition("/")[0] in ADAPTERS)
-def test_adapters_know_the_port_and_values_only(path: Path) -> None:
+def test_adapters_import_the_port_and_values_only(path: Path) -> None:
     for name in imported(path):
         top, _, rest = name.partition("curbstone.core.")
         may = PORT | MORE_OF_CORE.get(relative(path), set())
@@ -369,17 +368,17 @@ def test_adapters_know_the_port_and_values_only(path: Path) -> None:
 
 @held_by(p for p in SOURCES if relative(p).partition("/")[0] in {"gateway", "mqks", "stomp"})
 def test_protocols_reach_queues_through_access_alone(path: Path) -> None:
-    """`Access` gives a queue only together with a right; who held a broker could leave the question out."""
+    """`AuthorizedBroker` requires a right for each queue; with a `Broker`, a protocol could omit the check."""
     assert "curbstone.core.port.Broker" not in {*imported(path)}
 
 
 @held_by(SOURCES)
-def test_the_outside_world_comes_in_through_the_doors(path: Path) -> None:
-    if relative(path) in DOORS or relative(path).partition("/")[0] in {"curbstone", *CLIENTS}:
+def test_only_listed_files_use_the_environment(path: Path) -> None:
+    if relative(path) in USES_ENVIRONMENT or relative(path).partition("/")[0] in {"curbstone", *CLIENTS}:
         return
     names = {*facts(path).run_time_imports} - HARMLESS
-    found = {name.partition(".")[0] for name in names} & OUTSIDE_WORLD
-    assert not found, f"{sorted(found)} belong into {sorted(DOORS)}"
+    found = {name.partition(".")[0] for name in names} & ENVIRONMENT_MODULES
+    assert not found, f"{sorted(found)} may be used only in {sorted(USES_ENVIRONMENT)}"
 
 
 def changes_files(call: ast.Call) -> bool:
@@ -410,7 +409,7 @@ def test_the_data_directory_is_changed_through_the_disk_alone() -> None:
 
 
 @held_by(sorted((ROOT / "client").rglob("*.py")))
-def test_the_client_needs_nothing_and_its_core_knows_no_socket(path: Path) -> None:
+def test_the_client_has_no_dependencies_and_its_core_no_sockets(path: Path) -> None:
     tops = {name.partition(".")[0] for name in imported(path)}
     frameworks = CLIENT_EXTRAS.get(path.stem, set())
     assert tops <= {"curbstone_client", *sys.stdlib_module_names, *frameworks}
@@ -427,7 +426,7 @@ def test_files_and_functions_are_small(path: Path) -> None:
 
 
 @held_by(ALL_PYTHON)
-def test_every_file_says_what_it_is(path: Path) -> None:
+def test_every_file_has_a_docstring(path: Path) -> None:
     assert facts(path).has_docstring, "a module starts with a docstring"
 
 
@@ -480,4 +479,4 @@ def test_man_page_and_completions_are_what_the_command_line_says(tmp_path: Path)
     assert len(made) == 4
     for name in made:
         ours = (ROOT / "deploy" / name).read_text(encoding="utf-8")
-        assert ours == (tmp_path / name).read_text(encoding="utf-8"), f"{name} is old: `make man` makes it anew"
+        assert ours == (tmp_path / name).read_text(encoding="utf-8"), f"{name} is out of date: run `make man`"
