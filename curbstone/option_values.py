@@ -164,6 +164,25 @@ def _collector(value: object) -> str | None:
     return found or None
 
 
+def _lease(value: object) -> str:
+    """Return the URL of a lease, or an empty text."""
+    found = _text(value)
+    if found and not re.fullmatch(r"k8s://[a-z0-9-]+/[a-z0-9.-]+|(s3|gs|az)://[^/?#]+/[^?#]*[^/?#]", found):
+        raise ValueError(
+            f"bad lease {found!r}: s3://bucket/key, gs://bucket/key, az://account/container/key or k8s://namespace/name;"
+            " other stores can't replace an object only if nobody else has"
+        )
+    return found
+
+
+def _server_url(value: object) -> str:
+    """Return the HTTP address of a server, or an empty text."""
+    found = _text(value)
+    if found and not re.fullmatch(r"https?://[^\s/@?#]+", found):
+        raise ValueError(f"bad address {found!r}: http://host:port or https://host:port")
+    return found
+
+
 def _prefix(value: object) -> str:
     """Return the prefix of the names in a cluster."""
     found = _text(value)
@@ -215,6 +234,8 @@ SYNC_MODE = Kind("MODE", _sync_mode)
 ADDRESSES = Kind("ADDRESS", _addresses, lambda found: ", ".join(map(str, found)), is_list=True)
 CLUSTER = Kind("URL", _cluster)
 COLLECTOR = Kind("URL", _collector)
+LEASE = Kind("URL", _lease)
+SERVER_URL = Kind("URL", _server_url)
 PREFIX = Kind("TEXT", _prefix)
 QUEUE = Kind("NAME", _queue)
 ORIGINS = Kind("ORIGIN", _origins, is_list=True)

@@ -42,7 +42,11 @@ class Ending:
 
     def __call__(self, term: int) -> None:
         """A server with this term has replaced this one. Called on any thread."""
-        log.error("a copy of this server was promoted (term %d) and has replaced it: it serves no more", term)
+        self.because(f"a copy of this server was promoted (term {term}) and has replaced it")
+
+    def because(self, reason: str) -> None:
+        """End the server for a reason. Called on any thread."""
+        log.error("%s: it serves no more", reason)
         self._loop.call_soon_threadsafe(self._begin)
 
     def _begin(self) -> None:
@@ -71,7 +75,12 @@ def shipped(disk: Disk, host: AsyncioHost, settings: Settings) -> Disk:
     from curbstone.standby.shipping import ShippingDisk
     from curbstone.standby.stream import Stream
 
-    return ShippingDisk(disk, Stream(host.wall_ms, settings.standby_backlog))
+    found = ShippingDisk(disk, Stream(host.wall_ms, settings.standby_backlog))
+    if settings.lease:
+        from curbstone.standby.lease_keeper import acquired
+
+        found.lease = acquired(disk, settings)
+    return found
 
 
 def skip_ids(broker: Broker) -> None:
@@ -102,7 +111,8 @@ def followers_of(
     disk = broker.disk.inner
     assert isinstance(disk, ShippingDisk)
     place = place_of_server(disk.inner)
-    followers = Followers(disk.stream, disk.inner, host.wall_ms, place, ending)
+    lease = disk.lease
+    followers = Followers(disk.stream, disk.inner, host.wall_ms, place, ending, lease)
     followers.has_failed = lambda: disk.has_failed
     if settings.confirm_with == "standby":
         from curbstone.standby.barrier import StandbyBarrier
@@ -116,16 +126,21 @@ def followers_of(
             syncs_always=settings.sync.kind == "always",
             is_alone=not place.state.believed,
             note_alone=followers.note_alone,
+            may_continue_alone=followers.may_continue_alone,
         )
         host.barrier = barrier
         followers.wait_with(barrier)
-    _tick(host, followers, broker)
+    if lease is not None:
+        from curbstone.standby.lease import LeaseBarrier
+
+        host.barrier = LeaseBarrier(lease.holder, host.barrier)
+    _tick(host, followers, broker, ending)
     return followers, ending
 
 
-def _tick(host: AsyncioHost, followers: Followers, broker: Broker, has_waited: bool = False) -> None:
+def _tick(host: AsyncioHost, followers: Followers, broker: Broker, ending: Ending, has_waited: bool = False) -> None:
     """Look at the clock now and then, for as long as the server runs."""
-    if broker.shared.is_stopping:
+    if broker.shared.is_stopping or ending.is_there:
         return
     followers.tick()
     is_waiting = followers.confirms == "waiting"
@@ -133,4 +148,4 @@ def _tick(host: AsyncioHost, followers: Followers, broker: Broker, has_waited: b
         broker.alarms.over(STANDBY)
     elif has_waited:
         broker.alarms.note(STANDBY, "it is away, and nothing is confirmed without it")
-    host.call_later(TICK_MS, partial(_tick, host, followers, broker, is_waiting))
+    host.call_later(TICK_MS, partial(_tick, host, followers, broker, ending, is_waiting))

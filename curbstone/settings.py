@@ -30,6 +30,7 @@ ENVIRONMENT_PREFIX = "CURBSTONE_"
 MESSAGE_BYTES_MAX = 1 << 30
 LIMIT_MAX = 100_000
 LEASE_S_MAX = 7 * 86400
+LEASE_TTL_S_MIN = 6
 CONNECTIONS_MAX = 1_000_000
 
 LISTENERS = ("stomp_addr", "http_addr", "mqks_addr")
@@ -42,6 +43,10 @@ OF_THE_LOCAL_ENGINE = (
     "standby_backlog",
     "confirm_with",
     "standby_patience",
+    "lease",
+    "lease_ttl",
+    "failover_lag",
+    "advertise",
 )
 OF_A_CLUSTER = ("engine_password_file", "engine_ca", "engine_prefix")
 
@@ -177,6 +182,31 @@ class Settings:
         values.seconds_or_never(1, SECONDS_MAX),
         "With --confirm-with standby: after how many seconds without a standby the server continues alone, which it"
         " reports; or never, so that it confirms nothing without one",
+    )
+    lease: str = option(
+        "",
+        values.LEASE,
+        "Confirm only while this server holds the lease at URL: s3://bucket/key, gs://… or az://… (this needs"
+        " curbstone[objects]), or k8s://namespace/name. A standby with the same option takes it, and serves, when this"
+        " server fails. It needs --standby-backlog. Default: none, and a standby is promoted by hand",
+    )
+    lease_ttl: float = option(
+        15,
+        values.seconds(LEASE_TTL_S_MIN, 3600),
+        "With --lease: how long it lasts after a renewal; it is renewed three times in that time. If that fails, the"
+        " server ends 2 seconds before the lease does",
+    )
+    failover_lag: float | None = option(
+        None,
+        values.seconds_or_never(1, SECONDS_MAX),
+        "With --lease: let a standby that confirms did not wait for take over if it was at most so many seconds behind"
+        " when the lease was last renewed. What was confirmed after that is lost. Default: never",
+    )
+    advertise: str = option(
+        "",
+        values.SERVER_URL,
+        "With --lease: the HTTP address of this server for the others, which they follow when it holds the lease."
+        " Default: they follow the one of --of",
     )
     max_buffered: int = option(
         BUFFERED_BYTES_MAX,
@@ -319,6 +349,8 @@ def load(command_line: Mapping[str, object]) -> Settings:
     _check_engine(settings, given)
     if settings.confirm_with == "standby" and not settings.standby_backlog:
         raise SettingsError("--confirm-with standby needs --standby-backlog, as in --standby-backlog 64MiB")
+    if settings.lease and not settings.standby_backlog:
+        raise SettingsError("--lease needs --standby-backlog, as in --standby-backlog 64MiB")
     if settings.tls_cert is None and (settings.tls_key or settings.tls_client_ca):
         raise SettingsError("--tls-key and --tls-client-ca need --tls-cert")
     for name, addresses in settings.addresses.items():

@@ -51,7 +51,8 @@ def standby(
 
     DIR of --data gets a copy of everything, and then each change as the server makes it. `curbstone promote DIR` makes
     it the server: this process then serves, with the options of `curbstone serve` that are given here. A directory that
-    was promoted before is served again, unless the server at URL was promoted after it; then it follows that one.
+    was promoted before is served again, unless the server at URL was promoted after it; then it follows that one. With
+    --lease it promotes itself when the server fails.
 
     Until then it serves only its own status, and answers all other requests with 503. It logs as `curbstone serve`
     does, and ends at SIGTERM or Ctrl-C.
@@ -67,8 +68,13 @@ def standby(
     connect({name: value for name, value in options.items() if value})
     addresses = _status_addresses(status_addr, settings)
     logs.begin(settings.log_level, settings.log_format)
-    if not is_to_serve(settings.data):
-        process = StandbyProcess(settings.data, discards=discard)
+    lease = None
+    if settings.lease:
+        from curbstone.standby.lease_watch import LeaseWatch
+
+        lease = LeaseWatch(settings)
+    if not is_to_serve(settings.data, lease):
+        process = StandbyProcess(settings.data, discards=discard, lease=lease)
         try:
             status = StandbyStatus(of, process.figures, str(settings.sync), settings.max_ttl)
             with StandbyListener(settings, addresses, status):

@@ -1,7 +1,8 @@
 """The process of `curbstone standby`: it keeps a copy of a server until it is promoted or ended.
 
 Three threads: one receives and applies, one acknowledges, and one looks for what `curbstone promote` asks. That is a
-file in the data directory, so only users who may write there can promote. `figures` may be called on any other thread.
+file in the data directory, so only users who may write there can promote. With a lease a fourth one looks at it.
+`figures` may be called on any other thread.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from curbstone.backup.receive import private_files
 from curbstone.cli.client import Client, Refused
@@ -27,6 +28,7 @@ from curbstone.exit_codes import WRONG, CommandFailed
 from curbstone.gateway.resources.server.standby_status import StandbyFigures
 from curbstone.http_client import Backoff
 from curbstone.standby.applying import DiskFull, SyncFailed
+from curbstone.standby.clock import now_ms
 from curbstone.standby.frames import BadFrame
 from curbstone.standby.lag import Lag
 from curbstone.standby.place import STATE_FILE, Place
@@ -34,6 +36,9 @@ from curbstone.standby.restoring import FILES_MAX
 from curbstone.standby.scope import OWN
 from curbstone.standby.second_copy import NotItsCopy, NotPromoted, SecondCopy
 from curbstone.standby.threads import SyncThreads
+
+if TYPE_CHECKING:
+    from curbstone.standby.lease_watch import LeaseWatch
 
 ACK_S = 0.2
 """How often is acknowledged what has changed, if the server does not wait for it."""
@@ -58,9 +63,13 @@ class _DiskFailed(Exception):
 class StandbyProcess:
     """See the module's docstring."""
 
-    def __init__(self, data: Path, *, discards: bool) -> None:
-        """`discards`: whether what only a former server has may be overwritten, and need not be kept."""
+    def __init__(self, data: Path, *, discards: bool, lease: LeaseWatch | None = None) -> None:
+        """`discards`: whether what only a former server has may be overwritten, and need not be kept.
+
+        `lease` is what the copy needs to become a server, if there is one.
+        """
         self._data = data
+        self._lease = lease
         self._discards = discards
         self._threads = SyncThreads(self._synced)
         self._client: Client | None = None
@@ -109,7 +118,8 @@ class StandbyProcess:
 
     def run(self) -> None:
         """Return when it was promoted. Raise CommandFailed if the server refuses for good, or KeyboardInterrupt."""
-        helpers = [threading.Thread(target=run, daemon=True) for run in (self._acknowledge, self._look)]
+        runs = [self._acknowledge, self._look, *([self._watch] if self._lease is not None else [])]
+        helpers = [threading.Thread(target=run, daemon=True) for run in runs]
         pauses = Backoff(0.2, 10)
         try:
             with private_files():
@@ -133,6 +143,8 @@ class StandbyProcess:
                         self._begin_anew()
         finally:
             self._is_over = True
+            if self._lease is not None:
+                self._lease.close()
             self._threads.close()
             self._copy.close()
             self._disk.close()
@@ -165,7 +177,7 @@ class StandbyProcess:
     # --- the connection
 
     def _follow(self, pauses: Backoff) -> None:
-        with Client() as client:
+        with Client(self._lease.holder_url if self._lease is not None else "") as client:
             self._client = client
             facts = client.call("GET", "/v2/standby", timeout=SILENT_S).json()
             if facts.get("role") == "standby":
@@ -322,16 +334,47 @@ class StandbyProcess:
             try:
                 accepts_loss = json.loads(asked.read_bytes())["accepts_loss"] is True
                 asked.unlink()
-                self._copy.check(accepts_loss=accepts_loss)
+                self._check(accepts_loss=accepts_loss)
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # it is being written
             except NotPromoted as error:
                 self._answer("refused", error)
             else:
-                self._asked = accepts_loss
-                self._wake.set()
-                if self._client is not None:
-                    self._client.interrupt()
+                self._ask(accepts_loss=accepts_loss)
+
+    def _watch(self) -> None:
+        """Look at the lease, and take it when that is allowed."""
+        lease, said = self._lease, ""
+        assert lease is not None
+        while not self._is_over:
+            why = ""
+            try:
+                lease.look()
+                if self._asked is None and not self._copy.is_handed_over:
+                    self._check(accepts_loss=False)
+                    self._ask(accepts_loss=False)
+            except NotPromoted as error:
+                why = f"this copy does not take the lease, which is over: {error}" if lease.is_over else ""
+            except (OSError, ValueError) as error:
+                why = f"the lease can't be read: {error}"
+            if why and why != said:
+                log.warning("%s", why)
+            said = why
+            time.sleep(lease.look_s)
+
+    def _check(self, *, accepts_loss: bool) -> None:
+        """Raise NotPromoted if the copy may not be promoted now."""
+        if self._lease is not None:
+            self._lease.lacks(self._copy, self._lag.current_ms, accepts_loss=accepts_loss)
+        else:
+            self._copy.check(accepts_loss=accepts_loss)
+
+    def _ask(self, *, accepts_loss: bool) -> None:
+        """Have the thread that receives promote the copy."""
+        self._asked = accepts_loss
+        self._wake.set()
+        if self._client is not None:
+            self._client.interrupt()
 
     def _is_promoted(self) -> bool:
         accepts_loss, self._asked = self._asked, None
@@ -339,9 +382,15 @@ class StandbyProcess:
             accepts_loss = False
         if accepts_loss is None:
             return False
+        copy = self._copy
         try:
-            lacks = self._copy.promote(accepts_loss=accepts_loss)
+            if self._lease is not None:
+                lacks = self._lease.take(copy, self._lag.current_ms, accepts_loss=accepts_loss)
+                copy.take_over(lacks)
+            else:
+                lacks = copy.promote(accepts_loss=accepts_loss)
         except (NotPromoted, SyncFailed, OSError) as error:
+            log.error("not promoted: %s", error)
             self._answer("refused", error)
             return False
         text = promoted(self._copy, lacks)
@@ -356,11 +405,16 @@ class StandbyProcess:
             fresh.rename(self._data / OWN / ANSWER)
 
 
-def is_to_serve(data: Path) -> bool:
-    """Return whether a directory was promoted, and the server of the settings was not promoted after it."""
+def is_to_serve(data: Path, lease: LeaseWatch | None = None) -> bool:
+    """Return whether a directory was promoted, and the server of the settings was not promoted after it.
+
+    With a lease, this decides instead, also for the directory of the first server.
+    """
     if not (data / STATE_FILE).is_file():
         return False
     state = Place(OsDisk(data, is_shared=True), b"").state
+    if lease is not None:
+        return state.is_server and lease.lets_serve(state)
     if not state.is_server or state.term == 1:
         return False
     try:
@@ -426,8 +480,3 @@ def boot_id() -> bytes:
         return Path("/proc/sys/kernel/random/boot_id").read_bytes().replace(b"-", b"").strip()
     except OSError:
         return secrets.token_hex(16).encode()
-
-
-def now_ms() -> int:
-    """Return milliseconds of a clock that also runs while the machine sleeps."""
-    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000

@@ -49,12 +49,14 @@ class StandbyBarrier:
         syncs_always: bool,
         is_alone: bool = False,
         note_alone: Callable[[bool], None] = lambda _is_alone: None,
+        may_continue_alone: Callable[[], bool] = lambda: True,
     ) -> None:
         """`wake` is called when more is allowed.
 
         `syncs_always` is whether the server confirms nothing before it is on its own disk.
         After `patience_ms` of WAITING the server continues alone; with None it never does. `is_alone` is what
         `note_alone` has noted last, durably. It blocks, and may raise OSError: then the state stays as it is.
+        `may_continue_alone` is asked before that, each time until it allows it.
         """
         self.standing = Standing.ALONE if is_alone and patience_ms is not None else Standing.WAITING
         self.acknowledged = 0
@@ -67,6 +69,7 @@ class StandbyBarrier:
         self.may_be_believed = not is_alone
         """Whether a standby may believe that it lacks nothing. One that connects has to hear if it may not."""
         self._note_alone = note_alone
+        self._may_continue_alone = may_continue_alone
         self._mark = 0
         """In JOINING: where the stream was when the standby joined."""
         self._heard_ms = self._since_ms = now_ms()
@@ -83,6 +86,11 @@ class StandbyBarrier:
 
     def allows(self, mark: int) -> bool:
         return mark <= self.acknowledged or self.standing is Standing.ALONE
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether every confirm waits for a standby that has everything which was confirmed before."""
+        return self.standing is Standing.SYNC
 
     # --- the standby
 
@@ -125,7 +133,7 @@ class StandbyBarrier:
             if self.standing in (Standing.JOINING, Standing.SYNC):
                 return now_ms - self._heard_ms <= SILENT_MS
             is_over = self._patience_ms is not None and now_ms - self._since_ms >= self._patience_ms
-            if self.standing is not Standing.WAITING or not is_over:
+            if self.standing is not Standing.WAITING or not is_over or not self._may_continue_alone():
                 return True
             self._note_alone(True)
             self._stream.add(Kind.STATE, flag=InSync.NO, is_urgent=True)

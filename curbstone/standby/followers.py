@@ -9,17 +9,21 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from curbstone.core.disk import Disk
 from curbstone.core.errors import Conflict, Gone, Unavailable
 from curbstone.gateway.resources.server.standby import DIGEST_BYTES, Ack, Hello
-from curbstone.standby.barrier import StandbyBarrier, Standing
+from curbstone.standby.barrier import StandbyBarrier
 from curbstone.standby.copying import Copy
 from curbstone.standby.frames import Attached, Kind
 from curbstone.standby.handover import Ending, Handover
 from curbstone.standby.place import Place
 from curbstone.standby.stream import Cursor, Stream
+
+if TYPE_CHECKING:
+    from curbstone.standby.lease_keeper import LeaseFigures, LeaseKeeper
 
 FOLLOWERS_MAX = 4
 GATHER_S = 0.02
@@ -30,6 +34,13 @@ TIME_S = 1.0
 _PIECE_BYTES = 512 * 1024
 
 logger = logging.getLogger("curbstone")
+
+
+class ServerEnding(Ending, Protocol):
+    """How a server ends, which may also lose its lease."""
+
+    def because(self, reason: str) -> None:
+        """The server has to end for a reason. Called on any thread."""
 
 
 class FollowerEnded(OSError):
@@ -67,6 +78,8 @@ class Figures(NamedTuple):
     followers: list[FollowerFigures]
     confirms: str
     """Whether confirms wait for a standby: `local`, or the standing of the barrier."""
+    lease: LeaseFigures | None
+    """Of the lease without which the server confirms nothing, if it has one."""
     copies: int
     """How often a copy of everything was begun."""
     resumes: int
@@ -148,14 +161,23 @@ class Follower:
 class Followers:
     """All followers of a server. Implements `gateway.resources.server.standby.Source`."""
 
-    def __init__(self, stream: Stream, disk: Disk, wall_ms: Callable[[], int], place: Place, ending: Ending) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        disk: Disk,
+        wall_ms: Callable[[], int],
+        place: Place,
+        ending: ServerEnding,
+        lease: LeaseKeeper | None = None,
+    ) -> None:
         """`disk` is the one whose changes are in the stream, `place` has the server's id and term.
 
-        `ending` ends the server.
+        `ending` ends the server. `lease` is the one without which the server confirms nothing, if it has one.
         """
         self.stream = stream
         self._place = place
         self._ending = ending
+        self._lease = lease
         self.cut_off = 0
         self._disk = disk
         self._wall_ms = wall_ms
@@ -281,8 +303,15 @@ class Followers:
         else:
             logger.info("in sync with a standby: what is confirmed from now on is on both disks")
 
+    def may_continue_alone(self) -> bool:
+        """Have the lease name no standby; return whether that is done."""
+        if self._lease is None:
+            return True
+        self._lease.name_in_sync()
+        return self._lease.holder.names_nobody
+
     def tick(self) -> None:
-        """Look at the clock: a standby may be silent, or have been away for too long."""
+        """Look at the clock: a standby may be silent or have been away for too long, and the lease may be over."""
         barrier, confirms = self._barrier, self._confirms
         try:
             if self.has_failed() and not self._place.state.wants_full_copy:
@@ -293,6 +322,11 @@ class Followers:
                 self._lose(confirms)
         except OSError as error:
             logger.error("the state of the standby can't be noted: %s", error)
+        if self._lease is not None:
+            if self.is_in_sync:
+                self._lease.name_in_sync(self._place.state.believed)
+            if why := self._lease.why_over:
+                self._ending.because(why)
 
     def _lose(self, follower: Follower) -> None:
         with self._lock:
@@ -311,7 +345,9 @@ class Followers:
             ready = next((each for each in self._followers if each.is_standby and each.is_usable), None)
         if ready is None:
             raise Conflict("no standby is attached whose copy is complete")
-        return Handover(self.stream, self._place, ready, self._ending, self.has_failed)
+        lease = self._lease
+        give = partial(lease.hand_over, ready.copy, ready.name) if lease is not None else lambda: None
+        return Handover(self.stream, self._place, ready, self._ending, self.has_failed, give)
 
     def note_time(self) -> None:
         """Have the wall clock in the stream now and then."""
@@ -332,7 +368,7 @@ class Followers:
     @property
     def is_in_sync(self) -> bool:
         """See `Source`."""
-        return self._barrier is not None and self._barrier.standing is Standing.SYNC
+        return self._barrier is not None and self._barrier.is_in_sync
 
     @property
     def end(self) -> int:
@@ -353,6 +389,7 @@ class Followers:
             state = self._place.state
             return Figures(
                 state.server, state.term, stream.life, stream.end, stream.kept_bytes, each, self.confirms,
+                self._lease.figures() if self._lease is not None else None,
                 self._copies, self._resumes, self.cut_off, sent_bytes,
             )  # fmt: skip
 

@@ -1,7 +1,8 @@
 """Hands over from a server to its standby, without a loss: at no moment there are two servers, or a confirm is missing.
 
-The server first stops to confirm. When the standby has everything, the server notes, durably, that it is
-a copy from now on. Only then the standby is asked to take over. Whatever fails before that note, the server continues.
+The server first stops to confirm. When the standby has everything, it is given the lease, if there is one, and the
+server notes, durably, that it is a copy from now on. Only then the standby is asked to take over. Whatever fails before
+that, the server continues; one that has given its lease away ends.
 """
 
 from __future__ import annotations
@@ -60,10 +61,14 @@ class Handover:
         standby: Successor,
         ending: Ending,
         has_failed: Callable[[], bool],
+        give: Callable[[], object] = lambda: None,
         now_s: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        """`has_failed` is whether a sync of the server has failed: then what is read may not be on its disk."""
+        """`has_failed` is whether a sync of the server has failed: then what is read may not be on its disk.
+
+        `give` gives the standby the lease of the server. It blocks, and raises Unavailable if nothing has changed.
+        """
         self.name = standby.name
         self.term = place.state.term + 1
         """The term that the standby is going to have."""
@@ -72,6 +77,7 @@ class Handover:
         self._place = place
         self._standby = standby
         self._has_failed = has_failed
+        self._give = give
         self._now_s = now_s
         self._pause = pause
         self._mark = stream.end
@@ -92,6 +98,7 @@ class Handover:
             if standby.is_closed or self._now_s() > until_s:
                 raise Conflict(f"{self.name} has not acknowledged everything in {ACK_S_MAX} s; nothing was changed")
             self._pause(LOOK_S)
+        self._give()
         try:
             self._place.change(
                 is_server=False,

@@ -50,7 +50,7 @@ class State:
     believed: str = ""
     """Of a server: the id of the copy that may believe that it lacks nothing; "" if the server has confirmed alone."""
     copy: str = ""
-    """Of a copy: its id."""
+    """The id of this directory, among those of the server and its copies; "" if it has none yet."""
     skips_ids: bool = False
     """Of a server: whether it was promoted without some ids that clients may have seen."""
     alone_after_ms: int = 0

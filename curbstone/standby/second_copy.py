@@ -174,6 +174,10 @@ class SecondCopy:
         self.applier.promote(skips_ids=bool(lacks))
         return lacks
 
+    def take_over(self, lacks: str) -> None:
+        """Become a server, whose lease says what may be missing. Raise SyncFailed or OSError."""
+        self.applier.promote(skips_ids=bool(lacks))
+
     def close(self) -> None:
         """End; the next process continues."""
         self.applier.close()

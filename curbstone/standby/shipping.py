@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from curbstone.core.disk import Disk, File
 from curbstone.standby.frames import Kind, Sync
 from curbstone.standby.scope import is_at_or_below, is_leaving, is_shipped
 from curbstone.standby.stream import Stream
+
+if TYPE_CHECKING:
+    from curbstone.standby.lease_keeper import LeaseKeeper
 
 T = TypeVar("T")
 
@@ -75,6 +78,8 @@ class ShippingDisk:
     def __init__(self, inner: Disk, stream: Stream) -> None:
         self.inner = inner
         self.stream = stream
+        self.lease: LeaseKeeper | None = None
+        """The lease of the server whose disk this is, if it has one."""
         self._open: dict[str, set[ShippedFile]] = {}
         """The open files, by path."""
         self._leaving: set[str] = set()

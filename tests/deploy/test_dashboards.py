@@ -17,7 +17,8 @@ import pytest
 import yaml
 
 from tests.kit.ops_tools import BIN, ROOT, needs_ops_tools, run
-from tests.kit.server import ServerProcess
+from tests.kit.server import ServerProcess, clean_environment
+from tests.standby.kubernetes_api import KubernetesApi
 from tests.standby.second import StandbyProcess
 
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "curbstone.json").read_text(encoding="utf-8"))
@@ -52,7 +53,13 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The names of all series of a server on which something has happened, and of its standby."""
     folder = tmp_path_factory.mktemp("server")
     with (
-        ServerProcess(folder / "data", "--standby-backlog=1MiB") as server,
+        KubernetesApi(folder) as api,
+        ServerProcess(
+            folder / "data",
+            "--standby-backlog=1MiB",
+            "--lease=k8s://shop/lease",
+            env=clean_environment(**api.variables),
+        ) as server,
         StandbyProcess(folder / "other", server.url) as standby,
     ):
         url = f"{server.url}/v2/p/queues/q"

@@ -32,7 +32,7 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOp
 """Options of Java for short tests: the compiler that is quick to start, the collector that needs no threads, and no
 check of whether the program is sound bytecode, which for Spark is a seventh of its start.
 """
-LATE = (*SETTINGS, "PYTEST_", "JAVA_", "PYSPARK_", "SPARK_", "XDG_")
+LATE = (*SETTINGS, "AWS_", "KUBERNETES_", "PYTEST_", "JAVA_", "PYSPARK_", "SPARK_", "XDG_")
 """What variables begin with that are read when Curbstone runs, if at all; all others have to be the template's."""
 
 

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Brings what the tests in this folder need: the extras `spark` and `sql` into the environment of the Python given, and a Java;
+# Brings what the tests in this folder need: the extras `spark`, `sql` and `objects` into the environment of the Python given, and a Java;
 # for Spark Connect and an object store more packages, in folders of their own there.
 # Where that is impossible this says why and continues.
 set -u
 python=$1
 complete=0
 
-"$python" -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable ".[dev,spark,sql]" || complete=1
+"$python" -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable ".[dev,objects,spark,sql]" || complete=1
 
 # For single tests, each in a folder of its own, apart from the rest: all else has to work without.
 prefix=$("$python" -c 'import sys; print(sys.prefix)')

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,39 +19,21 @@ from curbstone.spark.gaps import Gap, gaps_of, record, remove_after
 from curbstone.spark.replay import Filter, replay
 from curbstone.spark.report import report
 from curbstone.spark.table import Table
+from tests.kit.object_store import object_store
 from tests.kit.server import ServerProcess
 from tests.spark.kit import make_queue, numbered, publish, taken
 from tests.spark.test_lake import seqs_of, store, written
 from tests.spark.test_sql import run
 
-PACKAGES = Path(sys.prefix) / "spark-s3"
 ICEBERG = Path(sys.prefix) / "spark-iceberg"
-PROGRAM = Path(__file__).with_name("s3.py")
 BUCKET = "lakes"
 
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """What says where the store is and who asks, as docs/data-lake.md has it."""
-    if not PACKAGES.is_dir() and os.environ.get("CURBSTONE_REQUIRE_SPARK") != "1":
-        pytest.skip("there is no server that speaks S3; `make spark-deps` brings it")
-    log = tmp_path_factory.mktemp("s3") / "log"
-    with log.open("w") as file:
-        process = subprocess.Popen(
-            [sys.executable, str(PROGRAM)],
-            env=os.environ | {"PYTHONPATH": str(PACKAGES)},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True,
-        )  # fmt: skip
-    assert process.stdout
-    url = process.stdout.readline().strip()
-    assert url, log.read_text()
-    with urllib.request.urlopen(urllib.request.Request(f"{url}/{BUCKET}", method="PUT"), timeout=120) as reply:
-        assert reply.status == 200
-    yield {
-        **{"AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"},
-        **{"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"},
-    }
-    process.communicate(timeout=120)
+    with object_store(tmp_path_factory.mktemp("s3") / "log", BUCKET) as found:
+        yield found
 
 
 @pytest.fixture

@@ -47,6 +47,9 @@ class FakeEnding:
     def __call__(self, term: int) -> None:
         self.terms.append(term)
 
+    def because(self, reason: str) -> None:
+        raise AssertionError(reason)
+
 
 class Server:
     """A server's disk and those who follow it, without an engine."""

@@ -176,6 +176,13 @@ class _Exposition:
         for standing in STANDINGS:
             confirms.add_metric((standing,), standing == figures.confirms)
         yield confirms
+        if (lease := figures.lease) is not None:
+            text = "For how long the server may still confirm if its lease is not renewed"
+            yield GaugeMetricFamily("curbstone_lease_valid_seconds", text, lease.valid_ms / 1000)
+            text = "Standbys that the lease names, so that they take over if the server fails"
+            yield GaugeMetricFamily("curbstone_lease_standbys", text, lease.standbys)
+            text = "Calls to the store of the lease that failed"
+            yield CounterMetricFamily("curbstone_lease_failures", text, lease.failures)
         text = "How much may wait for a follower (--standby-backlog)"
         yield GaugeMetricFamily("curbstone_follower_backlog_bytes", text, figures.backlog_bytes)
         text = "What was sent to followers"

@@ -136,6 +136,10 @@ class FollowerFigures(Protocol):
         """Whether confirms wait for a standby: `local`, or how it stands with the standby."""
 
     @property
+    def lease(self) -> OneLease | None:
+        """That without which the server confirms nothing, if it has one."""
+
+    @property
     def backlog_bytes(self) -> int:
         """How much may wait for one of them."""
 
@@ -154,6 +158,22 @@ class FollowerFigures(Protocol):
     @property
     def sent_bytes(self) -> int:
         """What was sent to all of them."""
+
+
+class OneLease(Protocol):
+    """Figures of the lease of the server."""
+
+    @property
+    def valid_ms(self) -> int:
+        """For how long the server may still confirm without a renewal."""
+
+    @property
+    def standbys(self) -> int:
+        """How many standbys are named in it, because they have everything that is confirmed."""
+
+    @property
+    def failures(self) -> int:
+        """How many calls to its store have failed."""
 
 
 class OneFollower(Protocol):

@@ -203,6 +203,7 @@ class Standby:
             "life": f"{figures.life:016x}",
             "position": figures.position,
             "confirms": figures.confirms,
+            "lease": _lease(figures.lease),
             "backlog_bytes": figures.backlog_bytes,
             "copies": figures.copies,
             "resumes": figures.resumes,
@@ -315,6 +316,18 @@ class StreamReply(StreamingResponse):
         """End the stream when all that is there now is sent."""
         self._is_over = True
         self._bell.ring()
+
+
+def _lease(lease: Any) -> dict[str, Any] | None:
+    if lease is None:
+        return None
+    return {
+        "name": lease.name,
+        "valid_ms": lease.valid_ms,
+        "ttl_ms": lease.ttl_ms,
+        "standbys": lease.standbys,
+        "failures": lease.failures,
+    }
 
 
 def _asked(fields: dict[str, Any]) -> Hello:

@@ -1,0 +1,353 @@
+"""Decides which of several servers may confirm: the one that holds the lease, a small record that all of them reach.
+
+The store replaces the record only if it still has the version that the writer has read, and each write makes another
+version. So a write that arrives late changes nothing, and a version that stays says that its holder is silent.
+
+::
+
+    L1  the holder confirms only while its lease is valid: for its ttl, by its own clock, from when it has sent the last
+        write that succeeded, less `MARGIN_MS`
+    L2  before it confirms alone, the record says that no standby is in sync
+    L3  the record names a standby only from when every confirm waits for that standby
+    L4  a standby takes the lease when it has seen the same version for the ttl by its own clock, and the record names
+        it, or it may be behind for so long
+
+The time of the holder begins before its write reaches the store, that of who watches after it. So the one is over
+before the other, as long as no clock gains `MARGIN_MS` on another one in a ttl. No wall clock counts.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from curbstone.core.host import ConfirmBarrier
+
+MARGIN_MS = 2000
+"""How long before its end the holder stops to confirm."""
+RENEWALS = 3
+"""How often the lease is renewed in its ttl."""
+LOOKS = 6
+"""How often those who watch look in a ttl."""
+HAND_OVER_MS_MAX = 20_000
+"""How long a server that hands over has to end by itself, while it holds no lease."""
+
+
+class BadLease(ValueError):
+    """What is in the store is no lease."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The record."""
+
+    server: str
+    """The id that the server and all its copies have."""
+    term: int
+    holder: str
+    """The id of the copy whose server holds it."""
+    name: str
+    """That of the holder, for people."""
+    url: str
+    """Where others reach the holder over HTTP; "" if it did not say."""
+    sync: tuple[str, ...]
+    """The ids of the copies that have everything that is confirmed."""
+    ttl_ms: int
+    write: str = ""
+    """The id of the write: no two writes make the same record."""
+
+    def encode(self) -> bytes:
+        """Return the record as JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Lease:
+        """Return a record. Raise BadLease."""
+        try:
+            facts: dict[str, Any] = json.loads(data)
+            lease = cls(**{**facts, "sync": tuple(facts["sync"])})
+        except (ValueError, KeyError, TypeError):
+            raise BadLease(
+                "what is in the place of the lease is no lease of Curbstone, or of a newer version"
+            ) from None
+        if not (isinstance(lease.term, int) and isinstance(lease.ttl_ms, int) and lease.ttl_ms > MARGIN_MS):
+            raise BadLease("the lease is damaged")
+        return lease
+
+
+class Found(NamedTuple):
+    """A record in the store."""
+
+    lease: Lease
+    version: str
+
+
+class Call(NamedTuple):
+    """What to ask the store for: to write `lease` in place of `version`, or, without a lease, to read."""
+
+    lease: Lease | None = None
+    version: str | None = None
+    """None if there must be no record yet."""
+
+
+class LeaseStore(Protocol):
+    """Where the record is. Calls block, for about a third of the ttl at most."""
+
+    def check(self) -> None:
+        """Find out whether the store compares versions. Raise NotImplementedError if it does not, or OSError."""
+
+    def read(self) -> Found | None:
+        """Return the record, or None if there is none. Raise OSError or BadLease."""
+
+    def write(self, lease: Lease, version: str | None) -> str:
+        """Replace a version of the record, and only that one, or create it; return the new version.
+
+        Raise OSError if that has failed, or if it is unknown whether it has: it may even take effect later.
+        """
+
+    def close(self) -> None:
+        """Close the connection to it. The next call opens another one."""
+
+
+class Replaced(Exception):
+    """Another server holds the lease."""
+
+    def __init__(self, lease: Lease) -> None:
+        super().__init__(f"{lease.name} holds the lease, as the server of term {lease.term}")
+        self.lease = lease
+
+
+class NotFree(Exception):
+    """The lease must not be taken. The text says why."""
+
+
+def perform(store: LeaseStore, call: Call) -> Found | None:
+    """Ask the store; return what there is now. Raise what the store raises."""
+    if call.lease is None:
+        return store.read()
+    return Found(call.lease, store.write(call.lease, call.version))
+
+
+class Holder:
+    """The lease, as the server sees that holds it: rules L1 to L3.
+
+    One thread asks the store for what `call` returns, one call after the other, and passes the results on by `answer`
+    or `failed`. Everything else may be used on any thread.
+    """
+
+    def __init__(self, lease: Lease, version: str | None, now_ms: Callable[[], int]) -> None:
+        """`lease` is to be written in place of `version`; it holds when that is done."""
+        self.lease = lease
+        """What has to be in the store."""
+        self.valid_until_ms = 0
+        self.failures = 0
+        """How many calls have failed."""
+        self._now_ms = now_ms
+        self._version = version
+        self._in_store = replace(lease, sync=("?",))
+        """The record of this version. What it names before the first write is unknown."""
+        self._renewed_ms: int | None = None
+        self._sent: dict[str, tuple[Lease, int]] = {}
+        """Writes in place of this version, each with when it was sent. Each may have taken effect, or still may."""
+        self._is_in_doubt = False
+        self._given: Lease | None = None
+        """The record that gives the lease away, until that is asked for."""
+        self._ends_ms = 0
+        """While it hands over: when it has to have ended."""
+        self._lock = threading.Lock()
+
+    # --- what the server asks
+
+    @property
+    def holds(self) -> bool:
+        """Whether the server may confirm now (L1)."""
+        return self._now_ms() < self.valid_until_ms
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the server has to end: its lease has run out, or somebody else's has begun."""
+        now_ms = self._now_ms()
+        return now_ms >= self.valid_until_ms and now_ms >= self._ends_ms
+
+    @property
+    def names_nobody(self) -> bool:
+        """Whether it is certain that the record in the store names no standby as in sync, and will not (L2)."""
+        with self._lock:
+            leases = [self.lease, self._in_store, *(lease for lease, _ in self._sent.values())]
+            return not any(lease.sync for lease in leases)
+
+    def name_in_sync(self, *copies: str) -> None:
+        """Have the record name the copies that every confirm waits for (L3)."""
+        with self._lock:
+            self.lease = replace(self.lease, sync=copies)
+
+    def hand_over(self, holder: str, name: str) -> None:
+        """Give the lease to a copy. The server confirms nothing from now on; if this fails, not before a renewal."""
+        with self._lock:
+            self.valid_until_ms = 0
+            self._ends_ms = self._now_ms() + HAND_OVER_MS_MAX
+            term = self.lease.term + 1
+            self._renewed_ms = None
+            self._given = replace(self.lease, holder=holder, name=name, term=term, url="", sync=())
+
+    # --- the store
+
+    def call(self) -> Call | None:
+        """Return what to ask the store for now, or None if nothing is due."""
+        with self._lock:
+            if self._is_in_doubt:
+                return Call()
+            given, self._given = self._given, None
+            if given is None and self._pause_ms() > 0:
+                return None
+            if given is not None:
+                self.valid_until_ms = 0
+            lease = replace(given or self.lease, write=secrets.token_hex(8))
+            self._sent[lease.write] = lease, self._now_ms()
+            return Call(lease, self._version)
+
+    def pause_ms(self) -> int:
+        """Return after how many milliseconds a call is due."""
+        with self._lock:
+            return self._pause_ms()
+
+    def _pause_ms(self) -> int:
+        if self._is_in_doubt or self._given or self._renewed_ms is None or self.lease.sync != self._in_store.sync:
+            return 0
+        return max(self._renewed_ms + self.lease.ttl_ms // RENEWALS - self._now_ms(), 0)
+
+    def failed(self) -> None:
+        """A call has failed, or it is unknown whether it has."""
+        with self._lock:
+            self._is_in_doubt = True
+            self.failures += 1
+
+    def answer(self, found: Found | None) -> None:
+        """The store has this record now. Raise Replaced, or OSError if there is none although there was one."""
+        with self._lock:
+            if found is None:
+                if self._version is not None:
+                    raise OSError("there is no lease any more: somebody has removed it")
+                self._is_in_doubt = False
+                return
+            lease, sent_ms = self._sent.get(found.lease.write, (found.lease, None))
+            if (lease.holder, lease.term) != (self.lease.holder, self.lease.term):
+                self.valid_until_ms = 0
+                raise Replaced(found.lease)
+            self._is_in_doubt = False
+            if found.version != self._version:
+                # Writes in place of an older version can't take effect any more.
+                self._version, self._in_store, self._renewed_ms = found.version, found.lease, sent_ms
+                self._sent.clear()
+            if sent_ms is not None and self._given is None:
+                self.valid_until_ms = sent_ms + lease.ttl_ms - MARGIN_MS
+                self._ends_ms = 0
+
+
+class Candidate(NamedTuple):
+    """A copy that may become the server."""
+
+    id: str
+    server: str
+    term: int
+    is_complete: bool
+    in_sync: bool
+    """Whether the server has said last that the copy has everything that is confirmed."""
+    reaches_ms: int | None
+    """Up to which moment it has the stream; None if that is unknown."""
+
+
+class Watch:
+    """The lease, as those see it who do not hold it: rule L4. Times are those of the watcher's clock."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.found: Found | None = None
+        """What was there at the last look."""
+        self.since_ms = 0
+        """When the watcher has seen this version for the first time."""
+        self._now_ms = now_ms
+
+    def saw(self, found: Found | None) -> None:
+        """A look that has ended just now has found this."""
+        if found is None or self.found is None or found.version != self.found.version:
+            self.since_ms = self._now_ms()
+        self.found = found
+
+    @property
+    def silent_ms(self) -> int:
+        """For how long the holder has not renewed it."""
+        return self._now_ms() - self.since_ms
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the holder can't confirm any more."""
+        return self.found is not None and self.silent_ms >= self.found.lease.ttl_ms
+
+    def lacks(self, copy: Candidate, lag_ms: int | None, *, accepts_loss: bool = False) -> str:
+        """Return what a copy that takes the lease now may lack, or "". Raise NotFree if it must not take it.
+
+        With `lag_ms` it has to have everything up to so long before the last renewal. With `accepts_loss` it need not
+        have anything that another copy has, but the lease has to be over all the same.
+        """
+        if self.found is None:
+            raise NotFree("nobody holds the lease; start the server with curbstone serve")
+        lease = self.found.lease
+        if lease.server != copy.server:
+            raise NotFree(f"the lease is that of server {lease.server[:8]}, and this is a copy of {copy.server[:8]}")
+        is_mine = lease.holder == copy.id
+        if not is_mine and not self.is_over:
+            raise NotFree(f"{lease.name} holds the lease, and has renewed it {self.silent_ms / 1000:.1f} s ago")
+        if lease.term != copy.term + is_mine:
+            raise NotFree(f"the lease is of term {lease.term}, and this is a copy of term {copy.term}")
+        if not copy.is_complete:
+            raise NotFree("the copy is not complete")
+        if copy.in_sync and (is_mine or copy.id in lease.sync):
+            return ""
+        if lag_ms is None and not accepts_loss:
+            raise NotFree("the copy is not in sync, so it may lack what was confirmed")
+        is_near = copy.reaches_ms is not None and lag_ms is not None and self.since_ms - copy.reaches_ms <= lag_ms
+        if not (is_near or is_mine or accepts_loss):
+            raise NotFree(f"the copy is more than {(lag_ms or 0) / 1000:g} s behind")
+        return "the server did not wait for this copy before it confirmed"
+
+    def taken_by(self, server: Lease) -> Lease | None:
+        """Return what the server of a directory writes to hold the lease; None if it has to wait.
+
+        `server.sync` is whom the directory allows the record to name. Raise Replaced, or NotFree if that stays so.
+        """
+        if self.found is None:
+            return replace(server, sync=())
+        lease = self.found.lease
+        if lease.server != server.server:
+            raise NotFree(
+                f"it belongs to server {lease.server[:8]}, and this is {server.server[:8]}; each server needs its own"
+            )
+        if lease.holder == server.holder and lease.term <= server.term:
+            return replace(server, sync=tuple(copy for copy in lease.sync if copy in server.sync))
+        if lease.term >= server.term:
+            raise Replaced(lease)
+        return replace(server, sync=()) if self.is_over else None
+
+
+class LeaseBarrier:
+    """Implements `core.host.ConfirmBarrier`: nothing is confirmed unless the server holds its lease."""
+
+    def __init__(self, holder: Holder, inner: ConfirmBarrier | None) -> None:
+        """`inner` may hold back more."""
+        self._holder = holder
+        self._inner = inner
+
+    def begin(self) -> None:
+        if self._inner is not None:
+            self._inner.begin()
+
+    def end(self) -> int:
+        return self._inner.end() if self._inner is not None else 1
+
+    def allows(self, mark: int) -> bool:
+        return self._holder.holds and (self._inner is None or self._inner.allows(mark))

@@ -1,0 +1,221 @@
+"""Keeps the lease of a server, on a thread; and gets it when the server starts."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from curbstone.core.errors import Unavailable
+from curbstone.exit_codes import REPLACED, CommandFailed
+from curbstone.standby.clock import now_ms
+from curbstone.standby.lease import (
+    LOOKS,
+    RENEWALS,
+    BadLease,
+    Holder,
+    Lease,
+    LeaseStore,
+    NotFree,
+    Replaced,
+    Watch,
+    perform,
+)
+from curbstone.standby.place import Place, place_of_server
+
+if TYPE_CHECKING:
+    from curbstone.core.disk import Disk
+    from curbstone.settings import Settings
+
+AGAIN_S = 0.5
+"""After a call to the store has failed, when to ask again."""
+LOOK_S = 0.02
+
+logger = logging.getLogger("curbstone")
+
+
+class LeaseFigures(NamedTuple):
+    """What is known of the lease of a server."""
+
+    name: str
+    valid_ms: int
+    """For how long the server may still confirm without a renewal."""
+    standbys: int
+    """How many standbys could take it: those that have everything that is confirmed."""
+    ttl_ms: int
+    failures: int
+    """How many calls to the store have failed."""
+
+
+class LeaseKeeper:
+    """See the module's docstring."""
+
+    def __init__(self, store: LeaseStore, holder: Holder) -> None:
+        self.holder = holder
+        self.replaced: Lease | None = None
+        """The lease of another server, if there is one."""
+        self._store = store
+        self._given_to = ""
+        """The copy that it is handed over to."""
+        self._wake = threading.Event()
+
+    def start(self) -> None:
+        """Begin to renew it. The thread ends with the process."""
+        threading.Thread(target=self._run, name="curbstone-lease", daemon=True).start()
+
+    def _run(self) -> None:
+        while self.replaced is None:
+            try:
+                self._work()
+                pause_s = self.holder.pause_ms() / 1000
+            except Replaced as error:
+                self.replaced = error.lease
+                self._store.close()
+                return
+            except (OSError, BadLease) as error:
+                logger.warning("the lease can't be renewed: %s", error)
+                pause_s = AGAIN_S
+            self._wake.wait(pause_s)
+            self._wake.clear()
+
+    def _work(self) -> None:
+        """Ask the store for what is due. Raise Replaced, OSError or BadLease."""
+        while (call := self.holder.call()) is not None:
+            try:
+                self.holder.answer(perform(self._store, call))
+            except (OSError, BadLease):
+                self.holder.failed()
+                raise
+
+    def acquire(self) -> None:
+        """Ask until the lease holds. Blocks. Raise Replaced."""
+        while not self.holder.holds:
+            try:
+                self._work()
+            except (OSError, BadLease) as error:
+                logger.warning("the lease can't be taken: %s", error)
+                time.sleep(AGAIN_S)
+
+    @property
+    def why_over(self) -> str:
+        """Why the server has to end, or ""."""
+        if self.replaced is not None and self.replaced.holder != self._given_to:
+            return str(Replaced(self.replaced))
+        if self.holder.is_over:
+            return "the lease could not be renewed in time, and a standby may take it"
+        return ""
+
+    def name_in_sync(self, *copies: str) -> None:
+        """Have the record name the copies that every confirm waits for."""
+        if self.holder.lease.sync != copies:
+            self.holder.name_in_sync(*copies)
+            self._wake.set()
+
+    def hand_over(self, copy: str, name: str) -> None:
+        """Give it to a copy. Blocks. If it raises Unavailable, the server may continue when it holds it again."""
+        self._given_to = copy
+        self.holder.hand_over(copy, name)
+        self._wake.set()
+        while not (self.holder.holds or self.holder.is_over):
+            if self.replaced is not None and self.replaced.holder == copy:
+                return
+            time.sleep(LOOK_S)
+        self._given_to = ""
+        raise Unavailable(f"the lease could not be handed over to {name}; nothing was changed")
+
+    def figures(self) -> LeaseFigures:
+        """Return what is known."""
+        holder = self.holder
+        lease = holder.lease
+        valid_ms = max(holder.valid_until_ms - now_ms(), 0)
+        return LeaseFigures(lease.name, valid_ms, len(lease.sync), lease.ttl_ms, holder.failures)
+
+
+def store_at(url: str, ttl_s: float) -> LeaseStore:
+    """Return the store at the URL of a lease. Raise Unavailable."""
+    scheme, _, place = url.partition("://")
+    timeout_s = ttl_s / RENEWALS
+    if scheme == "k8s":
+        from curbstone.standby.kubernetes_lease import KubernetesLease
+
+        namespace, _, name = place.partition("/")
+        try:
+            return KubernetesLease(namespace, name, timeout_s)
+        except OSError as error:
+            raise Unavailable(f"--lease {url}: {error}") from error
+    try:
+        from curbstone.standby.object_lease import ObjectLease
+    except ImportError as error:
+        raise Unavailable(
+            f"--lease {url} needs obstore; pip install 'curbstone[objects]' installs it ({error})"
+        ) from error
+    return ObjectLease(url, timeout_s)
+
+
+def acquire(store: LeaseStore, server: Lease) -> LeaseKeeper:
+    """Return the lease of a server once that holds it. Blocks. Raise Unavailable or CommandFailed if it never will.
+
+    `server.sync` is whom the record may name from the start.
+    """
+    watch = Watch(now_ms)
+    is_checked = is_waiting = False
+    while True:
+        try:
+            if not is_checked:
+                store.check()
+                is_checked = True
+            watch.saw(store.read())
+            lease = watch.taken_by(server)
+            if lease is not None:
+                version = watch.found.version if watch.found is not None else None
+                keeper = LeaseKeeper(store, Holder(lease, version, now_ms))
+                with suppress(Replaced):  # another one was faster: look again
+                    keeper.acquire()
+                    keeper.start()
+                    return keeper
+        except Replaced as error:
+            raise CommandFailed(
+                f"{error}: it has replaced this one. Follow it, with curbstone standby", REPLACED
+            ) from None
+        except (NotFree, BadLease, NotImplementedError) as error:
+            raise Unavailable(f"the lease can't be used: {error}") from error
+        except OSError as error:
+            logger.warning("the lease can't be read: %s", error)
+        else:
+            if not is_waiting:
+                is_waiting = True
+                logger.warning(
+                    "waiting for the lease: %s holds it", watch.found.lease.name if watch.found else "nobody"
+                )
+        time.sleep(server.ttl_ms / 1000 / LOOKS)
+
+
+def acquired(disk: Disk, settings: Settings) -> LeaseKeeper:
+    """Return the lease of the server of a directory; see `acquire`."""
+    assert settings.lease
+    place = place_of_server(disk)
+    try:
+        return acquire(store_at(settings.lease, settings.lease_ttl), lease_of(place, settings))
+    finally:
+        place.close()
+
+
+def lease_of(place: Place, settings: Settings) -> Lease:
+    """Return the lease as the server of a directory would hold it."""
+    if not place.state.copy:
+        place.change(copy=secrets.token_hex(16))
+    state = place.state
+    is_sync = settings.confirm_with == "standby" and state.believed
+    return Lease(
+        server=state.server,
+        term=state.term,
+        holder=state.copy,
+        name=socket.gethostname()[:100],
+        url=settings.advertise,
+        sync=(state.believed,) if is_sync else (),
+        ttl_ms=int(settings.lease_ttl * 1000),
+    )

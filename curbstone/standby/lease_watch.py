@@ -1,0 +1,118 @@
+"""Watches the lease for a standby, and takes it."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from curbstone.exit_codes import CommandFailed
+from curbstone.standby.clock import now_ms
+from curbstone.standby.frames import InSync
+from curbstone.standby.lease import LOOKS, BadLease, Candidate, Found, Holder, Lease, NotFree, Replaced, Watch, perform
+from curbstone.standby.lease_keeper import store_at
+from curbstone.standby.place import State
+from curbstone.standby.second_copy import NotPromoted, SecondCopy
+
+if TYPE_CHECKING:
+    from curbstone.settings import Settings
+
+log = logging.getLogger("curbstone.standby")
+
+
+class LeaseWatch:
+    """See the module's docstring. May be used on any thread. Methods that ask the store block."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raise Unavailable if the store can't be used here."""
+        self._store = store_at(settings.lease, settings.lease_ttl)
+        self._url = settings.advertise
+        self._ttl_ms = int(settings.lease_ttl * 1000)
+        self._lag_ms = None if settings.failover_lag is None else int(settings.failover_lag * 1000)
+        self._watch = Watch(now_ms)
+        self._lock = threading.Lock()
+        self.look_s = settings.lease_ttl / LOOKS
+        """How often to look."""
+
+    @property
+    def found(self) -> Found | None:
+        """The lease, as it was seen last."""
+        return self._watch.found
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the holder can't confirm any more."""
+        return self._watch.is_over
+
+    @property
+    def holder_url(self) -> str:
+        """Where the holder is reached; "" if it did not say, or it is this machine."""
+        found = self._watch.found
+        return "" if found is None or found.lease.url == self._url else found.lease.url
+
+    def look(self) -> None:
+        """Look at the lease. Raise OSError or BadLease."""
+        with self._lock:
+            self._watch.saw(self._store.read())
+
+    def lacks(self, copy: SecondCopy, reaches_ms: int | None, *, accepts_loss: bool = False) -> str:
+        """Return what a copy may lack that takes the lease now, or "". Raise NotPromoted."""
+        state = copy.state
+        is_in_sync, is_usable = state.in_sync != InSync.NO, copy.applier.is_usable
+        candidate = Candidate(state.copy, state.server, state.term, is_usable, is_in_sync, reaches_ms)
+        try:
+            return self._watch.lacks(candidate, self._lag_ms, accepts_loss=accepts_loss)
+        except NotFree as error:
+            raise NotPromoted(str(error)) from None
+
+    def take(self, copy: SecondCopy, reaches_ms: int | None, *, accepts_loss: bool = False) -> str:
+        """Take the lease for a copy that is going to be promoted; return what `lacks` returns.
+
+        Raise NotPromoted, or OSError if it is unknown whether it was taken: then look again, and take it again.
+        """
+        try:
+            self.look()
+        except BadLease as error:
+            raise NotPromoted(str(error)) from None
+        lacks = self.lacks(copy, reaches_ms, accepts_loss=accepts_loss)
+        with self._lock:
+            found, state = self._watch.found, copy.state
+            assert found is not None
+            lease = Lease(
+                server=state.server,
+                term=state.term + 1,
+                holder=state.copy,
+                name=socket.gethostname()[:100],
+                url=self._url,
+                sync=(),
+                ttl_ms=self._ttl_ms,
+            )
+            holder = Holder(lease, found.version, now_ms)
+            call = holder.call()
+            assert call is not None
+            try:
+                holder.answer(perform(self._store, call))
+            except Replaced as error:
+                raise NotPromoted(str(error)) from None
+        return lacks
+
+    def close(self) -> None:
+        """Close the connection to the store."""
+        with self._lock:
+            self._store.close()
+
+    def lets_serve(self, state: State) -> bool:
+        """Return whether the directory of a server may be served: no other one has replaced it. Raise CommandFailed."""
+        while True:
+            try:
+                self.look()
+            except BadLease as error:
+                raise CommandFailed(str(error)) from None
+            except OSError as error:
+                log.warning("the lease can't be read: %s", error)
+                time.sleep(self.look_s)
+            else:
+                found = self._watch.found
+                return found is None or found.lease.server != state.server or found.lease.term <= state.term

@@ -1,0 +1,75 @@
+"""A lease as an object in a store that replaces objects conditionally: S3 and what speaks it, Google's, Azure's."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.store import from_url
+
+from curbstone.standby.lease import Found, Lease
+
+NEVER = json.dumps({"e_tag": '"00000000000000000000000000000000"', "version": "1"})
+"""A version that no object has."""
+
+
+class ObjectLease:
+    """Implements `lease.LeaseStore`. Credentials are those of the environment, as for the vendor's own tools."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        folder, _, self._name = url.rpartition("/")
+        options: dict[str, Any] = {"timeout": f"{timeout_s:g}s", "connect_timeout": f"{timeout_s:g}s"}
+        if os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true":
+            options["allow_http"] = True
+        # No retries by itself: a second attempt fails if the first one has taken effect.
+        self._store = from_url(folder, client_options=options, retry_config={"max_retries": 0})
+
+    def check(self) -> None:
+        """See `LeaseStore`. It is tried with another object, NAME.check."""
+        for version, may_succeed in ((None, True), (None, False), (NEVER, False)):
+            try:
+                obstore.put(self._store, f"{self._name}.check", b"Curbstone\n", mode=_mode(version))
+            except (AlreadyExistsError, PreconditionError):
+                continue
+            except BaseError as error:
+                raise _failed(error) from None
+            if not may_succeed:
+                raise NotImplementedError("it replaces objects whatever their version is")
+
+    def read(self) -> Found | None:
+        """See `LeaseStore`."""
+        try:
+            found = obstore.get(self._store, self._name)
+            data = bytes(found.bytes())
+        except FileNotFoundError:
+            return None
+        except BaseError as error:
+            raise _failed(error) from None
+        return Found(Lease.decode(data), _version(found.meta))
+
+    def write(self, lease: Lease, version: str | None) -> str:
+        """See `LeaseStore`."""
+        try:
+            return _version(obstore.put(self._store, self._name, lease.encode(), mode=_mode(version)))
+        except BaseError as error:
+            raise _failed(error) from None
+
+    def close(self) -> None:
+        """See `LeaseStore`: the library does that."""
+
+
+def _mode(version: str | None) -> Any:
+    return "create" if version is None else json.loads(version)
+
+
+def _version(meta: Any) -> str:
+    """Return what the store names the version by: of Google's a generation, of all others an ETag."""
+    return json.dumps({name: meta[name] for name in ("e_tag", "version") if meta.get(name) is not None})
+
+
+def _failed(error: BaseError) -> OSError:
+    """Return an error with the first line of another; the rest is for those who debug the library."""
+    return OSError(str(error).partition("\n")[0])

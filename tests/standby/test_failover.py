@@ -1,0 +1,209 @@
+"""`--lease`, as processes: the standby takes over by itself, and a server without its lease confirms nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.kit.commands import curbstone
+from tests.kit.object_store import object_store
+from tests.kit.server import NotReady, ServerProcess, bodies, call, clean_environment
+from tests.kit.until import until
+from tests.standby.kubernetes_api import KubernetesApi
+from tests.standby.load import Load, in_sync
+from tests.standby.second import StandbyProcess
+
+TTL_S = 6
+OPTIONS = ("--standby-backlog=1MiB", "--cap=64MiB", f"--lease-ttl={TTL_S}")
+SYNC = (*OPTIONS, "--confirm-with=standby")
+BUCKET = "leases"
+
+
+class Place(NamedTuple):
+    """Where a lease is: the option, and the environment of processes that reach it."""
+
+    option: str
+    env: dict[str, str]
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[KubernetesApi]:
+    (tmp_path / "kubernetes").mkdir()
+    with KubernetesApi(tmp_path / "kubernetes") as found:
+        yield found
+
+
+@pytest.fixture
+def lease(api: KubernetesApi) -> Place:
+    return Place("--lease=k8s://shop/lease", clean_environment(**api.variables))
+
+
+@pytest.fixture(params=["s3", "k8s"])
+def any_lease(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "k8s":
+        yield request.getfixturevalue("lease")
+        return
+    if importlib.util.find_spec("obstore") is None:
+        pytest.skip("obstore is not installed; `make spark-deps` brings it")
+    with object_store(tmp_path / "s3.log", BUCKET) as found:
+        yield Place(f"--lease=s3://{BUCKET}/shop/lease", clean_environment(**found))
+
+
+def held(server: ServerProcess) -> dict[str, object]:
+    found: dict[str, object] = call(server, "GET", "/v2/standby")["lease"]
+    return found
+
+
+def serves(standby: StandbyProcess) -> None:
+    """Wait until a standby has taken over."""
+    ServerProcess.read_addresses(standby, standby.process)
+
+
+def test_a_standby_takes_over_by_itself_and_nothing_confirmed_is_lost(tmp_path: Path, any_lease: Place) -> None:
+    data, other, (lease, env) = tmp_path / "data", tmp_path / "other", any_lease
+    with ServerProcess(data, *SYNC, lease, env=env) as server:
+        call(server, "PUT", "/v2/default/queues/q", {})
+        with StandbyProcess(other, server.url, *SYNC, lease, env=env) as standby:
+            in_sync(server)
+            until(lambda: held(server)["standbys"] == 1)
+            load = Load(server.url)
+            with load.running():
+                until(lambda: len(load.confirmed) > 50)
+                server.kill()
+                serves(standby)
+                load.urls.append(standby.url)
+                before = len(load.confirmed)
+                until(lambda: len(load.confirmed) > before + 50)
+            assert set(load.confirmed) <= set(bodies(standby))
+            assert standby.state()["term"] == 2 and not (other / "ids").exists()
+            with pytest.raises(NotReady, match="it has replaced this one") as refused:
+                server.restart()
+            assert refused.value.code == 7
+            with StandbyProcess(data, standby.url, "--discard", *SYNC, lease, env=env) as former:
+                in_sync(standby)
+                assert former.state()["term"] == 2
+
+
+def test_a_server_that_was_stopped_for_too_long_confirms_nothing_and_ends(tmp_path: Path, lease: Place) -> None:
+    with ServerProcess(tmp_path / "data", *SYNC, lease.option, env=lease.env) as server:
+        call(server, "PUT", "/v2/default/queues/q", {})
+        with StandbyProcess(tmp_path / "other", server.url, *SYNC, lease.option, env=lease.env) as standby:
+            in_sync(server)
+            until(lambda: held(server)["standbys"] == 1)
+            server.process.send_signal(signal.SIGSTOP)
+            load = Load(server.url)
+            with load.running():
+                serves(standby)
+                server.process.send_signal(signal.SIGCONT)
+                assert server.process.wait(60) == 7
+            assert load.confirmed == []
+            assert "it serves no more" in server.log
+            assert bodies(standby) == []
+
+
+def test_a_server_without_the_store_ends_and_serves_again_with_it(tmp_path: Path, api: KubernetesApi) -> None:
+    env = clean_environment(**api.variables)
+    with ServerProcess(tmp_path / "data", *OPTIONS, "--lease=k8s://shop/lease", env=env) as server:
+        call(server, "PUT", "/v2/default/queues/q", {})
+        api.token = "no token is right"
+        assert server.process.wait(60) == 7
+        assert "the lease could not be renewed in time" in server.log and "401: Unauthorized" in server.log
+        api.renew_token("another token")
+        server.kill()
+        server.restart()
+        assert bodies(server) == [] and held(server)["standbys"] == 0
+
+
+def test_a_server_that_starts_again_in_time_keeps_its_lease(tmp_path: Path, lease: Place) -> None:
+    with (
+        ServerProcess(tmp_path / "data", *SYNC, lease.option, env=lease.env) as server,
+        StandbyProcess(tmp_path / "other", server.url, *SYNC, lease.option, env=lease.env) as standby,
+    ):
+        in_sync(server)
+        server.kill()
+        server.restart(same_ports=True)
+        in_sync(server)
+        assert standby.state()["term"] == 1
+
+
+def test_a_server_that_continues_alone_is_not_replaced(tmp_path: Path, lease: Place) -> None:
+    """What it confirms is on one disk only, so a standby that comes back late must not take over."""
+    patience = "--standby-patience=1"
+    with ServerProcess(tmp_path / "data", *SYNC, patience, lease.option, env=lease.env) as server:
+        call(server, "PUT", "/v2/default/queues/q", {})
+        with StandbyProcess(tmp_path / "other", server.url, *SYNC, lease.option, env=lease.env) as standby:
+            in_sync(server)
+            until(lambda: held(server)["standbys"] == 1)
+            standby.kill()
+            until(lambda: call(server, "GET", "/v2/standby")["confirms"] == "alone")
+            assert held(server)["standbys"] == 0
+            call(server, "POST", "/v2/default/queues/q/messages/batch", [{"message": "on one disk"}])
+            server.kill()
+            standby.restart()
+            until(lambda: "this copy does not take the lease, which is over: the copy is not in sync" in standby.log)
+            server.restart(same_ports=True)
+            in_sync(server)
+            assert bodies(server) == ["on one disk"]
+
+
+def test_an_asynchronous_standby_takes_over_within_its_lag(tmp_path: Path, lease: Place) -> None:
+    lag = "--failover-lag=30"
+    with ServerProcess(tmp_path / "data", *OPTIONS, lease.option, env=lease.env) as server:
+        call(server, "PUT", "/v2/default/queues/q", {})
+        with StandbyProcess(tmp_path / "other", server.url, *OPTIONS, lag, lease.option, env=lease.env) as standby:
+            call(server, "POST", "/v2/default/queues/q/messages/batch", [{"message": "first"}])
+            standby.has_everything(server)
+            server.kill()
+            serves(standby)
+            assert bodies(standby) == ["first"]
+            assert "promoted to term 2; something that was confirmed may be missing" in standby.log
+
+
+def test_a_switchover_hands_the_lease_over(tmp_path: Path, lease: Place) -> None:
+    with (
+        ServerProcess(tmp_path / "data", *OPTIONS, lease.option, env=lease.env) as server,
+        StandbyProcess(tmp_path / "other", server.url, *OPTIONS, lease.option, env=lease.env) as standby,
+    ):
+        call(server, "PUT", "/v2/default/queues/q", {})
+        standby.has_everything(server)
+        refused = standby.promote("--accept-loss")
+        assert refused.code == 1 and "holds the lease, and has renewed it" in refused.err
+        load = Load(server.url)
+        with load.running():
+            until(lambda: len(load.confirmed) > 20)
+            done = curbstone("switchover", "--server", server.url, cwd=tmp_path)
+            assert done.code == 0 and "which serves as term 2" in done.out
+            assert server.process.wait(60) == 7
+            serves(standby)
+            load.urls.append(standby.url)
+            before = len(load.confirmed)
+            until(lambda: len(load.confirmed) > before + 20)
+        assert set(load.confirmed) <= set(bodies(standby))
+
+
+def test_a_lease_of_another_server_is_left_as_it_is(tmp_path: Path, lease: Place) -> None:
+    with ServerProcess(tmp_path / "data", *OPTIONS, lease.option, env=lease.env) as server:
+        with pytest.raises(NotReady, match="the lease can't be used: it belongs to server"):
+            ServerProcess(tmp_path / "other", *OPTIONS, lease.option, env=lease.env)
+        assert held(server)["valid_ms"]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "rule"),
+    [
+        (("--lease", "s3://bucket/key"), 2, "--lease needs --standby-backlog"),
+        (("--lease", "file:///tmp/lease", "--standby-backlog", "1MiB"), 2, "bad lease 'file:///tmp/lease'"),
+        (("--lease", "k8s://shop", "--standby-backlog", "1MiB"), 2, "bad lease 'k8s://shop'"),
+        (("--lease-ttl", "5"), 2, "expected a number of seconds from 6"),
+        (("--advertise", "one.example"), 2, "bad address 'one.example'"),
+        (("--lease", "k8s://shop/lease", "--standby-backlog", "1MiB"), 1, "KUBERNETES_SERVICE_HOST is not set"),
+    ],
+)
+def test_wrong_options_are_named(tmp_path: Path, args: tuple[str, ...], code: int, rule: str) -> None:
+    done = curbstone("serve", *args, cwd=tmp_path)
+    assert done.code == code and rule in done.err

@@ -1,0 +1,132 @@
+"""The stores of a lease, each with a server that does as the real one: moto's S3, and a small API of Kubernetes."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curbstone.standby import kubernetes_lease
+from curbstone.standby.kubernetes_lease import RECORD
+from curbstone.standby.lease import BadLease, Lease, LeaseStore
+from curbstone.standby.lease_keeper import acquire, store_at
+from tests.kit.authority import Authority
+from tests.kit.object_store import object_store
+from tests.kit.until import until
+from tests.standby.kubernetes_api import KubernetesApi
+
+LEASE = Lease(server="s", term=1, holder="a", name="one", url="", sync=(), ttl_ms=15_000, write="1")
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesApi]:
+    with KubernetesApi(tmp_path) as found:
+        for name, value in found.variables.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(kubernetes_lease, "SERVICE_ACCOUNT", found.account)
+        yield found
+
+
+@pytest.fixture
+def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if importlib.util.find_spec("obstore") is None:
+        pytest.skip("obstore is not installed; `make spark-deps` brings it")
+    with object_store(tmp_path / "s3.log", "leases") as found:
+        for name, value in found.items():
+            monkeypatch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(params=["k8s://shop/lease", "s3://leases/shop/lease"])
+def store(request: pytest.FixtureRequest) -> Iterator[LeaseStore]:
+    request.getfixturevalue("api" if request.param.startswith("k8s") else "s3")
+    with closing(store_at(request.param, 15)) as found:
+        yield found
+
+
+@pytest.fixture
+def in_kubernetes(api: KubernetesApi) -> Iterator[LeaseStore]:
+    with closing(store_at("k8s://shop/lease", 15)) as found:
+        yield found
+
+
+def test_a_store_replaces_no_other_version_than_the_one_that_was_read(store: LeaseStore) -> None:
+    store.check()
+    assert store.read() is None
+    first = store.write(LEASE, None)
+    found = store.read()
+    assert found is not None and found == (LEASE, first)
+    with pytest.raises(OSError, match="already"):
+        store.write(LEASE, None)
+    second = store.write(replace(LEASE, write="2"), first)
+    with pytest.raises(OSError, match="modified|precondition"):
+        store.write(replace(LEASE, write="3"), first)
+    found = store.read()
+    assert found is not None and (found.lease.write, found.version) == ("2", second)
+    store.check()
+
+
+def test_a_server_gets_its_lease_and_renews_it(store: LeaseStore, request: pytest.FixtureRequest) -> None:
+    keeper = acquire(store_at(request.node.callspec.params["store"], 15), replace(LEASE, sync=("b",), ttl_ms=2400))
+    assert keeper.holder.holds and keeper.figures().standbys == 0
+    before = store.read()
+    keeper.name_in_sync("b")
+
+    def is_named() -> bool:
+        found = store.read()
+        return found is not None and found.lease.sync == ("b",) and found != before
+
+    until(is_named)
+    keeper.hand_over("b", "two")
+    found = store.read()
+    assert found is not None and (found.lease.holder, found.lease.term, found.lease.sync) == ("b", 2, ())
+    assert not keeper.holder.holds and not keeper.why_over
+
+
+def test_what_others_have_put_into_the_object_is_kept(api: KubernetesApi, in_kubernetes: LeaseStore) -> None:
+    """Whoever may only update an object of this name has to find one, which then has no record yet."""
+    api.put({"kind": "Lease", "metadata": {"name": "lease", "labels": {"app": "shop"}, "annotations": {"note": "x"}}})
+    assert in_kubernetes.read() is None
+    in_kubernetes.write(LEASE, None)
+    stored: dict[str, Any] = api.objects["lease"]
+    assert stored["metadata"]["labels"] == {"app": "shop"} and stored["metadata"]["annotations"]["note"] == "x"
+    spec = {name: stored["spec"][name] for name in ("holderIdentity", "leaseDurationSeconds", "leaseTransitions")}
+    assert spec == {"holderIdentity": "one", "leaseDurationSeconds": 15, "leaseTransitions": 0}
+    assert "POST" not in api.requests
+
+
+def test_the_token_is_read_again_and_refusals_are_named(api: KubernetesApi, in_kubernetes: LeaseStore) -> None:
+    api.renew_token("another token")
+    in_kubernetes.write(LEASE, None)
+    api.token = "one that the pod does not have"
+    with pytest.raises(OSError, match="answered 401: Unauthorized"):
+        in_kubernetes.read()
+
+
+def test_an_api_server_of_another_authority_is_not_trusted(api: KubernetesApi, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    Authority(tmp_path / "other").file.replace(api.account / "ca.crt")
+    with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
+        store_at("k8s://shop/lease", 15).read()
+    assert api.requests == []
+
+
+def test_a_damaged_record_is_no_lease(api: KubernetesApi, in_kubernetes: LeaseStore) -> None:
+    for record in ("{", "[]", '{"term": 1}', LEASE.encode().decode().replace("15000", "0")):
+        api.put({"kind": "Lease", "metadata": {"name": "lease", "annotations": {RECORD: record}}})
+        with pytest.raises(BadLease):
+            in_kubernetes.read()
+
+
+def test_a_store_that_ignores_versions_is_refused(s3: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from curbstone.standby import object_lease
+
+    store = store_at("s3://leases/shop/lease", 15)
+    monkeypatch.setattr(object_lease, "_mode", lambda _version: "overwrite")
+    with pytest.raises(NotImplementedError, match="whatever their version is"):
+        store.check()
