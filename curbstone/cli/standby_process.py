@@ -31,9 +31,9 @@ from curbstone.standby.applying import DiskFull, SyncFailed
 from curbstone.standby.clock import now_ms
 from curbstone.standby.frames import BadFrame
 from curbstone.standby.lag import Lag
-from curbstone.standby.place import STATE_FILE, Place
+from curbstone.standby.place import STATE_FILE, Place, State
 from curbstone.standby.restoring import FILES_MAX
-from curbstone.standby.scope import OWN
+from curbstone.standby.scope import LOCK, OWN
 from curbstone.standby.second_copy import NotItsCopy, NotPromoted, SecondCopy
 from curbstone.standby.threads import SyncThreads
 
@@ -408,10 +408,11 @@ class StandbyProcess:
 def is_to_serve(data: Path, lease: LeaseWatch | None = None) -> bool:
     """Return whether a directory was promoted, and the server of the settings was not promoted after it.
 
-    With a lease, this decides instead, also for the directory of the first server.
+    With a lease, this decides instead; also for the directory of a server that never had a copy.
     """
     if not (data / STATE_FILE).is_file():
-        return False
+        has_data = data.is_dir() and any(each.name not in (LOCK, OWN) for each in data.iterdir())
+        return lease is not None and has_data and lease.lets_serve(State())
     state = Place(OsDisk(data, is_shared=True), b"").state
     if lease is not None:
         return state.is_server and lease.lets_serve(state)

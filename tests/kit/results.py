@@ -24,6 +24,7 @@ RUNS = {
     "engine": "simulator of the engine",
     "server": "simulator of the whole server",
     "pair": "simulator of a server and its second copy",
+    "lease": "simulator of servers that share a lease",
     "failovers": "a server and its standby as processes, killed and handed over under load",
     "kills": "the real process, killed under load",
     "power": "the real process, power cuts on FUSE and LazyFS",
