@@ -33,7 +33,7 @@ from curbstone.standby.frames import BadFrame
 from curbstone.standby.lag import Lag
 from curbstone.standby.place import STATE_FILE, Place, State
 from curbstone.standby.restoring import FILES_MAX
-from curbstone.standby.scope import LOCK, OWN
+from curbstone.standby.scope import NO_DATA, OWN
 from curbstone.standby.second_copy import NotItsCopy, NotPromoted, SecondCopy
 from curbstone.standby.threads import SyncThreads
 
@@ -411,7 +411,7 @@ def is_to_serve(data: Path, lease: LeaseWatch | None = None) -> bool:
     With a lease, this decides instead; also for the directory of a server that never had a copy.
     """
     if not (data / STATE_FILE).is_file():
-        has_data = data.is_dir() and any(each.name not in (LOCK, OWN) for each in data.iterdir())
+        has_data = data.is_dir() and any(each.name not in NO_DATA for each in data.iterdir())
         return lease is not None and has_data and lease.lets_serve(State())
     state = Place(OsDisk(data, is_shared=True), b"").state
     if lease is not None:

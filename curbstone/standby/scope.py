@@ -17,8 +17,12 @@ OWN = "standby"
 """The directory in which a second copy notes how far it is."""
 CHARTS = "charts"
 LOCK = "lock"
+LOST = "lost+found"
+"""A directory of the file system, where the data directory is the root of a volume."""
+NO_DATA = frozenset({LOCK, LOST, OWN})
+"""What is also in a directory without data."""
 
-_LEFT_OUT = {BACKUP, CHARTS, DAMAGED_DIR, LOCK, OWN, PROBE_NAME}
+_LEFT_OUT = {BACKUP, CHARTS, DAMAGED_DIR, LOCK, LOST, OWN, PROBE_NAME}
 _OF_ACCESS = {"", TOKENS, f"{TOKENS}.new"}
 
 

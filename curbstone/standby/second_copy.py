@@ -16,7 +16,7 @@ from curbstone.standby.applying import Applier, Syncs
 from curbstone.standby.copying import digests
 from curbstone.standby.frames import ATTACHED_BYTES, Attached, BadFrame, InSync
 from curbstone.standby.place import Place, State
-from curbstone.standby.scope import LOCK, OWN
+from curbstone.standby.scope import NO_DATA
 
 HAD_BYTES_MAX = 24 * 1024 * 1024
 """The most that is sent of the digests; what they do not cover is copied."""
@@ -58,7 +58,7 @@ class SecondCopy:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing in the directory."""
-        return set(self._disk.list_dir("")) <= {LOCK, OWN}
+        return set(self._disk.list_dir("")) <= NO_DATA
 
     # --- connections
 

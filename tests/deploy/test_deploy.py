@@ -28,7 +28,7 @@ DEPLOY = ROOT / "deploy"
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
 UNIT = DEPLOY / "systemd" / "curbstone.service"
 KUBERNETES = DEPLOY / "kubernetes"
-VARIANTS = ["trusted-network", "users", "tls", "production"]
+VARIANTS = ["trusted-network", "users", "tls", "production", "failover"]
 
 IGNORED = {line for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line.isidentifier()}
 IGNORED |= {"curbstone-data"}
@@ -178,7 +178,7 @@ def by_kind(text: str) -> dict[str, list[Any]]:
 def environment(variant: str) -> dict[str, str]:
     (stateful,) = by_kind(built(variant))["StatefulSet"]
     (container,) = stateful["spec"]["template"]["spec"]["containers"]
-    return {setting["name"]: setting["value"] for setting in container["env"]}
+    return {setting["name"]: setting["value"] for setting in container["env"] if "value" in setting}
 
 
 @needs_ops_tools
@@ -198,7 +198,7 @@ def test_the_manifests_fit_together(variant: str) -> None:
     (stateful,) = kinds["StatefulSet"]
     pod = stateful["spec"]["template"]["spec"]
     labels = stateful["spec"]["template"]["metadata"]["labels"]
-    assert stateful["spec"]["replicas"] == 1
+    assert stateful["spec"]["replicas"] == (2 if variant == "failover" else 1)
     assert stateful["spec"]["serviceName"] in {service["metadata"]["name"] for service in kinds["Service"]}
     (container,) = pod["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
@@ -208,7 +208,7 @@ def test_the_manifests_fit_together(variant: str) -> None:
     for kind in ("NetworkPolicy", "PodDisruptionBudget"):
         (one,) = kinds[kind]
         assert (one["spec"].get("selector") or one["spec"]["podSelector"])["matchLabels"].items() <= labels.items()
-    clients, monitoring = kinds["NetworkPolicy"][0]["spec"]["ingress"]
+    clients, monitoring, *_ = kinds["NetworkPolicy"][0]["spec"]["ingress"]
     assert {port["port"] for port in clients["ports"]} == ports.keys()
     assert {port["port"] for port in monitoring["ports"]} == {"http"}, "it may look, and not reach the other protocols"
     volumes = {volume["name"] for volume in pod.get("volumes", ())}
@@ -246,9 +246,29 @@ def test_a_server_accepts_the_settings_of_each_variant(
             load({})
         return
     settings = load({})
-    assert settings.insecure == (variant == "trusted-network")
-    assert (settings.users is None) == (variant == "trusted-network")
+    has_no_logins = variant in ("trusted-network", "failover")
+    assert settings.insecure == has_no_logins
+    assert (settings.users is None) == has_no_logins
     assert all(address.tls for address in settings.http_addr) == (variant in ("tls", "production"))
+
+
+@needs_ops_tools
+def test_the_pods_of_the_variant_with_failover_may_do_what_they_need() -> None:
+    kinds = by_kind(built("failover"))
+    (stateful,), (lease,), (role,) = kinds["StatefulSet"], kinds["Lease"], kinds["Role"]
+    (account,), (binding,) = kinds["ServiceAccount"], kinds["RoleBinding"]
+    pod = stateful["spec"]["template"]["spec"]
+    assert environment("failover")["CURBSTONE_LEASE"] == f"k8s://default/{lease['metadata']['name']}"
+    (rule,) = role["rules"]
+    assert rule["resourceNames"] == [lease["metadata"]["name"]] and set(rule["verbs"]) == {"get", "update"}
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert (
+        [each["name"] for each in binding["subjects"]] == [account["metadata"]["name"]] == [pod["serviceAccountName"]]
+    )
+    names = [each["name"] for each in pod["containers"][0]["env"]]
+    assert names.index("POD_NAME") < names.index("CURBSTONE_ADVERTISE"), "only what is before it is put in"
+    (policy,) = kinds["NetworkPolicy"]
+    assert {port["port"] for way in policy["spec"]["egress"] for port in way["ports"]} == {"http", 53, 443, 6443}
 
 
 @needs_ops_tools

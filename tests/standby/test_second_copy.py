@@ -290,3 +290,13 @@ def test_a_state_that_is_damaged_is_reported(pair: Pair) -> None:
     (pair.path / "copy" / STATE_FILE).write_text('{"format": 1}')
     with pytest.raises(Exception, match="standby/state in the data directory is damaged"):
         Place(pair.disk, BOOT)
+
+
+def test_a_copy_may_be_the_root_of_a_volume(pair: Pair) -> None:
+    """It was refused, because its file system has a directory there; and the copy would have removed that."""
+    (pair.path / "copy" / "lost+found").mkdir()
+    (pair.path / "server" / "lost+found").mkdir()
+    (pair.path / "server" / "lost+found" / "#12").write_bytes(b"not of the server")
+    pair.attach()
+    assert pair.copy.applier.is_usable
+    assert list((pair.path / "copy" / "lost+found").iterdir()) == []
