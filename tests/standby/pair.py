@@ -87,6 +87,8 @@ class Pair:
         self._p_net = self.rng.choice([0.2, 0.6, 1.0])
         self._is_aimed = False
         """Whether the standby was killed in the middle of a sync: then the power of both goes soon."""
+        self._is_quiet = False
+        """Whether nothing that the server sends arrives, while acknowledgements do."""
         self._frozen = 0
         """For how many steps nothing happens there, so that the end of the server comes before the end of a sync."""
 
@@ -105,6 +107,9 @@ class Pair:
                 self.standby.left_by = 0
             if self._cursor is not None:
                 self.run.counts["resumed"] += 1
+                self._is_quiet = (
+                    self.run.is_sync and self.barrier.standing is Standing.ALONE and self.rng.random() < 0.5
+                )
                 return
             is_whole = place.state.wants_full_copy or self.standby.disk.hides_loss
             self.run.counts["copied in full" if is_whole else "compared"] += 1
@@ -124,6 +129,7 @@ class Pair:
             self.run.counts["lost connections"] += 1
             self.stream.detach(self._cursor)
         self._cursor = self._copy = None
+        self._is_quiet = False
         self._wire.clear()
         if self.run.is_sync:
             self.barrier.lost()
@@ -257,11 +263,11 @@ class Pair:
         """The standby's disk fails, is full or works again; or time passes in which nobody hears anything."""
         disk, rng = self.standby.disk, self.rng
         what = rng.randrange(8)
-        if what == 0 and self.run.faults:
+        if what < 3 and self.run.faults:
             disk.eio_chance, disk.doubt_chance = rng.choice([(0.2, 0), (0, 0.1), (0.1, 0.1)])
-        elif what == 1 and self.run.faults:
+        elif what == 3 and self.run.faults:
             disk.capacity = sum(len(inode.cache) for inode in disk.names.values()) + rng.randrange(4096)
-        elif what == 2:
+        elif what == 4:
             self.clock_ms += 4000
         else:
             disk_recovers(rng, disk)
@@ -276,7 +282,7 @@ class Pair:
                 if not self._copy.step():
                     self._copy = None
                 did = True
-            if rng.random() < self._p_net:
+            if not self._is_quiet and rng.random() < self._p_net:
                 self._wire.extend(self._cursor.take(1 << rng.randrange(4, 18)))
             if self._wire and rng.random() < self._p_net:
                 self.receive(rng.choice([1, 1, 2, 5, 50]))
@@ -308,6 +314,7 @@ class Pair:
         is_complete = applier.place.state.is_complete
         if is_complete and barrier.standing in (Standing.ALONE, Standing.WAITING):
             was_alone = barrier.standing is Standing.ALONE
+            self._is_quiet = False
             barrier.joined()
             if barrier.may_be_believed:  # as the reply to the acknowledgement says
                 self.standby.left_by = 0
@@ -364,7 +371,7 @@ class Pair:
         if not self.run.may_crash or disk.crash_in >= 0 or not self.may_take_over:
             return
         is_syncing = bool(self.standby.syncs.pending)
-        if self.rng.random() < (0.5 if is_syncing and "power" in self.run.ends else 0.3 if self._is_aimed else 0.02):
+        if self.rng.random() < (0.5 if is_syncing and "power" in self.run.ends else 0.6 if self._is_aimed else 0.02):
             self.run.counts["ends right after an answer"] += 1
             self.run.is_power_aimed = self._is_aimed or is_syncing
             self._is_aimed = False

@@ -213,6 +213,11 @@ def _zeros_left_out(patch: Patch) -> None:
     patch.setitem(applying._APPLY, Kind.WRITE, lambda applier, frame: original(applier, frame._replace(b=0)))
 
 
+# One bug is not here: "the server does not note that it is alone", durably. No history can show it, because the note is
+# for the next start only, and without it that start is more careful than it has to be: it waits for the copy that was
+# in sync. That copy can't take over by what it believes, either. Each start begins another life, so the copy is
+# compared, and the first frame of a comparison takes back what it believed. The opposite bug is "a start confirms
+# alone".
 PLANTS: dict[str, Plant] = {
     "confirms do not wait": Plant(lambda patch: patch.setattr(StandbyBarrier, "allows", lambda self, mark: True)),
     "what is applied is acknowledged": Plant(

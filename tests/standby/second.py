@@ -53,6 +53,10 @@ class StandbyProcess(ServerProcess):
         with urlopen(self.status_url + path) as reply:
             return json.load(reply)
 
+    def is_promotable(self) -> None:
+        """Wait until it can be promoted with certainty that nothing is missing."""
+        until(lambda: self.status("/v2/standby")["promotable"])
+
     def has_been_current(self) -> None:
         """Wait until it had everything that the server had, as it reports itself."""
         until(lambda: self.status("/v2/standby")["lag_seconds"] is not None)

@@ -35,7 +35,7 @@ class FailingOver(MortalServer):
         if self._rng.random() < 0.3:
             self._standby.kill()
             self._standby.restart()
-        in_sync(self.process)
+        self._standby.is_promotable()
         super().kill()
 
     def start(self) -> None:

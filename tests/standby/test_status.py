@@ -13,6 +13,7 @@ import pytest
 
 from curbstone.standby.lag import Lag
 from curbstone_client.sync import Client
+from tests.kit.authority import Authority
 from tests.kit.commands import curbstone
 from tests.kit.server import ServerProcess, bodies, call
 from tests.kit.until import until
@@ -123,6 +124,19 @@ def test_the_status_has_an_address_of_its_own_or_none(tmp_path: Path) -> None:
         for address, rule in [("tls://127.0.0.1:0", "needs a certificate"), ("nowhere", "bad address")]:
             done = curbstone("standby", "--of", server.url, "--data", "other", f"--status-addr={address}", cwd=tmp_path)
             assert done.code == 2 and "--status-addr: " in done.err and rule in done.err
+
+
+def test_the_status_is_served_over_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.signed("standby")
+    options = (f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}", "--status-addr=tls://127.0.0.1:0")
+    with (
+        ServerProcess(tmp_path / "data", BACKLOG) as server,
+        StandbyProcess(tmp_path / "other", server.url, *options) as standby,
+    ):
+        at = standby.status_url.replace("http://tls://", "https://")
+        with urllib.request.urlopen(f"{at}/healthz", context=authority.client(), timeout=60) as reply:
+            assert json.load(reply)["role"] == "standby"
 
 
 def test_a_standby_of_a_standby_waits_until_that_serves(tmp_path: Path) -> None:

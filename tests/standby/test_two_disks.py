@@ -55,7 +55,7 @@ def test_without_a_standby_nothing_is_confirmed_until_patience_is_over(tmp_path:
         assert confirms(server) == "alone"
         call(server, "PUT", "/v2/default/queues/q", {})
         with StandbyProcess(tmp_path / "other", server.url) as standby:
-            in_sync(server)
+            standby.is_promotable()
             standby.kill()
             until(lambda: confirms(server) == "waiting")
             publish(server, "one")
@@ -191,7 +191,7 @@ def test_failovers_of_real_processes_lose_nothing(tmp_path: Path) -> None:
                 standby.restart()
                 kills += 1
             else:
-                in_sync(server)
+                standby.is_promotable()
                 if what < 0.8:
                     server.kill()
                     done = standby.promote()
