@@ -146,7 +146,7 @@ def _sync_mode(value: object) -> SyncMode:
 
 
 def _addresses(value: object) -> tuple[Address, ...]:
-    """Return the addresses of a listener; an empty text means none."""
+    """Return the addresses of a listener; an empty text and `off` mean none."""
     parts = value.split(",") if isinstance(value, str) else _texts(value)
     return tuple(address for part in parts if (address := parse_address(part)) is not None)
 

@@ -125,7 +125,7 @@ class Settings:
         (Address(LOOPBACK, 61613),),
         values.ADDRESSES,
         "Where STOMP listens: host:port, or :port for this machine only. An IPv6 address is in brackets, port 0"
-        ' picks a free port, and "" turns the listener off. Write tls:// before it for TLS, and proxy:// or'
+        " picks a free port, and off turns the listener off. Write tls:// before it for TLS, and proxy:// or"
         " proxy+tls:// if a proxy that speaks the PROXY protocol connects to it. Repeatable",
         also="-addr",
     )

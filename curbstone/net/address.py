@@ -34,12 +34,12 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address | None:
-    """Parse "host:port", "[::1]:port" or ":port" (loopback); return None for "". Raise ValueError for anything else.
+    """Parse "host:port", "[::1]:port" or ":port" (loopback), or return None for "off" and "". Raise ValueError.
 
     A prefix tls://, proxy:// or proxy+tls:// is allowed.
     """
     text = text.strip()
-    if not text:
+    if text in ("", "off"):
         return None
     way, mark, rest = text.rpartition("://")
     if way not in _WAYS or bool(way) != bool(mark):
@@ -50,5 +50,5 @@ def parse_address(text: str) -> Address | None:
     elif ":" in host or "[" in host or "]" in host:
         raise ValueError(f"bad address {text!r}: write an IPv6 address in brackets, as in [::1]:8080")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ValueError(f"bad address {text!r}: host:port, :port or [::1]:port with a port from 0 to 65535")
+        raise ValueError(f"bad address {text!r}: host:port, :port or [::1]:port with a port from 0 to 65535, or off")
     return Address(host or LOOPBACK, int(port), *_WAYS[way])

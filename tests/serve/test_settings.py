@@ -144,6 +144,7 @@ def test_the_older_names_are_honoured_and_an_empty_one_is_not_set(monkeypatch: p
         ("proxy://10.0.0.1:80", Address("10.0.0.1", 80, proxy=True)),
         ("proxy+tls://10.0.0.1:80", Address("10.0.0.1", 80, tls=True, proxy=True)),
         ("", None),
+        ("off", None),
     ],
 )
 def test_an_address_is_host_and_port_or_a_port_of_this_machine_or_off(text: str, address: Address | None) -> None:
