@@ -63,8 +63,6 @@ def _settle_all(parts: Parts) -> int:
                 group.count_levels(run, bits, -1)
             lost[group.name] = (lost.get(group.name, (0, 0))[0] + bits.bit_count(), run.first + bits.bit_length())
             parts.write_queue.settled_ranges(group.name, Reason.PURGE, ranges_of(run.first, bits))
-            if group.keys is not None:
-                index.end_keys(group, group.keys, seqs_of(run.first, bits))
             if group.retries:
                 for seq in seqs_of(run.first, bits):
                     group.forget(seq)
@@ -73,6 +71,9 @@ def _settle_all(parts: Parts) -> int:
             purged += gone
             index.runs.shrink(run, run.bytes_live * gone // before.bit_count())
             index.drop_if_dead(run)
+    for group in index.groups.values():
+        if group.keys is not None:
+            index.end_keys(group, group.keys, group.keys.delayed())
     for name, (count, end) in lost.items():  # a delivery that is not settled stays, and so does its group's position
         parts.facts.lose(name, count, min(end, index.groups[name].first_pending(end)))
     parts.state.stats.purged += purged

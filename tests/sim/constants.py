@@ -13,7 +13,7 @@ from curbstone.core.engine import turns
 from curbstone.core.engine.broker import Broker
 from curbstone.core.engine.compaction import relocate
 from curbstone.core.engine.delivery import dead_letters, dispatch
-from curbstone.core.engine.index import keys
+from curbstone.core.engine.index import keys, level
 from curbstone.core.engine.log import room
 from curbstone.core.wal import sync_group
 from curbstone.core.wal.redo_format import RECORDS_AT
@@ -25,6 +25,8 @@ OF_MODULES: list[tuple[ModuleType, str, list[int]]] = [
     (dispatch, "DISPATCH_MAX", [512, 3]),
     (dead_letters, "AT_ONCE", [100, 2]),
     (keys, "ENTRIES_MAX", [262_144, 3]),
+    (keys, "KEYS_MAX", [100_000, 100_000, 2]),
+    (level, "STEPS_AT_ONCE", [2048, 3]),
     (sync_group, "PLAIN_BYTES_MAX", [32 * 1024, 32 * 1024, 2048]),
     (sync_group, "REPORTED_AT_ONCE", [8, 1]),
     (sync_group, "REPORT_US_MAX", [50_000, 0]),

@@ -64,6 +64,7 @@ class Fairness:
         fresh = {delivery.message.seq for delivery in deliveries}
         self._keys |= {(*of, delivery.message.seq): key_of(delivery.message.headers) for delivery in deliveries}
         held = [seq for seq, holder in group.in_flight.items() if holder is not None or seq in fresh]
+        held = [seq for seq in held if seq < group.level_of(seq).cursor]  # after a change, others count later
         counts = Counter(self._keys.get((*of, seq), b"") for seq in held)
         served = {self._keys[*of, seq] for seq in fresh}
         whose, report = f"{queue.name} {name!r}", self._run.history.violations.append

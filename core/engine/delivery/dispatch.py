@@ -227,7 +227,7 @@ class Dispatcher(dict[str, RoundRobin]):
             self._dead_letters.end(group, taken.dead)
         if not group.has_ready:
             round_robin.none_ready()
-        elif deliveries or (keys is not None and keys.freed > freed and not taken.is_reading):
+        elif deliveries or taken.steps <= 0 or (keys is not None and keys.freed > freed and not taken.is_reading):
             self._wakeups.wake(name)  # perhaps what was found was settled meanwhile, and there is room for others now
 
     def end(self, error: CurbstoneError) -> None:

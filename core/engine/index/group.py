@@ -409,7 +409,7 @@ class Group:
             start = len(deliveries)
             if is_fair:
                 level.enter(self, taken)
-            while len(deliveries) < limit and room > 0:
+            while len(deliveries) < limit and room > 0 and taken.steps > 0:
                 before, keys = len(deliveries), self.keys  # the first message with a key makes them
                 if level.returned:
                     if keys is not None:
@@ -431,7 +431,7 @@ class Group:
                     level.delivered = max(level.delivered, deliveries[-1].message.seq)
                 else:
                     self._mark(level, deliveries[start:], taken)
-            if taken.is_reading or len(deliveries) >= limit or room <= 0:
+            if taken.is_reading or len(deliveries) >= limit or room <= 0 or taken.steps <= 0:
                 break
         for delivery in deliveries:
             self.in_flight[delivery.message.seq] = None
@@ -449,7 +449,7 @@ class Group:
         """Take deliveries by priority, and each one with the number `every` by age."""
         taken = Taken()
         room = TAKE_BYTES_MAX
-        while len(taken.deliveries) < limit and room > 0 and not taken.is_reading:
+        while len(taken.deliveries) < limit and room > 0 and taken.steps > 0 and not taken.is_reading:
             self._count %= every
             most = min(limit - len(taken.deliveries), every - 1 - self._count)
             more = self.take(most, is_dead) if most else self._take_oldest(is_dead)
@@ -457,6 +457,7 @@ class Group:
             taken.handed += more.handed
             taken.dead += more.dead
             taken.is_reading = more.is_reading
+            taken.steps = more.steps
             room -= sum([len(delivery.message.body) for delivery in more.deliveries])
             if len(more.deliveries) < max(most, 1):
                 break
@@ -483,7 +484,7 @@ class Group:
                 goes_on = False
             else:
                 goes_on = level.take_fresh(self, taken, 1, is_dead, before)
-            if taken.is_reading:
+            if taken.is_reading or taken.steps <= 0:
                 break
             if not goes_on:
                 levels.remove(level)

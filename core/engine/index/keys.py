@@ -192,7 +192,7 @@ class Keys:
         runs, retries, in_flight = group.reader.runs, group.retries, group.in_flight
         run: Run | None = None
         first = last = bits = 0
-        while len(deliveries) < limit and room > 0:
+        while len(deliveries) < limit and room > 0 and taken.steps > 0:
             row = line.next() if line is not None else None
             if line is None or row is None:
                 taken.is_reading |= bool(self._aside)
@@ -204,10 +204,12 @@ class Keys:
                     first, last, bits = run.first, run.last, run.pending(group.name)
             if run is None or not bits >> (seq - first) & 1 or seq in self._placed:
                 self.drop_first(row)
+                taken.steps -= 1
                 continue
             retry = retries.get(seq) if retries else None
             if seq in in_flight or (retry is not None and retry.due_ms):
                 self.pass_over(row)
+                taken.steps -= 1
                 continue
             message = retry.message if retry is not None else None
             if message is None:
@@ -394,6 +396,10 @@ class Keys:
             self.free_place(key)
         return True
 
+    def delayed(self) -> list[int]:
+        """Return the messages that have a place without being in flight: in order, those that are delayed."""
+        return [seq for seq in self._placed if seq not in self._group.in_flight]
+
     def ended(self, seqs: Iterable[int]) -> list[Key]:
         """Take in that messages are no longer pending; return the keys to `free_place` once that is on disk."""
         ended = [key for seq in seqs if (key := self._placed.pop(seq, None)) is not None]
@@ -469,6 +475,10 @@ class Keys:
         return line is not None and line.is_offered
 
     # --- all
+
+    def all(self) -> list[Key]:
+        """Return all keys that are known."""
+        return list(self._table.values())
 
     def _forget(self, key: Key) -> None:
         """Forget a key of which nothing waits or is in flight, unless a new bucket would have more in it."""

@@ -23,6 +23,9 @@ from curbstone.core.message import Delivery, Message
 if TYPE_CHECKING:
     from curbstone.core.engine.index.group import Group
 
+STEPS_AT_ONCE = 2048
+"""After so many messages a call of `Group.take` enters no more in the rows of their keys, and drops no more of them."""
+
 _FEW = 12
 """So many bits are found one by one faster than by looking at all."""
 _TRUTH = bytes([byte == ord("1") for byte in range(256)])
@@ -34,7 +37,7 @@ IsDead = Callable[[str, Message, int], bool]
 class Taken:
     """What `Group.take` has taken. All of it counts as delivered."""
 
-    __slots__ = ("dead", "deliveries", "handed", "is_reading")
+    __slots__ = ("dead", "deliveries", "handed", "is_reading", "steps")
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
@@ -44,6 +47,8 @@ class Taken:
         """Dead messages, which are to be ended instead of delivered."""
         self.handed: list[TriesRecord] = []
         """Records for the log, of deliveries that were not the first: their tries as they would stand after a crash."""
+        self.steps = STEPS_AT_ONCE
+        """How many more messages may be entered in rows, or dropped from them. If it is none, another call goes on."""
 
 
 class Level:
@@ -233,7 +238,7 @@ class Level:
         keys = group.keys or group.make_keys() if is_keyed else None
         deliveries, start = taken.deliveries, self.cursor
         for place in seqs_of(0, bits) if bits & (bits + 1) else range(bits.bit_length()):
-            if len(deliveries) >= limit:
+            if len(deliveries) >= limit or taken.steps <= 0:
                 return False
             message, seq = messages[skip + place], start + place
             state = WAITS
@@ -243,9 +248,12 @@ class Level:
                 if state == NO_ROOM and keys is not None:
                     self.stuck_at = keys.freed
                     return False
-                self._waited |= state == WAITS
             self.cursor = seq + 1
-            if message is None or state == WAITS:
+            if message is None:
+                continue
+            if state == WAITS:
+                self._waited = True
+                taken.steps -= 1
                 continue
             if is_new:
                 deliveries.append(Delivery(message, 0, message.timestamp_ms))
@@ -254,8 +262,8 @@ class Level:
         return True
 
     def enter(self, group: Group, taken: Taken) -> None:
-        """Enter all messages from the cursor on in the rows of their keys, as far as they are in memory."""
-        while self.take_fresh(group, taken, sys.maxsize, _never):
+        """Enter messages from the cursor on in the rows of their keys, as far as they are in memory."""
+        while taken.steps > 0 and self.take_fresh(group, taken, sys.maxsize, _never):
             pass
 
     def enter_new(self, group: Group, run: Run, messages: list[Message]) -> None:
@@ -271,7 +279,9 @@ class Level:
         if run.messages is None:
             skip = first - run.first
             self._page = Page([*[None] * skip, *messages], ((1 << len(messages)) - 1) << skip)
-        self.take_fresh(group, Taken(), sys.maxsize, _never)
+        taken = Taken()
+        taken.steps = sys.maxsize
+        self.take_fresh(group, taken, sys.maxsize, _never)
         self._drop_page(group)
 
     # --- what is in memory

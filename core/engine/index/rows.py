@@ -111,6 +111,11 @@ class Row:
         heappush(self._returned, seq)
         self.first = min(self.first or seq, seq)
 
+    def stretches(self) -> list[tuple[int, int]]:
+        """Return the first and the last seq of each stretch, in no order."""
+        spans = self._spans[self._at :]
+        return [*zip(spans[::2], spans[1::2], strict=True), *[(seq, seq) for seq in set(self._returned)]]
+
     def pop(self) -> int:
         """Take the first one out; return how many entries are free because of that."""
         spans, at, seq, freed = self._spans, self._at, self.first, 0

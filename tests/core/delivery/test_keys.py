@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from curbstone.core import headers
-from curbstone.core.engine.index import keys, runs
+from curbstone.core.engine.index import keys, level, runs
 from curbstone.core.errors import BadRequest
 from curbstone.core.message import Delivery, Message
 from curbstone.core.options import MIB, QueueOptions
@@ -398,6 +398,26 @@ def test_what_finds_no_room_is_not_read_again_and_again_because_keys_have_a_rate
     lab.broker.shared.cache.bytes_max = 0
     queue.subscribe(lambda _: None, window=1, on_closed=lambda _: None)
     assert _turns(lab) < 1000
+
+
+@pytest.mark.parametrize("fair", [True, False])
+def test_many_messages_enter_their_rows_over_several_turns(monkeypatch: pytest.MonkeyPatch, fair: bool) -> None:
+    """All that were in memory were entered at once, which took half a second for 100,000."""
+    monkeypatch.setattr(level, "STEPS_AT_ONCE", 5)
+    lab = Lab()
+    queue = lab.queue()
+    publish(lab, queue, "a1 " + " ".join([f"a{number % 9 + 1} b{number % 9 + 1}" for number in range(50)]))
+    lab.answer(lambda done: lab.broker.declare(queue.name, {"fair": fair}, done))
+    consumer = queue.subscribe(lambda _: None, window=1, on_closed=lambda _: None)
+    entered = [0]
+    while lab.host.turn() or lab.host.work():
+        cursor = queue.index.unnamed.level.cursor
+        assert cursor <= entered[-1] + 7, "the first seq is 1, and what is delivered does not count"
+        entered.append(cursor)
+    assert entered[-1] == (102 if fair else 2)
+    consumer.resize(10)
+    lab.settle()
+    assert len(consumer.unsettled) == 2 and queue.index.unnamed.level.cursor == 102
 
 
 def _turns(lab: Lab) -> int:
