@@ -38,6 +38,7 @@ from curbstone.core.values import (
     Health,
     Holder,
     IdempotencyKey,
+    KeyList,
     LastNumber,
     Lease,
     Leased,
@@ -272,6 +273,20 @@ class Queue(Protocol):
         group: str | None = None,
     ) -> None:
         """Return up to `limit` messages behind seq `after`, in order, of one group or of all. Nothing changes."""
+
+    def keys(
+        self,
+        limit: int,
+        on_done: Callable[[KeyList | CurbstoneError], None],
+        *,
+        by_in_flight: bool = False,
+        group: str = UNNAMED,
+    ) -> None:
+        """Count by ordering key, and return the first `limit` keys: those with the most messages that wait.
+
+        With `by_in_flight` they are those with the most in flight. Only messages that the group has met count. In a
+        fair queue it meets them when they are published, otherwise when it delivers.
+        """
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
         """Remove all ready and delayed messages. `on_done(error, count)` is called when their bytes are erased.

@@ -157,6 +157,25 @@ class Peeked(NamedTuple):
     """For a ready message that waits for another of its ordering key: the seq of that one, if it is known; else 0."""
 
 
+class KeyCounts(NamedTuple):
+    """How many messages of one key wait, and are in flight, in a group."""
+
+    key: str
+    """Empty for all messages without a key, which are one key in a fair queue."""
+    waiting: int
+    in_flight: int
+    """How many count for `key_limit`. In order, that includes one that is delayed, or whose settle is not on disk."""
+    next_ms: int = 0
+    """Engine time when `key_rate` allows its next delivery, if it waits for that; else 0."""
+
+
+class KeyList(NamedTuple):
+    """The keys of a group of which a message waits or is in flight."""
+
+    total: int
+    first: list[KeyCounts]
+
+
 class Who(NamedTuple):
     """The client of a queue as its adapter describes it; for operators only, an engine does not read it."""
 

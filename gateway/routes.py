@@ -29,6 +29,7 @@ from curbstone.gateway.resources.metrics.metrics import Metrics
 from curbstone.gateway.resources.metrics.stats import Statistics
 from curbstone.gateway.resources.queues.admin import Admin
 from curbstone.gateway.resources.queues.explain import Explain
+from curbstone.gateway.resources.queues.keys import Keys
 from curbstone.gateway.resources.queues.queues import Queues
 from curbstone.gateway.resources.reading.browse import Browse
 from curbstone.gateway.resources.reading.history import History
@@ -89,6 +90,7 @@ def queue_routes(
         Route(QUEUE + "/request", Resource(POST=requests.post)),
         Route("/v2/replies/{id}", Resource(POST=requests.answer)),
         Route(QUEUE + "/explain", Resource(GET=Explain().get)),
+        Route(QUEUE + "/keys", Resource(GET=Keys().get)),
         Route(QUEUE + "/search", Resource(GET=Search().get)),
         Route(QUEUE + "/pause", Resource(POST=admin.pause)),
         Route(QUEUE + "/resume", Resource(POST=admin.resume)),

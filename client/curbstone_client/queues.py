@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
+from urllib.parse import quote
 
 from curbstone_client import content
 from curbstone_client.base import send_headers
@@ -153,6 +154,14 @@ class BaseQueue(Target[Sent, Published], Generic[Sent, Published, Arriving, Answ
     def info(self) -> Fields:
         """Return the counts of the queue's messages, and its options, as the HTTP interface has them."""
         return self._call("GET")
+
+    def keys(self, *, limit: int = 20, by: str = "waiting", group: str = "") -> Fields:
+        """Return the keys with the most messages that wait, or with `by="in_flight"` in flight, as `GET …/keys` does.
+
+        The result has their number, `total`, and a list of at most `limit` of them, `keys`; of the reading group
+        `group` if it is given.
+        """
+        return self._call("GET", f"/keys?limit={limit}&by={by}&group={quote(group, safe='')}")
 
     def pause(self, *, deliver: bool = True, publish: bool = False) -> Fields:
         """Pause the queue until `resume`: deliver nothing, and with `publish=True` refuse new messages.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from curbstone.core import port
+from curbstone.core.admin.keys import CountKeys
 from curbstone.core.admin.peek import Peek
 from curbstone.core.admin.purge import purge
 from curbstone.core.admin.redrive import Redrive
@@ -19,7 +20,7 @@ from curbstone.core.engine.turns import Turn
 from curbstone.core.errors import CurbstoneError
 from curbstone.core.names import QueueName
 from curbstone.core.reader.groups import ReadingGroups
-from curbstone.core.values import Done, May, Moved, Peeked, Undoing, UndoRequest
+from curbstone.core.values import UNNAMED, Done, KeyList, May, Moved, Peeked, Undoing, UndoRequest
 
 
 class LocalQueue(Queue):
@@ -62,6 +63,16 @@ class LocalQueue(Queue):
     ) -> None:
         """Return up to `limit` messages behind seq `after` in order, of one group or all, without changing anything."""
         Peek(self.parts, limit, after, state, group, on_done).go_on()
+
+    def keys(
+        self,
+        limit: int,
+        on_done: Callable[[KeyList | CurbstoneError], None],
+        *,
+        by_in_flight: bool = False,
+        group: str = UNNAMED,
+    ) -> None:
+        CountKeys(self.parts, limit, by_in_flight, group, on_done).begin()
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
         """Remove ready and delayed messages; `on_done(error, count)` is called when the disk has none of their bytes.

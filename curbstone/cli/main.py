@@ -40,7 +40,7 @@ from curbstone.cli.move import move
 from curbstone.cli.pipeline import pipeline
 from curbstone.cli.push import push
 from curbstone.cli.queue import queue
-from curbstone.cli.queues import bind, events, explain, pause, queues, resume, schema, unbind
+from curbstone.cli.queues import bind, events, explain, keys, pause, queues, resume, schema, unbind
 from curbstone.cli.recv import recv
 from curbstone.cli.repair import repair
 from curbstone.cli.send import send
@@ -55,7 +55,7 @@ from curbstone.exit_codes import FAILED, INTERRUPTED, TERMINATED, WRONG, Command
 
 PANELS: dict[str, tuple[Callable[..., Any] | typer.Typer, ...]] = {
     "Server": (serve, standby, promote, switchover, bench, top),
-    "Queues": (queues, queue, explain, events, bind, unbind, pause, resume, schema),
+    "Queues": (queues, queue, explain, keys, events, bind, unbind, pause, resume, schema),
     "Messages": (send, recv, peek, history, purge, undo, redrive, move, dump, export, import_, push, cron),
     "Data on disk": (backup, restore, check, repair, drill),
     "Users and logins": (access, user, token, context),

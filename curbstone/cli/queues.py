@@ -1,8 +1,10 @@
-"""The commands about whole queues: `queues`, `explain`, `pause`, `resume`, `schema`, `events`, `bind`, `unbind`."""
+"""The commands about whole queues: `queues`, `explain`, `keys`, `pause`, `resume`, `schema`, `events`, `bind`."""
 
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,6 +65,39 @@ def explain(
         print_json(explained)
     else:
         print("\n".join(explained["sentences"]))
+
+
+class KeyOrder(StrEnum):
+    """Which count comes first."""
+
+    WAITING = "waiting"
+    IN_FLIGHT = "in_flight"
+
+
+def keys(
+    queue: Queue,
+    by: Annotated[KeyOrder, typer.Option("--by", help="Which count comes first")] = KeyOrder.WAITING,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Show this many keys")] = 20,
+    group: Annotated[str, typer.Option("--group", metavar="GROUP", help="Count for this group")] = "",
+    as_json: Json = False,
+) -> None:
+    """List the ordering keys with the most messages waiting or in flight."""
+    params = {"by": by.value, "limit": limit, "group": group}
+    with Client() as client:
+        found = client.json("GET", queue_of(queue), "/keys", params=params)
+    if as_json:
+        print_json(found)
+    elif not found["keys"]:
+        console().print("No message with a key waits or is in flight, as far as the queue has met them.")
+    else:
+        rows = [[each["key"] or "(none)", each["waiting"], each["in_flight"], _time(each)] for each in found["keys"]]
+        console().print(table(("KEY", "WAITING", "IN FLIGHT", "NEXT DELIVERY"), rows))
+        if found["total"] > len(rows):
+            console().print(f"{found['total'] - len(rows)} more")
+
+
+def _time(counts: dict[str, Any]) -> str:
+    return datetime.fromtimestamp(counts["next_ms"] / 1000, UTC).strftime("%H:%M:%S UTC") if "next_ms" in counts else ""
 
 
 def pause(

@@ -23,6 +23,7 @@ from curbstone.core.values import (
     EarlyAnswer,
     Holder,
     IdempotencyKey,
+    KeyList,
     LastNumber,
     Lease,
     May,
@@ -351,6 +352,17 @@ class Queue:
     ) -> None:
         """A cluster can't."""
         raise NotSupported(unsupported.LOOKING)
+
+    def keys(
+        self,
+        limit: int,
+        on_done: Callable[[KeyList | CurbstoneError], None],
+        *,
+        by_in_flight: bool = False,
+        group: str = UNNAMED,
+    ) -> None:
+        """A cluster can't."""
+        raise NotSupported(unsupported.KEY_COUNTS)
 
     def purge(self, on_done: Callable[[CurbstoneError | None, int], None], *, keep: bool = False) -> None:
         """Remove ready messages now, and delayed ones when they are due. Nothing can be kept for an undo."""

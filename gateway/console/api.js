@@ -46,6 +46,9 @@ export const history = (name, id) => json('GET', `${pathOf(name)}/messages/${enc
 /** Say in sentences why nothing is delivered, or where a message is, and who takes from the queue. */
 export const explain = (name, id) => json('GET', `${pathOf(name)}/explain${id ? `?${new URLSearchParams({ id })}` : ''}`)
 
+/** Return the keys with the most messages waiting. */
+export const keys = name => json('GET', `${pathOf(name)}/keys`)
+
 const messagePath = (name, id) => `${pathOf(name)}/messages/${encodeURIComponent(id)}`
 
 /** Settle one message for consumers without a group, whatever its state. */

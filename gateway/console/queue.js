@@ -2,7 +2,7 @@
 
 import * as api from './api.js'
 import { Chart, SpanChoice } from './chart.js'
-import { ask, bytes, counted, h, notice, number, put, table } from './dom.js'
+import { ask, bytes, counted, h, notice, number, put, table, time } from './dom.js'
 import { messageFields, messageIn, optionFields, optionsIn } from './forms.js'
 import { Holders } from './holders.js'
 import { CapBar } from './list.js'
@@ -104,7 +104,13 @@ export class QueuePage {
   /** Ask for what changes seldom, and for the first messages. */
   async load() {
     try {
-      const [info, { groups }] = await Promise.all([api.info(this.name), api.groups(this.name), this.holders.load()])
+      const noKeys = error => { // a cluster counts none
+        if (error.status === 501) return { total: 0, keys: [] }
+        throw error
+      }
+      const [info, { groups }, keys] = await Promise.all([
+        api.info(this.name), api.groups(this.name), api.keys(this.name).catch(noKeys), this.holders.load(),
+      ])
       const { paused: isPaused, publish_paused: isClosed } = info.options
       const limited = info.held_back ? [`limited: ${info.held_back} ready ${info.held_back === 1 ? 'message is' : 'messages are'} held back by ${info.limited_by === 'keys' ? 'their keys' : info.limited_by}`] : []
       const paused = [...(isPaused ? ['paused: nothing is delivered'] : []), ...(isClosed ? ['paused: nothing is taken in'] : [])]
@@ -113,7 +119,7 @@ export class QueuePage {
         .map(text => h('span', { class: 'badge bad' }, text)))
       this.about.replaceChildren(this.about.firstChild, options(info.options),
         h('p', {}, h('button', { type: 'button', click: () => this.edit(info.options) }, 'Edit options …')),
-        info.by_priority ? priorityTable(info.by_priority) : '', groups.length ? groupTable(groups) : '', this.events(info.bindings, info.filters ?? {}))
+        info.by_priority ? priorityTable(info.by_priority) : '', keys.total ? keyTable(keys) : '', groups.length ? groupTable(groups) : '', this.events(info.bindings, info.filters ?? {}))
       await this.messages.load()
     } catch (error) {
       if (error.status === 404) {
@@ -243,6 +249,13 @@ function priorityTable(counts) {
   const rows = Object.entries(counts).sort(([a], [b]) => b - a).map(([priority, count]) =>
     h('tr', {}, h('th', { scope: 'row' }, priority), h('td', {}, number(count))))
   return table([['Priority', 'text'], 'Not settled'], h('tbody', {}, rows), 'Priorities')
+}
+
+function keyTable({ total, keys }) {
+  const rows = keys.map(key => h('tr', {}, h('th', { scope: 'row' }, key.key || '(none)'), h('td', {}, number(key.waiting)),
+    h('td', {}, number(key.in_flight)), h('td', { class: 'text' }, key.next_ms ? time(key.next_ms).slice(0, 19) : '–')))
+  const more = total > keys.length ? h('p', {}, `${counted(total - keys.length, 'other key')}`) : ''
+  return h('div', {}, table([['Key', 'text'], 'Waiting', 'In flight', ['Next delivery, UTC', 'text']], h('tbody', {}, rows), 'Keys'), more)
 }
 
 function groupTable(groups) {

@@ -42,6 +42,7 @@ HTTP: list[tuple[str, str, str, dict[str, object]]] = [
     ("requestAnswer", "send", f"POST {Q}/request?wait=0.01", {"content": b"m"}),
     ("getMessageHistory", "peek", f"GET {Q}/messages/x/history", {}),
     ("explainQueue", "peek", f"GET {Q}/explain", {}),
+    ("listKeys", "peek", f"GET {Q}/keys", {}),
     ("searchMessages", "peek", f"GET {Q}/search?text=a", {}),
     ("getProducer", "send", f"GET {Q}/producers/x", {}),
     ("peekMessages", "peek", f"GET {Q}/messages", {}),

@@ -276,6 +276,7 @@ def test_parameters_have_names_and_types(client: Any) -> None:
     queue = client("http://127.0.0.1:1").queue("orders")
     assert {"to", "limit", "id"} == set(parameters(queue.redrive))
     assert {"limit", "within", "id", "group"} == set(parameters(queue.undo))
+    assert {"limit", "by", "group"} == set(parameters(queue.keys))
     assert {"group", "parallel", "prefetch"} < set(parameters(client.worker))
 
 

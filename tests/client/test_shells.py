@@ -459,6 +459,17 @@ def test_an_application_that_numbers_its_messages_may_send_them_again_after_a_re
 
 
 @pytest.mark.parametrize("name", SHELLS)
+def test_keys_are_listed_with_what_waits_of_them(common: ServerProcess, name: str) -> None:
+    queue = f"keys-{name}"
+    with SHELLS[name](common.url) as shell:
+        shell.call("declare", queue, fair=True, key_limit=0, groups=["a.b-c"])
+        for key in ("x", "y", "y"):
+            shell.publish(queue, "", key=key)
+        assert shell.on_queue(queue, "keys", limit=1)["keys"] == [{"key": "y", "waiting": 2, "in_flight": 0}]
+        assert shell.on_queue(queue, "keys", by="in_flight", group="a.b-c")["total"] == 2
+
+
+@pytest.mark.parametrize("name", SHELLS)
 def test_nothing_overtakes_a_message_that_is_refused(common: ServerProcess, name: str) -> None:
     queue = f"overtaken-{name}"
     with SHELLS[name](common.url) as shell:

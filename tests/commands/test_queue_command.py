@@ -98,3 +98,19 @@ def test_messages_are_sent_with_a_priority_and_counted_by_it(run: Run) -> None:
     lines = run("recv", "ranked", "--count=3", "--ack").out.split()
     assert lines == ["high", "none", "low"]
     assert "it is a whole number from 0 to 9" in run("send", "ranked", "x", "--priority", "300").err
+
+
+def test_keys_are_listed_with_what_waits_of_them(run: Run) -> None:
+    run("queue", "create", "fair", "--fair", "yes", "--key-limit", "0")
+    assert run("keys", "fair").out.startswith("No message with a key waits")
+    for key, bodies in {"shop": ("1", "2", "3"), "bank": ("4",)}.items():
+        run("send", "fair", "--key", key, *bodies)
+    run("send", "fair", "5")
+    lines = [line.split() for line in run("keys", "fair").out.splitlines()]
+    assert lines[0][:2] == ["KEY", "WAITING"]
+    assert lines[1:] == [["shop", "3", "0"], ["(none)", "1", "0"], ["bank", "1", "0"]]
+    assert run("keys", "fair", "--limit", "1").out.splitlines()[-1] == "2 more"
+    shown = run("keys", "fair", "--by", "in_flight", "--limit", "1", "--json").json
+    assert shown[0]["total"] == 3 and [key["key"] for key in shown[0]["keys"]] == ["shop"]
+    assert run("keys", "fair", "--by", "age").code == 2
+    assert run("keys", "missing").code == 4

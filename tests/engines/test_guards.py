@@ -189,6 +189,8 @@ def test_a_cluster_knows_no_limits_of_keys(cluster: ModelWorld | NodeWorld, opti
         cluster.broker.declare(queue.name, option, print)
     assert isinstance(queue, ClusterQueue)
     assert not {"key_limit", "fair"} & {*queue.known.as_entry()["options"]}
+    with pytest.raises(NotSupported, match="a cluster does not look at the keys of messages"):
+        queue.keys(20, print)
 
 
 def test_on_a_cluster_rabbitmq_orders_by_priority_and_nothing_goes_before_it(cluster: ModelWorld | NodeWorld) -> None:

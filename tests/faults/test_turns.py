@@ -15,12 +15,14 @@ import pytest
 
 from tests.faults.test_many_queues import prepare
 from tests.faults.worst import CASES, WIRE, World
+from tests.faults.worst_order import KEYS_AND_PRIORITIES
 from tests.kit.contract import operations
 from tests.kit.guarded_server import guarded_server
 from tests.kit.server import ServerProcess, clean_environment
 from tests.kit.until import until
 
 ROOT = Path(__file__).resolve().parents[2]
+ALL = CASES | WIRE | KEYS_AND_PRIORITIES
 TURN_MS_MAX = 250
 GOAL_MS = 50
 USERS = """
@@ -65,10 +67,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-@pytest.mark.parametrize("name", [*(each["operationId"] for _, _, each in operations()), *WIRE])
+@pytest.mark.parametrize("name", dict.fromkeys([*(each["operationId"] for _, _, each in operations()), *ALL]))
 def test_the_worst_input_of_an_operation_holds_up_nothing(world: World, name: str) -> None:
-    assert name in CASES or name in WIRE, f"{name} has no worst case in tests/faults/worst.py"
-    case = CASES.get(name) or WIRE[name]
+    assert name in ALL, f"{name} has no worst case in tests/faults/worst.py"
+    case = ALL[name]
     server = world.guarded.server
     assert isinstance(server, MeasuredProcess)
     took_ms = TURN_MS_MAX + 1.0

@@ -189,3 +189,13 @@ def test_a_queue_is_bound_to_an_event_and_unbound(page: Page, http: httpx.Client
     press(page, "Unbind")
     page.until("document.querySelector('.events') !== null && document.querySelector('.events li') === null")
     assert http.get(path).json()["bindings"] == []
+
+
+def test_the_keys_of_a_queue_are_listed(page: Page, http: httpx.Client) -> None:
+    path = made(http, "keys", "q", fair=True, key_limit=0)
+    for key in ("a<b", "a<b", "c"):
+        http.post(f"{path}/messages", content=b"x", headers={"x-key": key}).raise_for_status()
+    open_queue(page, "keys/q")
+    rows = "[...document.querySelectorAll('[aria-label=Keys] tbody tr')].map(tr => tr.textContent)"
+    page.until(f"{rows}.length === 2")
+    assert page.evaluate(rows) == ["a<b20–", "c10–"]

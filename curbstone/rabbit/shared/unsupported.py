@@ -26,6 +26,7 @@ FILTERS = (
 )
 OLDEST_EVERY = "oldest_every needs the local engine: RabbitMQ itself decides which message of a cluster is next."
 FAIR = "key_limit, key_rate and fair need the local engine: RabbitMQ knows no keys of messages in a cluster's queue."
+KEY_COUNTS = "Counts by ordering key need the local engine: a cluster does not look at the keys of messages."
 LIMITS = "in_flight and rate need the local engine: several gateways deliver the messages of a cluster's queue."
 NAMES = "Unique names, and messages that replace others, need the local engine: a cluster does not look at what waits."
 EVENT_DELAY = (

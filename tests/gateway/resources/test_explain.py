@@ -52,6 +52,28 @@ async def test_a_consumer_holds_all_it_may(gateway: Running) -> None:
         assert holder == expected | {"protocol": "websocket"}
 
 
+async def test_keys_are_listed_with_what_waits_and_is_in_flight_of_them(gateway: Running) -> None:
+    await gateway.http.put(QUEUE, json={"fair": True, "key_limit": 2, "key_rate": 0.001})
+    for key in "aaab":
+        await gateway.http.post(MESSAGES, content=key, headers={"x-key": key})
+    await gateway.publish("1")
+    listed = (await gateway.http.get(f"{QUEUE}/keys")).json()
+    assert (listed["queue"], listed["group"], listed["total"]) == ("p1/q", "", 3)
+    assert [(each["key"], each["waiting"], each["in_flight"], "next_ms" in each) for each in listed["keys"]] == [
+        *(("a", 3, 0, True), ("", 1, 0, False), ("b", 1, 0, True)),
+    ]
+    leased = await gateway.http.post(f"{MESSAGES}/lease", json={"count": 10})
+    assert [each["message"] for each in leased.json()["messages"]] == ["1"], "the buckets of all keys are empty"
+    query = "by=in_flight&limit=2"
+    first, second = (await gateway.http.get(f"{QUEUE}/keys?{query}")).json()["keys"]
+    assert first == {"key": "", "waiting": 0, "in_flight": 1}
+    assert second.pop("next_ms") > 0 and second == {"key": "a", "waiting": 3, "in_flight": 0}
+    for wrong in ("by=age", "limit=0", "limit=1001", "group=*"):
+        assert (await gateway.http.get(f"{QUEUE}/keys?{wrong}")).status_code == 400
+    assert (await gateway.http.get(f"{QUEUE}/keys?group=g")).json()["keys"] == []
+    assert (await gateway.http.get("/v2/p1/queues/missing/keys")).status_code == 404
+
+
 async def test_messages_are_leased_or_delayed(gateway: Running) -> None:
     await gateway.publish("1")
     await gateway.http.post(f"{MESSAGES}/lease", json={"seconds": 60})
