@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -31,8 +32,12 @@ class StandbyProcess(ServerProcess):
     def status_url(self) -> str:
         """Where it serves its status since its last start."""
         at = re.compile(r"the standby's status is at (\S+)")
-        until(lambda: at.search(self.log))
-        return f"http://{at.findall(self.log)[-1]}"
+        until(lambda: at.search(self.log, self._logged))
+        return f"http://{at.findall(self.log, self._logged)[-1]}"
+
+    def _start(self, again: Sequence[str]) -> Process:
+        self._logged = len(self.log) if self.log_file.exists() else 0
+        return super()._start(again)
 
     def state(self) -> dict[str, Any]:
         """What its directory records."""

@@ -18,7 +18,7 @@ from tests.kit.until import until
 from tests.standby.load import Load, in_sync
 from tests.standby.second import StandbyProcess
 
-OPTIONS = ("--standby-backlog=1MiB", "--confirm-with=standby", "--standby-patience=never", "--log-level=warning")
+OPTIONS = ("--standby-backlog=1MiB", "--confirm-with=standby", "--standby-patience=never")
 
 
 class FailingOver(MortalServer):
