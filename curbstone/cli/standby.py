@@ -27,7 +27,7 @@ StatusAddr = Annotated[
         "--status-addr",
         metavar="ADDRESS",
         help="Where the standby answers /healthz, /readyz, /metrics and /v2/standby, without a login, until it is"
-        ' promoted; in the form of --http-addr. Repeatable; "" for nowhere. Default: --http-addr',
+        " promoted; in the form of --http-addr. Repeatable, or off. Default: --http-addr",
     ),
 ]
 Discard = Annotated[

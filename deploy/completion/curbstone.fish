@@ -336,7 +336,7 @@ complete -c curbstone -n '__fish_seen_subcommand_from sql' -l server -rf -d 'HTT
 complete -c curbstone -n '__fish_seen_subcommand_from sql' -l help -d 'Show this message and exit.'
 complete -c curbstone -n '__fish_seen_subcommand_from standby' -l of -rf -d 'HTTP address of the server; it needs --standby-backlog'
 complete -c curbstone -n '__fish_seen_subcommand_from standby' -l discard -d 'Overwrite what DIR has of a former server. Else it is moved to DIR.kept-TERM beside it'
-complete -c curbstone -n '__fish_seen_subcommand_from standby' -l status-addr -rf -d 'Where the standby answers /healthz, /readyz, /metrics and /v2/standby, without a login, until it is promoted; in the form of --http-addr. Repeatable; "" for nowhere. Default: --http-addr'
+complete -c curbstone -n '__fish_seen_subcommand_from standby' -l status-addr -rf -d 'Where the standby answers /healthz, /readyz, /metrics and /v2/standby, without a login, until it is promoted; in the form of --http-addr. Repeatable, or off. Default: --http-addr'
 complete -c curbstone -n '__fish_seen_subcommand_from standby' -l token-file -rF -d 'File with a token, for a server that has users ($CURBSTONE_TOKEN_FILE)'
 complete -c curbstone -n '__fish_seen_subcommand_from standby' -l ca-file -rF -d 'Certificates of the authority that signed the server\'s ($CURBSTONE_CA_FILE)'
 complete -c curbstone -n '__fish_seen_subcommand_from standby' -l cert-file -rF -d 'File with the client certificate to log in with, and its key ($CURBSTONE_CERT_FILE)'

@@ -112,7 +112,7 @@ def test_a_standby_without_its_server_says_so_and_serves_when_it_is_promoted(tmp
 
 def test_the_status_has_an_address_of_its_own_or_none(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", BACKLOG) as server:
-        with StandbyProcess(tmp_path / "other", server.url, BACKLOG, "--status-addr=") as standby:
+        with StandbyProcess(tmp_path / "other", server.url, BACKLOG, "--status-addr=off") as standby:
             standby.has_everything(server)
             assert "status is at" not in standby.log
         with socket.create_server(("127.0.0.1", 0)) as taken:
