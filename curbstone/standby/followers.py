@@ -323,6 +323,7 @@ class Followers:
         except OSError as error:
             logger.error("the state of the standby can't be noted: %s", error)
         if self._lease is not None:
+            self._lease.beat()
             if self.is_in_sync:
                 self._lease.name_in_sync(self._place.state.believed)
             if why := self._lease.why_over:

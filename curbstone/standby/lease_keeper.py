@@ -62,6 +62,8 @@ class LeaseKeeper:
         self._given_to = ""
         """The copy that it is handed over to."""
         self._wake = threading.Event()
+        self._alive_ms: int | None = None
+        """When the server's thread was seen last; None if it does not serve yet."""
 
     def start(self) -> None:
         """Begin to renew it. The thread ends with the process."""
@@ -70,6 +72,8 @@ class LeaseKeeper:
     def _run(self) -> None:
         while self.replaced is None:
             try:
+                if self.is_stuck:
+                    raise OSError("the server does not answer")
                 self._work()
                 pause_s = self.holder.pause_ms() / 1000
             except Replaced as error:
@@ -108,6 +112,16 @@ class LeaseKeeper:
         if self.holder.is_over:
             return "the lease could not be renewed in time, and a standby may take it"
         return ""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the server has not called `beat` for a third of the ttl, so that another one should serve."""
+        alive_ms = self._alive_ms
+        return alive_ms is not None and now_ms() - alive_ms > self.holder.lease.ttl_ms // RENEWALS
+
+    def beat(self) -> None:
+        """The server's thread is running. Called at least every second."""
+        self._alive_ms = now_ms()
 
     def name_in_sync(self, *copies: str) -> None:
         """Have the record name the copies that every confirm waits for."""

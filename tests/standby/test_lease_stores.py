@@ -72,7 +72,7 @@ def test_a_store_replaces_no_other_version_than_the_one_that_was_read(store: Lea
 
 
 def test_a_server_gets_its_lease_and_renews_it(store: LeaseStore, request: pytest.FixtureRequest) -> None:
-    keeper = acquire(store_at(request.node.callspec.params["store"], 15), replace(LEASE, sync=("b",), ttl_ms=2400))
+    keeper = acquire(store_at(request.node.callspec.params["store"], 15), replace(LEASE, sync=("b",), ttl_ms=6000))
     assert keeper.holder.holds and keeper.figures().standbys == 0
     before = store.read()
     keeper.name_in_sync("b")
@@ -86,6 +86,19 @@ def test_a_server_gets_its_lease_and_renews_it(store: LeaseStore, request: pytes
     found = store.read()
     assert found is not None and (found.lease.holder, found.lease.term, found.lease.sync) == ("b", 2, ())
     assert not keeper.holder.holds and not keeper.why_over
+
+
+def test_the_lease_of_a_server_that_is_stuck_is_not_renewed(in_kubernetes: LeaseStore, api: KubernetesApi) -> None:
+    keeper = acquire(store_at("k8s://shop/lease", 15), replace(LEASE, ttl_ms=6000))
+    before = api.writes
+    until(lambda: api.writes > before, "it is not renewed before the server runs")
+    keeper.beat()
+    until(lambda: keeper.why_over)
+    assert keeper.is_stuck and keeper.replaced is None
+    keeper.beat()
+    before = api.writes
+    until(lambda: api.writes > before, "it is not renewed although the server runs")
+    keeper.hand_over("b", "two")
 
 
 def test_what_others_have_put_into_the_object_is_kept(api: KubernetesApi, in_kubernetes: LeaseStore) -> None:
