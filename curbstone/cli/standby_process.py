@@ -105,7 +105,7 @@ class StandbyProcess:
             term=state.term,
             is_connected=copy.attached is not None,
             is_usable=applier.is_usable,
-            lacks=copy.lacks,
+            lacks=copy.lacks if self._lease is None else self._lease.may_lack(copy),
             is_catching_up=state.is_catching_up,
             position=applier.applied,
             applied_bytes=self._applied_bytes,

@@ -67,6 +67,14 @@ class LeaseWatch:
         except NotFree as error:
             raise NotPromoted(str(error)) from None
 
+    def may_lack(self, copy: SecondCopy) -> str:
+        """Return why a copy could not take the lease without a loss if its holder failed now, or ""."""
+        found, state = self._watch.found, copy.state
+        is_named = found is not None and state.copy in (found.lease.holder, *found.lease.sync)
+        if copy.is_handed_over or (is_named and state.in_sync != InSync.NO):
+            return ""
+        return "the lease does not name this copy as one that is in sync"
+
     def take(self, copy: SecondCopy, reaches_ms: int | None, *, accepts_loss: bool = False) -> str:
         """Take the lease for a copy that is going to be promoted; return what `lacks` returns.
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import random
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -12,10 +15,11 @@ import pytest
 
 from tests.kit.commands import curbstone
 from tests.kit.object_store import object_store
+from tests.kit.results import record
 from tests.kit.server import NotReady, ServerProcess, bodies, call, clean_environment
 from tests.kit.until import until
 from tests.standby.kubernetes_api import KubernetesApi
-from tests.standby.load import Load, in_sync
+from tests.standby.load import Load, confirms, in_sync
 from tests.standby.second import StandbyProcess
 
 TTL_S = 6
@@ -59,6 +63,11 @@ def held(server: ServerProcess) -> dict[str, object]:
     return found
 
 
+def names_a_standby(server: ServerProcess) -> None:
+    """Wait until the lease of a server does, so that it may take over."""
+    until(lambda: held(server)["standbys"] == 1)
+
+
 def serves(standby: StandbyProcess) -> None:
     """Wait until a standby has taken over."""
     ServerProcess.read_addresses(standby, standby.process)
@@ -70,15 +79,14 @@ def test_a_standby_takes_over_by_itself_and_nothing_confirmed_is_lost(tmp_path: 
         call(server, "PUT", "/v2/default/queues/q", {})
         with StandbyProcess(other, server.url, *SYNC, lease, env=env) as standby:
             in_sync(server)
-            until(lambda: held(server)["standbys"] == 1)
+            standby.is_promotable()
             load = Load(server.url)
             with load.running():
-                until(lambda: len(load.confirmed) > 50)
+                load.goes_on()
                 server.kill()
                 serves(standby)
                 load.urls.append(standby.url)
-                before = len(load.confirmed)
-                until(lambda: len(load.confirmed) > before + 50)
+                load.goes_on()
             assert set(load.confirmed) <= set(bodies(standby))
             assert standby.state()["term"] == 2 and not (other / "ids").exists()
             with pytest.raises(NotReady, match="it has replaced this one") as refused:
@@ -94,7 +102,7 @@ def test_a_server_that_was_stopped_for_too_long_confirms_nothing_and_ends(tmp_pa
         call(server, "PUT", "/v2/default/queues/q", {})
         with StandbyProcess(tmp_path / "other", server.url, *SYNC, lease.option, env=lease.env) as standby:
             in_sync(server)
-            until(lambda: held(server)["standbys"] == 1)
+            names_a_standby(server)
             server.process.send_signal(signal.SIGSTOP)
             load = Load(server.url)
             with load.running():
@@ -138,9 +146,9 @@ def test_a_server_that_continues_alone_is_not_replaced(tmp_path: Path, lease: Pl
         call(server, "PUT", "/v2/default/queues/q", {})
         with StandbyProcess(tmp_path / "other", server.url, *SYNC, lease.option, env=lease.env) as standby:
             in_sync(server)
-            until(lambda: held(server)["standbys"] == 1)
+            names_a_standby(server)
             standby.kill()
-            until(lambda: call(server, "GET", "/v2/standby")["confirms"] == "alone")
+            until(lambda: confirms(server) == "alone")
             assert held(server)["standbys"] == 0
             call(server, "POST", "/v2/default/queues/q/messages/batch", [{"message": "on one disk"}])
             server.kill()
@@ -175,14 +183,13 @@ def test_a_switchover_hands_the_lease_over(tmp_path: Path, lease: Place) -> None
         assert refused.code == 1 and "holds the lease, and has renewed it" in refused.err
         load = Load(server.url)
         with load.running():
-            until(lambda: len(load.confirmed) > 20)
+            load.goes_on()
             done = curbstone("switchover", "--server", server.url, cwd=tmp_path)
             assert done.code == 0 and "which serves as term 2" in done.out
             assert server.process.wait(60) == 7
             serves(standby)
             load.urls.append(standby.url)
-            before = len(load.confirmed)
-            until(lambda: len(load.confirmed) > before + 20)
+            load.goes_on()
         assert set(load.confirmed) <= set(bodies(standby))
 
 
@@ -207,3 +214,41 @@ def test_a_lease_of_another_server_is_left_as_it_is(tmp_path: Path, lease: Place
 def test_wrong_options_are_named(tmp_path: Path, args: tuple[str, ...], code: int, rule: str) -> None:
     done = curbstone("serve", *args, cwd=tmp_path)
     assert done.code == code and rule in done.err
+
+
+@pytest.mark.soak
+def test_failovers_by_a_lease_lose_nothing(tmp_path: Path, lease: Place) -> None:
+    """The server is killed or stopped, again and again, and its standby takes over. The load goes on."""
+    seconds = float(os.environ.get("CURBSTONE_CRASH_SECONDS", "60"))
+    seed = int(os.environ.get("CURBSTONE_SIM_SEED", str(time.time_ns() % 1_000_000)))
+    print(f"\nseed {seed}")
+    rng = random.Random(seed)
+    options = (*SYNC, lease.option)
+    server: ServerProcess = ServerProcess(tmp_path / "one", *options, env=lease.env)
+    folder = tmp_path / "two"
+    call(server, "PUT", "/v2/default/queues/q", {})
+    load = Load(server.url)
+    failovers = 0
+    end = time.monotonic() + seconds
+    with load.running():
+        while time.monotonic() < end:
+            standby = StandbyProcess(folder, server.url, "--discard", *options, env=lease.env)
+            in_sync(server)
+            names_a_standby(server)
+            time.sleep(rng.uniform(0, 1))
+            is_stopped = rng.random() < 0.5
+            server.process.send_signal(signal.SIGSTOP if is_stopped else signal.SIGKILL)
+            serves(standby)
+            if is_stopped:
+                server.process.send_signal(signal.SIGCONT)
+                assert server.process.wait(60) == 7
+            server.kill()
+            folder, server = server.data_dir, standby
+            load.urls = [server.url]
+            load.goes_on()
+            failovers += 1
+    missing = set(load.confirmed) - set(bodies(server))
+    counts = {"failovers": failovers, "messages confirmed": len(load.confirmed)}
+    record("failovers", counts, is_finding=bool(missing))
+    assert not missing, sorted(missing)[:10]
+    assert server.stop() == 0
