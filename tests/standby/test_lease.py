@@ -45,7 +45,11 @@ def test_many_histories_keep_their_promises() -> None:
             simulate(seed)
             seed += 1
     finally:
-        counts = {"histories": seed - first, "takeovers": World.counts["takes"], "confirmed": World.counts["confirmed"]}
+        counts = {
+            "histories": seed - first,
+            "takeovers": World.counts["takes"],
+            "messages confirmed": World.counts["confirmed"],
+        }
         record("lease", counts, is_finding=time.monotonic() < end)
 
 
