@@ -52,14 +52,14 @@ class Actions:
         return sum([len(consumer.engine.unsettled) for consumer in self.consumers.values()])
 
     def _publish(self, request: Request) -> None:
-        priority, rest = arguments.split_priority(request.rest)
+        headers, rest = arguments.parse_publish(request.rest)
         word, _, data = rest.partition(b" ")
         if not word or not data:
             raise RequestError("the arguments of publish must be {event} {data}")
         if len(data) > self._limits.body_bytes_max:
             raise RequestError(f"the data is larger than {self._limits.body_bytes_max} bytes")
         event = arguments.event_of(arguments.text_of(word))
-        block = codec.block_of(arguments.text_of(request.request_id), event, priority)
+        block = codec.block_of(arguments.text_of(request.request_id), event, headers)
         message = Message(data, block, orders_in(block))
         self._traffic.published += 1
         if (meter := self._access.identity.meter) is not None:

@@ -1,4 +1,4 @@
-"""Parses and checks the arguments of `consume`, `rebind`, `ack` and `reject`."""
+"""Parses and checks the options of `publish`, and the arguments of `consume`, `rebind`, `ack` and `reject`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from curbstone.core import headers, orders
 from curbstone.core.errors import BadRequest
 from curbstone.core.names import QueueName, event_name, queue_name
-from curbstone.core.orders import parse_priority
 from curbstone.mqks.errors import RequestError
 from curbstone.mqks.event_patterns import EventPatterns
 
@@ -19,7 +19,15 @@ ALL = b"--all"
 _ADD, _REMOVE, _REMOVE_MASK = "--add", "--remove", "--remove-mask"
 _MANUAL_ACK, _UNUSED, _WINDOW = "--manual-ack", "--delete-queue-when-unused", "--window"
 _REPLACE = ""
-_PRIORITY = b"--priority="
+_OF_PUBLISH = {
+    b"--priority": orders.PRIORITY,
+    b"--key": headers.KEY,
+    b"--unique": orders.UNIQUE,
+    b"--unique-until": orders.UNIQUE_UNTIL,
+    b"--replace": orders.REPLACE,
+    b"--replace-max": orders.REPLACE_MAX,
+}
+"""The options of `publish`, and the headers that they set."""
 
 
 class Unused(NamedTuple):
@@ -98,17 +106,33 @@ def event_of(word: str) -> str:
         raise RequestError("an event name must have 1 to 200 characters, and no control characters") from None
 
 
-def split_priority(rest: bytes) -> tuple[str, bytes]:
-    """Return the priority in front of the arguments of `publish`, if it is there, and the rest; raise RequestError."""
-    if not rest.startswith(_PRIORITY):
-        return "", rest
-    word, _, rest = rest.removeprefix(_PRIORITY).partition(b" ")
-    text = text_of(word)
+def parse_publish(rest: bytes) -> tuple[dict[str, str], bytes]:
+    """Return the headers that the options of `publish` set, and the arguments behind them; raise RequestError."""
+    found: dict[str, str] = {}
+    while rest.startswith(b"--"):
+        word, _, behind = rest.partition(b" ")
+        option, equals, value = word.partition(b"=")
+        header = _OF_PUBLISH.get(option)
+        if header is None or not equals:  # it is an event
+            break
+        found[header] = text_of(value)
+        rest = behind
+    if found:
+        _check_publish(found)
+    return found, rest
+
+
+def _check_publish(found: dict[str, str]) -> None:
+    if orders.REPLACE_MAX in found:
+        found[orders.REPLACE_MAX] = str(round(1000 * _seconds("--replace-max", found[orders.REPLACE_MAX])))
     try:
-        parse_priority(text)
+        if orders.PRIORITY in found:
+            orders.parse_priority(found[orders.PRIORITY])
+        if headers.KEY in found:
+            headers.check_key(found[headers.KEY])
+        orders.check_names(found)
     except ValueError as error:
-        raise RequestError(f"bad --priority: {error}") from None
-    return text, rest
+        raise RequestError(f"bad option of publish: {error}") from None
 
 
 def parse_consume(rest: bytes, window_max: int) -> Consume:
@@ -131,7 +155,7 @@ def parse_consume(rest: bytes, window_max: int) -> Consume:
         elif word == _UNUSED:
             unused = Unused.after(0)
         elif name == _UNUSED and equals:
-            unused = Unused.after(_seconds(value))
+            unused = Unused.after(_seconds(_UNUSED, value))
         elif name == _WINDOW and equals:
             window = _window(value, window_max)
         else:
@@ -189,13 +213,13 @@ def _binding(sections: Mapping[str, Iterable[str]]) -> Binding:
     )
 
 
-def _seconds(text: str) -> float:
+def _seconds(option: str, text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds <= UNUSED_S_MAX:
-        raise RequestError(f"{_UNUSED} must be a number of seconds from 0 to {UNUSED_S_MAX}")
+        raise RequestError(f"{option} must be a number of seconds from 0 to {UNUSED_S_MAX}")
     return seconds
 
 

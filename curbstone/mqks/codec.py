@@ -7,10 +7,10 @@ action's data, byte for byte. An answer without data still has the space before 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from curbstone.core import headers
-from curbstone.core.orders import PRIORITY
 from curbstone.mqks.errors import RequestError
 
 NO_ID = b"None"
@@ -127,10 +127,9 @@ def delivery(consumer_id: bytes, msg_id: bytes, event: bytes, tries: int, body: 
     return b"%b ok %b event=%b %b\n" % (consumer_id, msg_id, event, body)
 
 
-def block_of(msg_id: str, event: str, priority: str = "") -> bytes:
-    """Return the header block for a message that is published over MQKS."""
-    of_priority = ((PRIORITY, priority),) if priority else ()
-    return headers.encode(((ID_HEADER, msg_id), (EVENT_HEADER, event), *of_priority))
+def block_of(msg_id: str, event: str, more: Mapping[str, str]) -> bytes:
+    """Return the header block for a message that is published over MQKS, with some more headers."""
+    return headers.encode(((ID_HEADER, msg_id), (EVENT_HEADER, event), *more.items()))
 
 
 def names_in(block: bytes) -> tuple[bytes, bytes]:

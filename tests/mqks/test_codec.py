@@ -76,7 +76,7 @@ def test_a_delivery_is_one_line() -> None:
 
 
 def test_what_a_publisher_called_its_message_returns() -> None:
-    assert codec.names_in(codec.block_of("m:1\\", "a.b:c")) == (b"m:1\\", b"a.b:c")
+    assert codec.names_in(codec.block_of("m:1\\", "a.b:c", {})) == (b"m:1\\", b"a.b:c")
     assert codec.names_in(b"content-type:text/plain\n") == (b"", b"")
     assert codec.names_in(b"x-msg-x-mqks-id:m\nx-msg-x-mqks-event:e\n") == (b"m", b"e"), "moved over HTTP"
 

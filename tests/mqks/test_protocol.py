@@ -403,3 +403,20 @@ def test_a_priority_goes_before_the_event(tmp_path: Path) -> None:
         assert await peer.lines(3) == expected
 
     run(tmp_path, test)
+
+
+def test_a_key_and_names_go_before_the_event(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        peer = await world.peer("c consume --confirm q e", "d delete_consumer --confirm c")
+        await peer.confirm("m1 publish --confirm --unique=u --unique-until=delivered e first")
+        await peer.confirm("m2 publish --confirm --unique=u e second", "m3 publish --confirm --replace=r e third")
+        await peer.confirm("m4 publish --confirm --replace=r --replace-max=1.5 --key=k e fourth")
+        await peer.confirm("m5 publish --confirm --key=k e fifth", "m6 publish --confirm --key e sixth")
+        for wrong in ("--key=", "--unique=a --replace=b", "--replace-max=1", "--replace=a --replace-max=x"):
+            assert await peer.error(f"m7 publish {wrong} e never") == "m7"
+        peer.send("c consume q e --manual-ack")
+        assert await peer.lines(2) == ["c ok m1 event=e first", "c ok m4 event=e fourth"]
+        peer.send("a ack c m4")
+        assert await peer.lines(1) == ["c ok m5 event=e fifth"]
+
+    run(tmp_path, test)
