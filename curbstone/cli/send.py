@@ -6,6 +6,7 @@ import base64
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
 from io import BufferedReader
 from typing import Annotated, Any, BinaryIO, TypeVar, cast
 
@@ -35,6 +36,27 @@ Header = Annotated[
 ]
 
 
+class UniqueUntil(StrEnum):
+    """When a unique name is free again."""
+
+    SETTLED = "settled"
+    DELIVERED = "delivered"
+
+
+UniqueName = Annotated[
+    str, typer.Option("--unique", metavar="NAME", help="Store nothing while a message with this name is unsettled")
+]
+Until = Annotated[
+    UniqueUntil | None,
+    typer.Option("--unique-until", help="Until when no other message of this name is stored; the default is settled"),
+]
+ReplacedName = Annotated[str, typer.Option("--replace", metavar="NAME", help="Replace the waiting message of NAME")]
+ReplaceMax = Annotated[
+    float | None,
+    typer.Option("--replace-max", metavar="SECONDS", help="Replace none that has waited for so long"),
+]
+
+
 def send(
     queue: Queue,
     bodies: Annotated[
@@ -59,10 +81,10 @@ def send(
     priority: Annotated[
         int | None, typer.Option("--priority", metavar="0-9", help="9 is delivered first; the default is 4")
     ] = None,
-    unique: Annotated[
-        str, typer.Option("--unique", metavar="NAME", help="Store nothing while a message with this name is unsettled")
-    ] = "",
-    replace: Annotated[str, typer.Option("--replace", metavar="NAME", help="Replace the waiting message of NAME")] = "",
+    unique: UniqueName = "",
+    unique_until: Until = None,
+    replace: ReplacedName = "",
+    replace_max: ReplaceMax = None,
     create: Annotated[bool, typer.Option("--create", help="Create the queue if it does not exist")] = False,
     as_json: Json = False,
 ) -> None:
@@ -75,7 +97,9 @@ def send(
 
     name = queue_of(queue)
     common = _common(content_type, header or [], ttl, delay)
-    common |= _given(key=key, unique=unique, replace=replace, priority=priority)
+    until = unique_until.value if unique_until is not None else None
+    common |= _given(key=key, unique=unique, unique_until=until, priority=priority)
+    common |= _given(replace=replace, replace_max=replace_max)
     if bodies:
         groups: Iterable[Iterable[Fields]] = [[{"message": body} for body in bodies]]
     elif whole:
@@ -133,7 +157,7 @@ def in_halves(batch: list[Fields], at_once: Callable[[list[Fields]], T]) -> Iter
         yield done
 
 
-def _given(**options: str | int | None) -> Fields:
+def _given(**options: str | float | None) -> Fields:
     """Return the options that were given."""
     return {name: value for name, value in options.items() if value not in (None, "")}
 

@@ -100,6 +100,18 @@ def test_messages_are_sent_with_a_priority_and_counted_by_it(run: Run) -> None:
     assert "it is a whole number from 0 to 9" in run("send", "ranked", "x", "--priority", "300").err
 
 
+def test_a_name_is_free_after_a_delivery_or_a_time_if_the_options_say_so(run: Run) -> None:
+    run("queue", "create", "named")
+    until = ("--unique", "n", "--unique-until")
+    assert run("send", "named", "1", *until, "delivered").out == "1 message sent\n"
+    assert run("recv", "named").out == "1\n"
+    assert run("send", "named", "2", *until, "settled").out == "1 message sent\n"
+    assert run("send", "named", "3", *until, "later").code == 2
+    assert run("send", "named", "4", "--replace", "n", "--replace-max", "0.5").out == "1 message sent\n"
+    assert run("peek", "named", "--json").json[-1]["replace_max"] == 0.5
+    assert run("send", "named", "5", "--replace-max", "0.5").code == 1
+
+
 def test_keys_are_listed_with_what_waits_of_them(run: Run) -> None:
     run("queue", "create", "fair", "--fair", "yes", "--key-limit", "0")
     assert run("keys", "fair").out.startswith("No message with a key waits")
