@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from curbstone.core.headers import CONTENT_TYPE, KEY, check_key, encode
 from curbstone.core.names import group_name
+from curbstone.core.orders import PRIORITY, parse_priority
 from curbstone.spark.columns import Columns
 from curbstone.spark.frames import Event, Page, plain_names, read_block, read_extras, read_page, write_extras
 
@@ -183,23 +184,39 @@ def event_batch(events: Sequence[Event], queue: str, epoch: str, schema: pa.Sche
     return pa.RecordBatch.from_arrays([make[name]() for name in schema.names], schema=schema)
 
 
+def check_priority(text: str) -> None:
+    """Raise ValueError for text that is no priority."""
+    try:
+        parse_priority(text)
+    except ValueError as error:
+        raise ValueError(f"bad priority {text}: {error}") from None
+
+
 class Blocks:
     """Makes the header blocks of messages to be written. A block for the same headers is made once."""
 
     MOST = 10_000
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str | None, str | None, tuple[tuple[str, str], ...]], bytes] = {}
+        self._known: dict[tuple[str | None, str | None, int | None, tuple[tuple[str, str], ...]], bytes] = {}
 
-    def of(self, content_type: str | None, headers: Sequence[tuple[str, str]], key: str | None = None) -> bytes:
-        """Return the block. A content type or key given beside the headers has precedence over one among them.
+    def of(
+        self,
+        content_type: str | None,
+        headers: Sequence[tuple[str, str]],
+        key: str | None = None,
+        priority: int | None = None,
+    ) -> bytes:
+        """Return the block. What is given beside the headers has precedence over what is among them.
 
-        Raise ValueError for a given key that no message may have.
+        Raise ValueError for a given key or priority that no message may have.
         """
-        meant = (content_type, key, tuple(headers))
+        meant = (content_type, key, priority, tuple(headers))
         block = self._known.get(meant)
         if block is None:
-            given = {name: value for name, value in ((CONTENT_TYPE, content_type), (KEY, key)) if value is not None}
+            ranked = None if priority is None else str(priority)
+            beside = ((CONTENT_TYPE, content_type), (KEY, key), (PRIORITY, ranked))
+            given = {name: value for name, value in beside if value is not None}
             pairs = [*given.items(), *(pair for pair in headers if pair[0] not in given)]
             if missing := [name for name, value in pairs if value is None]:
                 raise ValueError(
@@ -207,6 +224,8 @@ class Blocks:
                 )
             if key is not None:
                 check_key(key)
+            if ranked is not None:
+                check_priority(ranked)
             if len(self._known) >= self.MOST:
                 self._known.clear()
             block = self._known[meant] = encode(pairs)
@@ -220,9 +239,9 @@ def bytes_of(column: pa.Array) -> list[bytes | None]:
 
 
 def header_blocks(batch: Any, blocks: Blocks) -> list[bytes]:
-    """Return the header block of each row, from the columns `headers`, `content_type` and `key`, as far as they exist.
+    """Return the header block of each row, from `headers`, `content_type`, `key` and `priority`, as far as they exist.
 
-    Raise ValueError for a key that no message may have.
+    Raise ValueError for a key or priority that no message may have.
     """
     names = batch.schema.names
     count = batch.num_rows
@@ -232,12 +251,14 @@ def header_blocks(batch: Any, blocks: Blocks) -> list[bytes]:
         return found
 
     types, keys = texts("content_type"), texts("key")
-    if "headers" not in names:
-        if "key" not in names and len(set(types)) == 1:
-            return [blocks.of(types[0], ())] * count
-        return [blocks.of(content_type, (), key) for content_type, key in zip(types, keys, strict=True)]
-    headers: list[list[tuple[str, str]] | None] = batch.column("headers").to_pylist()
-    return [blocks.of(kind, pairs or (), key) for kind, pairs, key in zip(types, headers, keys, strict=True)]
+    if not {"headers", "key", "priority"} & set(names) and len(set(types)) == 1:
+        return [blocks.of(types[0], ())] * count
+    ranks: list[int | None] = batch.column("priority").to_pylist() if "priority" in names else [None] * count
+    headers: list[list[tuple[str, str]] | None] = [None] * count
+    if "headers" in names:
+        headers = batch.column("headers").to_pylist()
+    columns = zip(types, headers, keys, ranks, strict=True)
+    return [blocks.of(kind, pairs or (), key, priority) for kind, pairs, key, priority in columns]
 
 
 def extras_of(batch: Any) -> list[bytes] | None:

@@ -68,6 +68,7 @@ _WRITTEN: dict[str, tuple[DataType, ...]] = {
     "ttl": (IntegerType(), LongType()),
     "groups": (GROUPS,),
     "key": (StringType(),),
+    "priority": (IntegerType(), LongType()),
 }
 
 

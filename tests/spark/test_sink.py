@@ -59,6 +59,22 @@ def test_ttl_and_groups_are_written_and_read_again(spark: Any, server: ServerPro
         assert line in last_line(caught.value)
 
 
+def test_messages_are_written_with_priorities_and_names(spark: Any, server: ServerProcess) -> None:
+    rows = [
+        ("a", 1, None),
+        ("b", None, None),
+        ("c", 9, {"priority": "0"}),
+        ("d", None, {"priority": "8", "x-unique": "n"}),
+    ]
+    rows += [("e", 12, {"x-unique": "n"})]
+    write(spark.createDataFrame(rows, "body STRING, priority INT, headers MAP<STRING,STRING>").coalesce(1), server)
+    leased = call(server.url, "POST", "/v2/shop/queues/out/messages/lease", {"count": 9})["messages"]
+    assert [message["message"] for message in leased] == ["c", "d", "b", "a"]
+    with pytest.raises(Exception) as caught:
+        write(spark.createDataFrame([("a", 300)], "body STRING, priority INT"), server)
+    assert "bad priority 300: it is a whole number from 0 to 9" in last_line(caught.value)
+
+
 def test_ordering_keys_are_written_and_read_again(spark: Any, server: ServerProcess) -> None:
     rows = [("a", "k", None), ("b", None, {"x-key": "other"}), ("c", "k", {"x-key": "beaten"}), ("d", None, None)]
     write(spark.createDataFrame(rows, "body STRING, key STRING, headers MAP<STRING,STRING>").coalesce(1), server)
