@@ -143,6 +143,8 @@ class EngineInfo(NamedTuple):
     name: str
     version: str = ""
     nodes: tuple[str, ...] = ()
+    priority: str = "strict"
+    """What the priorities of messages do: `strict`, `two-levels` (above 4 is high), or `none` (they have no effect)."""
 
 
 class Peeked(NamedTuple):

@@ -40,6 +40,7 @@ from curbstone.rabbit.shared import infrastructure, queue_change, unsupported
 from curbstone.rabbit.shared.gateway_rpc import GatewayRpc
 from curbstone.rabbit.shared.idle_deletion import IdleDeletion
 from curbstone.rabbit.shared.ids import MessageIds
+from curbstone.rabbit.shared.mapping import priority_in
 from curbstone.rabbit.shared.queue_change import replace_known
 from curbstone.rabbit.shared.registry import Change, Entry, Known, RegistryLog
 from curbstone.rabbit.shared.topology import Names, binding_of, event_key, takes
@@ -253,7 +254,8 @@ class Engine:
         """What the engine runs on, and which nodes this gateway is connected to."""
         connections = [link.connection for link in self._links if link.connection is not None]
         version = next((connection.version for connection in connections), "")
-        return EngineInfo("rabbitmq", version, tuple(sorted({connection.node for connection in connections})))
+        nodes = tuple(sorted({connection.node for connection in connections}))
+        return EngineInfo("rabbitmq", version, nodes, priority_in(version))
 
     @property
     def shares_queues(self) -> bool:

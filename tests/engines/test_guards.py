@@ -19,7 +19,7 @@ from curbstone.core.message import Message
 from curbstone.core.orders import orders_in
 from curbstone.core.port import Broker, Queue
 from curbstone.rabbit.queue import Queue as ClusterQueue
-from curbstone.rabbit.shared.mapping import properties_of
+from curbstone.rabbit.shared.mapping import priority_in, properties_of
 from tests.engines.worlds import ModelWorld, NodeWorld, World
 
 SCHEMA = {"type": "object", "required": ["id"]}
@@ -201,6 +201,9 @@ def test_on_a_cluster_rabbitmq_orders_by_priority_and_nothing_goes_before_it(clu
     assert "oldest_every" not in queue.known.as_entry()["options"] and queue.by_priority() == {}
     sent = [Message(b"x", block) for block in (b"priority:7\n", b"priority:12\n", b"priority:4\n", b"")]
     assert [properties_of(each, "q-1", now_ms=0).priority for each in sent] == [7, 9, None, None]
+    assert cluster.broker.engine.priority == priority_in(cluster.broker.engine.version)
+    versions = ("3.12.1", "4.0.0-rc.1", "4.2.5", "4.3.0", "5.0", "")
+    assert [priority_in(each) for each in versions] == ["none", "two-levels", "two-levels", "strict", "strict", "none"]
 
 
 def test_on_a_cluster_a_unique_name_is_refused_with_a_sentence(cluster: ModelWorld | NodeWorld) -> None:

@@ -28,6 +28,15 @@ _BEHIND = Properties._fields.index("correlation_id")
 _NOTHING = (None,) * (len(Properties._fields) - _BEHIND)
 
 
+def priority_in(version: str) -> str:
+    """Return what priorities do in the quorum queues of a version of RabbitMQ; see `EngineInfo.priority`."""
+    major, _, rest = version.partition(".")
+    minor = rest.partition(".")[0]
+    if not (major.isdecimal() and minor.isdecimal()) or int(major) < 4:
+        return "none"
+    return "strict" if (int(major), int(minor)) >= (4, 3) else "two-levels"
+
+
 def properties_of(
     message: Message, message_id: str, *, now_ms: int, due_ms: int = 0, tries: int = 0, copies: list[str] | None = None
 ) -> Properties:

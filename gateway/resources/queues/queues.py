@@ -181,8 +181,8 @@ def _info(request: Request, queue: Queue, group: str = "") -> dict[str, object]:
 
 def engine_json(access: AuthorizedBroker) -> dict[str, object]:
     """Return the engine's name, and which optional parts it has."""
-    name, version, nodes = access.engine
-    members: dict[str, object] = {"name": name}
+    name, version, nodes, priority = access.engine
+    members: dict[str, object] = {"name": name, "priority": priority}
     if version:
         members["version"] = version
     if nodes:
