@@ -59,8 +59,13 @@ class StandbyProcess(ServerProcess):
             return json.load(reply)
 
     def is_promotable(self) -> None:
-        """Wait until it can be promoted with certainty that nothing is missing."""
-        until(lambda: self.status("/v2/standby")["promotable"])
+        """Wait until it is connected, and can be promoted with certainty that nothing is missing."""
+
+        def is_so() -> bool:
+            now = self.status("/v2/standby")
+            return bool(now["connected"] and now["promotable"])
+
+        until(is_so)
 
     def has_been_current(self) -> None:
         """Wait until it had everything that the server had, as it reports itself."""

@@ -1,4 +1,4 @@
-"""What a standby answers over HTTP: how its copy is, and for everything else where the server is.
+"""What a standby answers over HTTP: the state of its copy, and to all other requests the address of the server.
 
 It has the paths of a server for health, readiness and figures, so load balancers, Kubernetes and Prometheus need no
 other settings for a standby. Nobody has to log in: no answer contains the name of a queue or anything of a message.
@@ -144,7 +144,7 @@ class StandbyStatus:
         return Response(body, headers={"content-type": content_type, **FRESH})
 
     async def _standby(self, _request: Request) -> Response:
-        """GET /v2/standby: how the copy is."""
+        """GET /v2/standby: the state of the copy."""
         now = await in_thread(self._figures)
         shown = {
             "enabled": False,
