@@ -43,6 +43,12 @@ class UniqueUntil(StrEnum):
     DELIVERED = "delivered"
 
 
+OrderingKey = Annotated[
+    str, typer.Option("--key", metavar="KEY", help="Messages of one key are delivered one at a time, in order")
+]
+Priority = Annotated[
+    int | None, typer.Option("--priority", metavar="0-9", help="9 is delivered first; the default is 4")
+]
 UniqueName = Annotated[
     str, typer.Option("--unique", metavar="NAME", help="Store nothing while a message with this name is unsettled")
 ]
@@ -75,12 +81,8 @@ def send(
         float | None,
         typer.Option("--delay", metavar="SECONDS", help="Seconds until it is delivered"),
     ] = None,
-    key: Annotated[
-        str, typer.Option("--key", metavar="KEY", help="Messages of one key are delivered one at a time, in order")
-    ] = "",
-    priority: Annotated[
-        int | None, typer.Option("--priority", metavar="0-9", help="9 is delivered first; the default is 4")
-    ] = None,
+    key: OrderingKey = "",
+    priority: Priority = None,
     unique: UniqueName = "",
     unique_until: Until = None,
     replace: ReplacedName = "",
