@@ -172,6 +172,38 @@ def test_an_asynchronous_standby_takes_over_within_its_lag(tmp_path: Path, lease
             assert "promoted to term 2; something that was confirmed may be missing" in standby.log
 
 
+def test_a_promotion_by_hand_waits_for_the_lease_and_what_was_promoted_serves_again(
+    tmp_path: Path, lease: Place
+) -> None:
+    with (
+        ServerProcess(tmp_path / "data", *OPTIONS, lease.option, env=lease.env) as server,
+        StandbyProcess(tmp_path / "other", server.url, *OPTIONS, lease.option, env=lease.env) as standby,
+    ):
+        call(server, "PUT", "/v2/default/queues/q", {})
+        standby.has_everything(server)
+        server.kill()
+        until(lambda: "this copy does not take the lease, which is over: the copy is not in sync" in standby.log)
+        refused = standby.promote()
+        assert refused.code == 1 and "the copy is not in sync" in refused.err
+        done = standby.promote("--accept-loss")
+        assert done.code == 0 and "promoted to term 2; something that was confirmed may be missing" in done.out
+        standby.kill()
+        standby.restart()
+        serves(standby)
+        assert bodies(standby) == [] and call(standby, "GET", "/v2/standby")["term"] == 2
+
+
+def test_a_directory_that_never_had_a_standby_is_served_by_its_command(tmp_path: Path, lease: Place) -> None:
+    """So that both machines can run the same command from the beginning."""
+    with ServerProcess(tmp_path / "data") as server:
+        call(server, "PUT", "/v2/default/queues/q", {})
+    with StandbyProcess(tmp_path / "data", server.url, *OPTIONS, lease.option, env=lease.env) as first:
+        serves(first)
+        assert bodies(first) == [] and held(first)["valid_ms"]
+        with StandbyProcess(tmp_path / "other", first.url, *OPTIONS, lease.option, env=lease.env) as second:
+            second.has_everything(first)
+
+
 def test_a_switchover_hands_the_lease_over(tmp_path: Path, lease: Place) -> None:
     with (
         ServerProcess(tmp_path / "data", *OPTIONS, lease.option, env=lease.env) as server,
